@@ -1,0 +1,152 @@
+"""The exception tree.
+
+Two trees, because they mean two different things:
+
+* :class:`HwmatrixError` ends the program. Each class has its own exit code, and only ``cli.main`` exits.
+* :class:`CellFailure` ends a cell. A failing model is data: the runner turns it into a status, and goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+
+class HwmatrixError(Exception):
+    """Something that ends the program: what went wrong, and how to mend it.
+
+    ``exit_code`` is unique to each class (1 is kept for bugs of ours).
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.advice}" if self.advice else self.message
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One mistake in a configuration: where, what, and what would have been right."""
+
+    where: str
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.where}: {self.what}{hint}"
+
+
+class ConfigError(HwmatrixError):
+    """matrix.yaml or the arguments are wrong. Carries every problem found, not only the first."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class NothingSelectedError(HwmatrixError):
+    """The arguments are right, and no cell matches them."""
+
+    exit_code = 3
+
+
+class CommandError(HwmatrixError):
+    """An external command failed. Carries the command, its exit code and the end of what it printed."""
+
+    def __init__(self, message: str, *, command: tuple[str, ...], code: int | None, output: str, advice: str = "") -> None:
+        super().__init__(message, advice=advice)
+        self.command = command
+        self.code = code
+        self.output = output
+
+    def __str__(self) -> str:
+        tail = "\n".join(self.output.strip().splitlines()[-20:])
+        shown = " ".join(self.command)
+        parts = [f"{self.message} (exit code {self.code})", f"command: {shown}", tail, self.advice]
+        return "\n".join(part for part in parts if part)
+
+
+class ImageBuildError(CommandError):
+    """An image, or the virtual environment that stands in for it, could not be built."""
+
+    exit_code = 4
+
+
+class EngineError(HwmatrixError):
+    """The container engine is missing, does not answer, or failed while it ran a container."""
+
+    exit_code = 5
+
+
+class NoTargetAvailableError(HwmatrixError):
+    """None of the requested targets can run on this machine."""
+
+    exit_code = 6
+
+
+class StoreError(HwmatrixError):
+    """A shard, a database or another file of ours is broken, foreign or of another version."""
+
+    exit_code = 7
+
+
+class GateError(HwmatrixError):
+    """A gate found an expectation that does not hold, or a regression."""
+
+    exit_code = 8
+
+
+class CellFailure(Exception):  # noqa: N818 - not an error of the program: an outcome of a cell
+    """A typed outcome of one cell. ``status`` is the value of a ``records.Status``; ``error_type`` names the cause."""
+
+    status: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, error_type: str) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+
+
+class UnsupportedError(CellFailure):
+    """The target cannot express something that the model needs: an operator or a feature, which is named."""
+
+    status = "unsupported"
+
+    def __init__(self, message: str, *, needs: tuple[str, ...], error_type: str = "unsupported_operator") -> None:
+        super().__init__(message, error_type=error_type)
+        self.needs = needs
+
+
+class UnavailableError(CellFailure):
+    """There is no such hardware, driver or runtime on this machine."""
+
+    status = "unavailable"
+
+
+class FactoryError(CellFailure):
+    """We could not make the model or its reference: never counted against the hardware."""
+
+    status = "factory_error"
+
+
+class RefusedError(FactoryError):
+    """The model could only be loaded by trusting code of strangers (remote code, pickles). We never do."""
+
+
+class BundleError(CellFailure):
+    """A bundle is incomplete, or its files do not have the checksums of its manifest."""
+
+    status = "infra_error"
+
+
+class OutOfMemoryError(CellFailure):
+    """The cell needed more memory than its limit."""
+
+    status = "oom"

@@ -1,0 +1,172 @@
+"""Reading matrix.yaml: every mistake at once, each with file, line, what is allowed, and a near miss."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import typing
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+import yaml
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.spec import SPEC_ADAPTER, MatrixSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Location = tuple[str | int, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedMatrix:
+    """A valid matrix.yaml: what it says, where it lies, its checksum, and the line each of its keys stands on."""
+
+    spec: MatrixSpec
+    path: Path
+    sha256: str
+    lines: dict[Location, int]
+
+
+def near_miss(word: str, allowed: typing.Iterable[str]) -> str:
+    """What to tell somebody who wrote ``word`` where only ``allowed`` has a meaning."""
+    options = sorted(allowed)
+    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    listed = ", ".join(options)
+    return f"did you mean {close[0]!r}? allowed: {listed}" if close else f"allowed: {listed}"
+
+
+def load(path: Path) -> LoadedMatrix:
+    """Read and check a matrix.yaml.
+
+    Raises:
+        ConfigError: it cannot be read, or is wrong; the error lists every problem found.
+    """
+    try:
+        raw = path.read_bytes()
+        text = raw.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        hint = "run from the project's root, or name the file with --matrix"
+        raise ConfigError([Problem(where=str(path), what=f"cannot be read: {error}", hint=hint)]) from error
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError([Problem(where=where, what=f"not YAML: {getattr(error, 'problem', error)}")]) from error
+    if tree is None:
+        raise ConfigError([Problem(where=f"{path}:1", what="the file is empty", hint="see docs/matrix-yaml.md")])
+    lines: dict[Location, int] = {}
+    problems: list[Problem] = []
+    _walk(tree, (), lines, problems, path)
+    if problems:
+        raise ConfigError(problems)
+    spec, problems = _validate(yaml.safe_load(text), path, lines)
+    if spec is not None:
+        problems = _cross_check(spec, path, lines)
+    if spec is None or problems:
+        raise ConfigError(problems)
+    return LoadedMatrix(spec=spec, path=path, sha256=hashlib.sha256(raw).hexdigest(), lines=lines)
+
+
+def _walk(node: yaml.Node, at: Location, lines: dict[Location, int], problems: list[Problem], path: Path) -> None:
+    """Note the line of every key, and every key that stands twice."""
+    lines.setdefault(at, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in seen:
+                where = ".".join(str(part) for part in at) or "the file"
+                what = f"{name!r} stands twice in {where}, first on line {seen[name]}"
+                problems.append(Problem(where=f"{path}:{line}", what=what, hint="rename or remove one of them"))
+            seen[name] = line
+            lines[(*at, name)] = line
+            _walk(value, (*at, name), lines, problems, path)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _walk(item, (*at, index), lines, problems, path)
+
+
+def _line(at: Location, lines: dict[Location, int]) -> int:
+    while at and at not in lines:
+        at = at[:-1]
+    return lines.get(at, 1)
+
+
+def _validate(data: Any, path: Path, lines: dict[Location, int]) -> tuple[MatrixSpec | None, list[Problem]]:
+    try:
+        return SPEC_ADAPTER.validate_python(data), []
+    except pydantic.ValidationError as error:
+        problems: dict[Location, Problem] = {}
+        for item in error.errors():
+            at = tuple(part for part in item["loc"] if part != "[key]")
+            known = at
+            while known and known not in lines:
+                known = known[:-1]
+            problems.setdefault(known if item["type"] != "missing" else at, _problem(item, at, path, lines))
+        return None, list(problems.values())
+
+
+def _problem(item: Any, at: Location, path: Path, lines: dict[Location, int]) -> Problem:
+    where = f"{path}:{_line(at, lines)}"
+    name = ".".join(str(part) for part in at) or "the file"
+    if item["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+        return Problem(where=where, what=f"unknown key {at[-1]!r} at {name}", hint=near_miss(str(at[-1]), _keys_at(at[:-1])))
+    if item["type"] in {"missing", "missing_keyword_only_argument"}:
+        return Problem(where=where, what=f"{name} is missing", hint="add it")
+    if item["type"] == "enum":
+        allowed = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        return Problem(where=where, what=f"{name} is {item['input']!r}", hint=near_miss(str(item["input"]), allowed))
+    return Problem(where=where, what=f"{name}: {item['msg'][0].lower()}{item['msg'][1:]}", hint=f"it is {item['input']!r}")
+
+
+def _keys_at(at: Location) -> list[str]:
+    """The keys that the specification allows at a place: follows the types of the dataclasses."""
+    kind: Any = MatrixSpec
+    for part in at:
+        fields = getattr(kind, "__dataclass_fields__", None)
+        if fields is None:
+            arguments = typing.get_args(kind)
+            kind = arguments[-1] if arguments else object
+            continue
+        hints = typing.get_type_hints(kind)
+        names = _aliases(kind)
+        kind = hints.get(names.get(str(part), str(part)), object)
+    return list(_aliases(kind))
+
+
+def _aliases(kind: Any) -> dict[str, str]:
+    """Names as the file has them, to names as Python has them."""
+    fields = getattr(kind, "__pydantic_fields__", None)
+    if fields is None:
+        return {name: name for name in getattr(kind, "__dataclass_fields__", {})}
+    return {field.alias or name: name for name, field in fields.items()}
+
+
+def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> list[Problem]:
+    """What types cannot say: names that refer to other names."""
+    problems: list[Problem] = []
+
+    def problem(at: Location, what: str, hint: str) -> None:
+        problems.append(Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint))
+
+    for name, suite in spec.suites.items():
+        if suite.models == "all":
+            continue
+        for index, model in enumerate(suite.models):
+            if model not in spec.models:
+                problem(("suites", name, "models", index), f"suite {name!r} names the unknown model {model!r}", near_miss(model, spec.models))
+    for name, target in spec.targets.items():
+        for index, dtype in enumerate(target.dtypes):
+            if dtype not in spec.tolerances:
+                problem(("targets", name, "dtypes", index), f"target {name!r} uses {dtype.value}, which has no tolerance", "add it under tolerances")
+    for name, suite in spec.suites.items():
+        if suite.size not in spec.sizes:
+            problem(("suites", name), f"suite {name!r} has the size {suite.size.value}, which is not under sizes", "add it under sizes")
+    for name, model in spec.models.items():
+        if model.weights == "hub" and not model.hub_id:
+            problem(("models", name), f"model {name!r} has weights: hub and no hub_id", "add hub_id, or use weights: recipe")
+    return problems

@@ -1,0 +1,129 @@
+"""The types of matrix.yaml. Validation, the editor's JSON Schema and the documentation all come from here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import pydantic
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.records import Backend, Dtype, Execution, Family, MeasureRule, Size
+
+SPEC_VERSION: Final = 1
+NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
+
+_STRICT = pydantic.ConfigDict(extra="forbid")
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class SizeSpec:
+    """Settings and limits of every cell of one size."""
+
+    batch: Positive = 1
+    sequence_length: Positive = 16
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    memory_mb: Positive = 4096
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class VariantSpec:
+    """A model in one size: configuration that differs from the architecture's defaults, or why it cannot be built."""
+
+    config: dict[str, Any] = Field(default_factory=dict)
+    batch: Positive | None = None
+    sequence_length: Positive | None = None
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    memory_mb: Positive | None = None
+    unbuildable: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ModelSpec:
+    """A model: the class that loads it, where its weights come from, and its two sizes.
+
+    ``weights`` is ``recipe`` (random weights from ``seed``), ``hub`` (``hub_id``), or a checkpoint folder's path.
+    """
+
+    family: Family
+    architecture: Name
+    model_class: Annotated[str, Field(alias="class", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    hub_id: str | None = None
+    revision: str | None = None
+    weights: str = "recipe"
+    seed: Annotated[int, Field(ge=0)] = 0
+    tiny: VariantSpec = Field(default_factory=VariantSpec)
+    full: VariantSpec = Field(default_factory=VariantSpec)
+
+    def variant(self, size: Size) -> VariantSpec:
+        """The settings of one size."""
+        return self.tiny if size is Size.TINY else self.full
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class TargetSpec:
+    """A hardware target: a backend, the folder of its image under images/, and the backend's own options."""
+
+    backend: Backend
+    image: Name
+    base: Name = "torch-cpu"
+    execution: Execution = Execution.HARDWARE
+    dtypes: tuple[Dtype, ...] = (Dtype.FLOAT32,)
+    threads: Positive = 1
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class SuiteSpec:
+    """A named selection of models, in one size. ``models: all`` means every model that is listed."""
+
+    size: Size = Size.TINY
+    models: Literal["all"] | tuple[Name, ...] = "all"
+    description: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ToleranceSpec:
+    """The largest relative L2 error that still counts as the same result, and why this number."""
+
+    relative_error: Annotated[float, Field(gt=0, lt=1)]
+    reason: Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ImagesSpec:
+    """How images are built: the image that the common base starts from, and who builds bundles."""
+
+    base: str = "python:3.11-slim-bookworm"
+    reference: Name = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class MatrixSpec:
+    """The whole of matrix.yaml."""
+
+    version: Literal[1]
+    images: ImagesSpec = Field(default_factory=ImagesSpec)
+    sizes: dict[Size, SizeSpec]
+    measure: MeasureRule = Field(default_factory=MeasureRule)
+    tolerances: dict[Dtype, ToleranceSpec]
+    targets: Annotated[dict[Name, TargetSpec], Field(min_length=1)]
+    models: Annotated[dict[Name, ModelSpec], Field(min_length=1)]
+    suites: Annotated[dict[Name, SuiteSpec], Field(min_length=1)]
+
+
+SPEC_ADAPTER: Final[pydantic.TypeAdapter[MatrixSpec]] = pydantic.TypeAdapter(MatrixSpec)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of matrix.yaml, for editors."""
+    schema = SPEC_ADAPTER.json_schema(by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "hwmatrix/matrix-file/1",
+        "title": "hwmatrix matrix.yaml",
+        **schema,
+    }

@@ -1,0 +1,1 @@
+"""What is kept: the schema, one shard an image, the merge, and the queries."""

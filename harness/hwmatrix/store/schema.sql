@@ -1,0 +1,150 @@
+-- The tables of a shard and of a merged database (schema 1). Reports read the views of views.sql, never these directly.
+-- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
+
+CREATE TABLE meta (
+    key   VARCHAR PRIMARY KEY,
+    value VARCHAR NOT NULL
+);
+
+CREATE TABLE runs (
+    run_id           VARCHAR PRIMARY KEY,
+    created_at       TIMESTAMP NOT NULL,
+    command          VARCHAR NOT NULL,
+    hwmatrix_version VARCHAR NOT NULL,
+    matrix_sha256    VARCHAR NOT NULL,
+    commit_id        VARCHAR,
+    isolation        VARCHAR NOT NULL,
+    plan             JSON NOT NULL          -- the whole plan, as the runner got it
+);
+
+CREATE TABLE planned (                      -- what a run was to do; cells that are missing are not_run
+    run_id          VARCHAR NOT NULL,
+    cell_key        VARCHAR NOT NULL,
+    model           VARCHAR NOT NULL,
+    size            VARCHAR NOT NULL,
+    target          VARCHAR NOT NULL,
+    family          VARCHAR NOT NULL,
+    architecture    VARCHAR NOT NULL,
+    hub_id          VARCHAR,
+    dtype           VARCHAR NOT NULL,
+    batch           INTEGER NOT NULL,
+    sequence_length INTEGER NOT NULL,
+    threads         INTEGER NOT NULL,
+    execution       VARCHAR NOT NULL,
+    backend         VARCHAR NOT NULL,
+    position        INTEGER NOT NULL,       -- the order of matrix.yaml
+    unavailable     VARCHAR,                -- why the target cannot run here
+    unbuildable     VARCHAR,                -- why there is no such model
+    matrix_line     INTEGER
+);
+
+CREATE TABLE shards (
+    shard_id       VARCHAR PRIMARY KEY,
+    run_id         VARCHAR NOT NULL,
+    target         VARCHAR NOT NULL,
+    isolation      VARCHAR NOT NULL,
+    image          VARCHAR,                 -- the image's tag; NULL outside a container
+    image_digest   VARCHAR,                 -- sha256 of the image; of the requirements for a virtual environment
+    started_at     TIMESTAMP NOT NULL,
+    finished_at    TIMESTAMP,               -- NULL: the run was cut off
+    host           VARCHAR NOT NULL,        -- machine identity (a hash), so that machines are not mixed
+    interpreter    VARCHAR NOT NULL,
+    versions       JSON NOT NULL,           -- package to version
+    canary_ok      BOOLEAN,                 -- NULL: cut off before the canaries ended
+    canary_detail  VARCHAR,
+    warm_up_ms     DOUBLE,                  -- import of the frameworks, once a shard
+    sha256         VARCHAR                  -- of the shard's file; filled by the merge
+);
+
+CREATE TABLE detections (
+    shard_id      VARCHAR NOT NULL,
+    hardware_type VARCHAR NOT NULL,
+    available     BOOLEAN NOT NULL,
+    name          VARCHAR,
+    features      JSON NOT NULL,
+    reason        VARCHAR,
+    detected_at   TIMESTAMP NOT NULL
+);
+
+CREATE TABLE cells (
+    cell_id          VARCHAR PRIMARY KEY,
+    shard_id         VARCHAR NOT NULL,
+    run_id           VARCHAR NOT NULL,
+    cell_key         VARCHAR NOT NULL,
+    role             VARCHAR NOT NULL,      -- model, canary_good, canary_wrong
+    model            VARCHAR NOT NULL,
+    size             VARCHAR NOT NULL,
+    target           VARCHAR NOT NULL,
+    family           VARCHAR NOT NULL,
+    architecture     VARCHAR NOT NULL,
+    hub_id           VARCHAR,
+    dtype            VARCHAR NOT NULL,
+    batch            INTEGER NOT NULL,
+    sequence_length  INTEGER NOT NULL,
+    threads          INTEGER NOT NULL,
+    status           VARCHAR NOT NULL,
+    stage            VARCHAR NOT NULL,      -- the last stage that was entered
+    execution        VARCHAR NOT NULL,
+    bundle           VARCHAR,               -- sha256 of the bundle's manifest: the same on every target
+    method           VARCHAR,               -- how it was prepared (which exporter)
+    on_target        DOUBLE,                -- share of the work on the target, 0 to 1
+    placement_detail VARCHAR,
+    relative_error   DOUBLE,
+    max_error        DOUBLE,
+    cosine           DOUBLE,
+    top1             DOUBLE,
+    load_ms          DOUBLE,
+    prepare_ms       DOUBLE,
+    first_ms         DOUBLE,
+    warmup_samples   INTEGER,
+    converged        BOOLEAN,               -- did timing stop because the interval was narrow enough
+    baseline_mb      DOUBLE,
+    load_peak_mb     DOUBLE,
+    peak_mb          DOUBLE,
+    delta_mb         DOUBLE,
+    uss_mb           DOUBLE,
+    device_peak_mb   DOUBLE,
+    device_reserved_mb DOUBLE,
+    parameters       BIGINT,
+    error_type       VARCHAR,
+    severity         VARCHAR,
+    message          VARCHAR,
+    traceback        VARCHAR,
+    needs            VARCHAR[],             -- operators or features that the target lacks
+    exit_code        INTEGER,
+    signal           INTEGER,
+    started_at       TIMESTAMP NOT NULL,
+    wall_ms          DOUBLE NOT NULL,       -- the whole cell, fork to verdict
+    command          VARCHAR NOT NULL       -- repeats this cell alone
+);
+
+CREATE TABLE stages (
+    cell_id VARCHAR NOT NULL,
+    stage   VARCHAR NOT NULL,
+    wall_ms DOUBLE NOT NULL
+);
+
+CREATE TABLE outputs (
+    cell_id        VARCHAR NOT NULL,
+    name           VARCHAR NOT NULL,
+    shape          INTEGER[] NOT NULL,
+    dtype          VARCHAR NOT NULL,
+    relative_error DOUBLE,
+    max_error      DOUBLE,
+    cosine         DOUBLE,
+    top1           DOUBLE
+);
+
+CREATE TABLE samples (                      -- no key: it would make the file four to six times larger
+    cell_id VARCHAR NOT NULL,
+    n       INTEGER NOT NULL,
+    wall_ns BIGINT NOT NULL,
+    cpu_ns  BIGINT NOT NULL
+);
+
+CREATE TABLE rejected (                     -- shards that a merge refused, and why
+    run_id      VARCHAR,
+    file        VARCHAR NOT NULL,
+    reason      VARCHAR NOT NULL,
+    rejected_at TIMESTAMP NOT NULL
+);
