@@ -1,0 +1,1 @@
+"""What to do about it: the catalogue of error types and their recommendations."""

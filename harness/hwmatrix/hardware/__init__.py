@@ -1,0 +1,1 @@
+"""What is here: one module a kind of hardware, and a detector over them."""

@@ -1,0 +1,1 @@
+"""Who runs it: images, containers, virtual environments, and what a person sees meanwhile."""

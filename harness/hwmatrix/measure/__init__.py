@@ -1,0 +1,1 @@
+"""How well: latency, memory, parity. Nothing here knows which backend it measures."""

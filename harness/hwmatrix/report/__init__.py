@@ -1,0 +1,1 @@
+"""What people read: queries over the merged database, rendered by templates."""
