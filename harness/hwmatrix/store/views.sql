@@ -21,13 +21,20 @@ SELECT
     list_aggregate(cpu, 'quantile_cont', 0.50) / 1e6 AS cpu_p50_ms
 FROM sorted;
 
--- Every planned cell with its latest execution, if there is one. A shard whose canaries failed proves nothing.
+-- Every planned cell with its latest execution, if there is one. A shard whose canaries failed, or were never reached, proves
+-- nothing: its cells keep their command and their identity and lose every measurement.
+-- isolation is where the cell was executed; column_isolation says in which column a cell belongs that was not executed.
 CREATE OR REPLACE VIEW results AS
 WITH executed AS (
-    SELECT c.*, s.isolation, s.image, s.image_digest, s.versions, s.canary_ok, s.canary_detail,
+    SELECT c.*, s.isolation, s.image, s.image_digest, s.versions, s.host, s.canary_detail,
+           s.canary_ok IS TRUE OR c.status IN ('unavailable', 'factory_error') AS believed,
            row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.started_at DESC, c.cell_id) AS newest
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'model'
+),
+isolations AS (
+    SELECT run_id, target, CASE WHEN count(DISTINCT isolation) = 1 THEN any_value(isolation) END AS isolation
+    FROM shards GROUP BY run_id, target
 )
 SELECT
     p.run_id, p.cell_key, p.model, p.size, p.target, p.family, p.architecture, p.hub_id,
@@ -35,63 +42,72 @@ SELECT
     e.cell_id,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN 'factory_error'
-        WHEN e.cell_id IS NOT NULL AND e.canary_ok IS NOT TRUE AND e.status NOT IN ('unavailable', 'factory_error') THEN 'infra_error'
-        WHEN e.cell_id IS NOT NULL THEN e.status
+        WHEN e.believed THEN e.status
+        WHEN e.cell_id IS NOT NULL THEN 'infra_error'
         WHEN p.unavailable IS NOT NULL THEN 'unavailable'
         ELSE 'not_run'
     END AS status,
-    e.stage, e.bundle, e.method, e.on_target, e.placement_detail,
-    e.relative_error, e.max_error, e.cosine, e.top1,
-    e.load_ms, e.prepare_ms, e.first_ms, e.converged, e.warmup_samples,
-    e.baseline_mb, e.load_peak_mb, e.peak_mb, e.delta_mb, e.uss_mb, e.device_peak_mb, e.device_reserved_mb, e.parameters,
+    m.stage, e.bundle, m.method, m.on_target, m.placement_detail,
+    m.relative_error, m.max_error, m.cosine, m.top1,
+    m.load_ms, m.prepare_ms, m.first_ms, m.converged, m.warmup_samples,
+    m.baseline_mb, m.load_peak_mb, m.peak_mb, m.delta_mb, m.uss_mb, m.device_peak_mb, m.device_reserved_mb, m.parameters,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN 'unbuildable'
-        WHEN e.cell_id IS NOT NULL AND e.canary_ok IS NOT TRUE AND e.status NOT IN ('unavailable', 'factory_error') THEN 'canary_failed'
-        WHEN e.cell_id IS NOT NULL THEN e.error_type
+        WHEN e.believed THEN e.error_type
+        WHEN e.cell_id IS NOT NULL THEN 'canary_failed'
         WHEN p.unavailable IS NOT NULL THEN 'target_unavailable'
     END AS error_type,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN 'info'
-        WHEN e.cell_id IS NOT NULL AND e.canary_ok IS NOT TRUE AND e.status NOT IN ('unavailable', 'factory_error') THEN 'critical'
-        WHEN e.cell_id IS NOT NULL THEN e.severity
+        WHEN e.believed THEN e.severity
+        WHEN e.cell_id IS NOT NULL THEN 'critical'
         WHEN p.unavailable IS NOT NULL THEN 'info'
     END AS severity,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN p.unbuildable
-        WHEN e.cell_id IS NOT NULL AND e.canary_ok IS NOT TRUE AND e.status NOT IN ('unavailable', 'factory_error')
+        WHEN e.believed THEN e.message
+        WHEN e.cell_id IS NOT NULL
             THEN concat('the canaries of this shard failed: ', coalesce(e.canary_detail, 'the run was cut off before they ended'))
-        WHEN e.cell_id IS NOT NULL THEN e.message
         WHEN p.unavailable IS NOT NULL THEN p.unavailable
     END AS message,
-    e.traceback, e.needs, e.exit_code, e.signal, e.started_at, e.wall_ms, e.command,
-    e.isolation, e.image, e.image_digest, e.versions,
+    m.traceback, m.needs, m.exit_code, m.signal, e.started_at, e.wall_ms, e.command,
+    e.isolation, e.image, e.image_digest, e.versions, e.host,
+    coalesce(e.isolation, i.isolation, u.isolation) AS column_isolation,
     l.samples, l.p50_ms, l.p90_ms, l.p99_ms, l.mean_ms, l.min_ms, l.max_ms, l.ci_low_ms, l.ci_high_ms, l.cpu_p50_ms,
     -- A one-thread cell whose wall time exceeds its CPU time by 5 % at the median was disturbed by something else.
     CASE WHEN l.cell_id IS NOT NULL AND p.threads = 1 THEN l.p50_ms > 1.05 * l.cpu_p50_ms END AS contended
 FROM planned p
+JOIN runs u USING (run_id)
 LEFT JOIN executed e ON e.run_id = p.run_id AND e.cell_key = p.cell_key AND e.newest = 1
-LEFT JOIN latency l USING (cell_id);
+LEFT JOIN executed m ON m.cell_id = e.cell_id AND m.believed AND p.unbuildable IS NULL
+LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
+LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
--- The compatibility matrix: levels from measurements alone. "No slower than cpu" means: not slower by more than the two
--- intervals leave in doubt.
+-- The compatibility matrix: levels from measurements alone. Speed is compared with the cpu cell of the same run, machine,
+-- isolation, model and settings, and with no other. "No slower than cpu" means: not slower by more than the two intervals leave
+-- in doubt. speed_differs says that the intervals do not overlap: only then is speed_up worth telling.
 CREATE OR REPLACE VIEW matrix AS
+WITH compared AS (
+    SELECT
+        *,
+        arg_min(struct_pack(p50 := p50_ms, low := ci_low_ms, high := ci_high_ms), position)
+            FILTER (WHERE backend = 'cpu' AND execution = 'hardware' AND status = 'pass' AND p50_ms IS NOT NULL)
+            OVER (PARTITION BY run_id, host, isolation, model, size, dtype, batch, sequence_length, threads) AS cpu
+    FROM results
+)
 SELECT
-    r.*,
-    cpu.p50_ms / nullif(r.p50_ms, 0) AS speed_up,
+    * EXCLUDE (cpu),
+    CASE WHEN status = 'pass' AND execution = 'hardware' THEN cpu.p50 / nullif(p50_ms, 0) END AS speed_up,
+    status = 'pass' AND execution = 'hardware' AND coalesce(ci_high_ms < cpu.low OR ci_low_ms > cpu.high, false) AS speed_differs,
     CASE
-        WHEN r.status = 'pass' AND r.execution <> 'hardware' THEN 'Medium'
-        WHEN r.status = 'pass' AND r.on_target >= 1
-             AND (r.backend = 'cpu' OR (r.p50_ms IS NOT NULL AND cpu.p50_ms IS NOT NULL
-                  AND coalesce(r.ci_low_ms, r.p50_ms) <= coalesce(cpu.ci_high_ms, cpu.p50_ms))) THEN 'High'
-        WHEN r.status = 'pass' THEN 'Medium'
-        WHEN r.status = 'fallback' THEN 'Low'
-        WHEN r.status IN ('mismatch', 'unsupported', 'error', 'oom', 'timeout', 'crash') THEN 'none'
+        WHEN status = 'pass' AND execution <> 'hardware' THEN 'Medium'
+        WHEN status = 'pass' AND on_target >= 1
+             AND (backend = 'cpu' OR coalesce(ci_low_ms, p50_ms) <= coalesce(cpu.high, cpu.p50)) THEN 'High'
+        WHEN status = 'pass' THEN 'Medium'
+        WHEN status = 'fallback' THEN 'Low'
+        WHEN status IN ('mismatch', 'unsupported', 'error', 'oom', 'timeout', 'crash') THEN 'none'
     END AS level
-FROM results r
-LEFT JOIN results cpu
-    ON cpu.run_id = r.run_id AND cpu.model = r.model AND cpu.size = r.size AND cpu.backend = 'cpu' AND cpu.status = 'pass'
-   AND cpu.dtype = r.dtype AND cpu.batch = r.batch AND cpu.sequence_length = r.sequence_length AND cpu.threads = r.threads
-   AND cpu.isolation = r.isolation AND r.execution = 'hardware';
+FROM compared;
 
 CREATE OR REPLACE VIEW hardware_results AS
 SELECT
