@@ -70,7 +70,8 @@ class CommandError(HwmatrixError):
     def __str__(self) -> str:
         tail = "\n".join(self.output.strip().splitlines()[-20:])
         shown = " ".join(self.command)
-        parts = [f"{self.message} (exit code {self.code})", f"command: {shown}", tail, self.advice]
+        code = "" if self.code is None else f" (exit code {self.code})"
+        parts = [f"{self.message}{code}", f"command: {shown}", tail, self.advice]
         return "\n".join(part for part in parts if part)
 
 

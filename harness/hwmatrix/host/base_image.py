@@ -1,0 +1,206 @@
+"""The image that the common base starts from: a choice, found or made, and said in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ImageBuildError
+from hwmatrix.host.process import Processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import docker
+
+    from hwmatrix.host.engine import Engine
+
+MADE_TAG: Final = "hwmatrix/os:bookworm"
+RELEASE: Final = "bookworm"  # Debian 12: Python 3.11, as the default base image has
+PACKAGES: Final = ("ca-certificates", "python3", "python3-venv")
+REGISTRY_TIMEOUT_S: Final = 8
+IMPORT_TIMEOUT_S: Final = 600
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseImage:
+    """An image that this engine has: its name, its id, and why it was taken."""
+
+    reference: str
+    digest: str
+    reason: str
+
+
+def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Callable[[str], None]) -> BaseImage:
+    """Find the base image: the requested one; else ``default``, here or in its registry; else one made on this machine.
+
+    A registry that does not answer costs 8 seconds at the most (:data:`REGISTRY_TIMEOUT_S`).
+
+    Raises:
+        ImageBuildError: there is none; the message says what was tried and what to install.
+        EngineError: the engine has gone.
+    """
+    client = engine.client(timeout_s=REGISTRY_TIMEOUT_S)
+    try:
+        chosen = _requested(client, engine, requested, on_line) if requested else _default(client, engine, default, on_line)
+    finally:
+        client.close()
+    on_line(f"base image: {chosen.reference} ({chosen.reason})")
+    return chosen
+
+
+def _requested(client: docker.DockerClient, engine: Engine, name: str, on_line: Callable[[str], None]) -> BaseImage:
+    found = image_digest(client, name)
+    if found:
+        return BaseImage(reference=name, digest=found, reason="asked for, and here already")
+    problem = _registry_problem(client, name)
+    if problem is None:
+        return _pull(engine, name, "asked for, and pulled", on_line)
+    raise ImageBuildError(
+        f"the base image {name} is not on this machine, and its registry does not give it",
+        command=("docker", "pull", name),
+        code=None,
+        output=problem,
+        advice="Load it (docker load, docker import), or leave the choice out: `nox -s base` makes a base without a registry.",
+    )
+
+
+def _default(client: docker.DockerClient, engine: Engine, name: str, on_line: Callable[[str], None]) -> BaseImage:
+    found = image_digest(client, name)
+    if found:
+        return BaseImage(reference=name, digest=found, reason="here already")
+    problem = _registry_problem(client, name)
+    if problem is None:
+        return _pull(engine, name, "pulled", on_line)
+    found = image_digest(client, MADE_TAG)
+    if found:
+        return BaseImage(reference=MADE_TAG, digest=found, reason=f"made here before; {name} cannot be pulled: {problem}")
+    if shutil.which("mmdebstrap", path=engine.environment.get("PATH")):
+        on_line(f"{name} cannot be pulled ({problem}): making {MADE_TAG} from Debian's packages")
+        made = make_base(engine, on_line=on_line)
+        return dataclasses.replace(made, reason=f"made here; {name} cannot be pulled: {problem}")
+    raise ImageBuildError(
+        f"no base image: {name} is not on this machine, its registry does not give it, and mmdebstrap is not installed",
+        command=("docker", "pull", name),
+        code=None,
+        output=problem,
+        advice=f"Install mmdebstrap and run `nox -s base`, or `docker load` an image with Python 3.11 and name it: --base-image NAME "
+        f"(a local {name} is found by itself).",
+    )
+
+
+def image_digest(client: docker.DockerClient, name: str) -> str | None:
+    """The id (``sha256:...``) of an image that this engine has, or None."""
+    from docker.errors import ImageNotFound  # noqa: PLC0415 - only where containers are wanted
+
+    try:
+        return str(client.images.get(name).id)
+    except ImageNotFound:
+        return None
+
+
+def _registry_problem(client: docker.DockerClient, name: str) -> str | None:
+    """Ask the registry for a manifest through the engine, which is what would pull. None where it gives one."""
+    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+
+    try:
+        client.images.get_registry_data(name)
+    except DockerException as error:
+        return _first_line(getattr(error, "explanation", None) or str(error))
+    except OSError:
+        return f"no answer within {REGISTRY_TIMEOUT_S} s"
+    return None
+
+
+def _pull(engine: Engine, name: str, reason: str, on_line: Callable[[str], None]) -> BaseImage:
+    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+
+    client = engine.client()
+    try:
+        repository, tag = _split(name)
+        _follow(client.api.pull(repository, tag=tag, stream=True, decode=True), on_line)
+        digest = image_digest(client, name)
+    except (DockerException, OSError) as error:
+        raise ImageBuildError(f"pulling {name} failed", command=("docker", "pull", name), code=None, output=str(error)) from error
+    finally:
+        client.close()
+    if digest is None:
+        raise ImageBuildError(f"pulling {name} left no image", command=("docker", "pull", name), code=None, output="")
+    return BaseImage(reference=name, digest=digest, reason=reason)
+
+
+def _follow(events: Iterable[dict[str, Any]], on_line: Callable[[str], None]) -> None:
+    from docker.errors import APIError  # noqa: PLC0415 - only where containers are wanted
+
+    for event in events:
+        if "error" in event:
+            raise APIError(str(event["error"]))
+        if not event.get("progressDetail"):
+            on_line(f"{event.get('id', '')} {event.get('status', '')}".strip())
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """Repository and tag. A digest counts as a tag, as in the engine's API; a colon before the last slash is a port."""
+    if "@" in name:
+        repository, _, digest = name.partition("@")
+        return repository, digest
+    head, slash, last = name.rpartition("/")
+    repository, _, tag = last.partition(":")
+    return f"{head}{slash}{repository}", tag or "latest"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no reason given"
+
+
+def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
+    """Make a minimal Debian with Python and import it as :data:`MADE_TAG`: needs Debian's packages, and no registry.
+
+    Raises:
+        ImageBuildError: mmdebstrap is missing or fails, or the engine refuses the image.
+    """
+    program = shutil.which("mmdebstrap", path=engine.environment.get("PATH"))
+    if program is None:
+        advice = "Install it: apt-get install mmdebstrap (Debian, Ubuntu)."
+        raise ImageBuildError("mmdebstrap is not installed", command=("mmdebstrap",), code=None, output="", advice=advice)
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-base-") as folder:
+        archive = Path(folder) / "base.tar"
+        command = [
+            program,
+            "--variant=minbase",
+            f"--include={','.join(PACKAGES)}",
+            *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man")),
+            RELEASE,
+            str(archive),
+        ]
+        with Processes() as processes:
+            done = processes.run(command, environment=engine.environment, on_line=on_line)
+        if done.code != 0:
+            advice = "It needs Debian's package archive, and root or user namespaces."
+            raise ImageBuildError("making a base failed", command=done.command, code=done.code, output=done.output, advice=advice)
+        return _import(engine, archive)
+
+
+def _import(engine: Engine, archive: Path) -> BaseImage:
+    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+
+    repository, _, tag = MADE_TAG.partition(":")
+    client = engine.client(timeout_s=IMPORT_TIMEOUT_S)
+    changes = [
+        "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        f'LABEL org.opencontainers.image.title="hwmatrix base: Debian {RELEASE} with Python"',
+    ]
+    try:
+        client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)
+        digest = image_digest(client, MADE_TAG)
+    except (DockerException, OSError) as error:
+        command = ("docker", "import", str(archive), MADE_TAG)
+        raise ImageBuildError("importing the base failed", command=command, code=None, output=str(error)) from error
+    finally:
+        client.close()
+    if digest is None:
+        raise ImageBuildError("the engine has no image after the import", command=("docker", "import", MADE_TAG), code=None, output="")
+    return BaseImage(reference=MADE_TAG, digest=digest, reason="made here")

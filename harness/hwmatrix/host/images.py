@@ -1,0 +1,201 @@
+"""Images of the targets, built with BuildKit: the base stages once, then the targets side by side."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import hwmatrix
+from hwmatrix.errors import ImageBuildError
+from hwmatrix.host import base_image as bases
+from hwmatrix.host import pip_settings
+from hwmatrix.host.engine import BUILDER_ADVICE, Engine
+from hwmatrix.host.local_index import serving
+from hwmatrix.host.process import Processes
+from hwmatrix.host.requirements import layers
+from hwmatrix.host.wheel import build_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hwmatrix.host.pip_settings import PipSettings
+    from hwmatrix.matrix.spec import MatrixSpec
+
+CERTIFICATES_IN_BUILD: Final = "/run/secrets/ca.pem"
+# What to do about the failures that people meet most, by the words that pip and BuildKit have for them.
+ADVICE: Final = (
+    ("no space left on device", "The engine's disk is full: see `docker system df`, and free space with `docker builder prune`."),
+    ("CERTIFICATE_VERIFY_FAILED", "Name your network's certificate authority to pip: `pip config set global.cert /path/to/bundle.pem`."),
+    ("No matching distribution found", "The package index does not have a version that images/constraints.txt pins: see docs/images.md."),
+    (
+        "Temporary failure in name resolution",
+        "The build cannot resolve the package index: see `pip config list`, and proxies in docs/images.md.",
+    ),
+    ("invalid secret size", "BuildKit takes secrets of up to 500 KB: give pip a smaller certificate bundle (global.cert)."),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuiltImage:
+    """An image that is ready: ``digest`` is its id; ``rebuilt`` says whether the build changed it."""
+
+    target: str
+    tag: str
+    digest: str
+    seconds: float
+    rebuilt: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Build:
+    """What all builds of one call share."""
+
+    engine: Engine
+    builder: Path
+    processes: Processes
+    context: Path
+    options: tuple[str, ...]
+    on_line: Callable[[str], None]
+
+    def image(self, *, name: str, tag: str, dockerfile: str, arguments: dict[str, str], stage: str | None = None) -> BuiltImage:
+        """Run one build. Lines are prefixed with ``name``."""
+        before, start = self._digest(tag), time.monotonic()
+        command = [
+            *(str(self.builder), "build", "--progress=plain", "--file", str(self.context / dockerfile), "--tag", tag),
+            *(part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")),
+            *(("--target", stage) if stage else ()),
+            *self.options,
+            str(self.context),
+        ]
+        done = self.processes.run(command, environment=self._environment(), on_line=lambda line: self.on_line(f"[{name}] {line}"))
+        digest = self._digest(tag)
+        if done.code != 0 or digest is None:
+            advice = next((advice for words, advice in ADVICE if words in done.output), "")
+            raise ImageBuildError(
+                f"building the image {tag} failed", command=done.command, code=done.code, output=done.output, advice=advice
+            )
+        return BuiltImage(target=name, tag=tag, digest=digest, seconds=time.monotonic() - start, rebuilt=digest != before)
+
+    def _digest(self, tag: str) -> str | None:
+        with contextlib.closing(self.engine.client()) as client:  # a connection of its own: builds run in threads
+            return bases.image_digest(client, tag)
+
+    def _environment(self) -> dict[str, str]:
+        """The loopback server of local packages is never behind a proxy."""
+        environment = self.engine.command_environment()
+        without = ",".join(
+            part for part in (environment.get("NO_PROXY", environment.get("no_proxy", "")), "127.0.0.1", "localhost") if part
+        )
+        return {**environment, "NO_PROXY": without, "no_proxy": without}
+
+
+def image_tag(target: str) -> str:
+    """The tag of a target's image, in this version."""
+    return f"hwmatrix/{target}:{hwmatrix.__version__}"
+
+
+def build_images(
+    *,
+    project_root: Path,
+    spec: MatrixSpec,
+    targets: Sequence[str],
+    engine: Engine,
+    on_line: Callable[[str], None],
+    base_image: str | None = None,
+    commit: str | None = None,
+) -> dict[str, BuiltImage]:
+    """Build the images of ``targets`` (names in ``spec``), or find that they are built already: then it takes seconds.
+
+    ``on_line`` gets every line of output, from several threads. ``commit`` becomes the label of the source's revision.
+    When one build fails, or on Ctrl-C, the others are ended.
+
+    Raises:
+        ImageBuildError: a build failed, or there is no builder or no base image.
+        ConfigError: a target's image folder or requirements are missing.
+        EngineError: the engine has gone.
+    """
+    for target in targets:
+        layers(project_root, base=spec.targets[target].base, image=spec.targets[target].image)
+    if engine.builder is None:
+        output, command = engine.builder_problem, ("docker", "build")
+        raise ImageBuildError("no docker client here can build", command=command, code=None, output=output, advice=BUILDER_ADVICE)
+    base = bases.resolve(engine, requested=base_image, default=spec.images.base, on_line=on_line)
+    settings = pip_settings.read(engine.environment)
+    with (
+        _context(project_root) as context,
+        serving(settings, on_line=on_line) as served,
+        _secrets(served) as secrets,
+        concurrent.futures.ThreadPoolExecutor(thread_name_prefix="build") as pool,
+        Processes() as processes,  # innermost: its end kills the builds that the pool would wait for
+    ):
+        build = _Build(
+            engine=engine,
+            builder=engine.builder,
+            processes=processes,
+            context=context,
+            options=(*_network(engine, served), *_proxies(engine), *secrets),
+            on_line=on_line,
+        )
+        stages = {
+            stage: build.image(
+                name=f"base {stage}",
+                tag=image_tag(f"base-{stage}"),
+                dockerfile="base/Dockerfile",
+                arguments={"BASE_IMAGE": base.reference},
+                stage=stage,
+            )
+            for stage in dict.fromkeys(spec.targets[target].base for target in targets)
+        }
+        one = functools.partial(_target, build, spec, stages, commit or "")
+        futures = [pool.submit(one, target) for target in dict.fromkeys(targets)]
+        done = [future.result() for future in concurrent.futures.as_completed(futures)]
+    by_name = {image.target: image for image in done}
+    return {target: by_name[target] for target in dict.fromkeys(targets)}
+
+
+def _target(build: _Build, spec: MatrixSpec, stages: dict[str, BuiltImage], commit: str, target: str) -> BuiltImage:
+    wanted = spec.targets[target]
+    arguments = {"BASE": stages[wanted.base].tag, "VERSION": hwmatrix.__version__, "REVISION": commit}
+    return build.image(name=target, tag=image_tag(target), dockerfile=f"{wanted.image}/Dockerfile", arguments=arguments)
+
+
+@contextlib.contextmanager
+def _context(project_root: Path) -> Iterator[Path]:
+    """A folder of a few kilobytes that holds all that a build may read: images/, and the harness as wheel/*.whl."""
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-build-") as folder:
+        context = Path(folder) / "images"
+        shutil.copytree(project_root / "images", context)
+        build_wheel(project_root, context / "wheel")
+        yield context
+
+
+@contextlib.contextmanager
+def _secrets(settings: PipSettings) -> Iterator[tuple[str, ...]]:
+    """Turn pip's settings and certificates into options of a build. The folder is for this user only (mkdtemp makes it 0700)."""
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-secrets-") as folder:
+        path = Path(folder) / "pip.conf"
+        path.write_text(settings.render(certificates=CERTIFICATES_IN_BUILD if settings.certificates else None), encoding="utf-8")
+        options = ["--secret", f"id=pip.conf,src={path}"]
+        if settings.certificates:
+            options += ["--secret", f"id=ca.pem,src={settings.certificates}"]
+        yield tuple(options)
+
+
+def _network(engine: Engine, settings: PipSettings) -> tuple[str, ...]:
+    """The host's network only where a build cannot do without: no bridge to use, or an index on this machine's loopback."""
+    return ("--network=host",) if settings.names_loopback or not engine.has_bridge else ()
+
+
+def _proxies(engine: Engine) -> tuple[str, ...]:
+    """Proxies by name alone: BuildKit knows these arguments, and keeps their values out of history and cache keys."""
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+    used = [name for name in names if engine.environment.get(name)]
+    return tuple(part for name in (*used, "NO_PROXY", "no_proxy") for part in ("--build-arg", name)) if used else ()

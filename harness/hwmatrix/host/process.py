@@ -1,0 +1,112 @@
+"""Child processes whose output is shown as it comes, and of which none outlives the block that started it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+TAIL_LINES: Final = 200
+GRACE_S: Final = 10.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finished:
+    """How a child ended: its exit code (negative: the signal that killed it) and the last lines that it printed."""
+
+    command: tuple[str, ...]
+    code: int
+    output: str
+
+
+class Processes:
+    """Children in process groups of their own. Leaving the block ends those that still run, whatever the reason.
+
+    Several threads may run children through one object; the thread that leaves the block (on Ctrl-C it is the main
+    one) ends them all, and each :meth:`run` then returns with the code of the signal.
+    """
+
+    def __init__(self, *, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        with self._lock:
+            self._closed = True
+            left = list(self._running)
+        for child in left:
+            _signal_group(child, signal.SIGTERM)
+        for child in left:
+            try:
+                child.wait(timeout=self._grace_s)
+            except subprocess.TimeoutExpired:
+                _signal_group(child, signal.SIGKILL)
+                child.wait()
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        on_line: Callable[[str], None],
+        stdin: str = "",
+    ) -> Finished:
+        """Run a command to its end; ``on_line`` gets each line of stdout and stderr, without its newline.
+
+        Raises:
+            OSError: the program cannot be started.
+        """
+        tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        with self._lock:
+            if self._closed:
+                return Finished(command=tuple(command), code=-signal.SIGTERM, output="")
+            child = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            self._running.add(child)
+        try:
+            assert child.stdin is not None  # noqa: S101 - Popen's contract for PIPE, told to the type checker
+            assert child.stdout is not None  # noqa: S101 - the same
+            with child.stdout:
+                with contextlib.suppress(BrokenPipeError):  # a child that ends without reading says why in its output
+                    child.stdin.write(stdin)
+                    child.stdin.close()
+                for line in child.stdout:
+                    tail.append(line.rstrip("\n"))
+                    on_line(tail[-1])
+            code = child.wait()
+        except BaseException:
+            _signal_group(child, signal.SIGTERM)
+            raise
+        with self._lock:
+            self._running.discard(child)
+        return Finished(command=tuple(command), code=code, output="\n".join(tail))
+
+
+def _signal_group(child: subprocess.Popen[str], number: signal.Signals) -> None:
+    """Signal a child and everything that it started. A child that was waited for is left alone: its id may be another's."""
+    if child.poll() is not None:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS answers EPERM for a group of zombies
+        os.killpg(child.pid, number)

@@ -1,0 +1,56 @@
+"""What an image's requirements are: the same files, layer by layer, for the image and for its virtual environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from hwmatrix.errors import ConfigError, Problem
+
+PYTHON_STAGE: Final = "python"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One step of an installation. ``index_file`` (optional) comes first and without dependencies: see images/base."""
+
+    name: str
+    requirements: Path
+    index_file: Path | None
+    constraints: Path
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all that decides what this layer installs, in hexadecimal."""
+        total = hashlib.sha256()
+        for path in (self.constraints, self.index_file, self.requirements):
+            content = path.read_bytes() if path else b""
+            total.update(f"{len(content)}:".encode() + content)
+        return total.hexdigest()
+
+
+def layers(project_root: Path, *, base: str, image: str) -> tuple[Layer, ...]:
+    """The layers of an image, from the ground up: ``python``, the stage ``base``, the image's own.
+
+    Raises:
+        ConfigError: a file is missing; the message names it.
+    """
+    images = project_root / "images"
+    wanted = [(PYTHON_STAGE, images / "base" / f"{PYTHON_STAGE}.txt")]
+    if base != PYTHON_STAGE:
+        wanted.append((base, images / "base" / f"{base}.txt"))
+    wanted.append((image, images / image / "requirements.txt"))
+    constraints = images / "constraints.txt"
+    missing = [path for path in (constraints, *(path for _, path in wanted)) if not path.is_file()]
+    if missing:
+        hint = "every target's `image` is a folder of images/, and its `base` a stage of images/base; see docs/images.md"
+        raise ConfigError([Problem(where=str(path), what="there is no such file", hint=hint) for path in missing])
+    found = []
+    for name, requirements in wanted:
+        index_file = requirements.with_name(f"{name}.index.txt")
+        found.append(
+            Layer(name=name, requirements=requirements, index_file=index_file if index_file.is_file() else None, constraints=constraints)
+        )
+    return tuple(found)
