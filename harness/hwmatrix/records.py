@@ -171,10 +171,12 @@ class ModelPlan:
     """One model in one size, as a bundle can be built from it.
 
     ``weights`` is ``recipe`` (random weights from ``seed``), ``hub`` (``hub_id`` at ``revision``) or a local folder's
-    path. ``unbuildable`` states why there is no such model, and then nothing is tried.
+    path. ``selector`` is what ``--models`` must be given to select it again. ``unbuildable`` states why there is no such
+    model, and then nothing is tried.
     """
 
     name: str
+    selector: str = ""
     size: Size
     family: Family
     architecture: str

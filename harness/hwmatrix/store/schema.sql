@@ -49,7 +49,8 @@ CREATE TABLE shards (
     finished_at    TIMESTAMP,               -- NULL: the run was cut off
     host           VARCHAR NOT NULL,        -- machine identity (a hash), so that machines are not mixed
     interpreter    VARCHAR NOT NULL,
-    versions       JSON NOT NULL,           -- package to version
+    versions       JSON NOT NULL,           -- the packages that matter for this target, to their versions
+    packages       JSON NOT NULL,           -- every installed package, to its version
     canary_ok      BOOLEAN,                 -- NULL: cut off before the canaries ended
     canary_detail  VARCHAR,
     warm_up_ms     DOUBLE,                  -- import of the frameworks, once a shard

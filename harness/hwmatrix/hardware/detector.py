@@ -1,0 +1,61 @@
+"""What is here: every kind of hardware that a target can use, asked one by one. A kind that is missing says why."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import UnavailableError
+from hwmatrix.records import Backend, Detection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DETECTORS: Final[dict[Backend, str]] = {
+    Backend.CPU: "hwmatrix.hardware.cpu",
+    Backend.OPENVINO: "hwmatrix.hardware.openvino",
+}
+_MACHINE_ID: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+
+
+def detect(kind: Backend) -> Detection:
+    """Ask for one kind of hardware. Never raises: a driver that breaks while it is asked is absent for that reason."""
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+    try:
+        name, features = importlib.import_module(DETECTORS[kind]).detect()
+    except UnavailableError as missing:
+        return _absent(kind, str(missing), now)
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises means that it cannot be used
+        return _absent(kind, f"{type(error).__name__}: {error}", now)
+    return Detection(hardware_type=kind.value, available=True, name=name, features=features, reason=None, detected_at=now)
+
+
+def detect_all(kinds: Iterable[Backend] = tuple(Backend)) -> list[Detection]:
+    """Ask for every kind of hardware."""
+    return [detect(kind) for kind in kinds]
+
+
+def machine_identity() -> str:
+    """A hash that is the same for one machine and tells nothing about it, so that results of machines are not mixed.
+
+    From the machine's id where the system has one, else its host name; with processor and architecture in any case.
+    """
+    parts = [platform.machine(), platform.processor()]
+    for path in _MACHINE_ID:
+        try:
+            parts.append(path.read_text(encoding="ascii").strip())
+        except OSError:
+            continue
+        break
+    else:
+        parts.append(platform.node())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _absent(kind: Backend, reason: str, now: str) -> Detection:
+    empty: dict[str, Any] = {}
+    return Detection(hardware_type=kind.value, available=False, name=None, features=empty, reason=reason, detected_at=now)

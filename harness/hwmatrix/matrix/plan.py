@@ -1,0 +1,190 @@
+"""From a specification and a selection to the plan of a run: which models, on which targets, in which settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
+from hwmatrix.matrix.load import LoadedMatrix, near_miss
+from hwmatrix.records import (
+    CellPlan,
+    Dtype,
+    Isolation,
+    Limits,
+    ModelPlan,
+    Plan,
+    Settings,
+    Size,
+    TargetPlan,
+    Tolerance,
+)
+
+if TYPE_CHECKING:
+    from hwmatrix.matrix.spec import ModelSpec, TargetSpec
+
+DEFAULT_SUITE = "default"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What a person asked for. Empty means: whatever the suite says, on all targets.
+
+    ``extra`` are models that matrix.yaml does not list (a hub id, a checkpoint folder), already looked into.
+    """
+
+    suite: str | None = None
+    models: tuple[str, ...] = ()
+    extra: tuple[ModelPlan, ...] = ()
+    architectures: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    size: Size | None = None
+    everything: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What the plan must say about the run, besides what is selected. ``unavailable`` holds reasons by target."""
+
+    run_id: str
+    created_at: str
+    command: str
+    hwmatrix_version: str
+    commit: str | None
+    isolation: Isolation
+    unavailable: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
+    """Check every name of a selection against matrix.yaml.
+
+    Raises:
+        ConfigError: unknown names, all of them at once, each with what is allowed and a near miss.
+    """
+    spec = matrix.spec
+    kinds = (
+        ("--models", selection.models, set(spec.models)),
+        ("--targets", selection.targets, set(spec.targets)),
+        ("--architectures", selection.architectures, {m.architecture for m in spec.models.values()} | {m.architecture for m in selection.extra}),
+        ("--suite", (selection.suite,) if selection.suite else (), set(spec.suites)),
+    )
+    problems = [
+        Problem(where=option, what=f"{name!r} is not in {matrix.path.name}", hint=near_miss(name, allowed))
+        for option, names, allowed in kinds
+        for name in names
+        if name not in allowed
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Plan:
+    """The plan of a run.
+
+    Raises:
+        ConfigError: the selection names something that matrix.yaml does not have.
+        NothingSelectedError: no cell is left.
+    """
+    check_selection(matrix, selection)
+    spec = matrix.spec
+    chosen = [
+        _model_plan(name, spec.models[name], size, matrix)
+        for name, size in _selected_models(matrix, selection)
+        if not selection.architectures or spec.models[name].architecture in selection.architectures
+    ]
+    chosen += [model for model in selection.extra if not selection.architectures or model.architecture in selection.architectures]
+    names = [name for name in spec.targets if not selection.targets or name in selection.targets]
+    targets = tuple(_target_plan(name, spec.targets[name], matrix, facts.unavailable.get(name)) for name in names)
+    cells = tuple(
+        _cell_plan(model, target, dtype, spec.targets[target.name].threads, matrix)
+        for model in chosen
+        for target in targets
+        for dtype in spec.targets[target.name].dtypes
+    )
+    if not cells:
+        raise NothingSelectedError("no cell matches the selection", advice="Ask for fewer restrictions, or for another --suite.")
+    return Plan(
+        run_id=facts.run_id,
+        created_at=facts.created_at,
+        command=facts.command,
+        hwmatrix_version=facts.hwmatrix_version,
+        matrix_sha256=matrix.sha256,
+        commit=facts.commit,
+        isolation=facts.isolation,
+        measure=spec.measure,
+        tolerances={dtype: Tolerance(relative_error=t.relative_error, reason=t.reason) for dtype, t in spec.tolerances.items()},
+        targets=targets,
+        models=tuple(chosen),
+        cells=cells,
+    )
+
+
+def _selected_models(matrix: LoadedMatrix, selection: Selection) -> list[tuple[str, Size]]:
+    """Names and sizes, in the order of matrix.yaml, each once."""
+    spec = matrix.spec
+    if selection.everything:
+        return [(name, size) for name in spec.models for size in ((selection.size,) if selection.size else tuple(Size))]
+    if selection.models or (selection.extra and not selection.suite):
+        suite_size = spec.suites[selection.suite].size if selection.suite else Size.TINY
+        return [(name, selection.size or suite_size) for name in spec.models if name in selection.models]
+    suite = spec.suites[selection.suite or _default_suite(matrix)]
+    listed = spec.models if suite.models == "all" else suite.models
+    return [(name, selection.size or suite.size) for name in spec.models if name in listed]
+
+
+def _default_suite(matrix: LoadedMatrix) -> str:
+    if DEFAULT_SUITE not in matrix.spec.suites:
+        what = f"no suite is called {DEFAULT_SUITE!r}"
+        raise ConfigError([Problem(where=str(matrix.path), what=what, hint=f"name one with --suite: {', '.join(matrix.spec.suites)}")])
+    return DEFAULT_SUITE
+
+
+def _model_plan(name: str, model: ModelSpec, size: Size, matrix: LoadedMatrix) -> ModelPlan:
+    variant, defaults = model.variant(size), matrix.spec.sizes[size]
+    return ModelPlan(
+        name=name,
+        selector=name,
+        size=size,
+        family=model.family,
+        architecture=model.architecture,
+        model_class=model.model_class,
+        hub_id=model.hub_id,
+        revision=model.revision,
+        weights=model.weights,
+        seed=model.seed,
+        config=variant.config,
+        batch=variant.batch or defaults.batch,
+        sequence_length=variant.sequence_length or defaults.sequence_length,
+        unbuildable=variant.unbuildable,
+        matrix_line=matrix.lines.get(("models", name)),
+    )
+
+
+def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, unavailable: str | None) -> TargetPlan:
+    return TargetPlan(
+        name=name,
+        backend=target.backend,
+        execution=target.execution,
+        image=target.image,
+        options=target.options,
+        unavailable=unavailable,
+        matrix_line=matrix.lines.get(("targets", name)),
+    )
+
+
+def _cell_plan(model: ModelPlan, target: TargetPlan, dtype: Dtype, threads: int, matrix: LoadedMatrix) -> CellPlan:
+    settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=threads)
+    defaults = matrix.spec.sizes[model.size]
+    listed = matrix.spec.models.get(model.name)
+    variant = listed.variant(model.size) if listed else None
+    return CellPlan(
+        key=f"{model.name}/{model.size.value}/{target.name}/{dtype.value}/b{model.batch}-s{model.sequence_length}-t{threads}",
+        model=model.name,
+        size=model.size,
+        target=target.name,
+        settings=settings,
+        limits=Limits(
+            timeout_s=(variant and variant.timeout_s) or defaults.timeout_s,
+            memory_mb=(variant and variant.memory_mb) or defaults.memory_mb,
+        ),
+    )

@@ -1,0 +1,114 @@
+"""When to stop warming up and timing, and the samples themselves.
+
+Nothing here knows what it times. ``call`` must return only when the work is done: a target whose device is asynchronous
+synchronises inside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hwmatrix.records import MeasureRule
+
+_SMALLEST_INTERVAL: Final = 6
+"""Below six samples the order statistics of the median give no 95 % interval (1 - 2 * 0.5**5 < 0.95)."""
+_REPETITIONS: Final = 3
+_LOOK_AGAIN: Final = 1.25
+"""How much longer to time before the rule is looked at again: sorting must not become part of the measurement."""
+_LEAST_SAMPLES: Final = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Samples in nanoseconds, in order: wall clock, and CPU time of the whole process (runtimes work in own threads).
+
+    ``warmup_samples`` were run before and not kept. ``converged`` says that the interval was narrow enough and three
+    consecutive parts agreed: otherwise time ran out and the interval must not be claimed.
+    """
+
+    wall_ns: tuple[int, ...]
+    cpu_ns: tuple[int, ...]
+    warmup_samples: int
+    converged: bool
+
+
+def median_interval(ordered: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n) of ``ordered`` (ascending).
+
+    1.96 standard deviations of a binomial with p = 1/2. None below six samples, where there is no such interval.
+    ``store/views.sql`` holds the same formula for the reports; a test keeps the two equal.
+    """
+    n = len(ordered)
+    if n < _SMALLEST_INTERVAL:
+        return None
+    reach = 0.98 * math.sqrt(n)
+    low = max(1, math.floor(n / 2 - reach))
+    high = min(n, math.ceil(1 + n / 2 + reach))
+    return ordered[low - 1], ordered[high - 1]
+
+
+def median(ordered: Sequence[float]) -> float:
+    """The median of ascending values, interpolated as SQL's ``quantile_cont`` does."""
+    middle = len(ordered) // 2
+    return float(ordered[middle]) if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def is_converged(wall_ns: Sequence[int], half_width: float) -> bool:
+    """Is the interval of the median narrower than ``half_width`` (a share of it), and do three consecutive parts agree?
+
+    One long disturbance can make an interval narrow and wrong; then the parts' medians differ.
+    """
+    ordered = sorted(wall_ns)
+    interval = median_interval(ordered)
+    if interval is None:
+        return False
+    middle = median(ordered)
+    if (interval[1] - interval[0]) / 2 > half_width * middle:
+        return False
+    part = len(wall_ns) // _REPETITIONS
+    medians = [median(sorted(wall_ns[index * part : (index + 1) * part])) for index in range(_REPETITIONS)]
+    return max(medians) - min(medians) <= 2 * half_width * middle
+
+
+def measure(call: Callable[[], object], rule: MeasureRule) -> Timing:
+    """Warm up, then time ``call`` until the rule is met or ``rule.max_s`` is over (then at least three samples)."""
+    warmups = _warm_up(call, rule)
+    clock, cpu_clock = time.perf_counter_ns, time.process_time_ns
+    wall: list[int] = []
+    cpu: list[int] = []
+    converged = False
+    begin = clock()
+    look = begin + int(rule.min_s * 1e9)
+    end = begin + int(rule.max_s * 1e9)
+    while True:
+        cpu_start = cpu_clock()
+        start = clock()
+        call()
+        stop = clock()
+        cpu.append(cpu_clock() - cpu_start)
+        wall.append(stop - start)
+        if stop < look and stop < end:
+            continue
+        if len(wall) >= rule.min_samples:
+            converged = is_converged(wall, rule.half_width)
+            look = begin + int((stop - begin) * _LOOK_AGAIN)
+        if converged or (stop >= end and len(wall) >= _LEAST_SAMPLES):
+            return Timing(wall_ns=tuple(wall), cpu_ns=tuple(cpu), warmup_samples=warmups, converged=converged)
+
+
+def _warm_up(call: Callable[[], object], rule: MeasureRule) -> int:
+    """Run until both the time and the number are reached, but no longer than the timing itself may take."""
+    begin = time.perf_counter()
+    done = 0
+    while True:
+        call()
+        done += 1
+        spent = time.perf_counter() - begin
+        if spent >= rule.max_s or (spent >= rule.warmup_s and done >= rule.warmup_iterations):
+            return done

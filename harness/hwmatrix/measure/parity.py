@@ -1,0 +1,92 @@
+"""How far a target's outputs are from the reference outputs, output by output, matched by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hwmatrix.records import OutputRecord, Parity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+_LOGITS: Final = "logits"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All outputs, the worst of them as one parity, and what keeps them from being comparable at all."""
+
+    outputs: tuple[OutputRecord, ...]
+    worst: Parity | None
+    missing: tuple[str, ...] = ()
+    reshaped: tuple[str, ...] = ()
+    not_finite: tuple[str, ...] = ()
+
+
+def compare(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Comparison:
+    """Compare by name. An output that the reference lacks is recorded without a parity.
+
+    ``worst`` has the largest errors and the smallest cosine over all comparable outputs, None where there is none.
+    """
+    records: list[OutputRecord] = []
+    reshaped: list[str] = []
+    not_finite: list[str] = []
+    for name, array in actual.items():
+        reference = expected.get(name)
+        parity = None
+        if not _all_finite(array):
+            not_finite.append(name)
+        elif reference is not None and reference.shape != array.shape:
+            reshaped.append(f"{name} {list(array.shape)} instead of {list(reference.shape)}")
+        elif reference is not None:
+            parity = parity_of(array, reference, logits=_LOGITS in name)
+        records.append(OutputRecord(name=name, shape=tuple(array.shape), dtype=str(array.dtype), parity=parity))
+    return Comparison(
+        outputs=tuple(records),
+        worst=_worst([record.parity for record in records if record.parity is not None]),
+        missing=tuple(sorted(set(expected) - set(actual))),
+        reshaped=tuple(reshaped),
+        not_finite=tuple(not_finite),
+    )
+
+
+def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
+    """Relative L2 error |a-e|/|e|, largest |a-e|, cosine, and for logits the share of positions with the same top class.
+
+    Computed in float64. An all-zero reference has no scale: its relative error is |a| itself, its cosine 1 if they are equal.
+    """
+    a = actual.astype(np.float64).ravel()
+    e = expected.astype(np.float64).ravel()
+    difference = a - e
+    norm_a, norm_e = float(np.linalg.norm(a)), float(np.linalg.norm(e))
+    distance = float(np.linalg.norm(difference))
+    cosine = float(a @ e) / (norm_a * norm_e) if norm_a and norm_e else float(norm_a == norm_e)
+    top1 = None
+    if logits and actual.ndim > 0 and actual.size:
+        top1 = float(np.mean(actual.argmax(axis=-1) == expected.argmax(axis=-1)))
+    return Parity(
+        relative_error=distance / norm_e if norm_e else distance,
+        max_error=float(np.abs(difference).max()) if difference.size else 0.0,
+        cosine=min(1.0, max(-1.0, cosine)),
+        top1=top1,
+    )
+
+
+def _all_finite(array: Array) -> bool:
+    return not np.issubdtype(array.dtype, np.inexact) or bool(np.isfinite(array).all())
+
+
+def _worst(parities: list[Parity]) -> Parity | None:
+    if not parities:
+        return None
+    tops = [parity.top1 for parity in parities if parity.top1 is not None]
+    return Parity(
+        relative_error=max(parity.relative_error for parity in parities),
+        max_error=max(parity.max_error for parity in parities),
+        cosine=min(parity.cosine for parity in parities),
+        top1=min(tops) if tops else None,
+    )

@@ -1,0 +1,124 @@
+"""What an image runs: ``python -m hwmatrix.runner bundles|run|detect|classify``. The host talks to it in files and events."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hwmatrix.errors import HwmatrixError
+from hwmatrix.records import Plan, plan_from_json, to_json
+from hwmatrix.runner.events import emit
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def main(argv: list[str]) -> int:
+    """Run one order; give the exit code."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        arguments.work(arguments)
+    except HwmatrixError as error:
+        emit("failed", message=str(error), exit_code=error.exit_code)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """``docker stop`` means what Ctrl-C means: end the child, keep what is finished."""
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hwmatrix.runner", description=__doc__)
+    works = parser.add_subparsers(required=True)
+    bundles = works.add_parser("bundles", help="build the bundles of a plan")
+    bundles.set_defaults(work=_bundles)
+    run = works.add_parser("run", help="run one target's cells of a plan")
+    run.add_argument("--target", required=True)
+    run.add_argument("--cells", type=Path, help="JSON list of the cell keys to run; all of the target's without it")
+    run.add_argument("--host", required=True, help="the machine's identity")
+    run.add_argument("--image")
+    run.add_argument("--image-digest")
+    run.set_defaults(work=_run)
+    for work in (bundles, run):
+        work.add_argument("--plan", type=Path, required=True)
+        work.add_argument("--cache", type=Path, required=True, help="the folder of bundles")
+        work.add_argument("--out", type=Path, required=True)
+    detect = works.add_parser("detect", help="say what hardware is here, as JSON")
+    detect.set_defaults(work=_detect)
+    classify = works.add_parser("classify", help="say what the plan's models are, as transformers here sees them")
+    classify.add_argument("--plan", type=Path, required=True)
+    classify.set_defaults(work=_classify)
+    return parser
+
+
+def _plan(path: Path) -> Plan:
+    return plan_from_json(path.read_bytes(), where=str(path))
+
+
+def _bundles(arguments: argparse.Namespace) -> None:
+    from hwmatrix.records import Backend  # noqa: PLC0415
+    from hwmatrix.runner.bundles import build_all  # noqa: PLC0415 - each order imports what it needs
+    from hwmatrix.runner.parent import preload  # noqa: PLC0415
+
+    plan = _plan(arguments.plan)
+    preload(Backend.CPU, [model for model in plan.models if model.unbuildable is None])
+    build_all(plan, arguments.cache, arguments.out)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from hwmatrix.runner.bundles import INDEX, read_index  # noqa: PLC0415
+    from hwmatrix.runner.parent import ShardOrder, run_shard  # noqa: PLC0415
+
+    plan = _plan(arguments.plan)
+    wanted = set(json.loads(arguments.cells.read_text(encoding="utf-8"))) if arguments.cells else None
+    cells = tuple(cell for cell in plan.cells if cell.target == arguments.target and (wanted is None or cell.key in wanted))
+    run_shard(
+        ShardOrder(
+            plan=plan,
+            target=plan.target(arguments.target),
+            cells=cells,
+            bundles=read_index(arguments.plan.with_name(INDEX)),
+            cache=arguments.cache,
+            out=arguments.out,
+            host=arguments.host,
+            image=arguments.image,
+            image_digest=arguments.image_digest,
+        )
+    )
+
+
+def _detect(_arguments: argparse.Namespace) -> None:
+    from hwmatrix.hardware.detector import detect_all  # noqa: PLC0415
+
+    for detection in detect_all():
+        emit("detection", **json.loads(to_json(detection)))
+
+
+def _classify(arguments: argparse.Namespace) -> None:
+    from hwmatrix.models.families import family_of  # noqa: PLC0415
+
+    for model in _plan(arguments.plan).models:
+        found = family_of(model.architecture, model.model_class)
+        emit(
+            "classification",
+            model=model.name,
+            architecture=model.architecture,
+            model_class=model.model_class,
+            declared=model.family.value,
+            family=found.family.value,
+            source=found.source,
+            confidence=found.confidence,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,197 @@
+"""One cell, in its forked child: load, prepare, run, prove placement, compare, measure.
+
+Every stage is announced to the parent before it begins, with all facts known so far, so that a cell which dies tells how
+far it got and what it had measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.advice.catalogue import match
+from hwmatrix.errors import CellFailure, FactoryError
+from hwmatrix.measure import latency, memory, parity
+from hwmatrix.records import MeasureRule, MemoryRecord, Parity, Placement, Stage, Status, Tolerance
+from hwmatrix.targets.table import target_class
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hwmatrix.records import CellPlan, ModelPlan, TargetPlan
+    from hwmatrix.targets.protocol import Target
+
+    Send = Callable[[dict[str, Any]], None]
+
+_MESSAGE_LIMIT: Final = 4000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellJob:
+    """Everything a cell's child needs."""
+
+    cell: CellPlan
+    model: ModelPlan
+    target: TargetPlan
+    bundle: Path
+    rule: MeasureRule
+    tolerance: Tolerance
+
+
+class Facts:
+    """What is known of a cell so far, in the form in which it goes through the pipe."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._entered = time.perf_counter()
+        self.stage: Stage | None = None
+        self.values: dict[str, Any] = {"stages": {}}
+
+    def enter(self, stage: Stage) -> None:
+        """Begin a stage: the one before ends here."""
+        self._end_stage()
+        self.stage = stage
+        self._send({"stage": stage.value, "facts": self.values})
+
+    def end(self, status: Status, *, error: dict[str, Any] | None = None) -> None:
+        """Say the verdict."""
+        self._end_stage()
+        self._send({"verdict": status.value, "facts": self.values, "error": error})
+
+    def _end_stage(self) -> None:
+        now = time.perf_counter()
+        if self.stage is not None:
+            self.values["stages"][self.stage.value] = (now - self._entered) * 1000
+        self._entered = now
+
+
+def execute(job: CellJob, send: Send) -> None:
+    """Run the cell and send what became of it. Raises nothing that a model can cause."""
+    facts = Facts(send)
+    try:
+        status, error = _stages(job, facts)
+    except FactoryError as failure:
+        # The reference image has built and loaded this bundle: what fails here is this target's doing.
+        _end_failed(job, facts, failure.__cause__ or failure)
+    except CellFailure as failure:
+        facts.end(Status(failure.status), error=_described(failure, failure.error_type) | {"needs": list(getattr(failure, "needs", ()))})
+    except Exception as failure:  # noqa: BLE001 - a failing model is data, whatever it raises
+        _end_failed(job, facts, failure)
+    else:
+        facts.end(status, error=error)
+
+
+def _end_failed(job: CellJob, facts: Facts, failure: BaseException) -> None:
+    """Frameworks report a failed allocation as a RuntimeError: the catalogue knows their words."""
+    cause = match(str(failure), hardware=job.target.backend.value, exception=failure).type
+    facts.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
+
+
+def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
+    from hwmatrix.models import bundle as bundles  # noqa: PLC0415 - brings torch
+
+    baseline = memory.resident()
+    memory.reset_peak()
+    facts.enter(Stage.LOAD)
+    target = target_class(job.target.backend)(settings=job.cell.settings, options=job.target.options)
+    facts.values["device"] = target.check()
+    bundle = bundles.verify(job.bundle)
+    facts.values["bundle"] = bundle.digest
+    facts.values["parameters"], facts.values["load_ms"] = _timed(lambda: target.load(bundle.model_dir, job.model.model_class))
+
+    inputs = {name: tensor.numpy() for name, tensor in bundle.load_inputs().items()}
+    facts.enter(Stage.PREPARE)
+    facts.values["method"], facts.values["prepare_ms"] = _timed(lambda: target.prepare(inputs))
+    loaded = memory.resident()
+    memory.reset_peak()
+
+    facts.enter(Stage.RUN)
+    result, facts.values["first_ms"] = _timed(target.run)
+    outputs = target.outputs(result)
+    placement = target.placement()
+    facts.values["placement"] = dataclasses.asdict(placement)
+
+    facts.enter(Stage.COMPARE)
+    expected = {name: tensor.numpy() for name, tensor in bundle.load_expected().items()}
+    comparison = parity.compare(outputs, expected)
+    facts.values["outputs"] = [dataclasses.asdict(output) for output in comparison.outputs]
+    facts.values["parity"] = dataclasses.asdict(comparison.worst) if comparison.worst else None
+    status, error = _verdict(comparison, placement, job.tolerance)
+    if status in {Status.PASS, Status.FALLBACK}:
+        facts.enter(Stage.MEASURE)
+        _time(target, job.rule, facts)
+    if baseline is not None and loaded is not None:
+        facts.values["memory"] = dataclasses.asdict(_memory(baseline, loaded))
+    return status, error
+
+
+def _time(target: Target, rule: MeasureRule, facts: Facts) -> None:
+    timing = latency.measure(target.run, rule)
+    facts.values |= {
+        "samples_wall_ns": timing.wall_ns,
+        "samples_cpu_ns": timing.cpu_ns,
+        "warmup_samples": timing.warmup_samples,
+        "converged": timing.converged,
+    }
+
+
+def _memory(baseline: memory.Resident, loaded: memory.Resident) -> MemoryRecord:
+    now = memory.resident()
+    peak = max(loaded.peak_mb, now.peak_mb if now else 0.0)
+    return MemoryRecord(
+        baseline_mb=baseline.now_mb,
+        load_peak_mb=loaded.peak_mb,
+        peak_mb=peak,
+        delta_mb=peak - baseline.now_mb,
+        uss_mb=memory.unique_mb(),
+    )
+
+
+def _verdict(comparison: parity.Comparison, placement: Placement, tolerance: Tolerance) -> tuple[Status, dict[str, Any] | None]:
+    """What the numbers say. A model that ran elsewhere says nothing of this target, so that comes first."""
+    if placement.on_target <= 0:
+        return Status.FALLBACK, _error("fallback", f"nothing ran on the target: {placement.detail}")
+    if comparison.not_finite:
+        return Status.MISMATCH, _error("non_finite_output", f"NaN or infinity in {', '.join(comparison.not_finite)}")
+    if comparison.missing:
+        return Status.MISMATCH, _error("missing_output", f"the target did not return {', '.join(comparison.missing)}")
+    if comparison.reshaped:
+        return Status.MISMATCH, _error("missing_output", f"other shapes than the reference: {'; '.join(comparison.reshaped)}")
+    worst = comparison.worst
+    if worst is None:
+        return Status.MISMATCH, _error("missing_output", "no output could be compared with the reference")
+    if worst.relative_error > tolerance.relative_error:
+        return Status.MISMATCH, _error("mismatch", _difference(comparison, worst, tolerance))
+    return Status.PASS, None
+
+
+def _difference(comparison: parity.Comparison, worst: Parity, tolerance: Tolerance) -> str:
+    off = max((output for output in comparison.outputs if output.parity), key=lambda output: output.parity.relative_error if output.parity else 0.0)
+    return (
+        f"relative L2 error {worst.relative_error:.3g} of {off.name} exceeds {tolerance.relative_error:.3g} "
+        f"(largest difference {worst.max_error:.3g}, cosine {worst.cosine:.6f})"
+    )
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    result = call()
+    return result, (time.perf_counter() - start) * 1000
+
+
+def _error(error_type: str, message: str) -> dict[str, Any]:
+    return {"type": error_type, "message": message, "traceback": None, "exception": None}
+
+
+def _described(failure: BaseException, error_type: str | None = None) -> dict[str, Any]:
+    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(failure).__mro__[:-1]]
+    message = str(failure).strip() or type(failure).__name__
+    return {
+        "type": error_type,
+        "message": message if len(message) <= _MESSAGE_LIMIT else f"{message[:_MESSAGE_LIMIT]} ...",
+        "traceback": "".join(traceback.format_exception(failure)),
+        "exception": kinds[0],
+    }

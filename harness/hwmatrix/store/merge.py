@@ -1,0 +1,260 @@
+"""Merging shards into one database: only whole ones, in one pass, again and again with the same result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Plan, plan_from_json
+from hwmatrix.store.shard import SCHEMA_VERSION, Sidecar, insert_run, read_sidecar, sha256_of, sql, utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_BATCH: Final = 32
+"""Shards attached at once: one INSERT over 32 costs about what one over a single shard does."""
+_COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples")
+_PLAN_FILE: Final = "plan.json"
+_SHARDS_FOLDER: Final = "shards"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A shard that the merge refused, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MergeReport:
+    """What a merge did. ``known`` shards were in the database before; ``rows`` counts samples and all other rows added."""
+
+    merged: tuple[str, ...]
+    known: tuple[str, ...]
+    rejected: tuple[Rejection, ...]
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    path: Path
+    sidecar: Sidecar
+
+
+class _RefusedError(Exception):
+    """This shard does not get in. The message is the reason."""
+
+
+def merge(run_folders: Sequence[Path], database: Path) -> MergeReport:
+    """Merge runs (folders with a ``plan.json`` and a folder ``shards``) into a database, which is made if it is missing.
+
+    A shard that is broken, foreign (of no plan here), of another version or without its sidecar is listed in the table
+    ``rejected`` with its reason; the others get in. The database is replaced by a rename: a failing merge changes nothing.
+
+    Raises:
+        StoreError: a plan or the database itself cannot be read, or the disk is full.
+    """
+    plans = {plan.run_id: plan for plan in (_read_plan(folder) for folder in run_folders)}
+    files = [path for folder in run_folders for path in sorted((folder / _SHARDS_FOLDER).glob("*.duckdb"))]
+    temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
+    database.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if database.exists():
+            shutil.copyfile(database, temporary)
+        with duckdb.connect(str(temporary)) as connection:
+            connection.execute("SET preserve_insertion_order = false")  # samples carry their number
+            _prepare(connection, database)
+            report = _merge_into(connection, plans, files)
+            connection.execute("CHECKPOINT")
+        temporary.replace(database)
+    except (duckdb.Error, OSError) as error:
+        raise StoreError(f"{database}: the merge failed: {error}", advice="The database is as it was before; shards are untouched.") from error
+    finally:
+        for leftover in (temporary, temporary.with_name(f"{temporary.name}.wal")):
+            leftover.unlink(missing_ok=True)
+    return report
+
+
+def _read_plan(folder: Path) -> Plan:
+    path = folder / _PLAN_FILE
+    try:
+        return plan_from_json(path.read_bytes(), where=str(path))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error}", advice="Name a run's folder: it holds plan.json and shards/.") from error
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+    tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not tables:
+        connection.execute(sql("schema.sql"))
+        connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
+    else:
+        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
+        if row is None or row[0] != SCHEMA_VERSION:
+            found = row[0] if row else "none"
+            raise StoreError(
+                f"{database}: schema version {found}, this hwmatrix reads {SCHEMA_VERSION}",
+                advice="Merge the shards into a new file, or use the hwmatrix that wrote it.",
+            )
+    connection.execute(sql("views.sql"))
+
+
+def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[Path]) -> MergeReport:
+    merged: list[str] = []
+    rows = 0
+    candidates, known, rejected = _sort_out(connection, plans, files)
+    connection.execute("BEGIN")
+    for plan in plans.values():
+        _add_plan(connection, plan)
+    connection.execute("COMMIT")
+    for start in range(0, len(candidates), _BATCH):
+        batch = candidates[start : start + _BATCH]
+        try:
+            rows += _copy(connection, batch)
+            merged += [candidate.sidecar.shard_id for candidate in batch]
+        except (_RefusedError, duckdb.Error):
+            for candidate in batch:  # one of them is broken: find out which
+                try:
+                    rows += _copy(connection, [candidate])
+                    merged.append(candidate.sidecar.shard_id)
+                except (_RefusedError, duckdb.Error) as error:
+                    rejected.append(Rejection(file=candidate.path.name, reason=str(error)))
+    _list_rejected(connection, rejected, tuple(plans))
+    return MergeReport(merged=tuple(merged), known=tuple(known), rejected=tuple(rejected), rows=rows)
+
+
+def _sort_out(
+    connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[Path]
+) -> tuple[list[_Candidate], list[str], list[Rejection]]:
+    """Which files are new and whole, which are known, which are refused: without opening any of them."""
+    have = dict(connection.execute("SELECT shard_id, sha256 FROM shards").fetchall())
+    candidates: dict[str, _Candidate] = {}
+    known: list[str] = []
+    rejected: list[Rejection] = []
+    for path in files:
+        try:
+            sidecar = read_sidecar(path)
+            if have.get(sidecar.shard_id) == sidecar.sha256:
+                known.append(sidecar.shard_id)
+                continue
+            _check_file(path, sidecar, plans, have, candidates)
+        except (StoreError, _RefusedError) as error:
+            rejected.append(Rejection(file=path.name, reason=str(error)))
+        else:
+            candidates[sidecar.shard_id] = _Candidate(path=path, sidecar=sidecar)
+    return list(candidates.values()), known, rejected
+
+
+def _check_file(
+    path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict[str, str], candidates: dict[str, _Candidate]
+) -> None:
+    if sidecar.shard_id in have or sidecar.shard_id in candidates:
+        raise _RefusedError("a shard of the same id and other content is there already")
+    if sidecar.run_id not in plans:
+        raise _RefusedError(f"it is foreign: it belongs to the run {sidecar.run_id}, which is not one of those merged")
+    if path.with_name(f"{path.name}.wal").exists():
+        raise _RefusedError("it has a write-ahead log: something wrote to it after it was finished")
+    if sha256_of(path) != sidecar.sha256:
+        raise _RefusedError("its SHA-256 is not the one in its sidecar: it was damaged or changed")
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate]) -> int:
+    """Copy whole shards in one transaction; nothing of them stays if one is refused."""
+    aliases = [f"shard_{index}" for index in range(len(batch))]
+    attached: list[str] = []
+    try:
+        for alias, candidate in zip(aliases, batch, strict=True):
+            quoted = str(candidate.path).replace("'", "''")
+            connection.execute(f"ATTACH '{quoted}' AS {alias} (READ_ONLY)")
+            attached.append(alias)
+        _check_versions(connection, aliases)
+        connection.execute("BEGIN")
+        try:
+            rows = _insert_all(connection, aliases, batch)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        return rows
+    finally:
+        for alias in attached:
+            connection.execute(f"DETACH {alias}")
+
+
+def _check_versions(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> None:
+    """One query for the whole batch, since each costs some milliseconds."""
+    asking = " UNION ALL ".join(f"SELECT value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
+    versions = [value for (value,) in connection.execute(asking).fetchall()]
+    foreign = sorted({version for version in versions if version != SCHEMA_VERSION})
+    if foreign or len(versions) != len(aliases):
+        found = ", ".join(foreign) or "none"
+        raise _RefusedError(f"its schema is version {found}, this hwmatrix reads {SCHEMA_VERSION}: run the target again")
+
+
+def _insert_all(connection: duckdb.DuckDBPyConnection, aliases: list[str], batch: list[_Candidate]) -> int:
+    rows = 0
+    for table in _COPIED:
+        names = connection.execute(
+            "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() AND table_name = ? ORDER BY column_index",
+            [table],
+        ).fetchall()
+        columns = ", ".join(name for (name,) in names)
+        selects = " UNION ALL ".join(f"SELECT {columns} FROM {alias}.{table}" for alias in aliases)  # noqa: S608
+        inserted = connection.execute(f"INSERT INTO {table} ({columns}) {selects}").fetchone()  # noqa: S608
+        promised = sum(candidate.sidecar.counts[table] for candidate in batch)
+        if inserted is None or inserted[0] != promised:
+            found = inserted[0] if inserted else 0
+            raise _RefusedError(f"its table {table} holds {found} rows, its sidecar says {promised}")
+        rows += promised
+    for candidate in batch:
+        connection.execute("UPDATE shards SET sha256 = ? WHERE shard_id = ?", [candidate.sidecar.sha256, candidate.sidecar.shard_id])
+    return rows
+
+
+def _add_plan(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
+    if connection.execute("SELECT 1 FROM runs WHERE run_id = ?", [plan.run_id]).fetchone():
+        return
+    insert_run(connection, plan)
+    rows = []
+    for position, cell in enumerate(plan.cells):
+        model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
+        rows.append(
+            {
+                "run_id": plan.run_id,
+                "cell_key": cell.key,
+                "model": model.name,
+                "size": cell.size.value,
+                "target": target.name,
+                "family": model.family.value,
+                "architecture": model.architecture,
+                "hub_id": model.hub_id,
+                "dtype": cell.settings.dtype.value,
+                "batch": cell.settings.batch,
+                "sequence_length": cell.settings.sequence_length,
+                "threads": cell.settings.threads,
+                "execution": target.execution.value,
+                "backend": target.backend.value,
+                "position": position,
+                "unavailable": target.unavailable,
+                "unbuildable": model.unbuildable,
+                "matrix_line": model.matrix_line,
+            }
+        )
+    connection.execute(sql("planned.sql"), [json.dumps(rows)])
+
+
+def _list_rejected(connection: duckdb.DuckDBPyConnection, rejected: list[Rejection], run_ids: tuple[str, ...]) -> None:
+    """The list is of the latest merge: what was mended since must not be held against the run."""
+    for run_id in run_ids:
+        connection.execute("DELETE FROM rejected WHERE run_id = ?", [run_id])
+    for rejection in rejected:
+        run_id = run_ids[0] if len(run_ids) == 1 else None
+        connection.execute("INSERT INTO rejected VALUES (?, ?, ?, ?)", [run_id, rejection.file, rejection.reason, utc_now()])

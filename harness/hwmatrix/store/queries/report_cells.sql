@@ -1,0 +1,12 @@
+-- The matrix of one run, computed once: every other query of a report reads this table.
+CREATE OR REPLACE TEMP TABLE report_cells AS
+SELECT
+    cell_key, cell_id, model, size, target, family, architecture, hub_id, dtype, batch, sequence_length, threads,
+    execution, backend, position, status, stage, level, speed_up, speed_differs, method, on_target, placement_detail,
+    relative_error, max_error, cosine, load_ms, prepare_ms, first_ms, converged,
+    peak_mb, delta_mb, device_peak_mb, parameters,
+    samples, p50_ms, p90_ms, p99_ms, mean_ms, min_ms, max_ms, ci_low_ms, ci_high_ms, contended,
+    error_type, severity, message, traceback, needs, started_at, command,
+    isolation, column_isolation, image_digest, versions, host
+FROM matrix
+WHERE run_id = $run_id;

@@ -1,0 +1,27 @@
+-- The fastest hardware for each model and its settings, where at least two targets were measured on one machine. Software and
+-- emulation are not ranked. `tied` lists the others whose interval overlaps the fastest one's: they cannot be told apart.
+-- The speed-up over cpu is told only where the intervals do not overlap.
+WITH measured AS (
+    SELECT
+        *,
+        first_value(coalesce(ci_high_ms, p50_ms)) OVER faster AS best_high_ms,
+        row_number() OVER faster AS nth,
+        count(*) OVER (PARTITION BY model, size, dtype, batch, sequence_length, threads, isolation, host) AS rivals
+    FROM report_cells
+    WHERE status = 'pass' AND execution = 'hardware' AND p50_ms IS NOT NULL
+    WINDOW faster AS (
+        PARTITION BY model, size, dtype, batch, sequence_length, threads, isolation, host ORDER BY p50_ms, position
+        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+    )
+)
+SELECT
+    model, size, dtype, batch, sequence_length, threads, isolation,
+    arg_min(target, nth) AS target,
+    min(p50_ms) AS p50_ms,
+    arg_min(CASE WHEN speed_differs AND backend <> 'cpu' THEN speed_up END, nth) AS speed_up,
+    coalesce(list(target ORDER BY nth) FILTER (WHERE nth > 1 AND coalesce(ci_low_ms, p50_ms) <= best_high_ms), []) AS tied,
+    bool_or(coalesce(contended, false)) AS contended
+FROM measured
+WHERE rivals > 1
+GROUP BY model, size, dtype, batch, sequence_length, threads, isolation, host
+ORDER BY min(position), host;

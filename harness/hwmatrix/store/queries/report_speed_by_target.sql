@@ -1,0 +1,17 @@
+-- Latency over the models that passed, by target; the geometric mean of the speed-up over the models that cpu ran as well.
+-- Averages are over different models where targets support different ones: compare targets by the speed-up.
+SELECT
+    target, column_isolation AS isolation, size, execution,
+    count(*) AS cells,
+    count(*) FILTER (WHERE contended) AS contended,
+    avg(p50_ms) AS mean_ms,
+    min(p50_ms) AS min_ms,
+    max(p50_ms) AS max_ms,
+    arg_min(model, p50_ms) AS fastest,
+    arg_max(model, p50_ms) AS slowest,
+    CASE WHEN any_value(backend) <> 'cpu' THEN exp(avg(ln(speed_up))) END AS speed_up,
+    count(speed_up) AS compared
+FROM report_cells
+WHERE status = 'pass' AND p50_ms > 0
+GROUP BY target, column_isolation, size, execution
+ORDER BY min(position), size;

@@ -1,0 +1,18 @@
+-- The five slowest and the five fastest cells of each target and size, on hardware. Where there are fewer than ten cells,
+-- none of them is named twice.
+WITH ranked AS (
+    SELECT
+        target, column_isolation AS isolation, size, model, p50_ms, position,
+        row_number() OVER (PARTITION BY target, column_isolation, size ORDER BY p50_ms, position) AS nth,
+        count(*) OVER (PARTITION BY target, column_isolation, size) AS cells
+    FROM report_cells
+    WHERE status = 'pass' AND p50_ms IS NOT NULL AND execution = 'hardware'
+)
+SELECT
+    target, isolation, size,
+    list(struct_pack(model := model, p50_ms := p50_ms) ORDER BY p50_ms, position) FILTER (WHERE nth <= least(5, cells // 2)) AS fastest,
+    list(struct_pack(model := model, p50_ms := p50_ms) ORDER BY p50_ms DESC, position)
+        FILTER (WHERE nth > cells - least(5, cells - cells // 2)) AS slowest
+FROM ranked
+GROUP BY target, isolation, size
+ORDER BY min(position), size;

@@ -1,0 +1,371 @@
+"""One shard: the DuckDB file of one target's run, written cell by cell, made whole by a rename and a sidecar.
+
+While it grows it is called ``<name>.duckdb.partial``; every cell is one transaction and a checkpoint, so that a killed
+run keeps all finished cells. ``seal`` renames it and writes ``<name>.duckdb.json`` with its SHA-256 and row counts: a
+shard without a matching sidecar is not whole. (A truncated write-ahead log would open with no rows and no word.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import duckdb
+import numpy as np
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import CellResult, Detection, Plan, to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+SCHEMA_VERSION: Final = "1"
+SHARD_SCHEMA: Final = "hwmatrix/shard/1"
+PARTIAL_SUFFIX: Final = ".duckdb.partial"
+_BLOCK_SIZE: Final = "16384"
+"""DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
+COUNTED: Final = ("runs", "shards", "detections", "cells", "stages", "outputs", "samples")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardIdentity:
+    """What a shard's rows were made by and on. ``host`` is a hash of the machine's identity."""
+
+    shard_id: str
+    target: str
+    image: str | None
+    image_digest: str | None
+    host: str
+    interpreter: str
+    versions: dict[str, str]
+    packages: dict[str, str]
+    warm_up_ms: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sidecar:
+    """What the JSON file beside a shard says."""
+
+    shard_id: str
+    run_id: str
+    target: str
+    sha256: str
+    counts: dict[str, int]
+
+
+def utc_now() -> str:
+    """Now, in UTC, as the database stores it (ISO 8601 without an offset)."""
+    return datetime.datetime.now(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+
+
+def sql(name: str) -> str:
+    """The text of one of this package's SQL files."""
+    return resources.files("hwmatrix.store").joinpath(name).read_text(encoding="utf-8")
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write to a temporary name in the same folder, flush to disk, rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
+    """Add the row of ``runs`` that this plan is."""
+    _insert(
+        connection,
+        "runs",
+        {
+            "run_id": plan.run_id,
+            "created_at": plan.created_at,
+            "command": plan.command,
+            "hwmatrix_version": plan.hwmatrix_version,
+            "matrix_sha256": plan.matrix_sha256,
+            "commit_id": plan.commit,
+            "isolation": plan.isolation.value,
+            "plan": to_json(plan),
+        },
+    )
+
+
+class ShardWriter:
+    """Writes one shard. Use as a context manager; ``seal`` makes it whole, leaving without it keeps the partial file."""
+
+    def __init__(self, directory: Path, plan: Plan, identity: ShardIdentity) -> None:
+        self._plan = plan
+        self._identity = identity
+        self._path = directory / f"{identity.target}-{identity.shard_id}{PARTIAL_SUFFIX}"
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def __enter__(self) -> Self:
+        """Create the file with its tables.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        try:
+            self._connection = duckdb.connect(str(self._path), config={"default_block_size": _BLOCK_SIZE})
+            self._connection.execute("SET threads = 1")
+            self._connection.execute("BEGIN")
+            self._connection.execute(sql("schema.sql"))
+            _insert(self._connection, "meta", {"key": "schema_version", "value": SCHEMA_VERSION})
+            insert_run(self._connection, self._plan)
+            self._insert_shard(self._connection)
+            self._commit()
+        except duckdb.Error as error:
+            raise _cannot_write(self._path, error) from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the file, whatever happened."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def add_detections(self, detections: list[Detection]) -> None:
+        """Keep what the machine has."""
+        connection = self._open()
+        connection.execute("BEGIN")
+        for found in detections:
+            row = dataclasses.asdict(found) | {"shard_id": self._identity.shard_id, "features": json.dumps(found.features)}
+            _insert(connection, "detections", row)
+        self._commit()
+
+    def add_cell(self, result: CellResult, *, command: str) -> None:
+        """Keep one finished cell, whole or not at all.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written.
+        """
+        connection = self._open()
+        cell_id = f"{self._identity.shard_id}/{result.role.value}/{result.key}"
+        try:
+            connection.execute("BEGIN")
+            _insert(connection, "cells", _cell_row(result, cell_id, self._identity.shard_id, self._plan.run_id, command))
+            for stage, wall_ms in result.stages.items():
+                _insert(connection, "stages", {"cell_id": cell_id, "stage": stage.value, "wall_ms": wall_ms})
+            for output in result.outputs:
+                parity = dataclasses.asdict(output.parity) if output.parity else {}
+                row = {"cell_id": cell_id, "name": output.name, "shape": list(output.shape), "dtype": output.dtype}
+                _insert(connection, "outputs", row | parity)
+            if result.samples_wall_ns:
+                self._insert_samples(connection, cell_id, result)
+            self._commit()
+        except duckdb.Error as error:
+            raise _cannot_write(self._path, error) from error
+
+    def set_canaries(self, *, ok: bool | None, detail: str | None) -> None:
+        """Keep whether the canaries ended as they must: at once, so that it counts for a shard that is cut off later too."""
+        connection = self._open()
+        try:
+            connection.execute("BEGIN")
+            connection.execute("UPDATE shards SET canary_ok = ?, canary_detail = ?", [ok, detail])
+            self._commit()
+        except duckdb.Error as error:
+            raise _cannot_write(self._path, error) from error
+
+    def seal(self) -> Path:
+        """End the shard: checkpoint, rename, sidecar. The writer is closed afterwards."""
+        connection = self._open()
+        try:
+            connection.execute("UPDATE shards SET finished_at = ?", [utc_now()])
+        except duckdb.Error as error:
+            raise _cannot_write(self._path, error) from error
+        self.__exit__(None, None, None)
+        return seal_file(self._path)
+
+    def _insert_shard(self, connection: duckdb.DuckDBPyConnection) -> None:
+        identity = dataclasses.asdict(self._identity) | {
+            "run_id": self._plan.run_id,
+            "isolation": self._plan.isolation.value,
+            "versions": json.dumps(self._identity.versions),
+            "packages": json.dumps(self._identity.packages),
+            "started_at": utc_now(),
+        }
+        _insert(connection, "shards", identity)
+
+    def _insert_samples(self, connection: duckdb.DuckDBPyConnection, cell_id: str, result: CellResult) -> None:
+        """Through registered arrays: some twenty times faster than row by row."""
+        samples = {
+            "n": np.arange(len(result.samples_wall_ns), dtype=np.int32),
+            "wall_ns": np.asarray(result.samples_wall_ns, dtype=np.int64),
+            "cpu_ns": np.asarray(result.samples_cpu_ns, dtype=np.int64),
+        }
+        connection.register("new_samples", samples)
+        connection.execute("INSERT INTO samples SELECT ?, n, wall_ns, cpu_ns FROM new_samples", [cell_id])
+        connection.unregister("new_samples")
+
+    def _commit(self) -> None:
+        connection = self._open()
+        connection.execute("COMMIT")
+        connection.execute("CHECKPOINT")
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            raise StoreError(f"{self._path}: the shard is closed", advice="This is a bug of hwmatrix.")
+        return self._connection
+
+
+def seal_file(partial: Path) -> Path:
+    """Make a closed partial file a whole shard: count, rename, write the sidecar. Also saves what a killed run left.
+
+    Raises:
+        StoreError: it holds nothing that can be read.
+    """
+    final = partial.with_name(partial.name.removesuffix(".partial"))
+    try:
+        with duckdb.connect(str(partial)) as connection:
+            connection.execute("CHECKPOINT")
+            counts = {table: _count(connection, table) for table in COUNTED}
+            identity = connection.execute("SELECT shard_id, run_id, target FROM shards").fetchone()
+    except duckdb.Error as error:
+        raise StoreError(f"{partial}: cannot be read: {error}", advice="Nothing in it can be saved: delete it.") from error
+    if identity is None:
+        raise StoreError(f"{partial}: holds no shard", advice="Nothing in it can be saved: delete it.")
+    partial.replace(final)
+    sidecar = {
+        "schema": SHARD_SCHEMA,
+        "shard_id": identity[0],
+        "run_id": identity[1],
+        "target": identity[2],
+        "sha256": sha256_of(final),
+        "bytes": final.stat().st_size,
+        "counts": counts,
+    }
+    write_atomically(sidecar_path(final), json.dumps(sidecar, indent=1) + "\n")
+    return final
+
+
+def finished_cells(shards: list[Path]) -> set[str]:
+    """The keys of the cells that these shards hold a verdict on which can be believed.
+
+    Raises:
+        StoreError: one of them cannot be read.
+    """
+    keys: set[str] = set()
+    for shard in shards:
+        try:
+            with duckdb.connect(str(shard), read_only=True) as connection:
+                rows = connection.execute(
+                    "SELECT cell_key FROM cells JOIN shards USING (shard_id) WHERE role = 'model' AND (canary_ok OR status = 'unavailable')"
+                )
+                keys.update(key for (key,) in rows.fetchall())
+        except duckdb.Error as error:
+            raise StoreError(f"{shard}: cannot be read: {error}", advice="Delete it: its cells will be run again.") from error
+    return keys
+
+
+def salvage(directory: Path) -> list[Path]:
+    """Seal every partial shard in a folder whose writer is gone (call it when no runner is alive any more)."""
+    return [seal_file(partial) for partial in sorted(directory.glob(f"*{PARTIAL_SUFFIX}"))]
+
+
+def sidecar_path(shard: Path) -> Path:
+    """Where a shard's sidecar lies."""
+    return shard.with_name(f"{shard.name}.json")
+
+
+def read_sidecar(shard: Path) -> Sidecar:
+    """Read the JSON file beside a shard.
+
+    Raises:
+        StoreError: there is none, or it is broken or of another version.
+    """
+    path = sidecar_path(shard)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise StoreError("it has no sidecar: it was never finished, or not copied whole") from error
+    except (OSError, ValueError) as error:
+        raise StoreError(f"its sidecar cannot be read: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SHARD_SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else None
+        raise StoreError(f"its version is {found!r}, this hwmatrix reads {SHARD_SCHEMA!r}: run the target again")
+    try:
+        return Sidecar(**{field.name: data[field.name] for field in dataclasses.fields(Sidecar)})
+    except KeyError as error:
+        raise StoreError(f"its sidecar lacks {error}") from error
+
+
+def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
+    row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a name of COUNTED
+    return int(row[0]) if row else 0
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str, Any]) -> None:
+    columns = ", ".join(row)
+    marks = ", ".join("?" for _ in row)
+    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values()))  # noqa: S608 - our own names
+
+
+def _cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, command: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "cell_id": cell_id,
+        "shard_id": shard_id,
+        "run_id": run_id,
+        "cell_key": result.key,
+        "role": result.role.value,
+        "model": result.model,
+        "size": result.size.value,
+        "target": result.target,
+        "family": result.family.value,
+        "architecture": result.architecture,
+        "hub_id": result.hub_id,
+        "dtype": result.settings.dtype.value,
+        "batch": result.settings.batch,
+        "sequence_length": result.settings.sequence_length,
+        "threads": result.settings.threads,
+        "status": result.status.value,
+        "stage": result.stage.value,
+        "execution": result.execution.value,
+        "bundle": result.bundle,
+        "method": result.method,
+        "load_ms": result.load_ms,
+        "prepare_ms": result.prepare_ms,
+        "first_ms": result.first_ms,
+        "warmup_samples": result.warmup_samples,
+        "converged": result.converged,
+        "parameters": result.parameters,
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "started_at": result.started_at,
+        "wall_ms": result.wall_ms,
+        "command": command,
+    }
+    if result.placement:
+        row |= {"on_target": result.placement.on_target, "placement_detail": result.placement.detail}
+    if result.parity:
+        row |= dataclasses.asdict(result.parity)
+    if result.memory:
+        row |= dataclasses.asdict(result.memory)
+    if result.error:
+        row |= {
+            "error_type": result.error.type,
+            "severity": result.error.severity.value,
+            "message": result.error.message,
+            "traceback": result.error.traceback,
+            "needs": list(result.error.needs),
+        }
+    return row
+
+
+def _cannot_write(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"{path}: cannot be written: {error}",
+        advice="Free disk space or choose another --output-dir, then continue with --resume: finished cells are kept.",
+    )

@@ -1,0 +1,213 @@
+"""OpenVINO: the model converted to its own graph, compiled for one of its devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from hwmatrix.errors import UnavailableError, UnsupportedError
+from hwmatrix.models.build import load_model
+from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.records import Dtype, Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hwmatrix.records import Settings
+    from hwmatrix.targets.protocol import Arrays
+
+_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
+_OPERATOR: Final = re.compile(r"\b((?:aten|prim|quantized|torchvision)::?[\w.]+)")
+"""Names of operators in OpenVINO's conversion failures, such as ``aten::linalg_inv_ex``."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Converted:
+    """An OpenVINO model, the output name of each of its ports (None: not an output we compare), and how it was made."""
+
+    program: Any
+    output_names: tuple[str | None, ...]
+    method: str
+
+
+class OpenVino:
+    """transformers' own exporter first, then OpenVINO's converter; compiled for ``options["device"]`` (default CPU)."""
+
+    packages: tuple[str, ...] = ("openvino", "torch", "transformers")
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._device = str(options.get("device", "CPU"))
+        self._core: Any = None
+        self._model: torch.nn.Module | None = None
+        self._compiled: Any = None
+        self._request: Any = None
+        self._output_names: tuple[str | None, ...] = ()
+
+    @staticmethod
+    def preload() -> None:
+        """The Python modules alone: a Core starts threads and belongs into the child."""
+        import openvino  # noqa: F401, PLC0415
+        import torch.export  # noqa: PLC0415
+        from transformers.exporters import exporter_openvino  # noqa: F401, PLC0415
+
+    def check(self) -> str:
+        """Ask the runtime for the device.
+
+        Raises:
+            UnavailableError: the runtime does not list it.
+        """
+        import openvino  # noqa: PLC0415
+
+        torch.set_num_threads(self._settings.threads)
+        self._core = openvino.Core()
+        devices = list(self._core.available_devices)
+        if self._device.split(".")[0] not in {device.split(".")[0] for device in devices}:
+            listed = ", ".join(devices) or "none"
+            raise UnavailableError(
+                f"OpenVINO {openvino.__version__} has no device {self._device!r} here (it lists: {listed})",
+                error_type="openvino_device_missing",
+            )
+        return f"{self._device}: {self._core.get_property(self._device, 'FULL_DEVICE_NAME')}"
+
+    def load(self, model_dir: Path, model_class: str) -> int:
+        """Load the PyTorch model, which is what gets converted."""
+        self._model = load_model(model_dir, model_class, Dtype.FLOAT32)
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def prepare(self, inputs: Arrays) -> str:
+        """Convert, fix the shapes to those of the inputs, compile. The PyTorch model is let go of afterwards.
+
+        Raises:
+            UnsupportedError: OpenVINO has no conversion for an operator of the model.
+        """
+        assert self._model is not None  # noqa: S101 - the order of the protocol
+        converted = convert(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()})
+        self._model = None
+        shapes = {name: list(array.shape) for name, array in inputs.items() if name in _input_names(converted.program)}
+        converted.program.reshape(shapes)
+        self._output_names = converted.output_names
+        hint = _PRECISION[self._settings.dtype]
+        config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": hint}
+        if self._device == "CPU":
+            config["INFERENCE_NUM_THREADS"] = str(self._settings.threads)
+        self._compiled = self._core.compile_model(converted.program, self._device, config)
+        self._request = self._compiled.create_infer_request()
+        for name, array in inputs.items():
+            if name in shapes:
+                self._request.set_tensor(name, _tensor(array, self._compiled.input(name)))
+        return converted.method
+
+    def run(self) -> Any:
+        """One synchronous inference; inputs lie in the request already."""
+        self._request.infer()
+        return self._request
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """A copy of each output, since the request overwrites its buffers in the next inference."""
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for index, name in enumerate(self._output_names):
+            if name is not None:
+                data = np.array(result.get_output_tensor(index).data)
+                arrays[name] = data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data
+        return arrays
+
+    def placement(self) -> Placement:
+        """EXECUTION_DEVICES of the compiled model, with the number of nodes of its executed graph."""
+        devices = [str(device) for device in self._compiled.get_property("EXECUTION_DEVICES")]
+        wanted = self._device.split(".")[0]
+        matching = [device for device in devices if device.strip("()").split(".")[0] == wanted]
+        kinds = Counter(operation.get_type_name() for operation in self._compiled.get_runtime_model().get_ops())
+        nodes = sum(kinds.values())
+        share = len(matching) / len(devices) if devices else 0.0
+        return Placement(on_target=share, detail=f"EXECUTION_DEVICES {devices}, {nodes} nodes in the compiled graph")
+
+
+def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
+    """Convert by transformers' exporter; where that fails, by tracing. The first failure is kept in the second's message.
+
+    Raises:
+        UnsupportedError: both failed, and OpenVINO named the operators that it lacks.
+    """
+    try:
+        return _export(model, inputs)
+    except Exception as first:  # noqa: BLE001 - whatever an exporter raises, the other way is tried
+        try:
+            return _trace(model, inputs, because=f"{type(first).__name__}: {_first_line(first)}")
+        except Exception as second:
+            second.add_note(f"transformers' exporter had failed before: {type(first).__name__}: {first}")
+            operators = _missing_operators(second) or _missing_operators(first)
+            if operators:
+                named = ", ".join(operators)
+                raise UnsupportedError(f"OpenVINO has no conversion for {named}", needs=operators) from second
+            raise
+
+
+def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
+    from transformers.exporters.configs import OpenVINOConfig  # noqa: PLC0415
+    from transformers.exporters.exporter_openvino import OpenVINOExporter  # noqa: PLC0415
+
+    _without_cache(model)
+    program = OpenVINOExporter().export(model, dict(inputs), OpenVINOConfig(stateful=False)).program
+    names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
+    return Converted(program=program, output_names=names, method="transformers OpenVINO exporter")
+
+
+def _without_cache(model: torch.nn.Module) -> None:
+    """The reference keeps no cache for a next token, so neither does the graph. The exporter asks the configurations."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
+
+
+def _trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: str) -> Converted:
+    """OpenVINO's own converter on a TorchScript trace: outputs come as a flat tuple in the order of the reference's names."""
+    import openvino  # noqa: PLC0415
+
+    names: list[str] = []
+    options = call_options(model)
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            outputs = flatten_outputs(self.inner(**dict(zip(inputs, tensors, strict=True)), **options))
+            names[:] = list(outputs)
+            return tuple(outputs.values())
+
+    with torch.no_grad():
+        program = openvino.convert_model(Flat().eval(), example_input=tuple(inputs.values()))
+    for port, name in zip(program.inputs, inputs, strict=True):
+        port.get_tensor().set_names({name})
+    return Converted(program=program, output_names=tuple(names), method=f"openvino.convert_model (exporter failed: {because})")
+
+
+def _input_names(program: Any) -> set[str]:
+    return {name for port in program.inputs for name in port.get_names()}
+
+
+def _tensor(array: np.ndarray[Any, Any], port: Any) -> Any:
+    import openvino  # noqa: PLC0415
+
+    return openvino.Tensor(np.ascontiguousarray(array.astype(port.get_element_type().to_dtype(), copy=False)))
+
+
+def _missing_operators(error: BaseException) -> tuple[str, ...]:
+    """The operators named by OpenVINO's own conversion failure; nothing for any other kind of exception."""
+    if not any(kind.__name__ == "OpConversionFailure" for kind in type(error).__mro__):
+        return ()
+    return tuple(sorted(set(_OPERATOR.findall(str(error)))))
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else "no message"

@@ -1,0 +1,60 @@
+"""What a backend must do for a cell, and no more.
+
+A target is constructed in the forked child of one cell and used in this order: ``check``, ``load``, ``prepare``, ``run``
+(many times), ``outputs``, ``placement``. It may raise the typed failures of ``hwmatrix.errors``; anything else that it
+raises is recorded as ``error`` with its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import numpy as np
+
+    from hwmatrix.records import Placement, Settings
+
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+class Target(Protocol):
+    """One backend, executing one model."""
+
+    packages: tuple[str, ...]
+    """Distributions whose versions are evidence."""
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any]) -> None:
+        """Remember what to do; do nothing yet."""
+
+    @staticmethod
+    def preload() -> None:
+        """Import what every cell needs, in the warm parent. Must start neither threads nor a device's runtime."""
+
+    def check(self) -> str:
+        """Start the runtime and name the device.
+
+        Raises:
+            UnavailableError: there is no such hardware, driver or runtime here.
+        """
+
+    def load(self, model_dir: Path, model_class: str) -> int:
+        """Load the weights by the real loading code; give the number of parameters."""
+
+    def prepare(self, inputs: Arrays) -> str:
+        """Bring the model to the device for inputs of these shapes (export, convert, compile); name the way it was done.
+
+        Raises:
+            UnsupportedError: the target lacks an operator or feature, which is named.
+        """
+
+    def run(self) -> Any:
+        """Run once on the prepared inputs; return only when the device is done."""
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """The result of ``run`` as host arrays by the reference's output names (float32 or the exact integer type)."""
+
+    def placement(self) -> Placement:
+        """Where it really ran, as the runtime tells after a run."""

@@ -1,0 +1,22 @@
+"""Every backend, explicitly. Adding one adds a line here, a member to ``records.Backend`` and a module."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final, cast
+
+from hwmatrix.records import Backend
+
+if TYPE_CHECKING:
+    from hwmatrix.targets.protocol import Target
+
+TARGETS: Final[dict[Backend, str]] = {
+    Backend.CPU: "hwmatrix.targets.torch_device:TorchCpu",
+    Backend.OPENVINO: "hwmatrix.targets.openvino:OpenVino",
+}
+
+
+def target_class(backend: Backend) -> type[Target]:
+    """The class of a backend, imported now: its framework comes along only where it is used."""
+    module, _, name = TARGETS[backend].partition(":")
+    return cast("type[Target]", getattr(importlib.import_module(module), name))
