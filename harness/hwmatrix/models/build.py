@@ -1,0 +1,199 @@
+"""Models from plans: a recipe (configuration and seed) or a checkpoint folder, always on the CPU, eager, in float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models.checkpoint import inspect as inspect_checkpoint
+from hwmatrix.records import Dtype
+
+if TYPE_CHECKING:
+    import torch
+
+    from hwmatrix.records import ModelPlan
+
+RECIPE: Final = "recipe"
+HUB: Final = "hub"
+# Added to parameters that start out all alike (biases at 0, norms at 1): a backend that forgets one would go unnoticed.
+# 0.02 is the initializer_range that most configurations of transformers default to.
+_ROUGHNESS: Final = 0.02
+# Keys that every configuration takes, though they are no fields of its class.
+_COMMON_KEYS: Final = frozenset({"num_labels", "model_type"})
+
+
+def build_model(plan: ModelPlan) -> torch.nn.Module:
+    """The model of a plan: in evaluation mode, float32, eager attention, on the CPU.
+
+    Raises:
+        FactoryError: it cannot be built, and the message says why: ``unbuildable``, ``unknown_class``, ``unknown_config_key``,
+            ``bad_config``, ``too_large``, ``weights_not_fetched``, ``build_failed``, or one of a broken checkpoint.
+        RefusedError: its weights could be loaded only by trusting code of strangers.
+    """
+    if plan.unbuildable:
+        raise FactoryError(plan.unbuildable, error_type="unbuildable")
+    if plan.weights == HUB:
+        raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
+    if plan.weights == RECIPE:
+        return _from_recipe(plan)
+    folder = Path(plan.weights)
+    inspect_checkpoint(folder)
+    return load_model(folder, plan.model_class, Dtype.FLOAT32)
+
+
+def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: str = "eager") -> torch.nn.Module:
+    """Load a checkpoint folder the way its users do, from safetensors only: what every target loads a bundle with.
+
+    The model is in evaluation mode, on the CPU. ``attention`` is the implementation of attention (``eager``, ``sdpa``).
+
+    Raises:
+        FactoryError: it cannot be loaded (``load_failed``), lacks weights (``weights_incomplete``), or transformers has no such
+            class (``unknown_class``).
+    """
+    import torch  # noqa: PLC0415 - not installed where runs are planned
+
+    loader = _class(model_class)
+    try:
+        model, info = loader.from_pretrained(
+            model_dir,
+            dtype=getattr(torch, dtype.value),
+            attn_implementation=attention,
+            experts_implementation="eager",
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except Exception as error:  # a model's own code may raise anything; it becomes data
+        raise FactoryError(f"{model_class} cannot be loaded: {_told(error)}", error_type="load_failed") from error
+    # transformers fills what a checkpoint lacks with random numbers, other ones every time.
+    lacking = sorted({*info["missing_keys"], *(str(key[0]) for key in info["mismatched_keys"])})
+    if lacking:
+        some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")  # noqa: PLR2004 - enough to recognise them
+        message = f"the checkpoint lacks {len(lacking)} weights of {model_class} ({some}): name the class it was saved from"
+        raise FactoryError(message, error_type="weights_incomplete")
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def recipe_config(plan: ModelPlan) -> Any:
+    """The configuration of a recipe: the defaults of the architecture's class, and the plan's overrides.
+
+    Raises:
+        FactoryError: unknown architecture, unknown key (named, with a near miss), or values that the class refuses.
+    """
+    architectures = _transformers().CONFIG_MAPPING
+    if plan.architecture not in architectures:
+        message = f"transformers has no architecture {plan.architecture!r}{_near_miss(plan.architecture, architectures.keys())}"
+        raise FactoryError(message, error_type="unknown_architecture")
+    config_class = architectures[plan.architecture]
+    _check_keys(config_class, plan.config, "config")
+    try:
+        return config_class(**plan.config, attn_implementation="eager", experts_implementation="eager")
+    except Exception as error:  # configurations validate themselves, each with errors of its own
+        raise FactoryError(f"{config_class.__name__} refuses the config: {_told(error)}", error_type="bad_config") from error
+
+
+def parameter_count(plan: ModelPlan) -> int:
+    """How many parameters a recipe has, without using memory for them.
+
+    Raises:
+        FactoryError: as :func:`build_model`; ``unbuildable`` is not looked at.
+    """
+    import torch  # noqa: PLC0415
+
+    config, model_class = recipe_config(plan), _class(plan.model_class)
+    try:
+        with torch.device("meta"):
+            model = model_class(config)
+    except Exception as error:  # a model's own code may raise anything; it becomes data
+        raise FactoryError(f"{plan.model_class} cannot be built: {_told(error)}", error_type="build_failed") from error
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _from_recipe(plan: ModelPlan) -> torch.nn.Module:
+    import torch  # noqa: PLC0415
+
+    needed, free = 4 * parameter_count(plan), psutil.virtual_memory().available
+    if needed > free:
+        message = f"{plan.name} needs {needed / 1e9:.1f} GB for its parameters in float32, and {free / 1e9:.1f} GB are free"
+        raise FactoryError(message, error_type="too_large")
+    config, model_class = recipe_config(plan), _class(plan.model_class)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(plan.seed)
+            model = model_class(config).to(torch.float32).eval()
+    except Exception as error:  # a model's own code may raise anything; it becomes data
+        raise FactoryError(f"{plan.model_class} cannot be built: {_told(error)}", error_type="build_failed") from error
+    _roughen(model, plan.seed)
+    return model  # type: ignore[no-any-return]
+
+
+def _roughen(model: torch.nn.Module, seed: int) -> None:
+    """Move every parameter whose elements are all alike a little, each element differently."""
+    import torch  # noqa: PLC0415
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=_ROUGHNESS)
+
+
+def _transformers() -> Any:
+    """transformers, imported late (it takes a second, and is not installed where runs are planned) and told to draw no bars."""
+    import transformers  # noqa: PLC0415
+
+    logging: Any = transformers.utils.logging
+    logging.disable_progress_bar()
+    return transformers
+
+
+def _class(name: str) -> Any:
+    """A model class of transformers by its name."""
+    transformers = _transformers()
+    found = getattr(transformers, name, None)
+    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+        models = [other for other in dir(transformers) if other[:1].isupper() and not other.endswith(("Config", "Processor", "Tokenizer"))]
+        message = f"transformers {transformers.__version__} has no model class {name!r}{_near_miss(name, models)}"
+        raise FactoryError(message, error_type="unknown_class")
+    return found
+
+
+def _check_keys(config_class: Any, overrides: dict[str, Any], where: str) -> None:
+    """Name the first key that the configuration class does not know: it would be accepted, and have no effect."""
+    known = _known_keys(config_class)
+    for key, value in overrides.items():
+        if key not in known:
+            message = f"{where}: {config_class.__name__} has no {key!r}{_near_miss(key, known)}"
+            raise FactoryError(message, error_type="unknown_config_key")
+        if key in config_class.sub_configs and isinstance(value, dict):
+            _check_keys(_nested_class(config_class, key, value), value, f"{where}.{key}")
+
+
+def _known_keys(config_class: Any) -> set[str]:
+    fields = {field.name for field in dataclasses.fields(config_class)} if dataclasses.is_dataclass(config_class) else set()
+    arguments = inspect.signature(config_class).parameters.values()
+    named = {argument.name for argument in arguments if argument.kind is not argument.VAR_KEYWORD}
+    return fields | named | set(config_class.attribute_map) | _COMMON_KEYS
+
+
+def _nested_class(config_class: Any, key: str, value: dict[str, Any]) -> Any:
+    """The class of a nested configuration: the one its model_type names, else the one that the outer class has by default."""
+    architectures, named = _transformers().CONFIG_MAPPING, value.get("model_type")
+    return architectures[named] if named in architectures else type(getattr(config_class(), key))
+
+
+def _near_miss(word: str, allowed: Any) -> str:
+    close = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
+    return f": did you mean {close[0]!r}?" if close else ""
+
+
+def _told(error: Exception) -> str:
+    """An error in one line, with its kind: half of them say nothing without it."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"

@@ -1,0 +1,309 @@
+"""Bundles: what makes runs comparable. Weights, configuration, inputs and expected outputs, in a folder named by its content.
+
+``<cache>/<key>/`` holds ``manifest.json``, ``model/`` (what ``save_pretrained`` writes, safetensors only), ``inputs.safetensors``
+and ``expected.safetensors``. The key is a checksum of everything that decides what is in it; the manifest has the size and SHA-256
+of every file, and its own SHA-256 is the bundle's digest. A manifest carries no time, machine or path: the same key built twice
+by the same versions on the same processor gives the same digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import BundleError, FactoryError
+from hwmatrix.models.build import HUB, RECIPE
+from hwmatrix.models.checkpoint import inspect
+from hwmatrix.records import BUNDLE_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from hwmatrix.records import ModelPlan
+
+MANIFEST: Final = "manifest.json"
+MODEL_DIR: Final = "model"
+INPUTS: Final = "inputs.safetensors"
+EXPECTED: Final = "expected.safetensors"
+_PARTIAL: Final = ".partial-"
+_LOCKS: Final = ".locks"
+_KEY_LENGTH: Final = 64
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """A verified bundle. ``digest`` is the SHA-256 of its manifest: the identity that results carry."""
+
+    path: Path
+    key: str
+    digest: str
+    manifest: dict[str, Any]
+
+    @property
+    def model_dir(self) -> Path:
+        """The checkpoint folder that targets load."""
+        return self.path / MODEL_DIR
+
+    @property
+    def model_class(self) -> str:
+        """The class of transformers that loads it."""
+        return str(self.manifest["model_class"])
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters the model has."""
+        return int(self.manifest["parameters"])
+
+    def load_inputs(self) -> dict[str, torch.Tensor]:
+        """The arguments of ``forward`` by name, on the CPU."""
+        return _load(self.path / INPUTS)
+
+    def load_expected(self) -> dict[str, torch.Tensor]:
+        """The reference outputs by name, on the CPU: eager, float32, one thread."""
+        return _load(self.path / EXPECTED)
+
+
+def bundle_key(plan: ModelPlan) -> str:
+    """The SHA-256 of everything that decides what a bundle holds: 64 hexadecimal digits.
+
+    Names, hub ids and lines of matrix.yaml do not count, so the same recipe under two names is one bundle. The weights of a
+    folder count by content, so a changed checkpoint is another bundle.
+
+    Raises:
+        FactoryError: the weights are neither a recipe nor a readable folder, or torch or transformers is not installed.
+        RefusedError: the folder's weights could be loaded only by trusting code of strangers.
+    """
+    return _key_of(_identity(plan))
+
+
+def find_or_build(plan: ModelPlan, cache: Path) -> Bundle:
+    """The bundle of a plan: from the cache if it is there and whole, else built. Safe for any number of processes at once.
+
+    Raises:
+        FactoryError: as :func:`build`.
+        BundleError: as :func:`build`.
+    """
+    key = bundle_key(plan)
+    with _locked(cache, key):
+        return _find(key, cache) or _build(plan, key, cache)
+
+
+def find(plan: ModelPlan, cache: Path) -> Bundle | None:
+    """The bundle of a plan, if the cache has it. One that fails verification is logged and removed, never returned.
+
+    Raises:
+        FactoryError: as :func:`bundle_key`.
+    """
+    key = bundle_key(plan)
+    with _locked(cache, key):
+        return _find(key, cache)
+
+
+def build(plan: ModelPlan, cache: Path) -> Bundle:
+    """Build a bundle and put it into the cache, in place of one that may be there.
+
+    Raises:
+        FactoryError: the model or its reference cannot be made; ``reference_not_finite`` when an expected output has NaN or Inf.
+        BundleError: the cache cannot be written (``cache_not_writable``).
+    """
+    key = bundle_key(plan)
+    with _locked(cache, key):
+        return _build(plan, key, cache)
+
+
+def verify(path: Path) -> Bundle:
+    """Check every file of a bundle against its manifest: size, SHA-256, none missing, none extra.
+
+    Raises:
+        BundleError: what is wrong, and with which file: ``bundle_missing``, ``bundle_version``, ``bundle_broken``.
+    """
+    try:
+        raw = (path / MANIFEST).read_bytes()
+        manifest = json.loads(raw)
+        schema, key, identity, files = (manifest[name] for name in ("schema", "key", "identity", "files"))
+    except FileNotFoundError as error:
+        raise BundleError(f"{path} has no {MANIFEST}: it is no bundle, or half of one", error_type="bundle_missing") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error
+    if schema != BUNDLE_SCHEMA:
+        message = f"{path} is of version {schema!r}, this hwmatrix reads {BUNDLE_SCHEMA!r}: build it again"
+        raise BundleError(message, error_type="bundle_version")
+    if key != _key_of(identity):
+        raise BundleError(f"{path / MANIFEST} describes another bundle than its key {key} names", error_type="bundle_broken")
+    _check_files(path, files)
+    return Bundle(path=path, key=key, digest=hashlib.sha256(raw).hexdigest(), manifest=manifest)
+
+
+def _check_files(path: Path, files: dict[str, dict[str, Any]]) -> None:
+    present = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()} - {MANIFEST}
+    for name in sorted(present ^ files.keys()):
+        state = "is not in its manifest" if name in present else "is missing"
+        raise BundleError(f"{path / name} {state}", error_type="bundle_broken")
+    for name, listed in files.items():
+        file = path / name
+        try:
+            if file.is_symlink() or file.stat().st_size != listed["size"] or _sha256(file) != listed["sha256"]:
+                raise BundleError(f"{file} differs in size or checksum from its manifest", error_type="bundle_broken")
+        except OSError as error:
+            raise BundleError(f"{file} cannot be read: {error}", error_type="bundle_broken") from error
+
+
+def _find(key: str, cache: Path) -> Bundle | None:
+    path = cache / key
+    if not path.exists():
+        return None
+    try:
+        bundle = verify(path)
+        if bundle.key != key:
+            raise BundleError(f"{path} holds the bundle {bundle.key}", error_type="bundle_broken")  # noqa: TRY301 - handled alike
+    except BundleError as error:
+        _LOG.warning("removing a bundle that cannot be trusted: %s", error)
+        _discard(path)
+        return None
+    return bundle
+
+
+def _build(plan: ModelPlan, key: str, cache: Path) -> Bundle:
+    """Build beside the final place, and rename: whoever is interrupted leaves no half bundle under the key. Needs the lock."""
+    from hwmatrix.models.reference import fill  # noqa: PLC0415 - needs torch
+
+    partial = cache / _partial(key)
+    try:
+        _sweep(cache)
+        _discard(partial)
+        partial.mkdir()
+        described = fill(plan, partial)
+        manifest = {"schema": BUNDLE_SCHEMA, "key": key, "identity": _identity(plan), **described, "files": _listing(partial)}
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        _sync(partial)
+        _discard(cache / key)
+        partial.rename(cache / key)
+        _sync_folder(cache)
+    except OSError as error:
+        message = f"cannot write the bundle of {plan.name} under {cache}: {error}; free space there, or name another cache"
+        raise BundleError(message, error_type="cache_not_writable") from error
+    finally:
+        if partial.exists():
+            shutil.rmtree(partial, ignore_errors=True)
+    return verify(cache / key)
+
+
+def _identity(plan: ModelPlan) -> dict[str, Any]:
+    """What decides a bundle's content, as JSON. A change of how hwmatrix builds must change BUNDLE_SCHEMA."""
+    return {
+        "schema": BUNDLE_SCHEMA,
+        "architecture": plan.architecture,
+        "model_class": plan.model_class,
+        "weights": _weights_identity(plan),
+        "seed": plan.seed,
+        "config": plan.config,
+        "batch": plan.batch,
+        "sequence_length": plan.sequence_length,
+        "role": plan.role.value,
+        "versions": {name: _version(name) for name in ("torch", "transformers")},
+    }
+
+
+def _weights_identity(plan: ModelPlan) -> Any:
+    if plan.weights == RECIPE:
+        return RECIPE
+    if plan.weights == HUB:
+        raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
+    folder = Path(plan.weights)
+    return {str(file.relative_to(folder)): _sha256(file) for file in inspect(folder).files}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        message = f"{package} is not installed here: bundles are built in the reference image"
+        raise FactoryError(message, error_type="not_installed") from error
+
+
+def _key_of(identity: dict[str, Any]) -> str:
+    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _listing(path: Path) -> dict[str, dict[str, Any]]:
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): {"size": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+
+
+def _partial(key: str) -> str:
+    return f"{_PARTIAL}{key}-{os.getpid()}"
+
+
+@contextlib.contextmanager
+def _locked(cache: Path, key: str) -> Iterator[None]:
+    """Hold a key alone, among all processes and containers of this machine. The system releases it when a process dies."""
+    try:
+        (cache / _LOCKS).mkdir(parents=True, exist_ok=True)
+        lock = (cache / _LOCKS / key).open("ab")
+    except OSError as error:
+        message = f"cannot write to the bundle cache {cache}: {error}; name another cache"
+        raise BundleError(message, error_type="cache_not_writable") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what interrupted builds left. Whoever still builds holds the lock of its key, so a free lock means nobody does."""
+    for partial in cache.glob(f"{_PARTIAL}*"):
+        key = partial.name.removeprefix(_PARTIAL)[:_KEY_LENGTH]
+        with (cache / _LOCKS / key).open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            _LOG.warning("removing what an interrupted build left: %s", partial)
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _discard(path: Path) -> None:
+    """Remove a folder in such an order that what is left of it can never pass for a bundle."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+
+
+def _sync(path: Path) -> None:
+    """Have every file of a folder on the disk before the rename that makes it a bundle."""
+    for file in path.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+    _sync_folder(path)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _load(file: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file  # noqa: PLC0415 - needs torch
+
+    return load_file(file)

@@ -1,0 +1,177 @@
+"""A checkpoint folder, judged by its files alone: what it is, and whether its weights can be trusted.
+
+Nothing here imports or runs anything that the folder brings along. Code and pickles of strangers are refused: a pickle can run
+any program when it is read, and a repository's own Python code does so openly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from hwmatrix.errors import FactoryError, RefusedError
+from hwmatrix.models.families import family_of
+from hwmatrix.records import ModelPlan, Size
+
+SAFE_WEIGHTS: Final = "model.safetensors"
+SAFE_INDEX: Final = "model.safetensors.index.json"
+_REFUSED_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What a folder holds: ``architecture`` is the configuration's model_type, ``weights`` the safetensors files it loads."""
+
+    folder: Path
+    architecture: str
+    model_class: str
+    config: dict[str, Any]
+    weights: tuple[Path, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that decides what is loaded: configuration, index, weights."""
+        named = (self.folder / "config.json", self.folder / "generation_config.json", self.folder / SAFE_INDEX)
+        return (*(path for path in named if path.is_file()), *self.weights)
+
+
+def inspect(folder: Path) -> Checkpoint:
+    """Read a checkpoint's configuration and list its weights.
+
+    Raises:
+        RefusedError: it needs code of its own (``remote_code_refused``), or has only pickled weights (``pickle_refused``).
+        FactoryError: it is no checkpoint of transformers: configuration or weights are missing or broken.
+    """
+    config = inspect_config(folder)
+    architecture, model_class = config["model_type"], config["architectures"][0]
+    return Checkpoint(folder=folder, architecture=architecture, model_class=model_class, config=config, weights=_weights(folder))
+
+
+def inspect_config(folder: Path) -> dict[str, Any]:
+    """Read a checkpoint's configuration alone: enough to refuse one before its weights are downloaded.
+
+    Raises:
+        RefusedError: it needs code of its own (``remote_code_refused``).
+        FactoryError: the configuration is missing, broken, or names no architecture or class.
+    """
+    config = _config(folder)
+    architecture, classes = config.get("model_type"), config.get("architectures")
+    model_class = classes[0] if isinstance(classes, list) and classes else None
+    _refuse_remote_code(folder, config.get("auto_map"), architecture, model_class)
+    if not isinstance(architecture, str) or not isinstance(model_class, str):
+        message = f"{folder}/config.json names no model_type or no class under architectures: add them, or save it with save_pretrained"
+        raise FactoryError(message, error_type="config_incomplete")
+    return config
+
+
+def plan_for(
+    name: str,
+    folder: Path,
+    size: Size,
+    batch: int,
+    sequence_length: int,
+    *,
+    hub_id: str | None = None,
+    revision: str | None = None,
+) -> ModelPlan:
+    """The plan of a checkpoint that no matrix.yaml lists. ``sequence_length`` is cut to the positions that the model has.
+
+    Raises:
+        RefusedError: as :func:`inspect`.
+        FactoryError: as :func:`inspect`, or its family is not known.
+    """
+    checkpoint = inspect(folder)
+    return ModelPlan(
+        name=name,
+        size=size,
+        family=family_of(checkpoint.architecture, checkpoint.model_class).family,
+        architecture=checkpoint.architecture,
+        model_class=checkpoint.model_class,
+        hub_id=hub_id,
+        revision=revision,
+        weights=str(folder.resolve()),
+        batch=batch,
+        sequence_length=min([sequence_length, *_positions(checkpoint.config)]),
+    )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise FactoryError(f"{folder} is no folder: name a checkpoint's folder", error_type="no_checkpoint")
+    if not path.is_file():
+        found = "a pipeline of diffusers (model_index.json)" if (folder / "model_index.json").is_file() else "no checkpoint of transformers"
+        raise FactoryError(f"{folder} has no config.json: it is {found}", error_type="no_checkpoint")
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise FactoryError(f"{path} cannot be read as JSON: {error}", error_type="config_broken") from error
+    if not isinstance(config, dict):
+        raise FactoryError(f"{path} holds no JSON object", error_type="config_broken")
+    return config
+
+
+def _refuse_remote_code(folder: Path, auto_map: object, architecture: object, model_class: object) -> None:
+    """Refuse what only its own code can load. With transformers installed a native class is proof that it is not needed."""
+    if not isinstance(auto_map, dict) or not auto_map:
+        return
+    native = _is_native(architecture, model_class)
+    if native is None:
+        native = "AutoConfig" not in auto_map
+    if not native:
+        message = (
+            f"{folder} can be loaded only by running code that it brings along ({', '.join(sorted(auto_map))} in auto_map), "
+            "which hwmatrix never does: use a checkpoint whose architecture is part of transformers"
+        )
+        raise RefusedError(message, error_type="remote_code_refused")
+
+
+def _is_native(architecture: object, model_class: object) -> bool | None:
+    """Whether transformers itself has the architecture and the class; None where transformers is not installed."""
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        return None
+    return architecture in transformers.CONFIG_MAPPING and isinstance(model_class, str) and hasattr(transformers, model_class)
+
+
+def _weights(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files that loading reads: one, or the shards of an index."""
+    single, index = folder / SAFE_WEIGHTS, folder / SAFE_INDEX
+    if single.is_file():
+        return (single,)
+    if index.is_file():
+        return _shards(folder, index)
+    refused = sorted(path.name for path in folder.iterdir() if path.name.endswith(_REFUSED_SUFFIXES))
+    if refused:
+        message = (
+            f"{folder} has pickled weights only ({', '.join(refused)}), and reading a pickle can run any program: "
+            "convert it once, where you trust it, with save_pretrained, which writes model.safetensors"
+        )
+        raise RefusedError(message, error_type="pickle_refused")
+    raise FactoryError(f"{folder} has no {SAFE_WEIGHTS} and no {SAFE_INDEX}", error_type="no_weights")
+
+
+def _shards(folder: Path, index: Path) -> tuple[Path, ...]:
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise FactoryError(f"{index} is no index of safetensors files: {error}", error_type="weights_broken") from error
+    for name in names:
+        # An index is a stranger's file: it may name only its neighbours, and only safetensors.
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise RefusedError(f"{index} names {name!r}, which is no safetensors file beside it", error_type="pickle_refused")
+        if not (folder / name).is_file():
+            raise FactoryError(f"{index} names {name}, which is missing: download the checkpoint again", error_type="weights_broken")
+    return tuple(folder / name for name in names)
+
+
+def _positions(config: dict[str, Any]) -> list[int]:
+    """How many tokens the text model has positions for: empty where it has no limit."""
+    text = config.get("text_config")
+    sources = [config, text] if isinstance(text, dict) else [config]
+    keys = ("max_position_embeddings", "n_positions", "max_target_positions")
+    return [source[key] for source in sources for key in keys if isinstance(source.get(key), int) and source[key] > 0]

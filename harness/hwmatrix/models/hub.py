@@ -1,0 +1,75 @@
+"""Checkpoints from the hub: safetensors and their configuration only, and a quick, clear answer when the hub is out of reach."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models.build import HUB
+from hwmatrix.models.checkpoint import inspect, inspect_config
+
+if TYPE_CHECKING:
+    from hwmatrix.records import ModelPlan
+
+TIMEOUT_S: Final = 8.0  # how long the hub may take to answer at all; a download itself may take as long as it needs
+_CONFIG: Final = ["*.json", "*.txt", "*.model"]
+_WEIGHTS: Final = [*_CONFIG, "*.safetensors"]
+_ELSEWHERE: Final = ["*/*"]  # other formats and other precisions lie in folders of a repository
+
+
+def fetch(hub_id: str, revision: str | None, cache: Path) -> Path:
+    """Download a checkpoint, or find it in ``cache``: the folder of its snapshot, whose name is the commit.
+
+    The configuration comes first, so that a repository that needs code of its own is refused before its weights are downloaded.
+
+    Raises:
+        FactoryError: no answer (``hub_unreachable``), no such repository or revision (``hub_not_found``), one that asks for an
+            account (``hub_gated``), or one without safetensors (``no_weights``).
+        RefusedError: it needs code of its own.
+    """
+    inspect_config(_download(hub_id, revision, cache, _CONFIG))
+    folder = _download(hub_id, revision, cache, _WEIGHTS)
+    inspect(folder)
+    return folder
+
+
+def resolve(plan: ModelPlan, cache: Path) -> ModelPlan:
+    """The plan with its weights in a folder: unchanged unless they are on the hub, and then pinned to the commit that was fetched.
+
+    Raises:
+        FactoryError: as :func:`fetch`.
+        RefusedError: as :func:`fetch`.
+    """
+    if plan.weights != HUB or plan.hub_id is None:
+        return plan
+    folder = fetch(plan.hub_id, plan.revision, cache)
+    return dataclasses.replace(plan, weights=str(folder), revision=folder.name)
+
+
+def _download(hub_id: str, revision: str | None, cache: Path, patterns: list[str]) -> Path:
+    import huggingface_hub  # noqa: PLC0415 - only hosts have it
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    at = f"{hub_id}@{revision}" if revision else hub_id
+    try:
+        folder = huggingface_hub.snapshot_download(
+            hub_id,
+            revision=revision,
+            cache_dir=cache,
+            allow_patterns=patterns,
+            ignore_patterns=_ELSEWHERE,
+            etag_timeout=TIMEOUT_S,
+        )
+    except errors.GatedRepoError as error:
+        message = f"the hub gives {at} only to accounts that accepted its terms: accept them, download it, and name the folder"
+        raise FactoryError(message, error_type="hub_gated") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
+        message = f"the hub has no {at}, or does not show it without an account: check the name, or name a local checkpoint folder"
+        raise FactoryError(message, error_type="hub_not_found") from error
+    except Exception as error:  # files, sockets, proxies, TLS and servers: each library below has errors of its own
+        reason = " ".join(str(error).split())[:300]
+        message = f"{at} cannot be fetched: {reason}; connect to the hub, name a local checkpoint folder, or use weights: recipe"
+        raise FactoryError(message, error_type="hub_unreachable") from error
+    return Path(folder)

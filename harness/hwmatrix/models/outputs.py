@@ -1,0 +1,58 @@
+"""What a model returns, as named tensors: the one naming that the reference and every target share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import torch
+
+# Caches are a model's private state, of another layout on every runtime; losses are not asked for.
+_NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
+
+
+def call_options(model: torch.nn.Module) -> dict[str, Any]:
+    """The arguments, besides the inputs, of one plain forward pass: named outputs, and no cache for a next token."""
+    parameters = inspect.signature(model.forward).parameters
+    passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    options: dict[str, Any] = {}
+    if "return_dict" in parameters or passes_on:
+        options["return_dict"] = True
+    if "use_cache" in parameters or (passes_on and hasattr(_text_config(model), "use_cache")):
+        options["use_cache"] = False
+    return options
+
+
+def flatten_outputs(output: Any) -> dict[str, torch.Tensor]:
+    """Every tensor of a model's output by its dotted name (``logits``, ``vision_model_output.pooler_output``).
+
+    Members of sequences are numbered (``hidden_states.0``), a bare tensor is called ``output``, None and caches are left out.
+
+    Raises:
+        TypeError: the output holds something that is neither a tensor nor a container of tensors; it is named.
+    """
+    flat: dict[str, torch.Tensor] = {}
+    _flatten(output, "", flat)
+    return flat
+
+
+def _flatten(value: Any, name: str, flat: dict[str, torch.Tensor]) -> None:
+    if value is None or name in _NOT_OUTPUTS:
+        return
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _flatten(item, f"{name}.{key}" if name else str(key), flat)
+    elif isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            _flatten(item, f"{name}.{index}" if name else str(index), flat)
+    elif hasattr(value, "detach"):
+        flat[name or "output"] = value.detach()
+    else:
+        raise TypeError(f"the model's output {name or 'itself'} is a {type(value).__name__}, not a tensor")
+
+
+def _text_config(model: torch.nn.Module) -> Any:
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config

@@ -1,0 +1,120 @@
+"""The content of a bundle: a saved model, its inputs, and the outputs that every target is compared with."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from hwmatrix.errors import BundleError, FactoryError
+from hwmatrix.models.build import build_model, load_model
+from hwmatrix.models.bundle import EXPECTED, INPUTS, MODEL_DIR
+from hwmatrix.models.inputs import make_inputs
+from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.records import Dtype, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import torch
+
+    from hwmatrix.records import ModelPlan
+
+
+def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
+    """Write model, inputs and expected outputs into an empty folder, and return what a manifest says of them.
+
+    The expected outputs are those of the model loaded back from the folder, so that saving and loading are part of the proof.
+
+    Raises:
+        FactoryError: the model, its inputs or its outputs cannot be made (``reference_failed``, ``reference_not_finite``, and those
+            of ``build_model``, ``load_model`` and ``make_inputs``).
+        BundleError: a file cannot be written (``cache_not_writable``).
+    """
+    model_dir = folder / MODEL_DIR
+    _save_model(build_model(plan), model_dir)
+    model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
+    inputs = make_inputs(model, plan)
+    expected = _run(model, inputs, plan)
+    if plan.role is Role.CANARY_WRONG:
+        _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
+    _save_tensors(inputs, folder / INPUTS)
+    _save_tensors(expected, folder / EXPECTED)
+    return {
+        "model_class": plan.model_class,
+        "architecture": plan.architecture,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "inputs": _described(inputs),
+        "expected": _described(expected),
+    }
+
+
+def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPlan) -> dict[str, torch.Tensor]:
+    """One forward pass on the CPU, on one thread, with deterministic kernels."""
+    import torch  # noqa: PLC0415 - not installed where runs are planned
+
+    try:
+        with _deterministic(), torch.inference_mode():
+            expected = flatten_outputs(model(**inputs, **call_options(model)))
+    except Exception as error:  # a model's own code may raise anything; it becomes data
+        message = f"{plan.model_class} fails on its inputs {sorted(inputs)}: {type(error).__name__}: {error}"
+        raise FactoryError(message, error_type="reference_failed") from error
+    if not expected:
+        raise FactoryError(f"{plan.model_class} returns no tensors", error_type="reference_failed")
+    broken = [name for name, tensor in expected.items() if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())]
+    if broken:
+        message = f"{plan.model_class} gives NaN or infinity on the CPU in float32 ({', '.join(broken)}): nothing can be compared with it"
+        raise FactoryError(message, error_type="reference_not_finite")
+    return expected
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    """One thread and deterministic kernels, for as long as the reference runs."""
+    import torch  # noqa: PLC0415
+
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(mode=strict)
+        torch.set_num_threads(threads)
+
+
+def _save_model(model: Any, model_dir: Path) -> None:
+    """Save as safetensors, under no name: the folder it came from must not show in what is compared by checksum."""
+    model.config._name_or_path = ""  # noqa: SLF001 - transformers has no other way to set it
+    try:
+        model.save_pretrained(model_dir)
+    except OSError:
+        raise
+    except Exception as error:  # safetensors has an error of its own for a full disk
+        raise _write_error(error, model_dir) from error
+
+
+def _save_tensors(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    from safetensors.torch import save_file  # noqa: PLC0415 - needs torch
+
+    try:
+        # A copy each: outputs may share memory, which the format has no way to say.
+        save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, file)
+    except OSError:
+        raise
+    except Exception as error:  # safetensors has an error of its own for a full disk
+        raise _write_error(error, file) from error
+
+
+def _write_error(error: Exception, where: Path) -> Exception:
+    import safetensors  # noqa: PLC0415
+
+    if isinstance(error, safetensors.SafetensorError):
+        return BundleError(f"cannot write {where}: {error}; free space there, or name another cache", error_type="cache_not_writable")
+    return FactoryError(f"the model cannot be saved: {type(error).__name__}: {error}", error_type="save_failed")
+
+
+def _described(tensors: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+    kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
+    return [{"name": name, "shape": list(tensor.shape), "dtype": kinds[name]} for name, tensor in tensors.items()]
