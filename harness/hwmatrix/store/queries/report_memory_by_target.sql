@@ -3,7 +3,7 @@ SELECT
     target, column_isolation AS isolation, size,
     count(*) AS cells, avg(peak_mb) AS mean_mb, min(peak_mb) AS min_mb, max(peak_mb) AS max_mb,
     avg(delta_mb) AS mean_delta_mb, max(device_peak_mb) AS max_device_mb,
-    arg_max(model, peak_mb) AS most
+    arg_max(model, (peak_mb, -position)) AS most
 FROM report_cells
 WHERE status = 'pass' AND peak_mb IS NOT NULL
 GROUP BY target, column_isolation, size

@@ -18,7 +18,7 @@ SELECT
     model, size, dtype, batch, sequence_length, threads, isolation,
     arg_min(target, nth) AS target,
     min(p50_ms) AS p50_ms,
-    arg_min(CASE WHEN speed_differs AND backend <> 'cpu' THEN speed_up END, nth) AS speed_up,
+    max(CASE WHEN nth = 1 AND speed_differs AND backend <> 'cpu' THEN speed_up END) AS speed_up,
     coalesce(list(target ORDER BY nth) FILTER (WHERE nth > 1 AND coalesce(ci_low_ms, p50_ms) <= best_high_ms), []) AS tied,
     bool_or(coalesce(contended, false)) AS contended
 FROM measured

@@ -7,8 +7,8 @@ SELECT
     avg(p50_ms) AS mean_ms,
     min(p50_ms) AS min_ms,
     max(p50_ms) AS max_ms,
-    arg_min(model, p50_ms) AS fastest,
-    arg_max(model, p50_ms) AS slowest,
+    arg_min(model, (p50_ms, position)) AS fastest,
+    arg_max(model, (p50_ms, -position)) AS slowest,
     CASE WHEN any_value(backend) <> 'cpu' THEN exp(avg(ln(speed_up))) END AS speed_up,
     count(speed_up) AS compared
 FROM report_cells

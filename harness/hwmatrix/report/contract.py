@@ -1,0 +1,230 @@
+"""The JSON reports as types: what is written, and the JSON Schemas that are published, both come from here.
+
+Every key is always there. What was not measured is null, never 0. Times are milliseconds of wall clock, memory is MiB,
+timestamps are UTC in ISO 8601.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Final, Literal
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Severity, Size, Stage, Status
+
+MATRIX_SCHEMA: Final = "hwmatrix/matrix/1"
+ERRORS_SCHEMA: Final = "hwmatrix/errors/1"
+
+_STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class RejectedShard:
+    """A shard that the merge refused, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class RunEntry:
+    """The run: what was asked for, by which program, and how its cells ended (cells by status)."""
+
+    run_id: str
+    created_at: dt.datetime
+    command: str
+    hwmatrix_version: str
+    commit: str | None
+    matrix_sha256: str
+    isolation: Isolation
+    counts: dict[Status, int]
+    rejected: tuple[RejectedShard, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class HardwareEntry:
+    """One kind of hardware that was looked for: facts by name, or why it is absent."""
+
+    hardware_type: str
+    available: bool
+    name: str | None
+    features: dict[str, Any]
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class TargetEntry:
+    """A target as one shard ran it. A target that left no shard has one entry, with nulls."""
+
+    name: str
+    backend: str
+    execution: Execution
+    unavailable: str | None
+    isolation: Isolation | None
+    image: str | None
+    image_digest: str | None
+    host: str | None
+    interpreter: str | None
+    versions: dict[str, str] | None
+    canary_ok: bool | None
+    canary_detail: str | None
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+    hardware: tuple[HardwareEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ModelEntry:
+    """A model in one size. ``parameters`` is a count; ``unbuildable`` says why there is no such model."""
+
+    name: str
+    size: Size
+    family: Family
+    architecture: str
+    hub_id: str | None
+    parameters: int | None
+    unbuildable: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class SettingsEntry:
+    """What, besides model and target, makes two cells comparable."""
+
+    size: Size
+    dtype: Dtype
+    batch: int
+    sequence_length: int
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PlacementEntry:
+    """The share (0 to 1) of the work that ran on the target, and how that is known."""
+
+    on_target: float | None
+    detail: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ParityEntry:
+    """The distance from the reference: relative L2 error, largest absolute error, cosine."""
+
+    relative_error: float | None
+    max_error: float | None
+    cosine: float | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class LatencyEntry:
+    """One inference. ``ci95`` is the 95 % interval of the median; ``contended`` says that something disturbed the timing."""
+
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    mean_ms: float
+    min_ms: float
+    max_ms: float
+    ci95: tuple[float, float] | None
+    samples: int
+    contended: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class MemoryEntry:
+    """The process's high-water mark, what the cell added to it, and the device's own high-water mark."""
+
+    peak_mb: float | None
+    delta_mb: float | None
+    device_peak_mb: float | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class OutputEntry:
+    """One output tensor as the target gave it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class CellError:
+    """Why a cell did not pass, and what to do."""
+
+    type: str
+    severity: Severity
+    message: str
+    recommendations: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Evidence:
+    """What lets a reader repeat the cell. All but ``run_id`` is null where nothing was executed."""
+
+    run_id: str
+    isolation: Isolation | None
+    image_digest: str | None
+    versions: dict[str, str] | None
+    command: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class CellEntry:
+    """One planned cell. ``stage`` is the last one that was entered; ``level`` is null where nothing was executed."""
+
+    model: str
+    target: str
+    family: Family
+    architecture: str
+    status: Status
+    stage: Stage | None
+    level: Level | None
+    execution: Execution
+    settings: SettingsEntry
+    placement: PlacementEntry | None
+    parity: ParityEntry | None
+    load_ms: float | None
+    prepare_ms: float | None
+    first_ms: float | None
+    latency: LatencyEntry | None
+    memory: MemoryEntry | None
+    outputs: tuple[OutputEntry, ...]
+    error: CellError | None
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class MatrixDocument:
+    """matrix.json."""
+
+    schema: Literal["hwmatrix/matrix/1"]
+    run: RunEntry
+    targets: tuple[TargetEntry, ...]
+    models: tuple[ModelEntry, ...]
+    cells: tuple[CellEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ErrorEntry:
+    """One error. ``component`` is the stage of a cell, or ``plan``, ``canary`` or ``merge``."""
+
+    hardware_type: str | None
+    error_type: str
+    severity: Severity
+    message: str
+    component: str
+    timestamp: dt.datetime | None
+    model_name: str | None
+    recommendations: tuple[str, ...]
+    traceback: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ErrorsDocument:
+    """errors.json, most severe first."""
+
+    schema: Literal["hwmatrix/errors/1"]
+    run_id: str
+    errors: tuple[ErrorEntry, ...]

@@ -1,0 +1,173 @@
+"""The matrix as a grid: rows of models, columns of targets, short words in the cells."""
+
+# ruff: noqa: RUF001 - typographic signs are meant
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.records import Execution, Family, Isolation, Level, Size, Status
+from hwmatrix.report.numbers import percent, times
+from hwmatrix.report.rows import CellRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_LEVEL_SYMBOLS: Final = {Level.HIGH: "✅", Level.MEDIUM: "🟡", Level.LOW: "🟠", Level.NONE: "❌"}
+_STATUS_SYMBOLS: Final = {Status.UNAVAILABLE: "➖", Status.NOT_RUN: "⬜", Status.FACTORY_ERROR: "🔧", Status.INFRA_ERROR: "🛑"}
+_LEVEL_MEANINGS: Final = {
+    Level.HIGH: "agrees with the reference, wholly on the target, no slower than cpu with the same settings on the same machine",
+    Level.MEDIUM: "agrees with the reference, but slower than cpu, partly placed, or not comparable on speed",
+    Level.LOW: "works only after an adaptation, or by falling back to another device",
+}
+_STATUS_MEANINGS: Final = {
+    Status.MISMATCH: "ran, and its numbers are wrong",
+    Status.UNSUPPORTED: "the target lacks an operator or a feature that the model needs",
+    Status.ERROR: "stopped with an error",
+    Status.OOM: "needed more memory than its limit",
+    Status.TIMEOUT: "did not end in time",
+    Status.CRASH: "the process crashed",
+    Status.UNAVAILABLE: "no such hardware, driver or runtime here",
+    Status.NOT_RUN: "planned, and there is no result",
+    Status.FACTORY_ERROR: "the model could not be made: says nothing about the hardware",
+    Status.INFRA_ERROR: "the image, the container or a canary failed: says nothing about the model",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, order=True)
+class Column:
+    """A target in one isolation: host and container rows never share a column."""
+
+    target: str
+    isolation: Isolation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridRow:
+    """One model with one choice of settings; ``settings`` names only those that are not common to the whole grid."""
+
+    model: str
+    settings: str
+    cells: tuple[CellRow | None, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    """The rows of one family."""
+
+    family: Family
+    rows: tuple[GridRow, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LegendLine:
+    """A symbol with its word, and what it means."""
+
+    label: str
+    meaning: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The whole matrix. ``common`` are the settings that all its cells share, in words; ``varying`` names the others."""
+
+    columns: tuple[Column, ...]
+    sections: tuple[Section, ...]
+    common: str
+    varying: tuple[str, ...]
+    legend: tuple[LegendLine, ...]
+
+
+_Key = tuple[str, Size, str, int, int, int]
+
+
+def label(cell: CellRow) -> str:
+    """What a cell of the matrix says: a symbol, a word, and what is worth knowing beside it."""
+    if cell.level is None:
+        return f"{_STATUS_SYMBOLS[cell.status]} {_word(cell.status)}"
+    if cell.level is Level.NONE:
+        return f"{_LEVEL_SYMBOLS[cell.level]} {_word(cell.status)}"
+    detail = _detail(cell)
+    return f"{_LEVEL_SYMBOLS[cell.level]} {cell.level.value}" + (f" · {detail}" if detail else "")
+
+
+def build(cells: Iterable[CellRow]) -> Grid:
+    """Arrange cells into a grid, in the order of matrix.yaml within each family."""
+    cells = tuple(cells)
+    columns = tuple(dict.fromkeys(Column(target=cell.target, isolation=cell.column_isolation) for cell in cells))
+    places: dict[Family, dict[_Key, dict[Column, CellRow]]] = {}
+    for cell in cells:
+        place = places.setdefault(cell.family, {}).setdefault(_key(cell), {})
+        place[Column(target=cell.target, isolation=cell.column_isolation)] = cell
+    common, varying = _settings(cells)
+    sections = tuple(
+        Section(
+            family=family,
+            rows=tuple(
+                GridRow(model=key[0], settings=describe(next(iter(place.values())), varying), cells=tuple(map(place.get, columns)))
+                for key, place in places[family].items()
+            ),
+        )
+        for family in Family
+        if family in places
+    )
+    return Grid(columns=columns, sections=sections, common=common, varying=varying, legend=_legend(cells))
+
+
+def describe(cell: CellRow, names: Iterable[str]) -> str:
+    """Some settings of a cell in words: ``tiny, float32, batch 1, 16 tokens, 1 thread``."""
+    words = {
+        "size": cell.size.value,
+        "dtype": cell.dtype.value,
+        "batch": f"batch {cell.batch}",
+        "sequence_length": f"{cell.sequence_length} tokens",
+        "threads": "1 thread" if cell.threads == 1 else f"{cell.threads} threads",
+    }
+    return ", ".join(words[name] for name in names)
+
+
+def _settings(cells: tuple[CellRow, ...]) -> tuple[str, tuple[str, ...]]:
+    """The settings that all cells share, in words, and the names of the others."""
+    names = ("size", "dtype", "batch", "sequence_length", "threads")
+    varying = tuple(name for name in names if len({getattr(cell, name) for cell in cells}) > 1)
+    shared = tuple(name for name in names if name not in varying)
+    return (describe(cells[0], shared) if cells else ""), varying
+
+
+def _key(cell: CellRow) -> _Key:
+    return cell.model, cell.size, cell.dtype.value, cell.batch, cell.sequence_length, cell.threads
+
+
+def _word(status: Status) -> str:
+    return "out of memory" if status is Status.OOM else status.value.replace("_", " ")
+
+
+def _detail(cell: CellRow) -> str:
+    if cell.status is Status.FALLBACK:
+        return "fallback"
+    if cell.execution is not Execution.HARDWARE:
+        return cell.execution.value
+    if cell.on_target is None:
+        return "placement unknown"
+    if cell.on_target < 1:
+        return f"{percent(cell.on_target)} on the target"
+    return times(cell.speed_up) if cell.speed_differs else ""
+
+
+def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
+    """Only what occurs, best first."""
+    levels = {cell.level for cell in cells}
+    statuses = {cell.status for cell in cells}
+    lines = [
+        LegendLine(label=f"{_LEVEL_SYMBOLS[level]} {level.value}", meaning=meaning)
+        for level, meaning in _LEVEL_MEANINGS.items()
+        if level in levels
+    ]
+    for status, meaning in _STATUS_MEANINGS.items():
+        if status in statuses:
+            symbol = _STATUS_SYMBOLS.get(status, _LEVEL_SYMBOLS[Level.NONE])
+            lines.append(LegendLine(label=f"{symbol} {_word(status)}", meaning=meaning))
+    if any(cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs for cell in cells):
+        lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown where the 95 % intervals of the medians do not overlap"))
+    return tuple(lines)

@@ -1,0 +1,195 @@
+"""matrix.json and errors.json."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import pydantic
+
+from hwmatrix.records import Status
+from hwmatrix.report.contract import (
+    CellEntry,
+    ErrorsDocument,
+    Evidence,
+    HardwareEntry,
+    LatencyEntry,
+    MatrixDocument,
+    MemoryEntry,
+    ModelEntry,
+    OutputEntry,
+    ParityEntry,
+    PlacementEntry,
+    RejectedShard,
+    RunEntry,
+    SettingsEntry,
+    TargetEntry,
+)
+from hwmatrix.report.failures import cell_error, failures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwmatrix.records import Size
+    from hwmatrix.report.rows import CellRow, OutputRow, ReportRows
+
+
+def matrix_json(rows: ReportRows) -> str:
+    """The text of matrix.json."""
+    return _dump(matrix_document(rows))
+
+
+def errors_json(rows: ReportRows) -> str:
+    """The text of errors.json."""
+    return _dump(errors_document(rows))
+
+
+def matrix_document(rows: ReportRows) -> MatrixDocument:
+    """matrix.json as a record."""
+    outputs: defaultdict[str | None, list[OutputRow]] = defaultdict(list)
+    for output in rows.outputs:
+        outputs[output.cell_id].append(output)
+    return MatrixDocument(
+        schema="hwmatrix/matrix/1",
+        run=_run(rows),
+        targets=_targets(rows),
+        models=_models(rows.cells),
+        cells=tuple(_cell(cell, outputs[cell.cell_id], rows.run.run_id) for cell in rows.cells),
+    )
+
+
+def errors_document(rows: ReportRows) -> ErrorsDocument:
+    """errors.json as a record."""
+    entries = tuple(failure.entry for failure in failures(rows))
+    return ErrorsDocument(schema="hwmatrix/errors/1", run_id=rows.run.run_id, errors=entries)
+
+
+def _dump(document: MatrixDocument | ErrorsDocument) -> str:
+    return pydantic.TypeAdapter(type(document)).dump_json(document, indent=2).decode() + "\n"
+
+
+def _run(rows: ReportRows) -> RunEntry:
+    counted = Counter(cell.status for cell in rows.cells)
+    return RunEntry(
+        run_id=rows.run.run_id,
+        created_at=rows.run.created_at,
+        command=rows.run.command,
+        hwmatrix_version=rows.run.hwmatrix_version,
+        commit=rows.run.commit_id,
+        matrix_sha256=rows.run.matrix_sha256,
+        isolation=rows.run.isolation,
+        counts={status: counted[status] for status in Status if counted[status]},
+        rejected=tuple(RejectedShard(file=row.file, reason=row.reason) for row in rows.rejected),
+    )
+
+
+def _targets(rows: ReportRows) -> tuple[TargetEntry, ...]:
+    found: defaultdict[str | None, list[HardwareEntry]] = defaultdict(list)
+    for row in rows.detections:
+        entry = HardwareEntry(
+            hardware_type=row.hardware_type, available=row.available, name=row.name, features=row.features, reason=row.reason
+        )
+        found[row.shard_id].append(entry)
+    return tuple(
+        TargetEntry(
+            name=target.name,
+            backend=target.backend,
+            execution=target.execution,
+            unavailable=target.unavailable,
+            isolation=target.isolation,
+            image=target.image,
+            image_digest=target.image_digest,
+            host=target.host,
+            interpreter=target.interpreter,
+            versions=target.versions,
+            canary_ok=target.canary_ok,
+            canary_detail=target.canary_detail,
+            started_at=target.started_at,
+            finished_at=target.finished_at,
+            hardware=tuple(found[target.shard_id]),
+        )
+        for target in rows.targets
+    )
+
+
+def _models(cells: Iterable[CellRow]) -> tuple[ModelEntry, ...]:
+    groups: defaultdict[tuple[str, Size], list[CellRow]] = defaultdict(list)
+    for cell in cells:
+        groups[cell.model, cell.size].append(cell)
+    return tuple(
+        ModelEntry(
+            name=name,
+            size=size,
+            family=group[0].family,
+            architecture=group[0].architecture,
+            hub_id=group[0].hub_id,
+            parameters=next((cell.parameters for cell in group if cell.parameters is not None), None),
+            unbuildable=next((cell.message for cell in group if cell.error_type == "unbuildable"), None),
+        )
+        for (name, size), group in groups.items()
+    )
+
+
+def _cell(cell: CellRow, outputs: Iterable[OutputRow], run_id: str) -> CellEntry:
+    return CellEntry(
+        model=cell.model,
+        target=cell.target,
+        family=cell.family,
+        architecture=cell.architecture,
+        status=cell.status,
+        stage=cell.stage,
+        level=cell.level,
+        execution=cell.execution,
+        settings=SettingsEntry(
+            size=cell.size, dtype=cell.dtype, batch=cell.batch, sequence_length=cell.sequence_length, threads=cell.threads
+        ),
+        placement=_placement(cell),
+        parity=_parity(cell),
+        load_ms=cell.load_ms,
+        prepare_ms=cell.prepare_ms,
+        first_ms=cell.first_ms,
+        latency=_latency(cell),
+        memory=_memory(cell),
+        outputs=tuple(OutputEntry(name=output.name, shape=output.shape, dtype=output.dtype) for output in outputs),
+        error=cell_error(cell),
+        evidence=Evidence(
+            run_id=run_id, isolation=cell.isolation, image_digest=cell.image_digest, versions=cell.versions, command=cell.command
+        ),
+    )
+
+
+def _placement(cell: CellRow) -> PlacementEntry | None:
+    if cell.on_target is None and cell.placement_detail is None:
+        return None
+    return PlacementEntry(on_target=cell.on_target, detail=cell.placement_detail)
+
+
+def _parity(cell: CellRow) -> ParityEntry | None:
+    if cell.relative_error is None and cell.max_error is None and cell.cosine is None:
+        return None
+    return ParityEntry(relative_error=cell.relative_error, max_error=cell.max_error, cosine=cell.cosine)
+
+
+def _latency(cell: CellRow) -> LatencyEntry | None:
+    measured = (cell.p50_ms, cell.p90_ms, cell.p99_ms, cell.mean_ms, cell.min_ms, cell.max_ms)
+    p50, p90, p99, mean, shortest, longest = measured
+    if p50 is None or p90 is None or p99 is None or mean is None or shortest is None or longest is None or cell.samples is None:
+        return None
+    bounded = cell.ci_low_ms is not None and cell.ci_high_ms is not None
+    return LatencyEntry(
+        p50_ms=p50,
+        p90_ms=p90,
+        p99_ms=p99,
+        mean_ms=mean,
+        min_ms=shortest,
+        max_ms=longest,
+        ci95=(cell.ci_low_ms, cell.ci_high_ms) if bounded else None,  # type: ignore[arg-type]
+        samples=cell.samples,
+        contended=cell.contended,
+    )
+
+
+def _memory(cell: CellRow) -> MemoryEntry | None:
+    if cell.peak_mb is None and cell.delta_mb is None and cell.device_peak_mb is None:
+        return None
+    return MemoryEntry(peak_mb=cell.peak_mb, delta_mb=cell.delta_mb, device_peak_mb=cell.device_peak_mb)

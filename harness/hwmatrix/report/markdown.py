@@ -1,0 +1,217 @@
+"""matrix.md, summary.md and errors.md: the templates in ``templates``, and the facts they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import jinja2
+
+from hwmatrix.advice.catalogue import entry_for
+from hwmatrix.records import Severity, Status
+from hwmatrix.report import escape, grid, numbers
+from hwmatrix.report.align import align
+from hwmatrix.report.contract import ErrorEntry
+from hwmatrix.report.failures import Failure, failures
+from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwmatrix.report.rows import ReportRows
+
+_ALIKE_SHOWN: Final = 6
+"""Models named in a row of a table before "and n more"."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alike:
+    """Errors that say the same, in the same stage on the same target. ``entry`` is the first of them."""
+
+    entry: ErrorEntry
+    models: tuple[str, ...]
+    cell: CellRow | None
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The models that a table names."""
+        return self.models[:_ALIKE_SHOWN]
+
+    @property
+    def more(self) -> int:
+        """How many models a table leaves out."""
+        return len(self.models) - len(self.shown)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Topic:
+    """All errors of one type on the same kind of hardware, with what the catalogue says about it."""
+
+    type: str
+    severity: Severity
+    summary: str
+    recommendations: tuple[str, ...]
+    count: int
+    alike: tuple[Alike, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A target as one shard knew it, with the hardware that was found there."""
+
+    target: TargetRow
+    found: tuple[DetectionRow, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was found alike by the shards of several targets."""
+
+    columns: tuple[grid.Column, ...]
+    found: tuple[DetectionRow, ...]
+
+
+def matrix_md(rows: ReportRows) -> str:
+    """The text of matrix.md."""
+    timed = [cell for cell in rows.cells if cell.status is Status.PASS and cell.p50_ms is not None]
+    return _render(
+        "matrix.md.j2",
+        rows,
+        grid=grid.build(rows.cells),
+        timed=timed,
+        contended=sum(cell.contended is True for cell in timed),
+        topics=topics(failures(rows)),
+        example=next((cell for cell in rows.cells if cell.command), None),
+    )
+
+
+def summary_md(rows: ReportRows) -> str:
+    """The text of summary.md."""
+    by_target: defaultdict[grid.Column, Counter[Status]] = defaultdict(Counter)
+    for cell in rows.cells:
+        by_target[grid.Column(target=cell.target, isolation=cell.column_isolation)][cell.status] += 1
+    return _render("summary.md.j2", rows, by_target=by_target, findings=_findings(rows))
+
+
+def errors_md(rows: ReportRows) -> str:
+    """The text of errors.md: every message and traceback whole."""
+    found = failures(rows)
+    return _render("errors.md.j2", rows, topics=topics(found), count=len(found))
+
+
+def topics(found: Iterable[Failure]) -> tuple[Topic, ...]:
+    """Group errors by type and what the catalogue advises, keeping their order."""
+    groups: defaultdict[tuple[Severity, str, tuple[str, ...]], list[Failure]] = defaultdict(list)
+    for failure in found:
+        groups[failure.entry.severity, failure.entry.error_type, failure.entry.recommendations].append(failure)
+    return tuple(
+        Topic(
+            type=kind,
+            severity=severity,
+            summary=entry_for(kind, group[0].cell.backend if group[0].cell else "any").summary,
+            recommendations=advice,
+            count=len(group),
+            alike=_alike(group),
+        )
+        for (severity, kind, advice), group in groups.items()
+    )
+
+
+def _alike(group: Iterable[Failure]) -> tuple[Alike, ...]:
+    same: defaultdict[tuple[Any, ...], list[Failure]] = defaultdict(list)
+    for failure in group:
+        entry = failure.entry
+        same[entry.hardware_type, entry.component, entry.message, entry.traceback].append(failure)
+    return tuple(
+        Alike(
+            entry=members[0].entry,
+            models=tuple(dict.fromkeys(member.entry.model_name for member in members if member.entry.model_name is not None)),
+            cell=members[0].cell,
+        )
+        for members in same.values()
+    )
+
+
+def _machines(rows: ReportRows) -> tuple[Machine, ...]:
+    found: defaultdict[str, list[DetectionRow]] = defaultdict(list)
+    for row in rows.detections:
+        found[row.shard_id].append(row)
+    return tuple(Machine(target=target, found=tuple(found[target.shard_id] if target.shard_id else ())) for target in rows.targets)
+
+
+def _findings(rows: ReportRows) -> tuple[Finding, ...]:
+    """What the shards found, each distinct list once: shards of one machine mostly find the same."""
+    columns: defaultdict[str, list[grid.Column]] = defaultdict(list)
+    first: dict[str, tuple[DetectionRow, ...]] = {}
+    for machine in _machines(rows):
+        if machine.found and machine.target.isolation is not None:
+            alike = json.dumps([dataclasses.asdict(row) | {"shard_id": None} for row in machine.found], sort_keys=True)
+            first.setdefault(alike, machine.found)
+            columns[alike].append(grid.Column(target=machine.target.name, isolation=machine.target.isolation))
+    return tuple(Finding(columns=tuple(dict.fromkeys(columns[alike])), found=found) for alike, found in first.items())
+
+
+def _facts(features: dict[str, Any]) -> list[str]:
+    """What is known about a piece of hardware, short enough to read: ``cores 8``, ``avx2 yes``."""
+    facts = []
+    for name, value in sorted(features.items()):
+        if value is None or value in ([], {}, ""):
+            continue
+        if isinstance(value, bool):
+            shown = "yes" if value else "no"
+        elif isinstance(value, (dict, list)):
+            shown = json.dumps(value, ensure_ascii=False)
+        else:
+            shown = str(value)
+        facts.append(escape.short(f"{name} {shown}", 100))
+    return facts
+
+
+def _render(template: str, rows: ReportRows, **facts: Any) -> str:
+    counts = Counter(cell.status for cell in rows.cells)
+    text = (
+        _environment()
+        .get_template(template)
+        .render(
+            run=rows.run,
+            cells=rows.cells,
+            counts={status: counts[status] for status in Status if counts[status]},
+            machines=_machines(rows),
+            rejected=rows.rejected,
+            analysis=rows.analysis,
+            **facts,
+        )
+    )
+    return text.strip() + "\n"
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """Everything printed is escaped for Markdown (``finalize``); ``autoescape`` is what keeps track of what is escaped already."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hwmatrix.report"),
+        autoescape=True,
+        finalize=escape.finalize,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "code": escape.code,
+        "fence": escape.fence,
+        "html": escape.html,
+        "short": escape.short,
+        "align": align,
+        "facts": _facts,
+        "label": grid.label,
+        "number": numbers.number,
+        "whole": numbers.whole,
+        "times": numbers.times,
+        "scientific": numbers.scientific,
+    }
+    environment.globals |= {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe}
+    return environment

@@ -1,0 +1,272 @@
+"""What a report is made from: the views of a merged database, read once into frozen records.
+
+Nothing is computed here. Times are milliseconds, memory is MiB, timestamps are UTC; None means that it was not measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Severity, Size, Stage, Status
+from hwmatrix.report.queries import query
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Row = TypeVar("Row")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """The run that is reported."""
+
+    run_id: str
+    created_at: dt.datetime
+    command: str
+    hwmatrix_version: str
+    matrix_sha256: str
+    commit_id: str | None
+    isolation: Isolation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetRow:
+    """A target as one shard of the run knew it. Everything from ``shard_id`` on is None for a target that left no shard."""
+
+    name: str
+    backend: str
+    execution: Execution
+    unavailable: str | None
+    shard_id: str | None
+    isolation: Isolation | None
+    image: str | None
+    image_digest: str | None
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+    host: str | None
+    interpreter: str | None
+    versions: dict[str, str] | None
+    canary_ok: bool | None
+    canary_detail: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DetectionRow:
+    """One kind of hardware that a shard looked for."""
+
+    shard_id: str
+    hardware_type: str
+    available: bool
+    name: str | None
+    features: dict[str, Any]
+    reason: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RejectedRow:
+    """A shard that the merge refused."""
+
+    file: str
+    reason: str
+    rejected_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputRow:
+    """One output tensor of a cell."""
+
+    cell_id: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellRow:
+    """One planned cell and what became of it.
+
+    ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
+    ``speed_up`` is over the cpu cell of the same machine and settings, and means something only if ``speed_differs``.
+    """
+
+    cell_key: str
+    cell_id: str | None
+    model: str
+    size: Size
+    target: str
+    family: Family
+    architecture: str
+    hub_id: str | None
+    dtype: Dtype
+    batch: int
+    sequence_length: int
+    threads: int
+    execution: Execution
+    backend: str
+    position: int
+    status: Status
+    stage: Stage | None
+    level: Level | None
+    speed_up: float | None
+    speed_differs: bool
+    method: str | None
+    on_target: float | None
+    placement_detail: str | None
+    relative_error: float | None
+    max_error: float | None
+    cosine: float | None
+    load_ms: float | None
+    prepare_ms: float | None
+    first_ms: float | None
+    converged: bool | None
+    peak_mb: float | None
+    delta_mb: float | None
+    device_peak_mb: float | None
+    parameters: int | None
+    samples: int | None
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    mean_ms: float | None
+    min_ms: float | None
+    max_ms: float | None
+    ci_low_ms: float | None
+    ci_high_ms: float | None
+    contended: bool | None
+    error_type: str | None
+    severity: Severity | None
+    message: str | None
+    traceback: str | None
+    needs: tuple[str, ...] | None
+    started_at: dt.datetime | None
+    command: str | None
+    isolation: Isolation | None
+    column_isolation: Isolation
+    image_digest: str | None
+    versions: dict[str, str] | None
+    host: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """The results of the queries that only people read: one dictionary a row, by the columns of the query of that name."""
+
+    speed_by_target: tuple[dict[str, Any], ...]
+    speed_by_architecture: tuple[dict[str, Any], ...]
+    speed_extremes: tuple[dict[str, Any], ...]
+    optimal: tuple[dict[str, Any], ...]
+    memory_by_target: tuple[dict[str, Any], ...]
+    memory_top: tuple[dict[str, Any], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportRows:
+    """Everything that the reports of one run say."""
+
+    run: RunRow
+    targets: tuple[TargetRow, ...]
+    cells: tuple[CellRow, ...]
+    outputs: tuple[OutputRow, ...]
+    detections: tuple[DetectionRow, ...]
+    rejected: tuple[RejectedRow, ...]
+    analysis: Analysis
+
+
+def read(database: Path, run_id: str | None = None) -> ReportRows:
+    """Read a run, the latest if none is named, from a merged database. The database is not changed.
+
+    Raises:
+        StoreError: the file is missing, is no merged database, or holds no such run.
+    """
+    if not database.is_file():
+        raise StoreError(f"{database}: there is no such file", advice="Merge the shards of a run first: hwmatrix merge.")
+    try:
+        with duckdb.connect(str(database), read_only=True) as connection:
+            connection.execute("SET threads = 1")  # sums of floats in one order: the same database gives the same bytes
+            return _read(connection, database, run_id)
+    except duckdb.Error as error:
+        raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice="Merge the shards into a new file.") from error
+
+
+def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
+    runs = _records(connection, "report_run", {"run_id": run_id})
+    if not runs:
+        wanted = f"no run {run_id!r}" if run_id is not None else "no run"
+        raise StoreError(f"{database}: it holds {wanted}", advice="Merge the shards of the run first: hwmatrix merge.")
+    run = _build(RunRow, runs[0])
+    this = {"run_id": run.run_id}
+    connection.execute(query("report_cells"), this)
+    return ReportRows(
+        run=run,
+        targets=tuple(_build(TargetRow, row) for row in _records(connection, "report_targets", this)),
+        cells=tuple(_build(CellRow, row) for row in _records(connection, "report_all_cells")),
+        outputs=tuple(_build(OutputRow, row) for row in _records(connection, "report_outputs")),
+        detections=tuple(_build(DetectionRow, row) for row in _records(connection, "report_detections", this)),
+        rejected=tuple(_build(RejectedRow, row) for row in _records(connection, "report_rejected", this)),
+        analysis=Analysis(
+            **{
+                field.name: tuple(_records(connection, f"report_{field.name}"))  # a field is named after its query
+                for field in dataclasses.fields(Analysis)
+            }
+        ),
+    )
+
+
+def _records(connection: duckdb.DuckDBPyConnection, name: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    cursor = connection.execute(query(name), parameters)
+    columns = [column[0] for column in cursor.description or ()]
+    return [dict(zip(columns, map(_plain, row), strict=True)) for row in cursor.fetchall()]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON has no word for (NaN, infinity) become None; timestamps, which are stored in UTC, say so."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dt.datetime):
+        return value.replace(tzinfo=dt.UTC)
+    return value
+
+
+_PARSERS: dict[str, Any] = {
+    "isolation": Isolation,
+    "column_isolation": Isolation,
+    "execution": Execution,
+    "size": Size,
+    "family": Family,
+    "dtype": Dtype,
+    "status": Status,
+    "stage": Stage,
+    "level": Level,
+    "severity": Severity,
+    "shape": tuple,
+    "needs": tuple,
+    "versions": json.loads,
+    "features": json.loads,
+}
+"""How a column becomes a field. An output's ``dtype`` is any name that its framework has, so it is left as it is."""
+
+
+def _build(kind: type[Row], record: dict[str, Any]) -> Row:
+    """Make a record, with closed sets as enums.
+
+    Raises:
+        StoreError: the database holds a word that is not in the vocabulary.
+    """
+    fields = {}
+    for name, value in record.items():
+        parser = None if value is None or (kind is OutputRow and name == "dtype") else _PARSERS.get(name)
+        try:
+            fields[name] = value if parser is None else parser(value)
+        except ValueError as error:
+            raise StoreError(
+                f"the database holds {value!r} as {name}, which this hwmatrix does not know",
+                advice="Use the hwmatrix that wrote it, or run again.",
+            ) from error
+    return kind(**fields)

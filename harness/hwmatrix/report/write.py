@@ -1,0 +1,52 @@
+"""Writing a run's reports: all texts first, then each file to a temporary name, then the renames."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hwmatrix.errors import StoreError
+from hwmatrix.report.json_report import errors_json, matrix_json
+from hwmatrix.report.markdown import errors_md, matrix_md, summary_md
+from hwmatrix.report.rows import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None) -> list[Path]:
+    """Write ``summary.md``, ``matrix.md``, ``matrix.json``, ``errors.md`` and ``errors.json`` into a folder.
+
+    The same database gives the same bytes. The latest run is reported unless ``run_id`` names another.
+
+    Returns:
+        The files, in the order above.
+
+    Raises:
+        StoreError: the database cannot be read, holds no such run, or the folder cannot be written.
+    """
+    rows = read(database, run_id)
+    texts = {
+        "summary.md": summary_md(rows),
+        "matrix.md": matrix_md(rows),
+        "matrix.json": matrix_json(rows),
+        "errors.md": errors_md(rows),
+        "errors.json": errors_json(rows),
+    }
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        return _replace(output_dir, texts)
+    except OSError as error:
+        raise StoreError(f"{output_dir}: the reports cannot be written: {error}", advice="Free space, or name another folder.") from error
+
+
+def _replace(folder: Path, texts: dict[str, str]) -> list[Path]:
+    """Nothing is renamed before everything is written, so that a full disk leaves the old reports whole."""
+    temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in texts}
+    try:
+        for name, text in texts.items():
+            temporary[name].write_text(text, encoding="utf-8", newline="\n")
+        return [temporary[name].replace(folder / name) for name in texts]
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
