@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,7 +117,7 @@ def engine_urls(environment: Mapping[str, str]) -> list[str]:
         home / ".docker/run/docker.sock",
         home / ".colima/default/docker.sock",
     ]
-    return [f"unix://{socket}" for socket in sockets if socket.exists()]
+    return [f"unix://{path}" for path in sockets if path.exists()]
 
 
 def _context_url(folder: Path, environment: Mapping[str, str]) -> str | None:
@@ -148,6 +149,10 @@ def _connect(url: str, environment: Mapping[str, str], timeout_s: int) -> docker
     except ImportError as error:
         raise EngineError("the Python package docker is not installed", advice="pip install 'hwmatrix[host]'") from error
     try:
+        if url.startswith("unix://"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:  # the SDK leaks a socket that cannot connect
+                probe.settimeout(timeout_s)
+                probe.connect(url.removeprefix("unix://"))
         return docker.from_env(environment={**environment, "DOCKER_HOST": url}, version="auto", timeout=timeout_s)
     except (docker.errors.DockerException, OSError) as error:
         raise EngineError(f"the engine does not answer: {error}", advice=INSTALL_ADVICE) from error

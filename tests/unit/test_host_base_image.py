@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+docker = pytest.importorskip("docker")
+
+from hwmatrix.errors import ImageBuildError  # noqa: E402 - after the check for the SDK
+from hwmatrix.host import base_image  # noqa: E402
+from hwmatrix.host.base_image import MADE_TAG, BaseImage  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwmatrix.host.engine import Engine
+
+DEFAULT = "python:3.11-slim-bookworm"
+
+
+class FakeClient:
+    """An engine that has some images, and whose registry answers or not."""
+
+    def __init__(self, images: dict[str, str], registry: Exception | None) -> None:
+        self._images, self._registry, self.images, self.closed = images, registry, self, False
+
+    def get(self, name: str) -> Any:
+        if name not in self._images:
+            raise docker.errors.ImageNotFound(name)
+        return type("Image", (), {"id": self._images[name]})
+
+    def get_registry_data(self, _name: str) -> None:
+        if self._registry:
+            raise self._registry
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeEngine:
+    def __init__(self, images: dict[str, str] | None = None, registry: Exception | None = None, path: str = "/nowhere") -> None:
+        self.fake = FakeClient(images or {}, registry)
+        self.environment = {"PATH": path}
+
+    def client(self, **_: Any) -> FakeClient:
+        return self.fake
+
+
+NO_HOST = docker.errors.APIError("500", explanation="lookup registry: no such host")
+
+
+def resolve(engine: FakeEngine, requested: str | None = None) -> tuple[BaseImage, list[str]]:
+    said: list[str] = []
+    typed: Engine = engine  # type: ignore[assignment]
+    return base_image.resolve(typed, requested=requested, default=DEFAULT, on_line=said.append), said
+
+
+def test_a_local_image_needs_no_registry() -> None:
+    found, said = resolve(FakeEngine({DEFAULT: "sha256:1", MADE_TAG: "sha256:2"}, NO_HOST))
+    assert (found.reference, found.digest) == (DEFAULT, "sha256:1")
+    assert said == [f"base image: {DEFAULT} (here already)"]
+
+
+def test_a_requested_image_wins() -> None:
+    found, _ = resolve(FakeEngine({DEFAULT: "sha256:1", "mine:1": "sha256:3"}), requested="mine:1")
+    assert found.digest == "sha256:3"
+
+
+def test_a_registry_that_answers_is_pulled_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled = BaseImage(reference=DEFAULT, digest="sha256:4", reason="pulled")
+    monkeypatch.setattr(base_image, "_pull", lambda *_: pulled)
+    assert resolve(FakeEngine({MADE_TAG: "sha256:2"}))[0] == pulled
+
+
+@pytest.mark.parametrize("registry", [NO_HOST, TimeoutError("timed out")])
+def test_a_base_made_before_serves_where_the_registry_does_not(registry: Exception) -> None:
+    engine = FakeEngine({MADE_TAG: "sha256:2"}, registry)
+    found, said = resolve(engine)
+    assert found.reference == MADE_TAG
+    assert DEFAULT in said[-1]
+    assert engine.fake.closed
+
+
+def test_a_base_is_made_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mmdebstrap").touch(mode=0o755)
+    monkeypatch.setattr(base_image, "make_base", lambda *_, **__: BaseImage(reference=MADE_TAG, digest="sha256:5", reason="made here"))
+    found, said = resolve(FakeEngine({}, NO_HOST, path=str(tmp_path)))
+    assert found.digest == "sha256:5"
+    assert "no such host" in said[0]
+
+
+def test_no_way_says_what_was_tried_and_what_to_install() -> None:
+    with pytest.raises(ImageBuildError) as caught:
+        resolve(FakeEngine({}, NO_HOST))
+    assert "mmdebstrap" in caught.value.advice
+    assert "no such host" in caught.value.output
+    assert "None" not in str(caught.value)
+
+
+def test_a_requested_image_is_never_replaced() -> None:
+    with pytest.raises(ImageBuildError, match="mine:1"):
+        resolve(FakeEngine({DEFAULT: "sha256:1", MADE_TAG: "sha256:2"}, NO_HOST), requested="mine:1")
+
+
+@pytest.mark.parametrize(
+    ("name", "repository", "tag"),
+    [
+        ("python:3.11", "python", "3.11"),
+        ("python", "python", "latest"),
+        ("host:5000/team/python", "host:5000/team/python", "latest"),
+        ("host:5000/team/python:3.11", "host:5000/team/python", "3.11"),
+        ("python@sha256:ab", "python", "sha256:ab"),
+    ],
+)
+def test_names_are_split_as_the_engine_splits_them(name: str, repository: str, tag: str) -> None:
+    assert base_image._split(name) == (repository, tag)
+
+
+def test_make_base_without_mmdebstrap_says_how_to_get_it() -> None:
+    typed: Engine = FakeEngine()  # type: ignore[assignment]
+    with pytest.raises(ImageBuildError, match="apt-get install mmdebstrap"):
+        base_image.make_base(typed, on_line=pytest.fail)

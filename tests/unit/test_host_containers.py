@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("docker")
+
+from hwmatrix.errors import EngineError
+from hwmatrix.host import containers
+from hwmatrix.host.containers import Limits, Mount, RunningContainer
+from hwmatrix.host.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TMP = "/tmp"  # noqa: S108 - of the container
+LIMITS = Limits(memory_mb=512, pids=64, cpus=1.5, cpuset="0-1", tmp_mb=32)
+
+
+def facts(**changes: object) -> Engine:
+    values: dict[str, object] = {
+        "url": "unix:///engine.sock",
+        "version": "28.0",
+        "api_version": "1.48",
+        "operating_system": "Debian",
+        "cgroup_version": 2,
+        "rootless": False,
+        "networks": frozenset({"bridge", "host", "null"}),
+        "builder": Path("/usr/bin/docker"),
+        "builder_problem": "",
+        "environment": {"PATH": "/usr/bin"},
+    }
+    return Engine(**{**values, **changes})  # type: ignore[arg-type]
+
+
+class FakeContainer:
+    name = "fake"
+
+    def wait(self, **_: Any) -> dict[str, int]:
+        return {"StatusCode": 3}
+
+
+def started(*chunks: tuple[bytes | None, bytes | None]) -> RunningContainer:
+    stream: Iterable[tuple[bytes | None, bytes | None]] = iter(chunks)
+    return RunningContainer(FakeContainer(), stream)  # type: ignore[arg-type]
+
+
+def test_lines_are_put_together_from_chunks() -> None:
+    container = started((b"on", None), (b"e\ntw", b"warning\n"), (b"o\n\n", None), (b"\xff last", b"end"))
+    assert list(container.lines()) == ["one", "two", "", "\ufffd last"]
+    assert container.stderr_tail == "warning\nend"
+    assert container.wait() == 3
+
+
+def test_waiting_reads_what_is_left() -> None:
+    container = started((None, b"x" * 100_000), (b"unread\n", b"the end"))
+    assert container.wait() == 3
+    assert len(container.stderr_tail) == containers.STDERR_TAIL_BYTES
+    assert container.stderr_tail.endswith("the end")
+
+
+def test_output_without_a_newline_does_not_grow_without_end() -> None:
+    half = b"x" * (containers.LINE_BYTES // 2 + 1)
+    assert [len(line) for line in started((half, None), (half, None), (b"y", None)).lines()] == [2 * len(half), 1]
+
+
+def test_a_container_can_do_nothing_it_need_not(tmp_path: Path) -> None:
+    mounts = (Mount(source=tmp_path, target="/out", read_only=False), Mount(source=tmp_path, target="/in"))
+    options = containers._options(facts(), limits=LIMITS, mounts=mounts, devices=())
+    assert options["network_mode"] == "none"
+    assert options["read_only"] is True
+    assert options["cap_drop"] == ["ALL"]
+    assert options["security_opt"] == ["no-new-privileges:true"]
+    assert options["mem_limit"] == options["memswap_limit"] == "512m"
+    assert options["pids_limit"] == 64
+    assert options["nano_cpus"] == 1_500_000_000
+    assert options["cpuset_cpus"] == "0-1"
+    assert "noexec" in options["tmpfs"][TMP]
+    assert "size=32m" in options["tmpfs"][TMP]
+    assert [(mount["Target"], mount["ReadOnly"]) for mount in options["mounts"]] == [("/out", False), ("/in", True)]
+    assert options["devices"] == []
+    assert "privileged" not in options
+
+
+def test_a_device_comes_with_its_group() -> None:
+    options = containers._options(facts(), limits=LIMITS, mounts=(), devices=("/dev/null",))
+    assert options["devices"] == ["/dev/null:/dev/null:rwm"]
+    assert options["group_add"] == [str(Path("/dev/null").stat().st_gid)]
+
+
+def test_a_mount_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="gone"):
+        containers._options(facts(), limits=LIMITS, mounts=(Mount(source=tmp_path / "gone", target="/in"),), devices=())
+
+
+@pytest.mark.parametrize(("uid", "rootless", "user"), [(0, False, "10001:10001"), (1000, False, "1000:1000"), (1000, True, "0:0")])
+def test_nothing_runs_as_root_of_the_machine(monkeypatch: pytest.MonkeyPatch, uid: int, *, rootless: bool, user: str) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    monkeypatch.setattr(os, "getgid", lambda: uid)
+    assert containers.container_user(facts(rootless=rootless)) == user
+
+
+def test_a_writable_folder_belongs_to_the_containers_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: dict[str, tuple[int, int]] = {}
+    monkeypatch.setattr(os, "chown", lambda path, uid, gid, **_: changed.update({str(path): (uid, gid)}))
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    (tmp_path / "out/deep").mkdir(parents=True)
+    (tmp_path / "out/deep/file").touch()
+    assert containers.prepare_writable(tmp_path / "out", facts()) == tmp_path / "out"
+    assert changed == dict.fromkeys([str(tmp_path / "out"), str(tmp_path / "out/deep"), str(tmp_path / "out/deep/file")], (10001, 10001))
+    changed.clear()
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    containers.prepare_writable(tmp_path / "new/folder", facts())
+    assert (tmp_path / "new/folder").is_dir()
+    assert changed == {}
+
+
+def test_an_owner_is_a_process_and_not_a_number() -> None:
+    assert containers._is_alive(containers._owner())
+    assert not containers._is_alive(f"{os.getpid()}:12.00")
+    assert not containers._is_alive("not a number")
+    assert not containers._is_alive("")
