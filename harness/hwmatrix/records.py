@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import functools
 import json
+import shlex
 from typing import Any, Final, TypeVar
 
 import pydantic
@@ -243,6 +244,12 @@ class Plan:
     def target(self, name: str) -> TargetPlan:
         """The target of a cell."""
         return next(target for target in self.targets if target.name == name)
+
+
+def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation) -> str:
+    """The command that repeats one cell alone."""
+    selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
+    return f"nox -s matrix -- {selected} --isolation {isolation.value}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

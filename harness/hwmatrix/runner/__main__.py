@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     bundles.set_defaults(work=_bundles)
     run = works.add_parser("run", help="run one target's cells of a plan")
     run.add_argument("--target", required=True)
-    run.add_argument("--cells", type=Path, help="JSON list of the cell keys to run; all of the target's without it")
+    run.add_argument("--cells", help="run only the cells listed in cells-<CELLS>.json beside the plan")
     run.add_argument("--host", required=True, help="the machine's identity")
     run.add_argument("--image")
     run.add_argument("--image-digest")
@@ -79,14 +79,15 @@ def _run(arguments: argparse.Namespace) -> None:
     from hwmatrix.runner.parent import ShardOrder, run_shard  # noqa: PLC0415
 
     plan = _plan(arguments.plan)
-    wanted = set(json.loads(arguments.cells.read_text(encoding="utf-8"))) if arguments.cells else None
+    listed = arguments.plan.with_name(f"cells-{arguments.cells}.json")
+    wanted = set(json.loads(listed.read_text(encoding="utf-8"))) if arguments.cells else None
     cells = tuple(cell for cell in plan.cells if cell.target == arguments.target and (wanted is None or cell.key in wanted))
     run_shard(
         ShardOrder(
             plan=plan,
             target=plan.target(arguments.target),
             cells=cells,
-            bundles=read_index(arguments.plan.with_name(INDEX)),
+            bundles=read_index(arguments.plan.parent / "bundles" / INDEX),
             cache=arguments.cache,
             out=arguments.out,
             host=arguments.host,

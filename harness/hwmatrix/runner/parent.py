@@ -28,6 +28,7 @@ from hwmatrix.records import (
     Status,
     TargetPlan,
     Tolerance,
+    cell_command,
 )
 from hwmatrix.runner.cell import CellJob, execute
 from hwmatrix.runner.events import emit
@@ -93,7 +94,8 @@ def run_shard(order: ShardOrder) -> Path:
         canary_ok, canary_detail = _run_canaries(order, shard)
         shard.set_canaries(ok=canary_ok, detail=canary_detail)
         for cell in order.cells:
-            _run_and_keep(order, shard, cell, order.plan.model(cell.model, cell.size), canary_ok=canary_ok)
+            failed = canary_detail if canary_ok is False else None
+            _run_and_keep(order, shard, cell, order.plan.model(cell.model, cell.size), canaries_failed=failed)
         path = shard.seal()
     emit("sealed", shard=path.name)
     return path
@@ -152,7 +154,7 @@ def _run_canaries(order: ShardOrder, shard: ShardWriter) -> tuple[bool | None, s
         settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
         key = f"{model.name}/{model.size.value}/{order.target.name}/{dtype.value}"
         cell = CellPlan(key=key, model=model.name, size=model.size, target=order.target.name, settings=settings, limits=_CANARY_LIMITS)
-        result = _run_and_keep(order, shard, cell, model, canary_ok=True)
+        result = _run_and_keep(order, shard, cell, model, canaries_failed=None)
         wanted = _CANARY_WANTED[model.role]
         if result.status is Status.UNAVAILABLE:
             return None, result.error.message if result.error else None
@@ -162,11 +164,12 @@ def _run_canaries(order: ShardOrder, shard: ShardWriter) -> tuple[bool | None, s
     return not problems, "; ".join(problems) or None
 
 
-def _run_and_keep(order: ShardOrder, shard: ShardWriter, cell: CellPlan, model: ModelPlan, *, canary_ok: bool | None) -> CellResult:
+def _run_and_keep(
+    order: ShardOrder, shard: ShardWriter, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None
+) -> CellResult:
     emit("cell_started", key=cell.key, role=model.role.value)
-    result = _run_cell(order, cell, model, canary_ok=canary_ok)
-    command = f"nox -s matrix -- --models {model.selector or model.name} --size {cell.size.value} --targets {cell.target}"
-    shard.add_cell(result, command=f"{command} --isolation {order.plan.isolation.value}")
+    result = _run_cell(order, cell, model, canaries_failed=canaries_failed)
+    shard.add_cell(result, command=cell_command(model, cell, order.plan.isolation))
     p50 = sorted(result.samples_wall_ns)[len(result.samples_wall_ns) // 2] / 1e6 if result.samples_wall_ns else None
     emit(
         "cell",
@@ -181,7 +184,7 @@ def _run_and_keep(order: ShardOrder, shard: ShardWriter, cell: CellPlan, model: 
     return result
 
 
-def _run_cell(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, canary_ok: bool | None) -> CellResult:
+def _run_cell(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
     started_at = utc_now()
     common: dict[str, Any] = {"cell": cell, "model": model, "target": order.target, "started_at": started_at}
     hardware = order.target.backend.value
@@ -191,8 +194,8 @@ def _run_cell(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, canary_ok:
         status, kind = Status.FACTORY_ERROR, entry.error_type if entry else "factory_failed"
         error = error_record(message, hardware=hardware, status=status, stage=Stage.BUILD, error_type=kind, traceback=entry.traceback if entry else None)
         return not_executed(**common, status=status, stage=Stage.BUILD, error=error)
-    if canary_ok is False:
-        message = "not tried: the canaries of this shard failed, so no verdict could be believed"
+    if canaries_failed is not None:
+        message = f"not tried, since no verdict could be believed: {canaries_failed}"
         error = error_record(message, hardware=hardware, status=Status.INFRA_ERROR, stage=Stage.LOAD, error_type="canary_failed")
         return not_executed(**common, status=Status.INFRA_ERROR, stage=Stage.LOAD, error=error)
     is_model = model.role is Role.MODEL

@@ -53,11 +53,12 @@ class _RefusedError(Exception):
     """This shard does not get in. The message is the reason."""
 
 
-def merge(run_folders: Sequence[Path], database: Path) -> MergeReport:
+def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -> MergeReport:
     """Merge runs (folders with a ``plan.json`` and a folder ``shards``) into a database, which is made if it is missing.
 
     A shard that is broken, foreign (of no plan here), of another version or without its sidecar is listed in the table
     ``rejected`` with its reason; the others get in. The database is replaced by a rename: a failing merge changes nothing.
+    ``fresh`` starts an empty one, so that the result holds these runs alone.
 
     Raises:
         StoreError: a plan or the database itself cannot be read, or the disk is full.
@@ -67,7 +68,7 @@ def merge(run_folders: Sequence[Path], database: Path) -> MergeReport:
     temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
     database.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if database.exists():
+        if database.exists() and not fresh:
             shutil.copyfile(database, temporary)
         with duckdb.connect(str(temporary)) as connection:
             connection.execute("SET preserve_insertion_order = false")  # samples carry their number

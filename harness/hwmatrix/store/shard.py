@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import logging
 import os
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+_LOG: Final = logging.getLogger(__name__)
 SCHEMA_VERSION: Final = "1"
 SHARD_SCHEMA: Final = "hwmatrix/shard/1"
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
@@ -270,9 +272,19 @@ def finished_cells(shards: list[Path]) -> set[str]:
     return keys
 
 
-def salvage(directory: Path) -> list[Path]:
-    """Seal every partial shard in a folder whose writer is gone (call it when no runner is alive any more)."""
-    return [seal_file(partial) for partial in sorted(directory.glob(f"*{PARTIAL_SUFFIX}"))]
+def salvage(directory: Path, target: str | None = None) -> list[Path]:
+    """Seal every partial shard (of one target) whose writer is gone: call it when no runner of it is alive any more.
+
+    One that cannot be read is put aside under the suffix ``.broken``: nothing in it can be saved, and its cells run again.
+    """
+    sealed: list[Path] = []
+    for partial in sorted(directory.glob(f"{target or '*'}-*{PARTIAL_SUFFIX}")):
+        try:
+            sealed.append(seal_file(partial))
+        except StoreError as error:
+            _LOG.warning("%s", error)
+            partial.replace(partial.with_name(f"{partial.name}.broken"))
+    return sealed
 
 
 def sidecar_path(shard: Path) -> Path:

@@ -15,6 +15,12 @@ TARGETS: Final[dict[Backend, str]] = {
     Backend.OPENVINO: "hwmatrix.targets.openvino:OpenVino",
 }
 
+REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
+    Backend.CPU: ("torch", "transformers"),
+    Backend.OPENVINO: ("torch", "transformers", "openvino"),
+}
+"""The modules that a backend cannot do without: whoever runs outside an image can look for them without importing any."""
+
 
 def target_class(backend: Backend) -> type[Target]:
     """The class of a backend, imported now: its framework comes along only where it is used."""

@@ -1,0 +1,60 @@
+"""Options that several commands share, and what the commands get of the outside world."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+
+from hwmatrix.host.console import View, view
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_OUTPUT: Final = Path("reports/latest")
+CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
+BASE_VARIABLE: Final = "HWMATRIX_BASE_IMAGE"
+
+Matrix = Annotated[Path, typer.Option("--matrix", help="The matrix.yaml to read.", metavar="FILE")]
+Output = Annotated[Path, typer.Option("--output-dir", help="Where reports are written.", metavar="DIR")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--models", help="Names of matrix.yaml, hub ids or checkpoint folders: --models bert gpt2", metavar="M ..."),
+]
+Targets = Annotated[list[str] | None, typer.Option("--targets", help="Targets of matrix.yaml: --targets cpu openvino", metavar="T ...")]
+Architectures = Annotated[list[str] | None, typer.Option("--architectures", help="Only models of these architectures.", metavar="A ...")]
+Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
+BaseImage = Annotated[str | None, typer.Option("--base-image", help="What the images start from, instead of matrix.yaml's images.base.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all output of builds, as plain lines.")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outside:
+    """The environment, read once: variables, the folder for caches, the image asked for, and the command as typed."""
+
+    variables: Mapping[str, str]
+    cache: Path
+    base_image: str | None
+    command: str
+
+
+def outside() -> Outside:
+    """Read the environment. Only commands call this."""
+    variables = dict(os.environ)
+    default = Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwmatrix"
+    return Outside(
+        variables=variables,
+        cache=Path(variables.get(CACHE_VARIABLE) or default).absolute(),
+        base_image=variables.get(BASE_VARIABLE),
+        command=" ".join(["hwmatrix", *sys.argv[1:]]),
+    )
+
+
+def progress(*, verbose: bool) -> View:
+    """What shows the steps of a command: on stderr, so that stdout is only for results."""
+    return view(Console(stderr=True), verbose=verbose)

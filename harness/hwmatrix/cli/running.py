@@ -1,0 +1,233 @@
+"""``hwmatrix matrix``, ``images``, ``base``: what runs models or gets ready to."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import secrets
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import hwmatrix
+from hwmatrix.cli import inspecting
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    Architectures,
+    BaseImage,
+    Matrix,
+    Models,
+    Outside,
+    Output,
+    Suite,
+    Targets,
+    Verbose,
+    outside,
+    progress,
+)
+from hwmatrix.cli.selecting import fetch_weights, select
+from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
+from hwmatrix.host import base_image as bases
+from hwmatrix.host.engine import connect
+from hwmatrix.host.places import Workshop, choose
+from hwmatrix.host.run import RunOrder, run
+from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan
+from hwmatrix.records import Isolation, Plan, Size
+from hwmatrix.report.write import write_reports
+from hwmatrix.store.merge import merge
+from hwmatrix.store.shard import utc_now
+
+if TYPE_CHECKING:
+    from hwmatrix.host.console import View
+    from hwmatrix.host.places import Place
+
+DATABASE = "matrix.duckdb"
+
+
+class IsolationChoice(enum.StrEnum):
+    """What may be asked for. ``auto`` takes containers when an engine answers, else virtual environments."""
+
+    AUTO = "auto"
+    CONTAINER = "container"
+    VENV = "venv"
+    NONE = "none"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("matrix")(matrix_command)
+    app.command("images")(images_command)
+    app.command("base")(base_command)
+
+
+def matrix_command(
+    *,
+    models: Models = None,
+    suite: Suite = None,
+    targets: Targets = None,
+    architectures: Architectures = None,
+    size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
+    detect_only: Annotated[bool, typer.Option("--detect-only", help="Only say what hardware is here.")] = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
+    isolation: Annotated[IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")] = IsolationChoice.AUTO,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: only what is missing.")] = False,
+    output_dir: Output = DEFAULT_OUTPUT,
+    matrix: Matrix = Path("matrix.yaml"),
+    base_image: BaseImage = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run the matrix: every selected model on every selected target, then the reports.
+
+    A model that fails is a result, not an error: the exit code is 0. Examples:
+
+        hwmatrix matrix
+
+        hwmatrix matrix --models bert gpt2 --targets cpu openvino
+
+        hwmatrix matrix --models ./my-checkpoint --size full
+
+        hwmatrix matrix --resume
+    """
+    if detect_only:
+        inspecting.detect_command()
+        return
+    place_outside = outside()
+    loaded = load(matrix)
+    output = output_dir.absolute()
+    with progress(verbose=verbose) as view:
+        workshop = _workshop(loaded, place_outside, base_image, view)
+        if resume:
+            _refuse_with_resume(models, suite, targets, architectures, size, isolation, everything=everything)
+            folder = RunFolder.latest(output)
+            plan = folder.plan()
+            place = choose(plan.isolation, workshop)
+        else:
+            selection = select(
+                loaded,
+                models=models or (),
+                suite=suite,
+                targets=targets or (),
+                architectures=architectures or (),
+                size=size,
+                everything=everything,
+                cache=workshop.cache_dir,
+            )
+            check_selection(loaded, selection)
+            place = choose(isolation.value, workshop)
+            plan = fetch_weights(_plan(loaded, selection, place, place_outside, workshop.commit), workshop.cache_dir)
+            folder = RunFolder.create(output, plan)
+        order = RunOrder(
+            folder=folder,
+            plan=plan,
+            place=place,
+            reference=loaded.spec.images.reference,
+            cache=workshop.cache_dir / "bundles",
+            workers=workers,
+        )
+        _run_and_report(order, output, view)
+
+
+def _run_and_report(order: RunOrder, output: Path, view: View) -> None:
+    """Whatever ends the run, what is finished is merged and reported."""
+    claim(order.folder)
+    try:
+        order.folder.salvage()
+        try:
+            outcome = run(order, view)
+        except (KeyboardInterrupt, NoTargetAvailableError):
+            order.folder.salvage()
+            _report(order.folder, output, view)
+            raise
+        _report(order.folder, output, view)
+    finally:
+        release(order.folder)
+    outcome.raise_first()
+
+
+def _report(folder: RunFolder, output: Path, view: View) -> None:
+    merged = merge([folder.path], output / DATABASE, fresh=True)
+    for rejection in merged.rejected:
+        view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
+    for path in write_reports(output / DATABASE, output):
+        view.say(f"wrote {_shown(path)}")
+
+
+def _shown(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _plan(loaded: LoadedMatrix, selection: Selection, place: Place, given: Outside, commit: str | None) -> Plan:
+    unavailable = {name: reason for name in loaded.spec.targets if (reason := place.unavailable(name)) is not None}
+    now = datetime.datetime.now(datetime.UTC)
+    facts = RunFacts(
+        run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        created_at=utc_now(),
+        command=given.command,
+        hwmatrix_version=hwmatrix.__version__,
+        commit=commit,
+        isolation=place.isolation,
+        unavailable=unavailable,
+    )
+    return make_plan(loaded, selection, facts)
+
+
+def _refuse_with_resume(*given: object, everything: bool) -> None:
+    """A resumed run does what it was planned to do; anything else would be another run."""
+    if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
+        what = "the last run is continued as it was planned"
+        raise ConfigError([Problem(where="--resume", what=what, hint="leave out what selects models, targets or isolation")])
+
+
+def images_command(
+    *,
+    targets: Targets = None,
+    matrix: Matrix = Path("matrix.yaml"),
+    base_image: BaseImage = None,
+    verbose: Verbose = False,
+) -> None:
+    """Build the images of all targets (or of those named), or find that nothing has changed."""
+    loaded = load(matrix)
+    check_selection(loaded, Selection(targets=tuple(targets or ())))
+    with progress(verbose=verbose) as view:
+        place = choose(Isolation.CONTAINER, _workshop(loaded, outside(), base_image, view))
+        failed = place.prepare(targets or list(loaded.spec.targets))
+    for error in failed.values():
+        raise error
+
+
+def base_command(*, verbose: Verbose = False) -> None:
+    """Make a base image from Debian's packages, without any image registry (for air-gapped runners)."""
+    with progress(verbose=verbose) as view:
+        engine = connect(outside().variables, need_builder=False)
+        base = bases.make_base(engine, on_line=view.detail)
+        view.say(f"made {base.reference} ({base.reason})")
+
+
+def _workshop(loaded: LoadedMatrix, given: Outside, base_image: str | None, view: View) -> Workshop:
+    root = loaded.path.absolute().parent
+    return Workshop(
+        project_root=root,
+        spec=loaded.spec,
+        cache_dir=given.cache,
+        environment=given.variables,
+        base_image=base_image or given.base_image,
+        commit=_commit(root),
+        say=view.say,
+        detail=view.detail,
+    )
+
+
+def _commit(root: Path) -> str | None:
+    """The commit that is checked out, marked if the working tree differs from it; None outside a git checkout."""
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,166 @@
+"""What a person sees while a run goes on: a live view on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from hwmatrix.records import Status
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_SHOWN_LINES: Final = 8
+_WORDS: Final = {Status.PASS: "green", Status.MISMATCH: "red", Status.ERROR: "red", Status.CRASH: "red", Status.INFRA_ERROR: "magenta"}
+
+
+class View(Protocol):
+    """Where the steps of a run are told."""
+
+    def __enter__(self) -> View: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def say(self, text: str) -> None:
+        """A step, or a decision that the user should know of."""
+
+    def detail(self, text: str) -> None:
+        """A line of a build's output: worth seeing while it is new."""
+
+    def begin(self, target: str, cells: int) -> None:
+        """A target starts."""
+
+    def event(self, target: str, event: dict[str, Any]) -> None:
+        """The runner of a target said something."""
+
+    def end(self, target: str) -> None:
+        """A target is done."""
+
+
+def view(console: Console, *, verbose: bool = False) -> View:
+    """The view that suits the console."""
+    return LiveView(console) if console.is_terminal and not verbose else PlainView(console, verbose=verbose)
+
+
+def describe(event: dict[str, Any]) -> str:
+    """A finished cell in one line, such as ``pass      0.38 ms   bert/tiny/cpu/float32/b1-s16-t1``."""
+    p50 = f"{event['p50_ms']:.3g} ms" if event.get("p50_ms") is not None else ""
+    line = f"{event['status']:<13} {p50:>9}  {event['key']}"
+    if event["status"] not in {Status.PASS.value, Status.UNAVAILABLE.value} and event.get("error"):
+        line += f"  ({event['stage']}: {event['error'].splitlines()[0][:120]})"
+    return line
+
+
+class PlainView:
+    """One line a thing, for logs and pipes. Build output only if ``verbose``, and else when it is the only sign of life."""
+
+    def __init__(self, console: Console, *, verbose: bool) -> None:
+        self._console = console
+        self._verbose = verbose
+        self._quiet_since = time.monotonic()
+        self._done: dict[str, int] = {}
+        self._total: dict[str, int] = {}
+
+    def __enter__(self) -> PlainView:
+        """Nothing to set up."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing to clean up."""
+
+    def say(self, text: str) -> None:
+        """Print it."""
+        self._quiet_since = time.monotonic()
+        self._console.print(Text(text), soft_wrap=True)
+
+    def detail(self, text: str) -> None:
+        """Print it if asked for, and once in half a minute otherwise: silence looks like a hang."""
+        if self._verbose or time.monotonic() - self._quiet_since > 30:  # noqa: PLR2004
+            self.say(f"  {text}")
+
+    def begin(self, target: str, cells: int) -> None:
+        """Say how much there is to do."""
+        self._done[target], self._total[target] = 0, cells
+        self.say(f"{target}: {cells} cells")
+
+    def event(self, target: str, event: dict[str, Any]) -> None:
+        """A line for each finished cell and each bundle that failed."""
+        if event["event"] == "cell" and event["role"] == "model":
+            self._done[target] += 1
+            self.say(f"  [{self._done[target]}/{self._total[target]}] {describe(event)}")
+        elif event["event"] == "bundle" and not event["ok"]:
+            self.say(f"  no bundle for {event['model']} ({event['size']}): {event['message']}")
+
+    def end(self, target: str) -> None:
+        """Say that it is over."""
+        self.say(f"{target}: done")
+
+
+class LiveView:
+    """A bar a target with cells done, the one that runs, and time left; under it the latest lines."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[running]}"),
+            console=console,
+        )
+        self._tasks: dict[str, Any] = {}
+        self._lines: list[Text] = []
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=True)
+
+    def __enter__(self) -> LiveView:
+        """Start drawing."""
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop drawing."""
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print it above the bars, where it stays."""
+        self._live.console.print(Text(text), soft_wrap=True)
+
+    def detail(self, text: str) -> None:
+        """Show it until newer lines push it out."""
+        self._lines = [*self._lines[1 - _SHOWN_LINES :], Text(f"  {text}", style="dim", no_wrap=True, overflow="ellipsis")]
+
+    def begin(self, target: str, cells: int) -> None:
+        """A new bar."""
+        self._lines = []
+        self._tasks[target] = self._progress.add_task(target, total=cells, running="")
+
+    def event(self, target: str, event: dict[str, Any]) -> None:
+        """Move the bar; keep a line for each finished cell."""
+        task = self._tasks[target]
+        if event["event"] == "cell_started":
+            self._progress.update(task, running=event["key"])
+        elif event["event"] == "bundle_started":
+            self._progress.update(task, running=event["model"])
+        elif event["event"] == "bundle":
+            self._progress.advance(task)
+            if not event["ok"]:
+                self.say(f"no bundle for {event['model']} ({event['size']}): {event['message']}")
+        elif event["event"] == "cell" and event["role"] == "model":
+            self._progress.advance(task)
+            line = Text(describe(event))
+            line.stylize(_WORDS.get(Status(event["status"]), "yellow"), 0, len(event["status"]))
+            self._live.console.print(line, soft_wrap=True)
+
+    def end(self, target: str) -> None:
+        """Leave the full bar."""
+        self._progress.update(self._tasks[target], running="")
+
+    def _render(self) -> Group:
+        return Group(self._progress, *self._lines)

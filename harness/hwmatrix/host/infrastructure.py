@@ -1,0 +1,66 @@
+"""Failures of ours: an image that cannot be built, a container that dies. Recorded as such, never as the models'."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from hwmatrix.advice.catalogue import severity_of
+from hwmatrix.errors import EngineError, HwmatrixError, StoreError
+from hwmatrix.hardware.detector import machine_identity
+from hwmatrix.records import CellPlan, CellResult, ErrorRecord, Plan, Stage, Status, cell_command
+from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwmatrix.host.places import Ended
+
+
+def failure(target: str, what: str, ended: Ended) -> HwmatrixError:
+    """The error for a job that ended with a code of its own: the runner's store error, or the engine's fault."""
+    last = "\n".join(ended.output.strip().splitlines()[-15:])
+    if ended.code == StoreError.exit_code:
+        return StoreError(f"{target}: {what}: {last}", advice="Free disk space, then continue with --resume: finished cells are kept.")
+    how = "the kernel killed it for memory" if ended.oom_killed else f"exit code {ended.code}"
+    advice = "Continue with --resume: finished cells are kept."
+    return EngineError(f"{target}: {what} ({how})\n{last}".rstrip(), advice=advice)
+
+
+def record(shards: Path, plan: Plan, target: str, cells: tuple[CellPlan, ...], *, error_type: str, message: str) -> Path:
+    """Write a shard that says ``infra_error`` for each of these cells, and why."""
+    identity = ShardIdentity(
+        shard_id=uuid.uuid4().hex[:12],
+        target=target,
+        image=None,
+        image_digest=None,
+        host=machine_identity(),
+        interpreter="none: nothing was executed",
+        versions={},
+        packages={},
+        warm_up_ms=None,
+    )
+    severity = severity_of(error_type, plan.target(target).backend.value)
+    error = ErrorRecord(type=error_type, severity=severity, message=message)
+    with ShardWriter(shards, plan, identity) as shard:
+        for cell in cells:
+            model = plan.model(cell.model, cell.size)
+            result = CellResult(
+                key=cell.key,
+                role=model.role,
+                model=model.name,
+                size=cell.size,
+                target=target,
+                settings=cell.settings,
+                family=model.family,
+                architecture=model.architecture,
+                hub_id=model.hub_id,
+                status=Status.INFRA_ERROR,
+                stage=Stage.BUILD,
+                execution=plan.target(target).execution,
+                started_at=utc_now(),
+                wall_ms=0.0,
+                error=error,
+            )
+            shard.add_cell(result, command=cell_command(model, cell, plan.isolation))
+        return shard.seal()

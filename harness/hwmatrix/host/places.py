@@ -1,0 +1,309 @@
+"""Where the runner runs: in containers, in virtual environments, or right here. One straight class each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, Protocol
+
+import psutil
+
+from hwmatrix.errors import EngineError, HwmatrixError, ImageBuildError
+from hwmatrix.host import base_image, containers, images, venvs
+from hwmatrix.host.engine import connect
+from hwmatrix.host.process import Processes
+from hwmatrix.records import Isolation
+from hwmatrix.targets.table import REQUIRES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from hwmatrix.host.engine import Engine
+    from hwmatrix.matrix.spec import MatrixSpec
+
+    OnLine = Callable[[str], None]
+
+_PARENT_MB: Final = 2048
+"""What the warm parent and the container's /tmp may take beside a cell."""
+_IN_CONTAINER: Final = {"plan": "/hwmatrix/plan", "cache": "/hwmatrix/cache", "out": "/hwmatrix/out"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """What every place needs to know: the project, what to build from, where to cache, what is set outside."""
+
+    project_root: Path
+    spec: MatrixSpec
+    cache_dir: Path
+    environment: Mapping[str, str]
+    base_image: str | None
+    commit: str | None
+    say: OnLine
+    detail: OnLine
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """One order for the runner of one target's image. Folders are this machine's; ``also_read`` are checkpoints."""
+
+    target: str
+    work: str
+    plan_dir: Path
+    cache: Path
+    out: Path
+    arguments: tuple[str, ...] = ()
+    memory_mb: int = 4096
+    cpuset: str | None = None
+    also_read: tuple[Path, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a job ended: the runner's exit code, the end of what it printed besides events, killed for memory or not."""
+
+    code: int
+    output: str
+    oom_killed: bool
+
+
+class Place(Protocol):
+    """Somewhere to run jobs."""
+
+    isolation: Isolation
+
+    def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
+        """Build what the targets need; give the errors of those for which that failed."""
+
+    def unavailable(self, target: str) -> str | None:
+        """Why a target cannot run here at all, or None."""
+
+    def identity(self, target: str) -> tuple[str | None, str | None]:
+        """The image's tag (None outside containers) and the digest of what the target runs in."""
+
+    def run(self, job: Job, on_line: OnLine) -> Ended:
+        """Run a job to its end. May be called from several threads."""
+
+    def stop(self) -> None:
+        """End all jobs that run: :meth:`run` returns for each."""
+
+
+class ContainerPlace:
+    """One hardened container a job."""
+
+    isolation = Isolation.CONTAINER
+
+    def __init__(self, workshop: Workshop, engine: Engine) -> None:
+        self._workshop = workshop
+        self._engine = engine
+        self._images: dict[str, images.BuiltImage] = {}
+        self._running: set[containers.RunningContainer] = set()
+        self._lock = threading.Lock()
+
+    def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
+        """Build all images at once; if that fails, one by one, so that one broken image stops only its target."""
+        for leftover in containers.remove_leftovers(self._engine):
+            self._workshop.say(f"removed {leftover}, which a run that was killed had left")
+        try:
+            self._build(targets)
+        except ImageBuildError:
+            failed: dict[str, HwmatrixError] = {}
+            for target in targets:
+                try:
+                    self._build([target])
+                except ImageBuildError as error:
+                    failed[target] = error
+            return failed
+        return {}
+
+    def _build(self, targets: Sequence[str]) -> None:
+        workshop = self._workshop
+        built = images.build_images(
+            project_root=workshop.project_root,
+            spec=workshop.spec,
+            targets=targets,
+            engine=self._engine,
+            on_line=workshop.detail,
+            base_image=workshop.base_image,
+            commit=workshop.commit,
+        )
+        for image in built.values():
+            verb = "built" if image.rebuilt else "unchanged"
+            workshop.say(f"image {image.tag} {verb} in {image.seconds:.1f} s ({image.digest[:19]})")
+        self._images |= built
+
+    def unavailable(self, target: str) -> str | None:  # noqa: ARG002 - the same question to every place
+        """An image brings all software along; hardware is looked for inside."""
+        return None
+
+    def identity(self, target: str) -> tuple[str | None, str | None]:
+        """Tag and id of the image."""
+        image = self._images[target]
+        return image.tag, image.digest
+
+    def run(self, job: Job, on_line: OnLine) -> Ended:
+        """Start, follow, remove."""
+        making = job.work == "bundles"
+        for folder in (job.out, job.cache) if making else (job.out,):
+            containers.prepare_writable(folder, self._engine)
+        arguments = (job.work, *(part for name, path in _IN_CONTAINER.items() for part in _flag(name, path)), *job.arguments)
+        mounts = (
+            containers.Mount(source=job.plan_dir, target=_IN_CONTAINER["plan"]),
+            containers.Mount(source=job.cache, target=_IN_CONTAINER["cache"], read_only=not making),
+            containers.Mount(source=job.out, target=_IN_CONTAINER["out"], read_only=False),
+            *(containers.Mount(source=path, target=str(path)) for path in job.also_read),
+        )
+        physical_mb = psutil.virtual_memory().total // 2**20
+        limits = containers.Limits(memory_mb=min(job.memory_mb + _PARENT_MB, physical_mb), cpuset=job.cpuset)
+        with containers.running(
+            self._engine, image=self._images[job.target].tag, argv=arguments, limits=limits, mounts=mounts, name=job.target
+        ) as container:
+            with self._lock:
+                self._running.add(container)
+            try:
+                for line in container.lines():
+                    on_line(line)
+                return Ended(code=container.wait(), output=container.stderr_tail, oom_killed=container.oom_killed)
+            finally:
+                with self._lock:
+                    self._running.discard(container)
+
+    def stop(self) -> None:
+        """Stop every container that runs."""
+        with self._lock:
+            running = list(self._running)
+        for container in running:
+            with contextlib.suppress(EngineError):  # it may have ended in this very moment
+                container.stop(grace_s=5)
+
+
+class VenvPlace:
+    """A virtual environment a target, made from the same requirements as its image."""
+
+    isolation = Isolation.VENV
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._venvs: dict[str, venvs.VenvTarget] = {}
+        self._processes = Processes()
+
+    def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
+        """Make them one after the other: they share their lower layers."""
+        failed: dict[str, HwmatrixError] = {}
+        workshop = self._workshop
+        for target in targets:
+            try:
+                self._venvs[target] = venvs.ensure_venv(
+                    project_root=workshop.project_root,
+                    spec=workshop.spec,
+                    target=target,
+                    cache_dir=workshop.cache_dir,
+                    environment=workshop.environment,
+                    on_line=workshop.detail,
+                )
+            except ImageBuildError as error:
+                failed[target] = error
+            else:
+                workshop.say(f"virtual environment for {target} ready")
+        return failed
+
+    def unavailable(self, target: str) -> str | None:  # noqa: ARG002 - the same question to every place
+        """The environment brings all software along."""
+        return None
+
+    def identity(self, target: str) -> tuple[str | None, str | None]:
+        """The digest of what the environment was made from."""
+        return None, self._venvs[target].digest
+
+    def run(self, job: Job, on_line: OnLine) -> Ended:
+        """Run the environment's interpreter."""
+        venv = self._venvs[job.target]
+        environment = _without_python_settings(self._workshop.environment) | venv.environment
+        return _run_here(self._processes, str(venv.python), environment, job, on_line)
+
+    def stop(self) -> None:
+        """End the processes that run."""
+        self._processes.__exit__(None, None, None)
+
+
+class NoPlace:
+    """This interpreter, with whatever is installed in it: quick, and the least comparable."""
+
+    isolation = Isolation.NONE
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._processes = Processes()
+
+    def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:  # noqa: ARG002 - the same order to every place
+        """There is nothing to build."""
+        return {}
+
+    def unavailable(self, target: str) -> str | None:
+        """Name the modules that are not installed."""
+        needed = REQUIRES[self._workshop.spec.targets[target].backend]
+        missing = [module for module in needed if importlib.util.find_spec(module) is None]
+        return f"not installed in {sys.executable}: {', '.join(missing)}" if missing else None
+
+    def identity(self, target: str) -> tuple[str | None, str | None]:  # noqa: ARG002 - the same question to every place
+        """Nothing stands for what is installed here; the shard lists the packages."""
+        return None, None
+
+    def run(self, job: Job, on_line: OnLine) -> Ended:
+        """Run this interpreter."""
+        environment = dict(self._workshop.environment) | venvs.RUNTIME_ENVIRONMENT
+        return _run_here(self._processes, sys.executable, environment, job, on_line)
+
+    def stop(self) -> None:
+        """End the processes that run."""
+        self._processes.__exit__(None, None, None)
+
+
+def choose(isolation: str, workshop: Workshop) -> Place:
+    """The place for ``auto``, ``container``, ``venv`` or ``none``. ``auto`` says what it takes, and why.
+
+    Raises:
+        EngineError: containers were asked for and no engine answers.
+        ImageBuildError: containers were asked for and there is nothing to build them with or from.
+    """
+    if isolation == Isolation.NONE:
+        return NoPlace(workshop)
+    if isolation == Isolation.VENV:
+        return VenvPlace(workshop)
+    try:
+        engine = connect(workshop.environment)
+        if isolation == "auto" and engine.builder is None:
+            raise EngineError(engine.builder_problem)
+        # Found out now, so that `auto` can still take the other way.
+        base_image.resolve(engine, requested=workshop.base_image, default=workshop.spec.images.base, on_line=workshop.say)
+    except (EngineError, ImageBuildError) as error:
+        if isolation != "auto":
+            raise
+        workshop.say(f"no containers: {error.message}")
+        workshop.say("using virtual environments made from the same requirements instead (isolation: venv)")
+        return VenvPlace(workshop)
+    workshop.say(f"using containers (engine {engine.version}, {engine.operating_system})")
+    return ContainerPlace(workshop, engine)
+
+
+def _flag(name: str, path: str) -> tuple[str, str]:
+    return (f"--{name}", f"{path}/plan.json" if name == "plan" else path)
+
+
+def _run_here(processes: Processes, python: str, environment: Mapping[str, str], job: Job, on_line: OnLine) -> Ended:
+    folders = {"plan": job.plan_dir, "cache": job.cache, "out": job.out}
+    for folder in (job.cache, job.out):
+        folder.mkdir(parents=True, exist_ok=True)
+    arguments = (part for name, path in folders.items() for part in _flag(name, str(path)))
+    command = (python, "-m", "hwmatrix.runner", job.work, *arguments, *job.arguments)
+    done = processes.run(command, environment=environment, on_line=on_line)
+    noise = [line for line in done.output.splitlines() if not line.startswith('{"event"')]
+    return Ended(code=done.code, output="\n".join(noise), oom_killed=False)
+
+
+def _without_python_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the outer Python would make the inner one find the wrong packages."""
+    return {name: value for name, value in environment.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}

@@ -1,0 +1,111 @@
+"""The folder of a run: ``<output>/runs/<run id>/`` with plan.json, bundles/, shards/. What a killed run leaves is here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from hwmatrix.errors import ConfigError, Problem, StoreError
+from hwmatrix.records import Plan, plan_from_json, to_json
+from hwmatrix.store.shard import finished_cells, salvage, write_atomically
+
+RUNS: Final = "runs"
+_PLAN: Final = "plan.json"
+_OWNER: Final = "owner.pid"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """One run's folder."""
+
+    path: Path
+
+    @property
+    def shards(self) -> Path:
+        """Where the shards are written."""
+        return self.path / "shards"
+
+    @property
+    def bundles(self) -> Path:
+        """Where the index of bundles is written (the bundles themselves lie in the cache)."""
+        return self.path / "bundles"
+
+    @classmethod
+    def create(cls, output: Path, plan: Plan) -> RunFolder:
+        """Make the folder and write the plan.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        folder = cls(path=output / RUNS / plan.run_id)
+        try:
+            folder.shards.mkdir(parents=True)
+            folder.bundles.mkdir()
+            write_atomically(folder.path / _PLAN, to_json(plan, indent=1) + "\n")
+        except OSError as error:
+            raise StoreError(f"{folder.path}: cannot be written: {error}", advice="Choose another --output-dir, or free disk space.") from error
+        return folder
+
+    @classmethod
+    def latest(cls, output: Path) -> RunFolder:
+        """The newest run below an output folder (run ids begin with their time).
+
+        Raises:
+            ConfigError: there is none.
+        """
+        found = sorted((output / RUNS).glob(f"*/{_PLAN}"))
+        if not found:
+            what = f"{output} holds no run to continue"
+            raise ConfigError([Problem(where="--resume", what=what, hint="start without --resume, or name the right --output-dir")])
+        return cls(path=found[-1].parent)
+
+    def plan(self) -> Plan:
+        """The run's plan.
+
+        Raises:
+            StoreError: broken, or of another version.
+        """
+        path = self.path / _PLAN
+        try:
+            return plan_from_json(path.read_bytes(), where=str(path))
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read: {error}", advice="Start a new run without --resume.") from error
+
+    def salvage(self, target: str | None = None) -> None:
+        """Seal what a runner that is gone left unfinished (of one target: others may still be running).
+
+        A partial shard that holds nothing readable is put aside under another name, and its cells are run again.
+        """
+        salvage(self.shards, target)
+
+    def finished(self) -> set[str]:
+        """Keys of the cells that have a verdict."""
+        return finished_cells(sorted(self.shards.glob("*.duckdb")))
+
+    def write_cells(self, target: str, keys: list[str]) -> Path:
+        """Tell the runner which cells to run; it finds the file by the target's name beside the plan."""
+        path = self.path / f"cells-{target}.json"
+        write_atomically(path, json.dumps(keys))
+        return path
+
+
+def claim(folder: RunFolder) -> None:
+    """Make this process the one that works in the folder.
+
+    Raises:
+        StoreError: another living process does.
+    """
+    path = folder.path / _OWNER
+    if path.exists():
+        owner = path.read_text(encoding="ascii").strip()
+        if owner.isdigit() and int(owner) != os.getpid() and Path(f"/proc/{owner}").exists():
+            raise StoreError(f"{folder.path}: process {owner} is working in it", advice="Wait for it, or end it first.")
+    write_atomically(path, f"{os.getpid()}\n")
+
+
+def release(folder: RunFolder) -> None:
+    """Nobody works in the folder any more."""
+    (folder.path / _OWNER).unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""The commands a person types. What follows ``--`` goes to the command; ``nox -l`` lists the sessions."""
+
+from __future__ import annotations
+
+import nox
+
+nox.needs_version = ">=2025.5"
+nox.options.sessions = ["matrix"]
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+
+TORCH = ["--constraint", "images/constraints.txt", "--retries", "2", "--requirement", "images/base/torch-cpu.index.txt"]
+
+
+def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
+    """Install the host's half of the project, and run one of its commands."""
+    session.install("--editable", ".[host]")
+    session.run("hwmatrix", command, *arguments, *session.posargs)
+
+
+@nox.session
+def matrix(session: nox.Session) -> None:
+    """Run the matrix: images, bundles, every cell, the reports in reports/latest. The main job."""
+    hwmatrix(session, "matrix")
+
+
+@nox.session
+def benchmark(session: nox.Session) -> None:
+    """Run the suite `performance`: models in full size."""
+    hwmatrix(session, "matrix", "--suite", "performance")
+
+
+@nox.session
+def images(session: nox.Session) -> None:
+    """Build the images of all targets."""
+    hwmatrix(session, "images")
+
+
+@nox.session
+def base(session: nox.Session) -> None:
+    """Make a base image without any image registry."""
+    hwmatrix(session, "base")
+
+
+@nox.session
+def detect(session: nox.Session) -> None:
+    """Say what hardware and runtimes are here."""
+    hwmatrix(session, "detect")
+
+
+@nox.session
+def classify(session: nox.Session) -> None:
+    """Say what the models of matrix.yaml are."""
+    hwmatrix(session, "classify")
+
+
+@nox.session
+def merge(session: nox.Session) -> None:
+    """Merge the shards of a run into a database."""
+    hwmatrix(session, "merge")
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Write the reports of a database."""
+    hwmatrix(session, "report")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests: unit, conformance, integration (real containers where an engine answers)."""
+    session.install(*TORCH)
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[dev]", "openvino", "transformers")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, types and the import contract."""
+    session.install(*TORCH)
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[dev]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run("lint-imports")
+    session.run("python", "tests/check_schemas.py")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure the harness itself: ratios in one run, into docs/benchmarks.md."""
+    session.install(*TORCH)
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]", "transformers")
+    session.run("python", "tests/bench/bench.py", *session.posargs)
