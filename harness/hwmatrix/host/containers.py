@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import docker
     from docker.models.containers import Container
+    from docker.types import CancellableStream
 
     from hwmatrix.host.engine import Engine
 
@@ -157,6 +158,7 @@ def running(
     full_name = f"hwmatrix-{name}-{os.getpid()}-{secrets.token_hex(4)}"
     options = _options(engine, limits=limits, mounts=mounts, devices=devices)
     client = engine.client()
+    stream: CancellableStream[tuple[bytes | None, bytes | None]] | None = None
     try:
         with _engine_errors(f"starting a container of {image} failed"):
             container = client.containers.create(
@@ -176,6 +178,9 @@ def running(
         try:
             _remove(client, full_name)  # by name: an interrupt may have come before the engine's answer to create
         finally:
+            if stream is not None:
+                stream.close()
+                stream._response.close()
             client.close()
 
 
