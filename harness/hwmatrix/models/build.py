@@ -15,7 +15,7 @@ from hwmatrix.models.checkpoint import inspect as inspect_checkpoint
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    import torch
+    import torch  # noqa: PLC0415 - not installed where runs are planned
 
     from hwmatrix.records import ModelPlan
 
@@ -44,19 +44,30 @@ def build_model(plan: ModelPlan) -> torch.nn.Module:
         return _from_recipe(plan)
     folder = Path(plan.weights)
     inspect_checkpoint(folder)
-    return load_model(folder, plan.model_class, Dtype.FLOAT32)
+    return _load(folder, plan.model_class, Dtype.FLOAT32, "eager")
 
 
 def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: str = "eager") -> torch.nn.Module:
     """Load a checkpoint folder the way its users do, from safetensors only: what every target loads a bundle with.
 
-    The model is in evaluation mode, on the CPU. ``attention`` is the implementation of attention (``eager``, ``sdpa``).
+    The model is in evaluation mode, on the CPU, and returns no cache unless it is asked for one: a single forward pass has no use
+    for it, and exporters, which do not pass ``use_cache`` on to inner models, would make it an output. ``attention`` is the
+    implementation of attention (``eager``, ``sdpa``).
 
     Raises:
         FactoryError: it cannot be loaded (``load_failed``), lacks weights (``weights_incomplete``), or transformers has no such
             class (``unknown_class``).
     """
-    import torch  # noqa: PLC0415 - not installed where runs are planned
+    model = _load(model_dir, model_class, dtype, attention)
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
+    return model
+
+
+def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str) -> torch.nn.Module:
+    import torch  # noqa: PLC0415
 
     loader = _class(model_class)
     try:

@@ -48,6 +48,7 @@ _HEADS: Final[dict[str, Family]] = {
     "ForObjectDetection": Family.VISION,
     "ForSemanticSegmentation": Family.VISION,
     "ForUniversalSegmentation": Family.VISION,
+    "VisionModel": Family.VISION,
     "ForVideoClassification": Family.VIDEO,
     "ForImageTextToText": Family.MULTIMODAL,
     "ForZeroShotObjectDetection": Family.MULTIMODAL,
@@ -65,10 +66,10 @@ _USES: Final[dict[Family, str]] = {
         "mistral4 mllama owlv2 owlvit paligemma phi4_multimodal pix2struct pixtral qwen2_5_vl qwen2_audio qwen2_vl siglip "
         "siglip2 smolvlm stable-diffusion tvlt vilt vipllava vision-encoder-decoder vision-text-dual-encoder visual_bert"
     ),
-    Family.VIDEO: (
-        "bit convnext convnextv2 cvt data2vec-vision deit depth_anything detr dinov2 dpt efficientnet hiera llava_next_video "
-        "mobilenet_v1 mobilenet_v2 mobilevit pvt regnet resnet sam segformer swin swin2sr swinv2 timesformer tvp video_llava "
-        "videomae vit vit_mae vitdet vivit vjepa2 xclipbeit yolos"
+    Family.VIDEO: "llava_next_video timesformer tvp video_llava videomae vivit vjepa2 xclip",
+    Family.VISION: (
+        "beit bit convnext convnextv2 cvt data2vec-vision deit depth_anything detr dinov2 dpt efficientnet hiera mobilenet_v1 "
+        "mobilenet_v2 mobilevit pvt regnet resnet sam segformer swin swin2sr swinv2 vit vit_mae vitdet yolos"
     ),
     Family.TEXT_GENERATION: (
         "bart bigbird_pegasus blenderbot blenderbot-small bloom codegen encoder-decoder falcon falcon_mamba gemma gemma2 gpt2 "
@@ -100,7 +101,6 @@ _USUAL_HEADS: Final[dict[str, Family]] = {
 
 # What an architecture's name gives away: the last thing that is asked.
 _HINTS: Final[dict[str, Family]] = {
-    "video": Family.VIDEO,
     "asr": Family.AUDIO,
     "audio": Family.AUDIO,
     "music": Family.AUDIO,
@@ -122,9 +122,9 @@ _MAPPINGS: Final[dict[str, Family]] = {
     "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES": Family.AUDIO,
     "MODEL_FOR_CTC_MAPPING_NAMES": Family.AUDIO,
     "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES": Family.AUDIO,
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": Family.MULTIMODAL,
     "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES": Family.AUDIO,
     "MODEL_FOR_TEXT_TO_SPECTROGRAM_MAPPING_NAMES": Family.AUDIO,
-    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": Family.MULTIMODAL,
     "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES": Family.MULTIMODAL,
     "MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES": Family.MULTIMODAL,
     "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES": Family.MULTIMODAL,

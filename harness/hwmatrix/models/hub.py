@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,9 +12,11 @@ from hwmatrix.models.build import HUB
 from hwmatrix.models.checkpoint import inspect, inspect_config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hwmatrix.records import ModelPlan
 
-TIMEOUT_S: Final = 8.0  # how long the hub may take to answer at all; a download itself may take as long as it needs
+TIMEOUT_S: Final = 4.0  # how long the hub may take to say which commit a name means; huggingface_hub asks twice
 _CONFIG: Final = ["*.json", "*.txt", "*.model"]
 _WEIGHTS: Final = [*_CONFIG, "*.safetensors"]
 _ELSEWHERE: Final = ["*/*"]  # other formats and other precisions lie in folders of a repository
@@ -23,14 +26,22 @@ def fetch(hub_id: str, revision: str | None, cache: Path) -> Path:
     """Download a checkpoint, or find it in ``cache``: the folder of its snapshot, whose name is the commit.
 
     The configuration comes first, so that a repository that needs code of its own is refused before its weights are downloaded.
+    Without an answer from the hub, what an earlier call left in the cache is used.
 
     Raises:
-        FactoryError: no answer (``hub_unreachable``), no such repository or revision (``hub_not_found``), one that asks for an
-            account (``hub_gated``), or one without safetensors (``no_weights``).
+        FactoryError: no answer within about 10 s and nothing cached (``hub_unreachable``), no such repository or revision
+            (``hub_not_found``), one that asks for an account (``hub_gated``), or no safetensors in it (``no_weights``).
         RefusedError: it needs code of its own.
     """
-    inspect_config(_download(hub_id, revision, cache, _CONFIG))
-    folder = _download(hub_id, revision, cache, _WEIGHTS)
+    try:
+        commit = _commit(hub_id, revision)
+    except FactoryError as error:
+        folder = _cached(hub_id, revision, cache) if error.error_type == "hub_unreachable" else None
+        if folder is None:
+            raise
+    else:
+        inspect_config(_download(hub_id, commit, cache, _CONFIG))
+        folder = _download(hub_id, commit, cache, _WEIGHTS)
     inspect(folder)
     return folder
 
@@ -48,20 +59,46 @@ def resolve(plan: ModelPlan, cache: Path) -> ModelPlan:
     return dataclasses.replace(plan, weights=str(folder), revision=folder.name)
 
 
-def _download(hub_id: str, revision: str | None, cache: Path, patterns: list[str]) -> Path:
+def _commit(hub_id: str, revision: str | None) -> str:
+    """Which commit a revision means, asked with a timeout: ``snapshot_download`` would ask the same without one."""
     import huggingface_hub  # noqa: PLC0415 - only hosts have it
-    from huggingface_hub import errors  # noqa: PLC0415
 
-    at = f"{hub_id}@{revision}" if revision else hub_id
-    try:
+    with _typed(hub_id, revision):
+        return str(huggingface_hub.HfApi().model_info(hub_id, revision=revision, timeout=TIMEOUT_S).sha)
+
+
+def _download(hub_id: str, commit: str, cache: Path, patterns: list[str]) -> Path:
+    import huggingface_hub  # noqa: PLC0415 - only hosts have it
+
+    with _typed(hub_id, commit):
         folder = huggingface_hub.snapshot_download(
             hub_id,
-            revision=revision,
+            revision=commit,
             cache_dir=cache,
             allow_patterns=patterns,
             ignore_patterns=_ELSEWHERE,
             etag_timeout=TIMEOUT_S,
         )
+    return Path(folder)
+
+
+def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:
+    import huggingface_hub  # noqa: PLC0415 - only hosts have it
+
+    try:
+        return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, cache_dir=cache, local_files_only=True))
+    except huggingface_hub.errors.LocalEntryNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def _typed(hub_id: str, revision: str | None) -> Iterator[None]:
+    """Turn what the hub's client raises into what to do about it."""
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    at = f"{hub_id}@{revision}" if revision else hub_id
+    try:
+        yield
     except errors.GatedRepoError as error:
         message = f"the hub gives {at} only to accounts that accepted its terms: accept them, download it, and name the folder"
         raise FactoryError(message, error_type="hub_gated") from error
@@ -69,7 +106,6 @@ def _download(hub_id: str, revision: str | None, cache: Path, patterns: list[str
         message = f"the hub has no {at}, or does not show it without an account: check the name, or name a local checkpoint folder"
         raise FactoryError(message, error_type="hub_not_found") from error
     except Exception as error:  # files, sockets, proxies, TLS and servers: each library below has errors of its own
-        reason = " ".join(str(error).split())[:300]
-        message = f"{at} cannot be fetched: {reason}; connect to the hub, name a local checkpoint folder, or use weights: recipe"
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]  # what follows is advice that does not fit here
+        message = f"{at} cannot be fetched ({reason}): connect to the hub, name a local checkpoint folder, or use weights: recipe"
         raise FactoryError(message, error_type="hub_unreachable") from error
-    return Path(folder)

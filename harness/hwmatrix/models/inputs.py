@@ -16,7 +16,7 @@ from hwmatrix.records import ModelPlan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
+    import torch  # noqa: PLC0415 - not installed where runs are planned
 
 SAMPLING_RATE: Final = 16_000  # Hz: what wav2vec2 and its relatives were trained at; a waveform input lasts one second
 VIDEO_LABELS: Final = 3  # class labels that a film is compared with where text and film are given (XCLIP)
@@ -50,7 +50,7 @@ def make_inputs(model: torch.nn.Module, plan: ModelPlan) -> dict[str, torch.Tens
         FactoryError: an argument that the model needs cannot be made up (``no_inputs``), or ``sequence_length`` does not suit it
             (``sequence_too_long``, ``sequence_too_short``).
     """
-    import torch  # noqa: PLC0415 - not installed where runs are planned
+    import torch  # noqa: PLC0415
 
     parameters = {name: parameter for name, parameter in inspect.signature(model.forward).parameters.items() if name != "self"}
     config: Any = model.config

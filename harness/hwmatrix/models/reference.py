@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import torch
+    import torch  # noqa: PLC0415 - not installed where runs are planned
 
     from hwmatrix.records import ModelPlan
 
@@ -52,7 +52,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
 
 def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPlan) -> dict[str, torch.Tensor]:
     """One forward pass on the CPU, on one thread, with deterministic kernels."""
-    import torch  # noqa: PLC0415 - not installed where runs are planned
+    import torch  # noqa: PLC0415
 
     try:
         with _deterministic(), torch.inference_mode():

@@ -1,0 +1,246 @@
+"""The bundle cache, with a builder that needs no torch: keys, verification, interrupted builds."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import importlib.metadata
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hwmatrix.errors import BundleError, FactoryError
+from hwmatrix.models import bundle, reference
+from hwmatrix.models.bundle import bundle_key, find, find_or_build, verify
+from hwmatrix.models.canary import canary_plans
+from hwmatrix.records import Family, ModelPlan, Role, Size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAN = ModelPlan(
+    name="bert",
+    size=Size.TINY,
+    family=Family.EMBEDDING,
+    architecture="bert",
+    model_class="BertForMaskedLM",
+    config={"vocab_size": 256, "hidden_size": 32},
+)
+
+
+@pytest.fixture(autouse=True)
+def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", {"torch": "1", "transformers": "2"}.__getitem__)
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the plans that were built."""
+    built: list[str] = []
+
+    def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
+        built.append(plan.name)
+        (folder / "model").mkdir()
+        (folder / "model" / "model.safetensors").write_bytes(b"weights")
+        for name in ("inputs.safetensors", "expected.safetensors"):
+            (folder / name).write_bytes(name.encode())
+        return {"model_class": plan.model_class, "parameters": 7}
+
+    monkeypatch.setattr(reference, "fill", fill)
+    return built
+
+
+def test_key_depends_on_what_decides_the_content() -> None:
+    changes: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"batch": 2},
+        {"sequence_length": 8},
+        {"config": {"vocab_size": 256, "hidden_size": 64}},
+        {"model_class": "BertModel"},
+        {"architecture": "roberta"},
+        {"role": Role.CANARY_WRONG},
+    ]
+    keys = {bundle_key(dataclasses.replace(PLAN, **change)) for change in changes}
+    assert len(keys | {bundle_key(PLAN)}) == len(changes) + 1
+
+
+def test_key_does_not_depend_on_labels() -> None:
+    same = dataclasses.replace(PLAN, name="other", matrix_line=7, hub_id="a/b", config={"hidden_size": 32, "vocab_size": 256})
+    assert bundle_key(same) == bundle_key(PLAN)
+
+
+def test_key_depends_on_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = bundle_key(PLAN)
+    monkeypatch.setattr(importlib.metadata, "version", {"torch": "1", "transformers": "3"}.__getitem__)
+    assert bundle_key(PLAN) != before
+
+
+def test_key_of_a_folder_follows_its_content(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}', encoding="utf-8")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"one")
+    plan = dataclasses.replace(PLAN, weights=str(tmp_path))
+    before = bundle_key(plan)
+    (tmp_path / "README.md").write_text("of no consequence", encoding="utf-8")
+    assert bundle_key(plan) == before
+    weights.write_bytes(b"two")
+    assert bundle_key(plan) != before
+
+
+def test_hub_weights_have_no_key_before_they_are_fetched() -> None:
+    with pytest.raises(FactoryError) as caught:
+        bundle_key(dataclasses.replace(PLAN, weights="hub", hub_id="a/b"))
+    assert caught.value.error_type == "weights_not_fetched"
+
+
+def test_without_torch_the_key_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(FactoryError, match="reference image"):
+        bundle_key(PLAN)
+
+
+def test_built_once_then_found(tmp_path: Path, builds: list[str]) -> None:
+    assert find(PLAN, tmp_path) is None
+    first = find_or_build(PLAN, tmp_path)
+    assert find_or_build(PLAN, tmp_path) == first == find(PLAN, tmp_path)
+    assert builds == ["bert"]
+    assert (first.path, first.model_class, first.parameters) == (tmp_path / bundle_key(PLAN), "BertForMaskedLM", 7)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".partial")] == []
+
+
+def test_two_caches_hold_the_same_bundle(tmp_path: Path, builds: list[str]) -> None:
+    assert find_or_build(PLAN, tmp_path / "a").digest == find_or_build(PLAN, tmp_path / "b").digest
+    assert len(builds) == 2
+
+
+def _tamper(path: Path) -> None:
+    (path / "model" / "model.safetensors").write_bytes(b"weightz")
+
+
+def _truncate(path: Path) -> None:
+    (path / "expected.safetensors").write_bytes(b"")
+
+
+def _lose(path: Path) -> None:
+    (path / "inputs.safetensors").unlink()
+
+
+def _add(path: Path) -> None:
+    (path / "model" / "modeling_custom.py").write_text("import os\n", encoding="utf-8")
+
+
+def _link(path: Path) -> None:
+    file = path / "inputs.safetensors"
+    file.rename(path.parent / "elsewhere")
+    file.symlink_to(path.parent / "elsewhere")
+
+
+def _half(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def _garble(path: Path) -> None:
+    (path / "manifest.json").write_text("{", encoding="utf-8")
+
+
+def _empty(path: Path) -> None:
+    (path / "manifest.json").write_text("[]", encoding="utf-8")
+
+
+def _other_version(path: Path) -> None:
+    _edit(path, schema="hwmatrix/bundle/0")
+
+
+def _other_recipe(path: Path) -> None:
+    _edit(path, identity={"seed": 8})
+
+
+def _edit(path: Path, **changes: object) -> None:
+    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    (path / "manifest.json").write_text(json.dumps({**manifest, **changes}), encoding="utf-8")
+
+
+DAMAGES = {
+    _tamper: "model.safetensors",
+    _truncate: "expected.safetensors",
+    _lose: "inputs.safetensors",
+    _add: "modeling_custom.py",
+    _link: "inputs.safetensors",
+    _half: "manifest.json",
+    _garble: "manifest.json",
+    _empty: "manifest.json",
+    _other_version: "hwmatrix/bundle/0",
+    _other_recipe: "manifest.json",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
+def test_damage_is_named_reported_and_mended(tmp_path: Path, builds: list[str], damage: Any, caplog: pytest.LogCaptureFixture) -> None:
+    whole = find_or_build(PLAN, tmp_path)
+    damage(whole.path)
+    with pytest.raises(BundleError, match=DAMAGES[damage]):
+        verify(whole.path)
+    with caplog.at_level(logging.WARNING):
+        assert find(PLAN, tmp_path) is None
+    assert DAMAGES[damage] in caplog.text
+    assert not whole.path.exists()
+    assert find_or_build(PLAN, tmp_path).digest == whole.digest
+    assert len(builds) == 2
+
+
+def test_a_bundle_under_another_key_is_not_used(tmp_path: Path, builds: list[str]) -> None:
+    other = find_or_build(dataclasses.replace(PLAN, seed=1), tmp_path)
+    other.path.rename(tmp_path / bundle_key(PLAN))
+    assert find(PLAN, tmp_path) is None
+    assert len(builds) == 1
+
+
+def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(_plan: ModelPlan, folder: Path) -> dict[str, Any]:
+        (folder / "model").mkdir()
+        raise FactoryError("NaN", error_type="reference_not_finite")
+
+    monkeypatch.setattr(reference, "fill", fill)
+    with pytest.raises(FactoryError):
+        find_or_build(PLAN, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".locks"]
+
+
+def test_a_full_disk_is_not_the_models_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(_plan: ModelPlan, _folder: Path) -> dict[str, Any]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(reference, "fill", fill)
+    with pytest.raises(BundleError, match="No space left") as caught:
+        find_or_build(PLAN, tmp_path)
+    assert (caught.value.error_type, caught.value.status) == ("cache_not_writable", "infra_error")
+
+
+def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_bytes(b"")
+    with pytest.raises(BundleError, match="another cache"):
+        find(PLAN, tmp_path / "cache")
+
+
+def test_what_a_killed_build_left_is_removed_and_a_running_one_is_not(tmp_path: Path, builds: list[str]) -> None:
+    dead, running = tmp_path / f".partial-{'a' * 64}-99", tmp_path / f".partial-{'b' * 64}-99"
+    for partial in (dead, running):
+        (partial / "model").mkdir(parents=True)
+    (tmp_path / ".locks").mkdir()
+    with (tmp_path / ".locks" / ("b" * 64)).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        find_or_build(PLAN, tmp_path)
+        assert (dead.exists(), running.exists()) == (False, True)
+    assert builds == ["bert"]
+
+
+def test_canaries_differ_only_in_their_role() -> None:
+    good, wrong = canary_plans()
+    assert (good.name, wrong.name) == ("canary-good", "canary-wrong")
+    assert dataclasses.replace(wrong, name=good.name, role=good.role) == good
+    assert bundle.bundle_key(good) != bundle.bundle_key(wrong)

@@ -1,0 +1,55 @@
+"""Families, as the machine sees them that plans a run and has no transformers."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models import families
+from hwmatrix.models.families import family_of
+from hwmatrix.records import Family
+
+
+@pytest.fixture(autouse=True)
+def _no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("transformers", "transformers.models.auto.modeling_auto"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "class_name", "family", "confidence"),
+    [
+        ("vit", "ViTForImageClassification", Family.VISION, "high"),
+        ("wav2vec2", "Wav2Vec2ForCTC", Family.AUDIO, "high"),
+        ("videomae", "VideoMAEForVideoClassification", Family.VIDEO, "high"),
+        ("clip", "CLIPVisionModel", Family.VISION, "high"),
+        ("whisper", "WhisperForConditionalGeneration", Family.AUDIO, "medium"),
+        ("t5", "T5ForConditionalGeneration", Family.TEXT_GENERATION, "medium"),
+        ("llava", "LlavaForConditionalGeneration", Family.MULTIMODAL, "medium"),
+        ("clip", "CLIPModel", Family.MULTIMODAL, "medium"),
+        ("xclip", "XCLIPModel", Family.VIDEO, "medium"),
+        ("bert", "BertModel", Family.EMBEDDING, "medium"),
+        ("wav2vec2", "Wav2Vec2ForSequenceClassification", Family.AUDIO, "medium"),
+        ("brand-new", "BrandNewForCausalLM", Family.TEXT_GENERATION, "low"),
+        ("brand-new", "BrandNewForMaskedLM", Family.EMBEDDING, "low"),
+        ("brand_new_vl", "BrandNewVLForConditionalGeneration", Family.MULTIMODAL, "low"),
+    ],
+)
+def test_known(architecture: str, class_name: str, family: Family, confidence: str) -> None:
+    verdict = family_of(architecture, class_name)
+    assert (verdict.family, verdict.confidence) == (family, confidence)
+    assert verdict.source
+
+
+def test_unknown_says_what_to_do() -> None:
+    with pytest.raises(FactoryError, match=r"matrix\.yaml with family: one of embedding, text_generation") as caught:
+        family_of("brand-new", "BrandNewForConditionalGeneration")
+    assert caught.value.error_type == "family_unknown"
+
+
+def test_no_architecture_stands_in_two_families() -> None:
+    listed = [name for names in families._USES.values() for name in names.split()]
+    assert len(listed) == len(set(listed))
+    assert families._USES.keys() == set(Family)

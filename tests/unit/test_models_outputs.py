@@ -1,0 +1,52 @@
+"""Names of outputs, without torch: anything with ``detach`` counts as a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwmatrix.models.outputs import call_options, flatten_outputs
+
+
+class Tensor:
+    def detach(self) -> Tensor:
+        return self
+
+
+def test_nested_outputs_get_dotted_names() -> None:
+    output = {
+        "logits": Tensor(),
+        "loss": Tensor(),
+        "past_key_values": object(),
+        "nothing": None,
+        "hidden_states": (Tensor(), Tensor()),
+        "vision_model_output": {"pooler_output": Tensor(), "attentions": None},
+    }
+    assert list(flatten_outputs(output)) == ["logits", "hidden_states.0", "hidden_states.1", "vision_model_output.pooler_output"]
+
+
+def test_a_bare_tensor_is_called_output() -> None:
+    assert list(flatten_outputs(Tensor())) == ["output"]
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    with pytest.raises(TypeError, match=r"extra\.0 is a str"):
+        flatten_outputs({"extra": ["text"]})
+
+
+def test_options_are_those_that_the_model_takes() -> None:
+    class Plain:
+        config = None
+
+        def forward(self, pixel_values: Any) -> Any:
+            return pixel_values
+
+    class Causal:
+        config = None
+
+        def forward(self, input_ids: Any, use_cache: Any = None, **options: Any) -> Any:
+            return input_ids, use_cache, options
+
+    assert call_options(Plain()) == {}  # type: ignore[arg-type]
+    assert call_options(Causal()) == {"return_dict": True, "use_cache": False}  # type: ignore[arg-type]
