@@ -180,7 +180,8 @@ def running(
         finally:
             if stream is not None:
                 stream.close()
-                stream._response.close()
+                # The SDK's close() leaves the socket's file object open, and so the socket.
+                stream._response.close()  # type: ignore[attr-defined]  # noqa: SLF001
             client.close()
 
 
