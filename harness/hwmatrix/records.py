@@ -360,13 +360,14 @@ class Detection:
 
 
 @functools.cache
-def _adapter(kind: type) -> pydantic.TypeAdapter[Any]:
+def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(kind)
 
 
 def to_json(record: object, *, indent: int | None = None) -> str:
     """Serialise a record of this module."""
-    return _adapter(type(record)).dump_json(record, indent=indent).decode()
+    kind: Any = type(record)
+    return _adapter(kind).dump_json(record, indent=indent).decode()
 
 
 def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
@@ -375,8 +376,9 @@ def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
     Raises:
         StoreError: the text is no such record; ``where`` names the file in the message.
     """
+    anything: Any = kind
     try:
-        return _adapter(kind).validate_json(text)  # type: ignore[no-any-return]
+        return _adapter(anything).validate_json(text)  # type: ignore[no-any-return]
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         at = ".".join(str(part) for part in first["loc"])
@@ -395,5 +397,7 @@ def plan_from_json(text: str | bytes, *, where: str) -> Plan:
     except (ValueError, AttributeError) as error:
         raise StoreError(f"{where}: not JSON: {error}", advice="Start a new run without --resume.") from error
     if schema != PLAN_SCHEMA:
-        raise StoreError(f"{where}: plan version {schema!r}, this hwmatrix reads {PLAN_SCHEMA!r}", advice="Start a new run without --resume.")
+        raise StoreError(
+            f"{where}: plan version {schema!r}, this hwmatrix reads {PLAN_SCHEMA!r}", advice="Start a new run without --resume."
+        )
     return from_json(Plan, text, where=where)

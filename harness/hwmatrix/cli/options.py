@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from hwmatrix.host.console import View, view
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT_OUTPUT: Final = Path("reports/latest")
 CACHE_VARIABLE: Final = "HWMATRIX_CACHE"

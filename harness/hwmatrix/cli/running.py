@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import enum
 import secrets
 import subprocess
@@ -19,8 +19,8 @@ from hwmatrix.cli.options import (
     BaseImage,
     Matrix,
     Models,
-    Outside,
     Output,
+    Outside,
     Suite,
     Targets,
     Verbose,
@@ -74,7 +74,9 @@ def matrix_command(
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
     detect_only: Annotated[bool, typer.Option("--detect-only", help="Only say what hardware is here.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
-    isolation: Annotated[IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")] = IsolationChoice.AUTO,
+    isolation: Annotated[
+        IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")
+    ] = IsolationChoice.AUTO,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: only what is missing.")] = False,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
@@ -164,7 +166,7 @@ def _shown(path: Path) -> Path:
 
 def _plan(loaded: LoadedMatrix, selection: Selection, place: Place, given: Outside, commit: str | None) -> Plan:
     unavailable = {name: reason for name in loaded.spec.targets if (reason := place.unavailable(name)) is not None}
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     facts = RunFacts(
         run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         created_at=utc_now(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads it from the annotations
 from typing import Annotated
 
 import typer
@@ -22,7 +22,9 @@ def add_to(app: typer.Typer) -> None:
 
 def merge_command(
     *,
-    folders: Annotated[list[Path] | None, typer.Argument(help="Folders of runs (plan.json, shards/). [default: the latest run's]", metavar="RUN")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of runs (plan.json, shards/). [default: the latest run's]", metavar="RUN")
+    ] = None,
     database: Annotated[Path, typer.Option("--database", help="What to merge into; made if missing.", metavar="FILE")] = DEFAULT_OUTPUT
     / "matrix.duckdb",
 ) -> None:
@@ -30,7 +32,9 @@ def merge_command(
     report = merge(folders or [_latest(database.parent)], database)
     for rejection in report.rejected:
         typer.echo(f"rejected {rejection.file}: {rejection.reason}")
-    typer.echo(f"{len(report.merged)} shards merged ({report.rows} rows), {len(report.known)} known before, {len(report.rejected)} rejected")
+    typer.echo(
+        f"{len(report.merged)} shards merged ({report.rows} rows), {len(report.known)} known before, {len(report.rejected)} rejected"
+    )
 
 
 def report_command(

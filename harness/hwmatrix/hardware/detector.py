@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import hashlib
 import importlib
 import platform
@@ -24,7 +24,7 @@ _MACHINE_ID: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 def detect(kind: Backend) -> Detection:
     """Ask for one kind of hardware. Never raises: a driver that breaks while it is asked is absent for that reason."""
-    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+    now = dt.datetime.now(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
     try:
         name, features = importlib.import_module(DETECTORS[kind]).detect()
     except UnavailableError as missing:

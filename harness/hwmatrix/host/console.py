@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,7 +22,7 @@ _WORDS: Final = {Status.PASS: "green", Status.MISMATCH: "red", Status.ERROR: "re
 class View(Protocol):
     """Where the steps of a run are told."""
 
-    def __enter__(self) -> View: ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
@@ -66,7 +66,7 @@ class PlainView:
         self._done: dict[str, int] = {}
         self._total: dict[str, int] = {}
 
-    def __enter__(self) -> PlainView:
+    def __enter__(self) -> Self:
         """Nothing to set up."""
         return self
 
@@ -119,7 +119,7 @@ class LiveView:
         self._lines: list[Text] = []
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=True)
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> Self:
         """Start drawing."""
         self._live.start()
         return self

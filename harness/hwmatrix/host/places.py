@@ -7,6 +7,8 @@ import dataclasses
 import importlib.util
 import sys
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import psutil
@@ -15,15 +17,14 @@ from hwmatrix.errors import EngineError, HwmatrixError, ImageBuildError
 from hwmatrix.host import base_image, containers, images, venvs
 from hwmatrix.host.engine import connect
 from hwmatrix.host.process import Processes
+from hwmatrix.matrix.spec import MatrixSpec
 from hwmatrix.records import Isolation
 from hwmatrix.targets.table import REQUIRES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from hwmatrix.host.engine import Engine
-    from hwmatrix.matrix.spec import MatrixSpec
 
     OnLine = Callable[[str], None]
 
@@ -276,7 +277,7 @@ def choose(isolation: str, workshop: Workshop) -> Place:
     try:
         engine = connect(workshop.environment)
         if isolation == "auto" and engine.builder is None:
-            raise EngineError(engine.builder_problem)
+            raise EngineError(engine.builder_problem)  # noqa: TRY301 - one handler for all that speaks against containers
         # Found out now, so that `auto` can still take the other way.
         base_image.resolve(engine, requested=workshop.base_image, default=workshop.spec.images.base, on_line=workshop.say)
     except (EngineError, ImageBuildError) as error:

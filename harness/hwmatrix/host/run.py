@@ -8,20 +8,18 @@ import dataclasses
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
-from hwmatrix.host.places import Ended, Job
+from hwmatrix.host.places import Ended, Job, Place
 from hwmatrix.host.runs import RunFolder
 from hwmatrix.records import CellPlan, Plan
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hwmatrix.host.console import View
-    from hwmatrix.host.places import Place
 
 _BUNDLES: Final = "bundles"
 _STORE_EXIT: Final = 7
@@ -65,7 +63,9 @@ def run(order: RunOrder, view: View) -> RunOutcome:
     todo = _to_do(order)
     if not todo and all(target.unavailable for target in order.plan.targets):
         reasons = "\n".join(f"{target.name}: {target.unavailable}" for target in order.plan.targets)
-        raise NoTargetAvailableError(f"no requested target can run here:\n{reasons}", advice="See docs/images.md, or choose other --targets.")
+        raise NoTargetAvailableError(
+            f"no requested target can run here:\n{reasons}", advice="See docs/images.md, or choose other --targets."
+        )
     if not todo:
         view.say("nothing is missing: every cell has a verdict")
         return RunOutcome(failed={})
@@ -85,9 +85,7 @@ def _to_do(order: RunOrder) -> dict[str, tuple[CellPlan, ...]]:
         cells = tuple(
             cell
             for cell in order.plan.cells
-            if cell.target == target.name
-            and cell.key not in finished
-            and order.plan.model(cell.model, cell.size).unbuildable is None
+            if cell.target == target.name and cell.key not in finished and order.plan.model(cell.model, cell.size).unbuildable is None
         )
         if cells and target.unavailable is None:
             todo[target.name] = cells
@@ -164,9 +162,7 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
     return failed
 
 
-def _run_target(
-    order: RunOrder, target: str, cells: tuple[CellPlan, ...], cores: str | None, view: View
-) -> HwmatrixError | None:
+def _run_target(order: RunOrder, target: str, cells: tuple[CellPlan, ...], cores: str | None, view: View) -> HwmatrixError | None:
     image, digest = order.place.identity(target)
     order.folder.write_cells(target, [cell.key for cell in cells])
     arguments = ["--target", target, "--cells", target, "--host", machine_identity()]
@@ -189,10 +185,10 @@ def _run_target(
         _record_unfinished(order, target, cells, str(error))
         return error
     if ended.code != 0:
-        error = infrastructure.failure(target, "the runner ended before all cells were done", ended)
-        view.say(str(error))
-        _record_unfinished(order, target, cells, str(error))
-        return error
+        failure = infrastructure.failure(target, "the runner ended before all cells were done", ended)
+        view.say(str(failure))
+        _record_unfinished(order, target, cells, str(failure))
+        return failure
     view.end(target)
     return None
 
@@ -228,5 +224,3 @@ def _core_sets(workers: int) -> list[str | None]:
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // workers)
     return [",".join(str(core) for core in cores[(index * share) % len(cores) :][:share]) for index in range(workers)]
-
-

@@ -46,7 +46,9 @@ class RunFolder:
             folder.bundles.mkdir()
             write_atomically(folder.path / _PLAN, to_json(plan, indent=1) + "\n")
         except OSError as error:
-            raise StoreError(f"{folder.path}: cannot be written: {error}", advice="Choose another --output-dir, or free disk space.") from error
+            raise StoreError(
+                f"{folder.path}: cannot be written: {error}", advice="Choose another --output-dir, or free disk space."
+            ) from error
         return folder
 
     @classmethod

@@ -6,7 +6,8 @@ import dataclasses
 import difflib
 import hashlib
 import typing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pydantic
 import yaml
@@ -14,8 +15,8 @@ import yaml
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.spec import SPEC_ADAPTER, MatrixSpec
 
-if TYPE_CHECKING:
-    from pathlib import Path
+if typing.TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Location = tuple[str | int, ...]
 
@@ -148,25 +149,35 @@ def _aliases(kind: Any) -> dict[str, str]:
 
 def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> list[Problem]:
     """What types cannot say: names that refer to other names."""
-    problems: list[Problem] = []
+    return [
+        Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint)
+        for at, what, hint in (*_suite_problems(spec), *_target_problems(spec), *_model_problems(spec))
+    ]
 
-    def problem(at: Location, what: str, hint: str) -> None:
-        problems.append(Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint))
 
+def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, suite in spec.suites.items():
-        if suite.models == "all":
-            continue
-        for index, model in enumerate(suite.models):
+        if suite.size not in spec.sizes:
+            yield ("suites", name), f"suite {name!r} has the size {suite.size.value}, which is not under sizes", "add it under sizes"
+        listed = () if suite.models == "all" else suite.models
+        for index, model in enumerate(listed):
             if model not in spec.models:
-                problem(("suites", name, "models", index), f"suite {name!r} names the unknown model {model!r}", near_miss(model, spec.models))
+                at = ("suites", name, "models", index)
+                yield at, f"suite {name!r} names the unknown model {model!r}", near_miss(model, spec.models)
+
+
+def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, target in spec.targets.items():
         for index, dtype in enumerate(target.dtypes):
             if dtype not in spec.tolerances:
-                problem(("targets", name, "dtypes", index), f"target {name!r} uses {dtype.value}, which has no tolerance", "add it under tolerances")
-    for name, suite in spec.suites.items():
-        if suite.size not in spec.sizes:
-            problem(("suites", name), f"suite {name!r} has the size {suite.size.value}, which is not under sizes", "add it under sizes")
+                at = ("targets", name, "dtypes", index)
+                yield at, f"target {name!r} uses {dtype.value}, which has no tolerance", "add it under tolerances"
+    if spec.images.reference not in spec.targets:
+        what = f"images.reference is the unknown target {spec.images.reference!r}"
+        yield ("images", "reference"), what, near_miss(spec.images.reference, spec.targets)
+
+
+def _model_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, model in spec.models.items():
         if model.weights == "hub" and not model.hub_id:
-            problem(("models", name), f"model {name!r} has weights: hub and no hub_id", "add hub_id, or use weights: recipe")
-    return problems
+            yield ("models", name), f"model {name!r} has weights: hub and no hub_id", "add hub_id, or use weights: recipe"

@@ -65,7 +65,11 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
     kinds = (
         ("--models", selection.models, set(spec.models)),
         ("--targets", selection.targets, set(spec.targets)),
-        ("--architectures", selection.architectures, {m.architecture for m in spec.models.values()} | {m.architecture for m in selection.extra}),
+        (
+            "--architectures",
+            selection.architectures,
+            {m.architecture for m in spec.models.values()} | {m.architecture for m in selection.extra},
+        ),
         ("--suite", (selection.suite,) if selection.suite else (), set(spec.suites)),
     )
     problems = [

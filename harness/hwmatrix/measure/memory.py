@@ -64,4 +64,4 @@ def address_space_mb() -> float | None:
 
 
 def _mb(text: str) -> float:
-    return int(text.split()[0]) / 1024
+    return int(text.split(maxsplit=1)[0]) / 1024

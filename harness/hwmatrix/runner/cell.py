@@ -9,19 +9,18 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import CellFailure, FactoryError
 from hwmatrix.measure import latency, memory, parity
-from hwmatrix.records import MeasureRule, MemoryRecord, Parity, Placement, Stage, Status, Tolerance
+from hwmatrix.records import CellPlan, MeasureRule, MemoryRecord, ModelPlan, Parity, Placement, Stage, Status, TargetPlan, Tolerance
 from hwmatrix.targets.table import target_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from hwmatrix.records import CellPlan, ModelPlan, TargetPlan
     from hwmatrix.targets.protocol import Target
 
     Send = Callable[[dict[str, Any]], None]
@@ -154,22 +153,33 @@ def _verdict(comparison: parity.Comparison, placement: Placement, tolerance: Tol
     """What the numbers say. A model that ran elsewhere says nothing of this target, so that comes first."""
     if placement.on_target <= 0:
         return Status.FALLBACK, _error("fallback", f"nothing ran on the target: {placement.detail}")
-    if comparison.not_finite:
-        return Status.MISMATCH, _error("non_finite_output", f"NaN or infinity in {', '.join(comparison.not_finite)}")
-    if comparison.missing:
-        return Status.MISMATCH, _error("missing_output", f"the target did not return {', '.join(comparison.missing)}")
-    if comparison.reshaped:
-        return Status.MISMATCH, _error("missing_output", f"other shapes than the reference: {'; '.join(comparison.reshaped)}")
+    problem = _incomparable(comparison)
+    if problem is not None:
+        return Status.MISMATCH, problem
     worst = comparison.worst
-    if worst is None:
-        return Status.MISMATCH, _error("missing_output", "no output could be compared with the reference")
-    if worst.relative_error > tolerance.relative_error:
+    if worst is not None and worst.relative_error > tolerance.relative_error:
         return Status.MISMATCH, _error("mismatch", _difference(comparison, worst, tolerance))
     return Status.PASS, None
 
 
+def _incomparable(comparison: parity.Comparison) -> dict[str, Any] | None:
+    """What keeps outputs from being compared at all."""
+    if comparison.not_finite:
+        return _error("non_finite_output", f"NaN or infinity in {', '.join(comparison.not_finite)}")
+    if comparison.missing:
+        return _error("missing_output", f"the target did not return {', '.join(comparison.missing)}")
+    if comparison.reshaped:
+        return _error("missing_output", f"other shapes than the reference: {'; '.join(comparison.reshaped)}")
+    if comparison.worst is None:
+        return _error("missing_output", "no output could be compared with the reference")
+    return None
+
+
 def _difference(comparison: parity.Comparison, worst: Parity, tolerance: Tolerance) -> str:
-    off = max((output for output in comparison.outputs if output.parity), key=lambda output: output.parity.relative_error if output.parity else 0.0)
+    off = max(
+        (output for output in comparison.outputs if output.parity),
+        key=lambda output: output.parity.relative_error if output.parity else 0.0,
+    )
     return (
         f"relative L2 error {worst.relative_error:.3g} of {off.name} exceeds {tolerance.relative_error:.3g} "
         f"(largest difference {worst.max_error:.3g}, cosine {worst.cosine:.6f})"

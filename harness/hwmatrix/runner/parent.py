@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import catalogue
@@ -30,6 +31,7 @@ from hwmatrix.records import (
     Tolerance,
     cell_command,
 )
+from hwmatrix.runner.bundles import BundleEntry
 from hwmatrix.runner.cell import CellJob, execute
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import run_forked
@@ -40,9 +42,7 @@ from hwmatrix.targets.table import target_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from hwmatrix.runner.bundles import BundleEntry
 
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _CANARY_RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=3, max_s=0.5)
@@ -109,7 +109,7 @@ def preload(backend: Backend, models: list[ModelPlan]) -> None:
     from hwmatrix.models import bundle, inputs  # noqa: F401, PLC0415
 
     torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     target_class(backend).preload()
     catalogue()
     for model_class in sorted({model.model_class for model in (*models, *canary_plans())}):
@@ -131,14 +131,12 @@ def detections() -> list[Detection]:
     for kind in Backend:
         if kind.value not in asked:
             reason = f"asking for it {how}"
-            found.append(
-                Detection(hardware_type=kind.value, available=False, name=None, features={}, reason=reason, detected_at=utc_now())
-            )
+            found.append(Detection(hardware_type=kind.value, available=False, name=None, features={}, reason=reason, detected_at=utc_now()))
     return found
 
 
 def _import_class(name: str) -> None:
-    """transformers imports a model's module when the class is first asked for: in the parent, that is paid once."""
+    """Transformers imports a model's module when the class is first asked for: in the parent, that is paid once."""
     transformers = importlib.import_module("transformers")
     try:
         getattr(transformers, name)
@@ -164,9 +162,7 @@ def _run_canaries(order: ShardOrder, shard: ShardWriter) -> tuple[bool | None, s
     return not problems, "; ".join(problems) or None
 
 
-def _run_and_keep(
-    order: ShardOrder, shard: ShardWriter, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None
-) -> CellResult:
+def _run_and_keep(order: ShardOrder, shard: ShardWriter, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
     emit("cell_started", key=cell.key, role=model.role.value)
     result = _run_cell(order, cell, model, canaries_failed=canaries_failed)
     shard.add_cell(result, command=cell_command(model, cell, order.plan.isolation))
@@ -192,7 +188,9 @@ def _run_cell(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, canaries_f
     if entry is None or entry.key is None:
         message = (entry.message if entry else None) or "no bundle was built for it"
         status, kind = Status.FACTORY_ERROR, entry.error_type if entry else "factory_failed"
-        error = error_record(message, hardware=hardware, status=status, stage=Stage.BUILD, error_type=kind, traceback=entry.traceback if entry else None)
+        error = error_record(
+            message, hardware=hardware, status=status, stage=Stage.BUILD, error_type=kind, traceback=entry.traceback if entry else None
+        )
         return not_executed(**common, status=status, stage=Stage.BUILD, error=error)
     if canaries_failed is not None:
         message = f"not tried, since no verdict could be believed: {canaries_failed}"

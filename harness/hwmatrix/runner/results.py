@@ -73,9 +73,7 @@ def not_executed(
     *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str, status: Status, stage: Stage, error: ErrorRecord
 ) -> CellResult:
     """A cell that was not tried, because its model or its target is not there."""
-    return CellResult(
-        **_identity(cell, model, target), status=status, stage=stage, started_at=started_at, wall_ms=0.0, error=error
-    )
+    return CellResult(**_identity(cell, model, target), status=status, stage=stage, started_at=started_at, wall_ms=0.0, error=error)
 
 
 def error_record(  # noqa: D417 - the other arguments are the record's own fields

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import duckdb
@@ -16,7 +17,6 @@ from hwmatrix.store.shard import SCHEMA_VERSION, Sidecar, insert_run, read_sidec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _BATCH: Final = 32
 """Shards attached at once: one INSERT over 32 costs about what one over a single shard does."""
@@ -77,7 +77,9 @@ def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -
             connection.execute("CHECKPOINT")
         temporary.replace(database)
     except (duckdb.Error, OSError) as error:
-        raise StoreError(f"{database}: the merge failed: {error}", advice="The database is as it was before; shards are untouched.") from error
+        raise StoreError(
+            f"{database}: the merge failed: {error}", advice="The database is as it was before; shards are untouched."
+        ) from error
     finally:
         for leftover in (temporary, temporary.with_name(f"{temporary.name}.wal")):
             leftover.unlink(missing_ok=True)
@@ -154,9 +156,7 @@ def _sort_out(
     return list(candidates.values()), known, rejected
 
 
-def _check_file(
-    path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict[str, str], candidates: dict[str, _Candidate]
-) -> None:
+def _check_file(path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict[str, str], candidates: dict[str, _Candidate]) -> None:
     if sidecar.shard_id in have or sidecar.shard_id in candidates:
         raise _RefusedError("a shard of the same id and other content is there already")
     if sidecar.run_id not in plans:
@@ -209,7 +209,7 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, aliases: list[str], batch
         ).fetchall()
         columns = ", ".join(name for (name,) in names)
         selects = " UNION ALL ".join(f"SELECT {columns} FROM {alias}.{table}" for alias in aliases)  # noqa: S608
-        inserted = connection.execute(f"INSERT INTO {table} ({columns}) {selects}").fetchone()  # noqa: S608
+        inserted = connection.execute(f"INSERT INTO {table} ({columns}) {selects}").fetchone()
         promised = sum(candidate.sidecar.counts[table] for candidate in batch)
         if inserted is None or inserted[0] != promised:
             found = inserted[0] if inserted else 0
@@ -256,6 +256,6 @@ def _list_rejected(connection: duckdb.DuckDBPyConnection, rejected: list[Rejecti
     """The list is of the latest merge: what was mended since must not be held against the run."""
     for run_id in run_ids:
         connection.execute("DELETE FROM rejected WHERE run_id = ?", [run_id])
+    only = run_ids[0] if len(run_ids) == 1 else None
     for rejection in rejected:
-        run_id = run_ids[0] if len(run_ids) == 1 else None
-        connection.execute("INSERT INTO rejected VALUES (?, ?, ?, ?)", [run_id, rejection.file, rejection.reason, utc_now()])
+        connection.execute("INSERT INTO rejected VALUES (?, ?, ?, ?)", [only, rejection.file, rejection.reason, utc_now()])

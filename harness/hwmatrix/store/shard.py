@@ -8,7 +8,7 @@ shard without a matching sidecar is not whole. (A truncated write-ahead log woul
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import hashlib
 import json
 import logging
@@ -63,7 +63,7 @@ class Sidecar:
 
 def utc_now() -> str:
     """Now, in UTC, as the database stores it (ISO 8601 without an offset)."""
-    return datetime.datetime.now(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+    return dt.datetime.now(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
 
 
 def sql(name: str) -> str:

@@ -54,7 +54,6 @@ class OpenVino:
     def preload() -> None:
         """The Python modules alone: a Core starts threads and belongs into the child."""
         import openvino  # noqa: F401, PLC0415
-        import torch.export  # noqa: PLC0415
         from transformers.exporters import exporter_openvino  # noqa: F401, PLC0415
 
     def check(self) -> str:
@@ -154,7 +153,8 @@ def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
     from transformers.exporters.exporter_openvino import OpenVINOExporter  # noqa: PLC0415
 
     _without_cache(model)
-    program = OpenVINOExporter().export(model, dict(inputs), OpenVINOConfig(stateful=False)).program
+    exporter: Any = OpenVINOExporter
+    program = exporter().export(model, dict(inputs), OpenVINOConfig(stateful=False)).program
     names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
     return Converted(program=program, output_names=names, method="transformers OpenVINO exporter")
 
@@ -162,7 +162,7 @@ def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
 def _without_cache(model: torch.nn.Module) -> None:
     """The reference keeps no cache for a next token, so neither does the graph. The exporter asks the configurations."""
     for module in model.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if hasattr(config, "use_cache"):
             config.use_cache = False
 
