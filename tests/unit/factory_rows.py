@@ -176,7 +176,7 @@ FAILURES: dict[str, dict[str, Any]] = {
     "factory_error": {"stage": "build", "error_type": "no_inputs", "severity": "error", "message": "no inputs for bbox"},
     "infra_error": {
         "stage": "build",
-        "error_type": "bundle_damaged",
+        "error_type": "bundle_broken",
         "severity": "critical",
         "message": "model.safetensors: wrong checksum",
     },

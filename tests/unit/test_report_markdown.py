@@ -1,0 +1,226 @@
+# ruff: noqa: RUF001 - typographic signs are meant
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from factory_rows import RUN, Database, example, steady, unmeasured
+from markdown_it import MarkdownIt
+
+from hwmatrix.report.markdown import errors_md, matrix_md, summary_md
+from hwmatrix.report.numbers import interval, number, percent, plural, times, whole
+from hwmatrix.report.rows import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVIL = "evil | `x` <script>alert(1)</script> [a](https://evil.example) ![i](https://evil.example/i.png) @octocat\n\n# big\n```\n~~~ \\"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    rows = read(example(tmp_path_factory.mktemp("markdown") / "matrix.duckdb"))
+    return {"matrix": matrix_md(rows), "summary": summary_md(rows), "errors": errors_md(rows)}
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without the rule."""
+    section = text.split(f"# {heading}\n", 1)[1]
+    lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert lines is not None
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines[0].splitlines()]
+    return [rows[0], *rows[2:]]
+
+
+def render(text: str) -> str:
+    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
+
+
+def test_the_matrix_says_it_in_words(texts: dict[str, str]) -> None:
+    text = texts["matrix"]
+    assert "**31 cells**: 16 pass, 1 mismatch" in text
+    assert table(text, "Embedding") == [
+        ["Model", "Settings", "cpu (container)", "openvino (container)", "gpu (container)"],
+        ["`bert`", "tiny", "✅ High", "✅ High · 1.9×", "➖ unavailable"],
+    ]
+    assert table(text, "Text generation")[1:] == [
+        ["`gpt2`", "tiny", "✅ High", "🟡 Medium · 0.53×", "➖ unavailable"],
+        ["`mixtral`", "full", "🔧 factory error", "", ""],
+    ]
+    assert table(text, "Vision")[1] == ["`vit`", "tiny", "✅ High", "✅ High", "➖ unavailable"]  # overlapping: no ratio
+    assert table(text, "Video")[1][2] == "⬜ not run"
+    labels = {row[3] for row in table(text, "Audio")[1:]}
+    assert labels == {
+        "❌ mismatch",
+        "🟠 Low · fallback",
+        "❌ unsupported",
+        "❌ error",
+        "❌ out of memory",
+        "❌ timeout",
+        "❌ crash",
+        "➖ unavailable",
+        "🔧 factory error",
+        "🛑 infra error",
+    }
+
+
+def test_the_legend_explains_all_that_occurs_and_nothing_else(texts: dict[str, str], tmp_path: Path) -> None:
+    explained = {row[0] for row in table(texts["matrix"], "Legend")[1:]}
+    assert {"✅ High", "🟡 Medium", "🟠 Low", "❌ crash", "⬜ not run", "1.9×"} <= explained
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.0))
+    assert [row[0] for row in table(matrix_md(read(path)), "Legend")[1:]] == ["✅ High"]
+
+
+def test_performance_optimal_hardware_and_memory(texts: dict[str, str]) -> None:
+    text = texts["matrix"]
+    performance = table(text, "Performance")
+    assert performance[0][3:8] == ["p50", "95 % interval", "p90", "Samples", "Contended"]
+    bert = next(row for row in performance if row[0] == "`bert`" and row[2] == "openvino (container)")
+    assert bert[3:8] == ["1.70", "1.696 to 1.704", "1.71", "101", "no"]
+    assert "1 of 16 cells was contended" in text
+    optimal = {row[0]: row[2:] for row in table(text, "Optimal hardware")[1:]}
+    assert optimal["`bert`"] == ["openvino (container)", "1.70", "1.9×", "–", "no"]
+    assert optimal["`gpt2`"] == ["cpu (container)", "5.10", "–", "–", "no"]
+    assert optimal["`vit`"] == ["cpu (container)", "7.25", "–", "openvino", "yes"]
+    memory = table(text, "Memory")[1:]
+    assert memory[0][:5] == ["`bert`", "tiny", "openvino (container)", "270,000", "64.5"]
+
+
+def test_errors_come_with_what_to_do(texts: dict[str, str]) -> None:
+    text = texts["matrix"]
+    assert "### Critical: `segmentation_fault` (1)" in text
+    assert "### Info: `target_unavailable` (4)" in text
+    assert "| `bert`, `gpt2`, `vit`" in text  # three alike are one line
+    assert text.index("### Critical") < text.index("### Error") < text.index("### Warning") < text.index("### Info")
+    assert text.count("What to do:") == text.count("\n### Critical") + text.count("\n### Error") + text.count("\n### Warning") + text.count(
+        "\n### Info"
+    )
+    assert "| `gpu.duckdb` | `its SHA-256 is not the one` |" in text
+    assert "hwmatrix matrix --models bert --targets cpu" in text
+
+
+def test_errors_md_has_the_whole_story(texts: dict[str, str]) -> None:
+    text = texts["errors"]
+    assert "Traceback:\n  boom" in text
+    assert "`aten::special_bessel_j0`" in text
+    assert text.count("<details>") == text.count("</details>") == 13  # of 15 errors three are alike
+
+
+def test_the_summary(texts: dict[str, str]) -> None:
+    text = texts["summary"]
+    by_target = table(text, "Cells by target")
+    assert by_target[0][:3] == ["Target", "pass", "mismatch"]
+    assert by_target[1][:3] == ["cpu (container)", "13", "0"]
+    speed = table(text, "Performance analysis")
+    assert speed[1][0] == "cpu (container)"
+    assert speed[2][8:] == ["`bert`", "`gpt2`", "1.00× (3 models)"]
+    assert len(table(text, "By architecture")) == 8
+    assert table(text, "Slowest and fastest")[2] == ["openvino (container)", "tiny", "`gpt2` 9.70, `vit` 7.26", "`bert` 1.70"]
+    assert table(text, "Memory analysis")[2][1:5] == ["tiny", "3", "500", "500"]
+    assert "(`avx2 yes`, `cores 2`" in text
+    assert "- ➖ cuda: `no NVIDIA driver`" in text
+
+
+@pytest.mark.parametrize("name", ["matrix", "summary", "errors"])
+def test_the_raw_text_is_tidy(texts: dict[str, str], name: str) -> None:
+    text = texts[name]
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    assert "\n\n\n" not in text
+    assert not re.search(r"[ \t]+$", text, re.MULTILINE)
+    lines = text.splitlines()
+    for before, line in itertools.pairwise(lines):
+        if line.startswith("#"):
+            assert not before
+        if line.startswith("|") and not before.startswith("|"):
+            assert not before
+        if before.startswith("|") and not line.startswith("|"):
+            assert not line
+    html = render(text)
+    assert html.count("<table>") == len(re.findall(r"(?<!\|\n)^\|(?=.*\n\| ?-)", text, re.MULTILINE))
+    assert "| ---" not in html  # every table was understood as one
+
+
+def test_rows_of_host_and_container_have_columns_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.shard("s-mps", "mps", isolation="venv")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.0))
+        database.cell(database.plan("bert", "mps"), "s-mps", wall=steady(1.0))
+        database.plan("late", "mps")
+    text = matrix_md(read(path))
+    assert table(text, "Embedding") == [
+        ["Model", "cpu (container)", "mps (venv)"],
+        ["`bert`", "✅ High", "🟡 Medium"],
+        ["`late`", "", "⬜ not run"],
+    ]
+    assert "All cells: tiny, float32, batch 1, 16 tokens, 1 thread." in text
+
+
+def test_software_and_emulation_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-qnn", "qnn")
+        database.shard("s-web", "webgpu")
+        database.cell(database.plan("bert", "qnn", execution="emulated"), "s-qnn", wall=steady(1.0))
+        database.cell(database.plan("bert", "webgpu", execution="software"), "s-web", wall=steady(1.0))
+    assert table(matrix_md(read(path)), "Embedding")[1] == ["`bert`", "🟡 Medium · emulated", "🟡 Medium · software"]
+
+
+def test_an_empty_run_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.plan("bert", "cpu")
+    rows = read(path)
+    text = matrix_md(rows)
+    assert "**1 cell**: 1 not run" in text
+    for sentence in ("No cell was timed.", "No memory was measured.", "No shard was merged.", "No cell was executed."):
+        assert sentence in text
+    assert "No cell was timed." in summary_md(rows)
+    assert errors_md(rows).endswith("None.\n")
+
+
+@pytest.mark.parametrize("name", ["matrix", "summary", "errors"])
+def test_foreign_text_breaks_nothing(tmp_path: Path, name: str) -> None:
+    """The same run twice, once with hostile text wherever text comes from outside: the same tables, no new elements."""
+    renderings = []
+    for text in ("plain", EVIL):
+        path = tmp_path / f"{len(renderings)}.duckdb"
+        with Database(path) as database:
+            database.run(command=text, commit_id=text, hwmatrix_version=text)
+            database.shard("s-cpu", "cpu", canary_detail=text, image_digest=text)
+            database.shard("s-ov", "openvino", versions='{"torch": "2"}')
+            database.detection("s-cpu", name=text)
+            database.detection("s-cpu", "cuda", available=False, name=None, features="{}", reason=text)
+            database.cell(database.plan(text, "cpu", architecture=text, hub_id=text), "s-cpu", wall=steady(2.0), command=text)
+            database.cell(database.plan(text, "openvino", architecture=text), "s-ov", wall=steady(1.0), command=text)
+            failed = unmeasured("unsupported") | {"message": text, "traceback": text, "needs": [text, text], "command": text}
+            database.cell(database.plan(f"{text}2", "cpu"), "s-cpu", **failed)
+            database.plan("late", "gpu", unavailable=text)
+            database.insert("rejected", {"run_id": RUN, "file": text, "reason": text, "rejected_at": "2026-01-02"})
+        rows = read(path)
+        renderings.append(render({"matrix": matrix_md, "summary": summary_md, "errors": errors_md}[name](rows)))
+    plain, evil = ([tag for tag in re.findall(r"<(/?[a-z0-9]+)", html) if tag.strip("/") != "code"] for html in renderings)
+    assert plain == evil
+    assert "<script" not in renderings[1]
+    assert not re.search(r"<a (?!href=\"errors\.md\")", renderings[1])
+
+
+def test_numbers() -> None:
+    assert [number(value) for value in (0.0312, 3.123, 31.25, 3120.4, 0.0, None)] == ["0.0312", "3.12", "31.2", "3,120", "0", "–"]
+    assert interval(3.1934, 3.2071) == "3.193 to 3.207"
+    assert interval(None, 1.0) == "–"
+    assert [times(value) for value in (1.88, 0.526, 12.34, None)] == ["1.9×", "0.53×", "12×", "–"]
+    assert [percent(value) for value in (0.999, 1.0, None)] == ["99 %", "100 %", "–"]
+    assert [whole(value) for value in (270_000, None)] == ["270,000", "–"]
+    assert [plural(1, "cell"), plural(2, "cell"), plural(1200, "cell")] == ["1 cell", "2 cells", "1,200 cells"]

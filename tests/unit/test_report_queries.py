@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factory_rows import BEGIN, RUN, Database, steady, unmeasured
+
+from hwmatrix.errors import StoreError
+from hwmatrix.report.queries import names, query
+from hwmatrix.report.rows import Analysis, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def analysis(path: Path) -> Analysis:
+    return read(path).analysis
+
+
+def asked(path: Path, name: str) -> list[tuple[Any, ...]]:
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.shard("s-ov", "openvino")
+        for model, cpu_ms, ov_ms in (("bert", 4.0, 2.0), ("bert-b", 8.0, 3.0), ("vit", 5.0, 9.0)):
+            database.cell(database.plan(model, "cpu"), "s-cpu", wall=steady(cpu_ms), peak_mb=300.0 + cpu_ms)
+            database.cell(database.plan(model, "openvino"), "s-ov", wall=steady(ov_ms), peak_mb=400.0)
+        database.cell(database.plan("gpt2", "openvino"), "s-ov", **unmeasured("crash"))
+        return database.connection.execute(query(name)).fetchall()
+
+
+def test_average_time_by_hardware(tmp_path: Path) -> None:
+    rows = asked(tmp_path / "m.duckdb", "average_time_by_hardware")
+    assert [(row[0], row[1]) for row in rows] == [("openvino", 3), ("cpu", 3)]
+    assert rows[0][2] == pytest.approx(14e-3 / 3)
+    assert rows[1][2:] == pytest.approx((17e-3 / 3, 4e-3, 8e-3))
+
+
+def test_best_hardware_by_model_type(tmp_path: Path) -> None:
+    rows = asked(tmp_path / "m.duckdb", "best_hardware_by_model_type")
+    assert [row[:2] for row in rows] == [("bert", "openvino"), ("vit", "cpu")]
+    assert rows[0][2] == pytest.approx(2.5e-3)
+
+
+def test_top_memory(tmp_path: Path) -> None:
+    rows = asked(tmp_path / "m.duckdb", "top_memory")
+    assert rows == [("bert", "bert", "openvino", 400.0), ("bert-b", "bert", "openvino", 400.0), ("vit", "vit", "openvino", 400.0)]
+
+
+def test_every_query_is_a_file_that_says_what_it_asks() -> None:
+    assert {"average_time_by_hardware", "best_hardware_by_model_type", "top_memory"} <= set(names())
+    for name in names():
+        assert query(name).startswith("-- "), name
+
+
+def test_the_latest_run_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.plan("bert", "cpu")
+        database.run("run-2", created_at=BEGIN.replace(year=2027))
+        database.plan("vit", "cpu", run_id="run-2")
+    assert [cell.model for cell in read(path).cells] == ["vit"]
+    assert [cell.model for cell in read(path, RUN).cells] == ["bert"]
+    with pytest.raises(StoreError, match="no run 'run-3'"):
+        read(path, "run-3")
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such file"):
+        read(tmp_path / "missing.duckdb")
+    broken = tmp_path / "broken.duckdb"
+    broken.write_text("no database", encoding="utf-8")
+    with pytest.raises(StoreError, match="cannot be read"):
+        read(broken)
+    empty = tmp_path / "empty.duckdb"
+    with Database(empty):
+        pass
+    with pytest.raises(StoreError, match="it holds no run"):
+        read(empty)
+
+
+def test_a_word_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", status="splendid")
+    with pytest.raises(StoreError, match="'splendid' as status"):
+        read(path)
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.plan("bert", "cpu")
+    before = path.read_bytes()
+    read(path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.duckdb"]
+
+
+def test_nothing_is_ranked_across_machines_or_in_software(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.shard("s-far", "openvino", host="beef")
+        database.shard("s-soft", "swift")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0))
+        database.cell(database.plan("bert", "openvino"), "s-far", wall=steady(2.0))
+        database.cell(database.plan("bert", "swift", execution="software", backend="openvino"), "s-soft", wall=steady(1.0))
+    found = analysis(path)
+    assert found.optimal == ()
+    assert {row["target"] for row in found.speed_extremes} == {"cpu", "openvino"}
+
+
+def test_the_optimal_hardware_and_what_cannot_be_told_apart_from_it(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        for target in ("cpu", "openvino", "other"):
+            database.shard(f"s-{target}", target)
+        for model, times in (("clear", (4.0, 2.0, 3.0)), ("tied", (4.0, 2.0, 2.001)), ("cpu-wins", (1.0, 2.0, 3.0))):
+            for target, p50 in zip(("cpu", "openvino", "other"), times, strict=True):
+                planned = database.plan(model, target, backend="openvino" if target == "other" else target)
+                database.cell(planned, f"s-{target}", wall=steady(p50))
+    rows = {row["model"]: row for row in analysis(path).optimal}
+    assert (rows["clear"]["target"], rows["clear"]["tied"]) == ("openvino", [])
+    assert rows["clear"]["speed_up"] == pytest.approx(2.0)
+    assert (rows["tied"]["target"], rows["tied"]["tied"]) == ("openvino", ["other"])
+    assert (rows["cpu-wins"]["target"], rows["cpu-wins"]["speed_up"]) == ("cpu", None)
+
+
+def test_a_speed_up_is_not_told_where_intervals_overlap(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.shard("s-ov", "openvino")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.1, spread=0.5))
+        database.cell(database.plan("bert", "openvino"), "s-ov", wall=steady(2.0, spread=0.5))
+    (row,) = analysis(path).optimal
+    assert (row["target"], row["speed_up"], row["tied"]) == ("openvino", None, ["cpu"])
+
+
+def test_the_mean_speed_up_is_geometric(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.shard("s-ov", "openvino")
+        for model, cpu_ms, ov_ms in (("a", 4.0, 1.0), ("b", 1.0, 4.0), ("only-openvino", None, 9.0)):
+            if cpu_ms is not None:
+                database.cell(database.plan(model, "cpu"), "s-cpu", wall=steady(cpu_ms))
+            database.cell(database.plan(model, "openvino"), "s-ov", wall=steady(ov_ms))
+    row = next(row for row in analysis(path).speed_by_target if row["target"] == "openvino")
+    assert (row["cells"], row["compared"]) == (3, 2)
+    assert row["speed_up"] == pytest.approx(1.0)
+
+
+def test_no_cell_is_both_among_the_slowest_and_the_fastest(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        for n in range(1, 8):
+            database.cell(database.plan(f"m{n}", "cpu"), "s-cpu", wall=steady(float(n)))
+    (row,) = analysis(path).speed_extremes
+    assert [item["model"] for item in row["fastest"]] == ["m1", "m2", "m3"]
+    assert [item["model"] for item in row["slowest"]] == ["m7", "m6", "m5", "m4"]

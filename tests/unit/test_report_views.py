@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factory_rows import BEGIN, FAILURES, RUN, Database, steady, unmeasured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database(tmp_path / "matrix.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.shard("s-ov", "openvino")
+        yield database
+
+
+def fetch(database: Database, columns: str, where: str = "true", view: str = "matrix") -> Any:
+    rows = database.connection.execute(f"SELECT {columns} FROM {view} WHERE {where}").fetchall()  # noqa: S608
+    assert len(rows) == 1
+    return rows[0] if len(rows[0]) > 1 else rows[0][0]
+
+
+def pair(database: Database, cpu: tuple[int, ...], openvino: tuple[int, ...], **changes: Any) -> tuple[Any, ...]:
+    """Level, speed-up and whether it differs, of openvino beside cpu."""
+    planned = {name: changes.pop(name) for name in ("threads", "execution") if name in changes}
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=cpu)
+    database.cell(database.plan("bert", "openvino", **planned), "s-ov", wall=openvino, **changes)
+    return fetch(database, "level, speed_up, speed_differs", "target = 'openvino'")
+
+
+def test_level_high_when_faster(database: Database) -> None:
+    level, speed_up, differs = pair(database, steady(4.0), steady(2.0))
+    assert (level, differs) == ("High", True)
+    assert speed_up == pytest.approx(2.0)
+
+
+def test_level_high_when_the_intervals_leave_it_open(database: Database) -> None:
+    level, speed_up, differs = pair(database, steady(4.0, spread=0.2), steady(4.01, spread=0.2))
+    assert (level, differs) == ("High", False)
+    assert speed_up == pytest.approx(4.0 / 4.01)
+
+
+def test_level_medium_when_slower(database: Database) -> None:
+    assert pair(database, steady(2.0), steady(4.0))[::2] == ("Medium", True)
+
+
+def test_level_medium_when_partly_placed(database: Database) -> None:
+    assert pair(database, steady(4.0), steady(2.0), on_target=0.99)[0] == "Medium"
+
+
+def test_level_medium_when_the_placement_is_not_known(database: Database) -> None:
+    assert pair(database, steady(4.0), steady(2.0), on_target=None)[0] == "Medium"
+
+
+def test_level_medium_when_cpu_had_other_settings(database: Database) -> None:
+    assert pair(database, steady(4.0), steady(2.0), threads=2) == ("Medium", None, False)
+
+
+@pytest.mark.parametrize("execution", ["software", "emulated"])
+def test_software_and_emulation_earn_medium_and_no_speed_up(database: Database, execution: str) -> None:
+    assert pair(database, steady(4.0), steady(2.0), execution=execution) == ("Medium", None, False)
+
+
+def test_another_machine_is_no_comparison(database: Database) -> None:
+    database.shard("s-far", "openvino", host="beef")
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0))
+    database.cell(database.plan("bert", "openvino"), "s-far", wall=steady(2.0))
+    assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
+
+
+def test_another_isolation_is_no_comparison(database: Database) -> None:
+    database.shard("s-venv", "openvino", isolation="venv")
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0))
+    database.cell(database.plan("bert", "openvino"), "s-venv", wall=steady(2.0))
+    assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
+
+
+def test_a_cpu_cell_that_failed_is_no_comparison(database: Database) -> None:
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0), status="mismatch")
+    database.cell(database.plan("bert", "openvino"), "s-ov", wall=steady(2.0))
+    assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
+
+
+def test_two_cpu_targets_make_no_row_twice(database: Database) -> None:
+    database.shard("s-cpu2", "cpu-other")
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0))
+    database.cell(database.plan("bert", "cpu-other", backend="cpu"), "s-cpu2", wall=steady(8.0))
+    database.cell(database.plan("bert", "openvino"), "s-ov", wall=steady(2.0))
+    assert fetch(database, "count(*)") == 3
+    assert fetch(database, "speed_up", "target = 'openvino'") == pytest.approx(2.0)  # over the first one of matrix.yaml
+    assert fetch(database, "level", "target = 'cpu-other'") == "High"
+
+
+LEVELS = {
+    "mismatch": "none",
+    "fallback": "Low",
+    "unsupported": "none",
+    "error": "none",
+    "oom": "none",
+    "timeout": "none",
+    "crash": "none",
+    "unavailable": None,
+    "factory_error": None,
+    "infra_error": None,
+}
+
+
+@pytest.mark.parametrize("status", FAILURES)
+def test_level_of_each_status(database: Database, status: str) -> None:
+    database.cell(database.plan("bert", "openvino"), "s-ov", **unmeasured(status))
+    expected = FAILURES[status]
+    row = fetch(database, "status, level, error_type, severity, message, stage")
+    assert row == (
+        status,
+        LEVELS[status],
+        expected.get("error_type"),
+        expected.get("severity"),
+        expected["message"],
+        expected["stage"],
+    )
+
+
+def test_a_cell_without_execution_is_not_run(database: Database) -> None:
+    database.plan("bert", "cpu")
+    assert fetch(database, "status, level, error_type, cell_id, isolation, column_isolation") == (
+        "not_run",
+        None,
+        None,
+        None,
+        None,
+        "container",
+    )
+
+
+def test_a_target_that_is_not_here_is_unavailable(database: Database) -> None:
+    database.plan("bert", "gpu", unavailable="no driver")
+    assert fetch(database, "status, level, error_type, severity, message") == (
+        "unavailable",
+        None,
+        "target_unavailable",
+        "info",
+        "no driver",
+    )
+
+
+def test_a_model_that_cannot_be_built_is_a_factory_error_even_where_the_target_is_missing(database: Database) -> None:
+    database.plan("mixtral", "gpu", unavailable="no driver", unbuildable="47 B parameters")
+    assert fetch(database, "status, level, error_type, message") == ("factory_error", None, "unbuildable", "47 B parameters")
+
+
+@pytest.mark.parametrize("canary_ok", [False, None])
+def test_a_shard_whose_canaries_failed_proves_nothing(database: Database, canary_ok: bool | None) -> None:  # noqa: FBT001
+    database.shard("s-bad", "openvino", canary_ok=canary_ok, canary_detail=None)
+    database.cell(database.plan("bert", "openvino"), "s-bad", wall=steady(2.0))
+    row = fetch(database, "status, level, error_type, severity, p50_ms, peak_mb, relative_error, on_target")
+    assert row == ("infra_error", None, "canary_failed", "critical", None, None, None, None)
+    assert "canaries" in fetch(database, "message")
+    assert fetch(database, "command") is not None
+    assert fetch(database, "success, inference_time", view="hardware_results") == (False, None)
+
+
+def test_canaries_are_no_models(database: Database) -> None:
+    planned = database.plan("bert", "cpu")
+    database.cell(planned, "s-cpu", role="canary_good", cell_id="canary")
+    assert fetch(database, "status") == "not_run"
+
+
+def test_the_newest_execution_counts(database: Database) -> None:
+    database.shard("s-again", "cpu")
+    planned = database.plan("bert", "cpu")
+    database.cell(planned, "s-cpu", **unmeasured("crash"), started_at=BEGIN)
+    database.cell(planned, "s-again", wall=steady(2.0), started_at=BEGIN.replace(hour=9))
+    assert fetch(database, "status, level") == ("pass", "High")
+
+
+def test_executions_of_another_run_do_not_count(database: Database) -> None:
+    database.run("run-2", created_at=BEGIN.replace(hour=9))
+    planned = database.plan("bert", "cpu")
+    database.cell(planned, "s-cpu", wall=steady(2.0))
+    database.plan("bert", "cpu", run_id="run-2")
+    assert fetch(database, "status", f"run_id = '{RUN}'") == "pass"
+    assert fetch(database, "status", "run_id = 'run-2'") == "not_run"
+
+
+def test_the_statistics_of_latency(database: Database) -> None:
+    milliseconds = [5, 1, 4, 2, 3, 6, 7, 8, 9, 10, 11]
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=[value * 1_000_000 for value in milliseconds])
+    row = fetch(database, "samples, p50_ms, p90_ms, mean_ms, min_ms, max_ms, cpu_p50_ms", view="latency")
+    assert row == (11, 6.0, 10.0, 6.0, 1.0, 11.0, 6.0)
+
+
+def ranks(database: Database, count: int) -> tuple[int, int]:
+    """Which of ``count`` sorted samples are the ends of the interval."""
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=[n * 1_000_000 for n in range(1, count + 1)])
+    low, high = fetch(database, "ci_low_ms, ci_high_ms", view="latency")
+    return round(low), round(high)
+
+
+@pytest.mark.parametrize("count", [6, 7, 10, 30, 31, 100, 301, 1000])
+def test_the_interval_of_the_median_holds_95_percent(database: Database, count: int) -> None:
+    low, high = ranks(database, count)
+    assert 1 <= low < high <= count
+    # The median lies between the order statistics low and high if at least low and fewer than high samples are below it.
+    coverage = sum(math.comb(count, below) for below in range(low, high)) / 2**count
+    assert coverage >= 0.95
+    if count >= 30:
+        assert coverage < 0.985  # and not much wider than it has to be
+
+
+def test_below_six_samples_there_is_no_interval(database: Database) -> None:
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=[1_000_000] * 5)
+    assert fetch(database, "p50_ms, ci_low_ms, ci_high_ms", view="latency") == (1.0, None, None)
+
+
+@pytest.mark.parametrize(("threads", "busy", "expected"), [(1, 1.0, False), (1, 0.97, False), (1, 0.9, True), (2, 0.5, None)])
+def test_contended(database: Database, threads: int, busy: float, expected: bool | None) -> None:  # noqa: FBT001
+    database.cell(database.plan("bert", "cpu", threads=threads), "s-cpu", wall=steady(2.0), busy=busy)
+    assert fetch(database, "contended") is expected
+
+
+def test_without_samples_nothing_is_contended(database: Database) -> None:
+    database.cell(database.plan("bert", "cpu"), "s-cpu")
+    assert fetch(database, "contended, p50_ms, samples") == (None, None, None)
+
+
+def test_the_view_hardware_results_has_the_promised_columns(database: Database) -> None:
+    database.cell(database.plan("bert", "cpu", hub_id="bert-base-uncased"), "s-cpu", wall=steady(2.0))
+    database.plan("bert", "openvino")
+    row = database.connection.execute("SELECT * FROM hardware_results").fetchall()
+    names = [column[0] for column in database.connection.description or ()]
+    assert names == [
+        *("id", "model_id", "model_type", "hardware", "success", "load_time", "inference_time", "memory_usage", "error", "timestamp"),
+        "output_shape",
+    ]
+    assert len(row) == 1
+    found = dict(zip(names, row[0], strict=True))
+    assert found["model_id"] == "bert-base-uncased"
+    assert found["load_time"] == pytest.approx(0.0125)
+    assert found["inference_time"] == pytest.approx(0.002)
+    assert found["output_shape"] == "logits [1, 16, 512]"
+    assert found["success"] is True
+    assert found["error"] is None
+
+
+def test_the_view_hardware_detection_has_the_promised_columns(database: Database) -> None:
+    database.detection("s-cpu")
+    row = fetch(database, "id, hardware_type, available, name, features, timestamp", view="hardware_detection")
+    assert row[:4] == (1, "cpu", True, "Example CPU @ 2.00GHz")
+    assert '"cores"' in row[4]
