@@ -1,4 +1,4 @@
-"""Names of outputs, without torch: anything with ``detach`` counts as a tensor."""
+"""Names of outputs, without torch: anything with a shape counts as a tensor."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hwmatrix.models.outputs import call_options, flatten_outputs
 
 
 class Tensor:
-    def detach(self) -> Tensor:
-        return self
+    shape = (1,)
 
 
 def test_nested_outputs_get_dotted_names() -> None:

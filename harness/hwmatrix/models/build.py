@@ -15,7 +15,7 @@ from hwmatrix.models.checkpoint import inspect as inspect_checkpoint
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    import torch  # noqa: PLC0415 - not installed where runs are planned
+    import torch
 
     from hwmatrix.records import ModelPlan
 

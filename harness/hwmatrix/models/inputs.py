@@ -16,7 +16,7 @@ from hwmatrix.records import ModelPlan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch  # noqa: PLC0415 - not installed where runs are planned
+    import torch
 
 SAMPLING_RATE: Final = 16_000  # Hz: what wav2vec2 and its relatives were trained at; a waveform input lasts one second
 VIDEO_LABELS: Final = 3  # class labels that a film is compared with where text and film are given (XCLIP)

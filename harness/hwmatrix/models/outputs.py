@@ -47,8 +47,8 @@ def _flatten(value: Any, name: str, flat: dict[str, torch.Tensor]) -> None:
     elif isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
             _flatten(item, f"{name}.{index}" if name else str(index), flat)
-    elif hasattr(value, "detach"):
-        flat[name or "output"] = value.detach()
+    elif hasattr(value, "shape"):
+        flat[name or "output"] = value
     else:
         raise TypeError(f"the model's output {name or 'itself'} is a {type(value).__name__}, not a tensor")
 

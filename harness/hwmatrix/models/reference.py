@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import torch  # noqa: PLC0415 - not installed where runs are planned
+    import torch
 
     from hwmatrix.records import ModelPlan
 
