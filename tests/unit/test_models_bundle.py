@@ -113,6 +113,21 @@ def test_built_once_then_found(tmp_path: Path, builds: list[str]) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".partial")] == []
 
 
+def test_every_user_may_read_a_bundle(tmp_path: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = reference.fill
+
+    def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
+        described = before(plan, folder)
+        (folder / "model" / "model.safetensors").chmod(0o600)
+        return described
+
+    monkeypatch.setattr(reference, "fill", fill)
+    built = find_or_build(PLAN, tmp_path)
+    modes = {path.stat().st_mode & 0o777 for path in (built.path, *built.path.rglob("*"))}
+    assert modes == {0o755, 0o644}
+    assert builds == ["bert"]
+
+
 def test_two_caches_hold_the_same_bundle(tmp_path: Path, builds: list[str]) -> None:
     assert find_or_build(PLAN, tmp_path / "a").digest == find_or_build(PLAN, tmp_path / "b").digest
     assert len(builds) == 2

@@ -287,11 +287,13 @@ def _discard(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have every file of a folder on the disk before the rename that makes it a bundle."""
+    """Have every file of a folder on the disk, and readable for the users of all containers, before it becomes a bundle."""
     for file in path.rglob("*"):
+        file.chmod(0o755 if file.is_dir() else 0o644)  # safetensors are written for their owner alone
         if file.is_file():
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
+    path.chmod(0o755)
     _sync_folder(path)
 
 
