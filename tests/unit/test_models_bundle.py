@@ -244,13 +244,14 @@ def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
 
 def test_what_a_killed_build_left_is_removed_and_a_running_one_is_not(tmp_path: Path, builds: list[str]) -> None:
     dead, running = tmp_path / f".partial-{'a' * 64}-99", tmp_path / f".partial-{'b' * 64}-99"
-    for partial in (dead, running):
+    same = tmp_path / f".partial-{bundle_key(PLAN)}-99"
+    for partial in (dead, running, same):
         (partial / "model").mkdir(parents=True)
     (tmp_path / ".locks").mkdir()
     with (tmp_path / ".locks" / ("b" * 64)).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         find_or_build(PLAN, tmp_path)
-        assert (dead.exists(), running.exists()) == (False, True)
+        assert (dead.exists(), running.exists(), same.exists()) == (False, True, False)
     assert builds == ["bert"]
 
 

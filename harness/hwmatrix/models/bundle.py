@@ -181,8 +181,7 @@ def _build(plan: ModelPlan, key: str, cache: Path) -> Bundle:
 
     partial = cache / _partial(key)
     try:
-        _sweep(cache)
-        _discard(partial)
+        _sweep(cache, key)
         partial.mkdir()
         described = fill(plan, partial)
         manifest = {"schema": BUNDLE_SCHEMA, "key": key, "identity": _identity(plan), **described, "files": _listing(partial)}
@@ -266,13 +265,14 @@ def _locked(cache: Path, key: str) -> Iterator[None]:
         yield
 
 
-def _sweep(cache: Path) -> None:
-    """Remove what interrupted builds left. Whoever still builds holds the lock of its key, so a free lock means nobody does."""
+def _sweep(cache: Path, held: str) -> None:
+    """Remove what interrupted builds left. Whoever still builds holds the lock of its key; ``held`` is the key that we hold."""
     for partial in cache.glob(f"{_PARTIAL}*"):
         key = partial.name.removeprefix(_PARTIAL)[:_KEY_LENGTH]
         with (cache / _LOCKS / key).open("ab") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if key != held:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
             _LOG.warning("removing what an interrupted build left: %s", partial)
