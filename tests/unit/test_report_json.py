@@ -178,3 +178,14 @@ def test_the_canaries_of_a_failed_shard_are_told_as_such(tmp_path: Path) -> None
     (error,) = json.loads(errors_json(rows))["errors"]
     assert (error["error_type"], error["component"], error["severity"]) == ("canary_failed", "canary", "critical")
     assert "canary-wrong passed" in error["message"]
+
+
+def test_a_cell_that_was_not_tried_after_its_canaries_failed(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu", canary_ok=False)
+        changes = unmeasured("infra_error") | {"error_type": "canary_failed", "stage": "load", "message": "not tried"}
+        database.cell(database.plan("bert", "cpu"), "s-cpu", **changes)
+    (error,) = json.loads(errors_json(read(path)))["errors"]
+    assert (error["component"], error["message"]) == ("canary", "not tried")

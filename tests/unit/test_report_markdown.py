@@ -10,7 +10,7 @@ from factory_rows import RUN, Database, example, steady, unmeasured
 from markdown_it import MarkdownIt
 
 from hwmatrix.report.markdown import errors_md, matrix_md, summary_md
-from hwmatrix.report.numbers import interval, number, percent, plural, times, whole
+from hwmatrix.report.numbers import interval, number, percent, plural, scientific, times, whole
 from hwmatrix.report.rows import read
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ def test_the_legend_explains_all_that_occurs_and_nothing_else(texts: dict[str, s
 def test_performance_optimal_hardware_and_memory(texts: dict[str, str]) -> None:
     text = texts["matrix"]
     performance = table(text, "Performance")
-    assert performance[0][3:8] == ["p50", "95 % interval", "p90", "Samples", "Contended"]
+    assert performance[0][3:8] == ["p50 ms", "95 % interval", "p90 ms", "Samples", "Contended"]
     bert = next(row for row in performance if row[0] == "`bert`" and row[2] == "openvino (container)")
     assert bert[3:8] == ["1.70", "1.696 to 1.704", "1.71", "101", "no"]
     assert "1 of 16 cells was contended" in text
     optimal = {row[0]: row[2:] for row in table(text, "Optimal hardware")[1:]}
-    assert optimal["`bert`"] == ["openvino (container)", "1.70", "1.9×", "–", "no"]
-    assert optimal["`gpt2`"] == ["cpu (container)", "5.10", "–", "–", "no"]
-    assert optimal["`vit`"] == ["cpu (container)", "7.25", "–", "openvino", "yes"]
+    assert optimal["`bert`"] == ["openvino (container)", "1.70", "1.9×", "–"]
+    assert optimal["`gpt2`"] == ["cpu (container)", "5.10", "–", "–"]
+    assert optimal["`vit`"] == ["cpu (container)", "7.25", "–", "openvino"]
     memory = table(text, "Memory")[1:]
     assert memory[0][:5] == ["`bert`", "tiny", "openvino (container)", "270,000", "64.5"]
 
@@ -165,6 +165,38 @@ def test_rows_of_host_and_container_have_columns_of_their_own(tmp_path: Path) ->
     assert "All cells: tiny, float32, batch 1, 16 tokens, 1 thread." in text
 
 
+def test_a_ratio_from_a_disturbed_time_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.shard("s-ov", "openvino")
+        database.cell(database.plan("bert", "cpu", hub_id="example/bert"), "s-cpu", wall=steady(4.0), busy=0.8, method="torch eager")
+        method = "openvino.convert_model (exporter failed: Some | Error)"
+        database.cell(database.plan("bert", "openvino", hub_id="example/bert"), "s-ov", wall=steady(2.0), method=method)
+    text = matrix_md(read(path))
+    assert table(text, "Embedding") == [
+        ["Model", "Stands for", "cpu (container)", "openvino (container)"],
+        ["`bert`", "`example/bert`", "✅ High", "✅ High · ≈2.0×"],
+    ]
+    assert [row[0] for row in table(text, "Legend")[1:]] == ["✅ High", "1.9×", "≈1.9×"]
+    assert table(text, "Optimal hardware")[1] == ["`bert`", "openvino (container)", "2.00", "≈2.0×", "–"]
+    methods = table(text, "How models were prepared")
+    assert methods[1] == ["cpu (container)", "`torch eager`", "1", "`bert`"]
+    assert methods[2][0] == "openvino (container)"
+
+
+def test_hardware_that_a_target_cannot_have_used_is_not_named_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.plan("bert", "cpu")
+        database.detection("s-cpu", name="A processor")
+        database.detection("s-cpu", "cuda", name="A graphics card")
+    assert table(matrix_md(read(path)), "What it ran on")[1][3] == "`A processor`"
+
+
 def test_software_and_emulation_say_so(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
@@ -203,7 +235,7 @@ def test_foreign_text_breaks_nothing(tmp_path: Path, name: str) -> None:
             database.detection("s-cpu", name=text)
             database.detection("s-cpu", "cuda", available=False, name=None, features="{}", reason=text)
             database.cell(database.plan(text, "cpu", architecture=text, hub_id=text), "s-cpu", wall=steady(2.0), command=text)
-            database.cell(database.plan(text, "openvino", architecture=text), "s-ov", wall=steady(1.0), command=text)
+            database.cell(database.plan(text, "openvino", architecture=text), "s-ov", wall=steady(1.0), command=text, method=text)
             failed = unmeasured("unsupported") | {"message": text, "traceback": text, "needs": [text, text], "command": text}
             database.cell(database.plan(f"{text}2", "cpu"), "s-cpu", **failed)
             database.plan("late", "gpu", unavailable=text)
@@ -223,4 +255,5 @@ def test_numbers() -> None:
     assert [times(value) for value in (1.88, 0.526, 12.34, None)] == ["1.9×", "0.53×", "12×", "–"]
     assert [percent(value) for value in (0.999, 1.0, None)] == ["99 %", "100 %", "–"]
     assert [whole(value) for value in (270_000, None)] == ["270,000", "–"]
+    assert [scientific(value) for value in (2.34e-7, 0.0, None)] == ["2.3e-07", "0", "–"]
     assert [plural(1, "cell"), plural(2, "cell"), plural(1200, "cell")] == ["1 cell", "2 cells", "1,200 cells"]

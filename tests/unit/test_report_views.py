@@ -165,6 +165,24 @@ def test_a_shard_whose_canaries_failed_proves_nothing(database: Database, canary
     assert fetch(database, "success, inference_time", view="hardware_results") == (False, None)
 
 
+def test_a_fault_around_a_cell_keeps_its_own_reason_when_canaries_failed(database: Database) -> None:
+    database.shard("s-bad", "openvino", canary_ok=False)
+    database.cell(database.plan("bert", "openvino"), "s-bad", **unmeasured("infra_error"))
+    assert fetch(database, "status, error_type") == ("infra_error", "bundle_broken")
+
+
+@pytest.mark.parametrize(("cpu_busy", "openvino_busy", "expected"), [(1.0, 1.0, False), (0.8, 1.0, True), (1.0, 0.8, True)])
+def test_a_comparison_with_a_disturbed_time_is_marked(
+    database: Database,
+    cpu_busy: float,
+    openvino_busy: float,
+    expected: bool,  # noqa: FBT001 - the last column of the table
+) -> None:
+    database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0), busy=cpu_busy)
+    database.cell(database.plan("bert", "openvino"), "s-ov", wall=steady(2.0), busy=openvino_busy)
+    assert fetch(database, "speed_contended", "target = 'openvino'") is expected
+
+
 def test_canaries_are_no_models(database: Database) -> None:
     planned = database.plan("bert", "cpu")
     database.cell(planned, "s-cpu", role="canary_good", cell_id="canary")

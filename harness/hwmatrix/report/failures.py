@@ -52,14 +52,13 @@ def failures(rows: ReportRows) -> tuple[Failure, ...]:
 
 
 def _in_cell(cell: CellRow, error: CellError) -> Failure:
-    outside = "canary" if error.type == "canary_failed" else "plan"
-    component = cell.stage.value if cell.stage is not None else outside
+    stage = cell.stage.value if cell.stage is not None else "plan"
     entry = ErrorEntry(
         hardware_type=cell.target,
         error_type=error.type,
         severity=error.severity,
         message=error.message,
-        component=component,
+        component="canary" if error.type == "canary_failed" else stage,
         timestamp=cell.started_at,
         model_name=cell.model,
         recommendations=error.recommendations,

@@ -48,6 +48,7 @@ class GridRow:
     """One model with one choice of settings; ``settings`` names only those that are not common to the whole grid."""
 
     model: str
+    hub_id: str | None
     settings: str
     cells: tuple[CellRow | None, ...]
 
@@ -70,12 +71,16 @@ class LegendLine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The whole matrix. ``common`` are the settings that all its cells share, in words; ``varying`` names the others."""
+    """The whole matrix. ``common`` are the settings that all its cells share, in words; ``varying`` names the others.
+
+    ``stand_ins``: some models stand for one of the hub's.
+    """
 
     columns: tuple[Column, ...]
     sections: tuple[Section, ...]
     common: str
     varying: tuple[str, ...]
+    stand_ins: bool
     legend: tuple[LegendLine, ...]
 
 
@@ -92,6 +97,12 @@ def label(cell: CellRow) -> str:
     return f"{_LEVEL_SYMBOLS[cell.level]} {cell.level.value}" + (f" · {detail}" if detail else "")
 
 
+def speed(ratio: float | None, *, contended: bool) -> str:
+    """A speed-up; ``≈`` says that one of the two times was disturbed."""
+    about = "≈" if contended and ratio is not None else ""
+    return f"{about}{times(ratio)}"
+
+
 def build(cells: Iterable[CellRow]) -> Grid:
     """Arrange cells into a grid, in the order of matrix.yaml within each family."""
     cells = tuple(cells)
@@ -105,14 +116,22 @@ def build(cells: Iterable[CellRow]) -> Grid:
         Section(
             family=family,
             rows=tuple(
-                GridRow(model=key[0], settings=describe(next(iter(place.values())), varying), cells=tuple(map(place.get, columns)))
-                for key, place in places[family].items()
+                GridRow(model=first.model, hub_id=first.hub_id, settings=describe(first, varying), cells=tuple(map(place.get, columns)))
+                for place in places[family].values()
+                for first in (next(iter(place.values())),)
             ),
         )
         for family in Family
         if family in places
     )
-    return Grid(columns=columns, sections=sections, common=common, varying=varying, legend=_legend(cells))
+    return Grid(
+        columns=columns,
+        sections=sections,
+        common=common,
+        varying=varying,
+        stand_ins=any(cell.hub_id for cell in cells),
+        legend=_legend(cells),
+    )
 
 
 def describe(cell: CellRow, names: Iterable[str]) -> str:
@@ -152,7 +171,7 @@ def _detail(cell: CellRow) -> str:
         return "placement unknown"
     if cell.on_target < 1:
         return f"{percent(cell.on_target)} on the target"
-    return times(cell.speed_up) if cell.speed_differs else ""
+    return speed(cell.speed_up, contended=cell.speed_contended) if cell.speed_differs else ""
 
 
 def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
@@ -168,6 +187,9 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
         if status in statuses:
             symbol = _STATUS_SYMBOLS.get(status, _LEVEL_SYMBOLS[Level.NONE])
             lines.append(LegendLine(label=f"{symbol} {_word(status)}", meaning=meaning))
-    if any(cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs for cell in cells):
+    told = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs]
+    if told:
         lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown where the 95 % intervals of the medians do not overlap"))
+    if any(cell.speed_contended for cell in told):
+        lines.append(LegendLine(label="≈1.9×", meaning="only about right: one of the two was contended while it was timed"))
     return tuple(lines)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.report.rows import ReportRows
 
-_ALIKE_SHOWN: Final = 6
-"""Models named in a row of a table before "and n more"."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alike:
@@ -34,16 +31,6 @@ class Alike:
     entry: ErrorEntry
     models: tuple[str, ...]
     cell: CellRow | None
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The models that a table names."""
-        return self.models[:_ALIKE_SHOWN]
-
-    @property
-    def more(self) -> int:
-        """How many models a table leaves out."""
-        return len(self.models) - len(self.shown)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +52,12 @@ class Machine:
     target: TargetRow
     found: tuple[DetectionRow, ...]
 
+    @property
+    def ran_on(self) -> tuple[str, ...]:
+        """The names of the hardware that this target can have used: its own kind, and the processor."""
+        kinds = {"cpu", self.target.backend}
+        return tuple(dict.fromkeys(row.name for row in self.found if row.available and row.name and row.hardware_type in kinds))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -80,7 +73,6 @@ def matrix_md(rows: ReportRows) -> str:
     return _render(
         "matrix.md.j2",
         rows,
-        grid=grid.build(rows.cells),
         timed=timed,
         contended=sum(cell.contended is True for cell in timed),
         topics=topics(failures(rows)),
@@ -178,6 +170,7 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
         .render(
             run=rows.run,
             cells=rows.cells,
+            grid=grid.build(rows.cells),
             counts={status: counts[status] for status in Status if counts[status]},
             machines=_machines(rows),
             rejected=rows.rejected,
@@ -208,6 +201,7 @@ def _environment() -> jinja2.Environment:
         "align": align,
         "facts": _facts,
         "label": grid.label,
+        "speed": grid.speed,
         "number": numbers.number,
         "whole": numbers.whole,
         "times": numbers.times,

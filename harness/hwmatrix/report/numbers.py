@@ -46,7 +46,9 @@ def percent(share: float | None) -> str:
 
 def scientific(value: float | None) -> str:
     """A small error: ``2.3e-07``."""
-    return NOTHING if value is None else f"{value:.1e}"
+    if value is None:
+        return NOTHING
+    return f"{value:.1e}" if value else "0"
 
 
 def plural(count: int, noun: str) -> str:

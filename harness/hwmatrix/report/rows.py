@@ -94,6 +94,7 @@ class CellRow:
 
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
     ``speed_up`` is over the cpu cell of the same machine and settings, and means something only if ``speed_differs``.
+    It is only about right if ``speed_contended``: one of the two cells was disturbed.
     """
 
     cell_key: str
@@ -116,6 +117,7 @@ class CellRow:
     level: Level | None
     speed_up: float | None
     speed_differs: bool
+    speed_contended: bool
     method: str | None
     on_target: float | None
     placement_detail: str | None
@@ -158,6 +160,7 @@ class CellRow:
 class Analysis:
     """The results of the queries that only people read: one dictionary a row, by the columns of the query of that name."""
 
+    methods: tuple[dict[str, Any], ...]
     speed_by_target: tuple[dict[str, Any], ...]
     speed_by_architecture: tuple[dict[str, Any], ...]
     speed_extremes: tuple[dict[str, Any], ...]

@@ -85,12 +85,13 @@ LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
 -- The compatibility matrix: levels from measurements alone. Speed is compared with the cpu cell of the same run, machine,
 -- isolation, model and settings, and with no other. "No slower than cpu" means: not slower by more than the two intervals leave
--- in doubt. speed_differs says that the intervals do not overlap: only then is speed_up worth telling.
+-- in doubt. speed_differs says that the intervals do not overlap: only then is speed_up worth telling. speed_contended says that
+-- one of the two was disturbed while it was timed, so that speed_up is only about right.
 CREATE OR REPLACE VIEW matrix AS
 WITH compared AS (
     SELECT
         *,
-        arg_min(struct_pack(p50 := p50_ms, low := ci_low_ms, high := ci_high_ms), position)
+        arg_min(struct_pack(p50 := p50_ms, low := ci_low_ms, high := ci_high_ms, contended := contended), position)
             FILTER (WHERE backend = 'cpu' AND execution = 'hardware' AND status = 'pass' AND p50_ms IS NOT NULL)
             OVER (PARTITION BY run_id, host, isolation, model, size, dtype, batch, sequence_length, threads) AS cpu
     FROM results
@@ -99,6 +100,7 @@ SELECT
     * EXCLUDE (cpu),
     CASE WHEN status = 'pass' AND execution = 'hardware' THEN cpu.p50 / nullif(p50_ms, 0) END AS speed_up,
     status = 'pass' AND execution = 'hardware' AND coalesce(ci_high_ms < cpu.low OR ci_low_ms > cpu.high, false) AS speed_differs,
+    coalesce(contended, false) OR coalesce(cpu.contended, false) AS speed_contended,
     CASE
         WHEN status = 'pass' AND execution <> 'hardware' THEN 'Medium'
         WHEN status = 'pass' AND on_target >= 1

@@ -2,7 +2,7 @@
 CREATE OR REPLACE TEMP TABLE report_cells AS
 SELECT
     cell_key, cell_id, model, size, target, family, architecture, hub_id, dtype, batch, sequence_length, threads,
-    execution, backend, position, status, stage, level, speed_up, speed_differs, method, on_target, placement_detail,
+    execution, backend, position, status, stage, level, speed_up, speed_differs, speed_contended, method, on_target, placement_detail,
     relative_error, max_error, cosine, load_ms, prepare_ms, first_ms, converged,
     peak_mb, delta_mb, device_peak_mb, parameters,
     samples, p50_ms, p90_ms, p99_ms, mean_ms, min_ms, max_ms, ci_low_ms, ci_high_ms, contended,
