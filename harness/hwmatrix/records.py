@@ -19,7 +19,7 @@ from hwmatrix.errors import StoreError
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
 BUNDLE_SCHEMA: Final = "hwmatrix/bundle/1"
-
+_STRICT: Final = pydantic.with_config(extra="forbid")  # also holds for the records within
 Record = TypeVar("Record")
 
 
@@ -219,6 +219,7 @@ class CellPlan:
     limits: Limits
 
 
+@_STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a run is to do, whole: the runner needs no other file of the project."""
@@ -304,6 +305,7 @@ class ErrorRecord:
     needs: tuple[str, ...] = ()
 
 
+@_STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellResult:
     """What one execution of a cell left behind. What was not measured is None, never 0.
@@ -344,9 +346,9 @@ class CellResult:
     error: ErrorRecord | None = None
     exit_code: int | None = None
     signal: int | None = None
-    unavailable_reason: str | None = None
 
 
+@_STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Detection:
     """One kind of hardware on this machine: ``features`` are facts by name; ``reason`` says why it is absent."""
@@ -359,15 +361,12 @@ class Detection:
     detected_at: str
 
 
-@functools.cache
-def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(kind)
+_adapter: Final = functools.cache(pydantic.TypeAdapter[Any])
 
 
 def to_json(record: object, *, indent: int | None = None) -> str:
     """Serialise a record of this module."""
-    kind: Any = type(record)
-    return _adapter(kind).dump_json(record, indent=indent).decode()
+    return _adapter(type(record)).dump_json(record, indent=indent).decode()
 
 
 def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
@@ -376,9 +375,8 @@ def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
     Raises:
         StoreError: the text is no such record; ``where`` names the file in the message.
     """
-    anything: Any = kind
     try:
-        return _adapter(anything).validate_json(text)  # type: ignore[no-any-return]
+        return _adapter(kind).validate_json(text)  # type: ignore[no-any-return]
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         at = ".".join(str(part) for part in first["loc"])
@@ -392,12 +390,11 @@ def plan_from_json(text: str | bytes, *, where: str) -> Plan:
     Raises:
         StoreError: broken, or of another version.
     """
+    advice = "Start a new run without --resume."
     try:
         schema = json.loads(text).get("schema")
     except (ValueError, AttributeError) as error:
-        raise StoreError(f"{where}: not JSON: {error}", advice="Start a new run without --resume.") from error
+        raise StoreError(f"{where}: not JSON: {error}", advice=advice) from error
     if schema != PLAN_SCHEMA:
-        raise StoreError(
-            f"{where}: plan version {schema!r}, this hwmatrix reads {PLAN_SCHEMA!r}", advice="Start a new run without --resume."
-        )
+        raise StoreError(f"{where}: plan version {schema!r}, this hwmatrix reads {PLAN_SCHEMA!r}", advice=advice)
     return from_json(Plan, text, where=where)

@@ -36,6 +36,7 @@ def mirror(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("loopback")
 def test_folders_and_file_indexes_become_urls_while_the_block_lasts(mirror: Path) -> None:
     lists = {"find-links": (str(mirror / "wheels"),), "extra-index-url": (f"file://{mirror}/mirror/simple", "https://other.example/simple")}
     with serving(PipSettings(lists=lists), on_line=pytest.fail) as served:
@@ -49,6 +50,7 @@ def test_folders_and_file_indexes_become_urls_while_the_block_lasts(mirror: Path
         get(wheels)
 
 
+@pytest.mark.usefixtures("loopback")
 def test_only_what_was_named_is_served_and_only_to_who_knows_the_path(mirror: Path) -> None:
     with serving(PipSettings(lists={"find-links": (str(mirror / "wheels"),)}), on_line=pytest.fail) as served:
         url = urlsplit(served.lists["find-links"][0])

@@ -1,0 +1,64 @@
+"""What unit tests must not do: start a process, or reach the network. Either fails the test, even if the code swallows the error."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SPAWNING: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"})
+_REACHING: Final = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+
+
+class ForbiddenError(RuntimeError):
+    """A unit test started a process or opened a connection."""
+
+
+class Guard:
+    """An audit hook, since those see every way to do a thing. A hook cannot be removed, so it is switched on and off."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.loopback = False
+        self.caught: list[str] = []
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Refuse what is forbidden while a unit test runs."""
+        if not self.active or not (event in _SPAWNING or (event in _REACHING and self._leaves(*arguments[:2]))):
+            return
+        what = f"{event}{arguments!r}"
+        self.caught.append(what)
+        raise ForbiddenError(what)
+
+    def _leaves(self, connecting: socket.socket, address: object = None) -> bool:
+        """Whether a connection leads out of this process's own files; the fixture ``loopback`` allows one to 127.0.0.1."""
+        if connecting.family == socket.AF_UNIX:
+            return False
+        return not (self.loopback and isinstance(address, tuple) and address[0] == "127.0.0.1")
+
+
+_GUARD: Final = Guard()
+sys.addaudithook(_GUARD)
+
+
+@pytest.fixture(autouse=True)
+def guard() -> Iterator[Guard]:
+    """Watch every unit test. A test that must be caught empties ``caught`` itself."""
+    _GUARD.caught.clear()
+    _GUARD.active = True
+    try:
+        yield _GUARD
+    finally:
+        _GUARD.active = _GUARD.loopback = False
+    assert not _GUARD.caught, f"a unit test must not do this: {_GUARD.caught}"
+
+
+@pytest.fixture
+def loopback(guard: Guard) -> None:
+    """Allow a test to talk to a server that it runs itself."""
+    guard.loopback = True

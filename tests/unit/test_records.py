@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+
+import factory_plans as make
+import pytest
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import (
+    PLAN_SCHEMA,
+    CellResult,
+    Detection,
+    Isolation,
+    Plan,
+    Size,
+    Stage,
+    Status,
+    cell_command,
+    from_json,
+    plan_from_json,
+    to_json,
+)
+
+
+def test_a_plan_round_trips() -> None:
+    plan = make.plan()
+    text = to_json(plan, indent=1)
+    assert plan_from_json(text, where="plan.json") == plan
+    assert json.loads(text)["schema"] == PLAN_SCHEMA
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_result_round_trips(status: Status) -> None:
+    changes = {} if status is Status.PASS else make.failure(status, signal=11)
+    result = make.result(make.cell_plan(), **changes)
+    assert from_json(CellResult, to_json(result), where="a pipe") == result
+
+
+def test_a_detection_round_trips() -> None:
+    found = Detection(hardware_type="cpu", available=True, name="x", features={"cores": 2, "a": ["b"]}, reason=None, detected_at="now")
+    assert from_json(Detection, to_json(found), where="a pipe") == found
+
+
+def test_another_plan_version_is_refused_with_advice() -> None:
+    data = json.loads(to_json(make.plan())) | {"schema": "hwmatrix/plan/2"}
+    with pytest.raises(StoreError, match=r"plan version 'hwmatrix/plan/2', this hwmatrix reads 'hwmatrix/plan/1'") as caught:
+        plan_from_json(json.dumps(data), where="old/plan.json")
+    assert caught.value.advice == "Start a new run without --resume."
+    assert str(caught.value).startswith("old/plan.json: ")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '"plan"', "null", "\0"])
+def test_no_plan_at_all_is_refused(text: str) -> None:
+    with pytest.raises(StoreError, match=r"^p: "):
+        plan_from_json(text, where="p")
+
+
+@pytest.mark.parametrize("at", [(), ("measure",), ("targets", 0), ("models", 1), ("cells", 0), ("cells", 0, "limits")])
+def test_an_unknown_key_is_refused_at_every_level(at: tuple[str | int, ...]) -> None:
+    data = json.loads(to_json(make.plan()))
+    place = data
+    for part in at:
+        place = place[part]
+    place["surprise"] = 1
+    with pytest.raises(StoreError, match="surprise"):
+        from_json(Plan, json.dumps(data), where="plan.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("isolation", "chroot"), ("cells", "none"), ("measure", {"min_s": "soon"}), ("targets", [{"name": "cpu"}])]
+)
+def test_a_wrong_value_is_refused_and_named(key: str, value: object) -> None:
+    data = json.loads(to_json(make.plan())) | {key: value}
+    with pytest.raises(StoreError, match=f"plan.json: not a valid Plan: .* at {key}"):
+        from_json(Plan, json.dumps(data), where="plan.json")
+
+
+def test_a_missing_key_is_refused() -> None:
+    data = json.loads(to_json(make.plan()))
+    del data["cells"]
+    with pytest.raises(StoreError, match="at cells"):
+        from_json(Plan, json.dumps(data), where="plan.json")
+
+
+def test_cells_find_their_model_and_target() -> None:
+    plan = make.plan()
+    assert plan.model("gpt2", Size.TINY).name == "gpt2"
+    assert plan.target("openvino").name == "openvino"
+
+
+def test_the_command_repeats_the_cell() -> None:
+    model = make.model_plan(selector="my models/bert; rm")
+    assert cell_command(model, make.cell_plan(), Isolation.VENV) == (
+        "nox -s matrix -- --models 'my models/bert; rm' --size tiny --targets cpu --isolation venv"
+    )
+
+
+def test_stages_are_in_order() -> None:
+    assert [stage.value for stage in Stage] == ["build", "load", "prepare", "run", "compare", "measure"]
