@@ -361,12 +361,12 @@ class Detection:
     detected_at: str
 
 
-_adapter: Final = functools.cache(pydantic.TypeAdapter[Any])
+_adapter: Final[Any] = functools.cache(pydantic.TypeAdapter)
 
 
 def to_json(record: object, *, indent: int | None = None) -> str:
     """Serialise a record of this module."""
-    return _adapter(type(record)).dump_json(record, indent=indent).decode()
+    return _adapter(type(record)).dump_json(record, indent=indent).decode()  # type: ignore[no-any-return]
 
 
 def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
