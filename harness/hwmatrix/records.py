@@ -11,7 +11,7 @@ import enum
 import functools
 import json
 import shlex
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import pydantic
 
@@ -151,12 +151,12 @@ class Limits:
 class MeasureRule:
     """When warm-up and timing stop. The defaults come from the study in docs/measuring.md."""
 
-    warmup_s: float = 0.15
-    warmup_iterations: int = 10
-    min_s: float = 0.3
-    min_samples: int = 30
-    max_s: float = 3.0
-    half_width: float = 0.02
+    warmup_s: Annotated[float, pydantic.Field(ge=0)] = 0.15
+    warmup_iterations: Annotated[int, pydantic.Field(ge=0)] = 10
+    min_s: Annotated[float, pydantic.Field(ge=0)] = 0.3
+    min_samples: Annotated[int, pydantic.Field(gt=0)] = 30
+    max_s: Annotated[float, pydantic.Field(gt=0)] = 3.0
+    half_width: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.02
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

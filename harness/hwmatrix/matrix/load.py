@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import json
 import typing
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ import yaml
 
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.spec import SPEC_ADAPTER, MatrixSpec
+from hwmatrix.records import Size
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
 Location = tuple[str | int, ...]
+_NOT_KEYS: typing.Final = ("[key]", "literal[", "tuple[")
+"""Parts of pydantic's locations that name a part of a type instead of a key of the file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,25 +55,48 @@ def load(path: Path) -> LoadedMatrix:
     except (OSError, UnicodeDecodeError) as error:
         hint = "run from the project's root, or name the file with --matrix"
         raise ConfigError([Problem(where=str(path), what=f"cannot be read: {error}", hint=hint)]) from error
-    try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError([Problem(where=where, what=f"not YAML: {getattr(error, 'problem', error)}")]) from error
-    if tree is None:
-        raise ConfigError([Problem(where=f"{path}:1", what="the file is empty", hint="see docs/matrix-yaml.md")])
-    lines: dict[Location, int] = {}
-    problems: list[Problem] = []
-    _walk(tree, (), lines, problems, path)
-    if problems:
-        raise ConfigError(problems)
-    spec, problems = _validate(yaml.safe_load(text), path, lines)
+    data, lines = _parse(text, path)
+    spec, problems = _validate(data, path, lines)
     if spec is not None:
         problems = _cross_check(spec, path, lines)
     if spec is None or problems:
         raise ConfigError(problems)
     return LoadedMatrix(spec=spec, path=path, sha256=hashlib.sha256(raw).hexdigest(), lines=lines)
+
+
+class _Loader(yaml.SafeLoader):
+    """Keeps keys as they are written: ``on`` and ``7`` are names like any other."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        self.flatten_mapping(node)
+        return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
+
+
+def _parse(text: str, path: Path) -> tuple[Any, dict[Location, int]]:
+    """What the file holds, and the line of every key.
+
+    Raises:
+        ConfigError: it is no YAML that stands for plain data, it is empty, or keys stand twice.
+    """
+    lines: dict[Location, int] = {}
+    problems: list[Problem] = []
+    try:
+        tree = yaml.compose(text, Loader=_Loader)
+        if tree is None:
+            raise ConfigError([Problem(where=f"{path}:1", what="the file is empty", hint="see docs/matrix-yaml.md")])
+        _walk(tree, (), lines, problems, path)
+        if problems:
+            raise ConfigError(problems)
+        return yaml.load(text, Loader=_Loader), lines  # noqa: S506 - a safe loader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError([Problem(where=where, what=f"not YAML: {what}")]) from error
+    except ValueError as error:  # a scalar that looks like a date and is none
+        raise ConfigError([Problem(where=str(path), what=f"not YAML: {error}", hint="put the value in quotes")]) from error
+    except RecursionError as error:
+        raise ConfigError([Problem(where=str(path), what="nested too deeply", hint="an alias within its own anchor?")]) from error
 
 
 def _walk(node: yaml.Node, at: Location, lines: dict[Location, int], problems: list[Problem], path: Path) -> None:
@@ -79,6 +106,9 @@ def _walk(node: yaml.Node, at: Location, lines: dict[Location, int], problems: l
         seen: dict[str, int] = {}
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                problems.append(Problem(where=f"{path}:{line}", what="a key is a list or a mapping", hint="keys are names"))
+                continue
             if name in seen:
                 where = ".".join(str(part) for part in at) or "the file"
                 what = f"{name!r} stands twice in {where}, first on line {seen[name]}"
@@ -103,12 +133,21 @@ def _validate(data: Any, path: Path, lines: dict[Location, int]) -> tuple[Matrix
     except pydantic.ValidationError as error:
         problems: dict[Location, Problem] = {}
         for item in error.errors():
-            at = tuple(part for part in item["loc"] if part != "[key]")
+            if _is_other_branch(item):
+                continue
+            at = tuple(part for part in item["loc"] if not str(part).startswith(_NOT_KEYS))
             known = at
             while known and known not in lines:
                 known = known[:-1]
             problems.setdefault(known if item["type"] != "missing" else at, _problem(item, at, path, lines))
         return None, list(problems.values())
+
+
+def _is_other_branch(item: Any) -> bool:
+    """Where a word or a list may stand, pydantic complains of both: keep what it says of the one that was written."""
+    of_list = any(str(part).startswith("tuple[") for part in item["loc"])
+    of_word = any(str(part).startswith("literal[") for part in item["loc"])
+    return (of_list and item["type"] == "tuple_type") or (of_word and isinstance(item["input"], list))
 
 
 def _problem(item: Any, at: Location, path: Path, lines: dict[Location, int]) -> Problem:
@@ -121,6 +160,11 @@ def _problem(item: Any, at: Location, path: Path, lines: dict[Location, int]) ->
     if item["type"] == "enum":
         allowed = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return Problem(where=where, what=f"{name} is {item['input']!r}", hint=near_miss(str(item["input"]), allowed))
+    if item["type"] == "dataclass_type":
+        return Problem(where=where, what=f"{name} is {item['input']!r}", hint=f"a mapping belongs here: {', '.join(_keys_at(at))}")
+    if item["type"] == "literal_error":
+        also = ", or a list" if at != tuple(item["loc"]) else ""
+        return Problem(where=where, what=f"{name} is {item['input']!r}", hint=f"allowed: {item['ctx']['expected']}{also}")
     return Problem(where=where, what=f"{name}: {item['msg'][0].lower()}{item['msg'][1:]}", hint=f"it is {item['input']!r}")
 
 
@@ -151,14 +195,18 @@ def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> li
     """What types cannot say: names that refer to other names."""
     return [
         Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint)
-        for at, what, hint in (*_suite_problems(spec), *_target_problems(spec), *_model_problems(spec))
+        for at, what, hint in (*_size_problems(spec), *_suite_problems(spec), *_target_problems(spec), *_model_problems(spec))
     ]
+
+
+def _size_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
+    for size in Size:
+        if size not in spec.sizes:
+            yield ("sizes",), f"sizes.{size.value} is missing", "add it: --size and --all may ask for either"
 
 
 def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, suite in spec.suites.items():
-        if suite.size not in spec.sizes:
-            yield ("suites", name), f"suite {name!r} has the size {suite.size.value}, which is not under sizes", "add it under sizes"
         listed = () if suite.models == "all" else suite.models
         for index, model in enumerate(listed):
             if model not in spec.models:
@@ -169,6 +217,8 @@ def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
 def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, target in spec.targets.items():
         for index, dtype in enumerate(target.dtypes):
+            if dtype in target.dtypes[:index]:
+                yield ("targets", name, "dtypes", index), f"target {name!r} lists {dtype.value} twice", "remove one of them"
             if dtype not in spec.tolerances:
                 at = ("targets", name, "dtypes", index)
                 yield at, f"target {name!r} uses {dtype.value}, which has no tolerance", "add it under tolerances"
@@ -181,3 +231,9 @@ def _model_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, model in spec.models.items():
         if model.weights == "hub" and not model.hub_id:
             yield ("models", name), f"model {name!r} has weights: hub and no hub_id", "add hub_id, or use weights: recipe"
+        for size in Size:
+            try:
+                json.dumps(model.variant(size).config, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                at = ("models", name, size.value, "config")
+                yield at, f"the config of model {name!r} cannot be written as JSON: {error}", "use numbers, words, lists and mappings"

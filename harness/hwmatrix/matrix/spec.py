@@ -13,7 +13,7 @@ from hwmatrix.records import Backend, Dtype, Execution, Family, MeasureRule, Siz
 SPEC_VERSION: Final = 1
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
 
-_STRICT = pydantic.ConfigDict(extra="forbid")
+_STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Positive = Annotated[int, Field(gt=0)]
