@@ -47,12 +47,13 @@ def build_model(plan: ModelPlan) -> torch.nn.Module:
     return _load(folder, plan.model_class, Dtype.FLOAT32, "eager")
 
 
-def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: str = "eager") -> torch.nn.Module:
+def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: str | None = "eager") -> torch.nn.Module:
     """Load a checkpoint folder the way its users do, from safetensors only: what every target loads a bundle with.
 
     The model is in evaluation mode, on the CPU, and returns no cache unless it is asked for one: a single forward pass has no use
     for it, and exporters, which do not pass ``use_cache`` on to inner models, would make it an output. ``attention`` is the
-    implementation of attention (``eager``, ``sdpa``).
+    implementation of attention (``eager``, as the reference has it, or ``sdpa``); None leaves the choice to transformers, as its
+    users do.
 
     Raises:
         FactoryError: it cannot be loaded (``load_failed``), lacks weights (``weights_incomplete``), or transformers has no such

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 _PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
-_OPERATOR: Final = re.compile(r"\b((?:aten|prim|quantized|torchvision)::?[\w.]+)")
-"""Names of operators in OpenVINO's conversion failures, such as ``aten::linalg_inv_ex``."""
+_MISSING: Final = re.compile(r"(?:No conversion rule found for operations|Conversion is failed for): *(.+)")
+"""The summary of OpenVINO's conversion failures: names such as ``aten::linalg_inv_ex``, separated by commas."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,7 @@ class OpenVino:
     def __init__(self, *, settings: Settings, options: Mapping[str, Any]) -> None:
         self._settings = settings
         self._device = str(options.get("device", "CPU"))
+        self._attention = options.get("attention")
         self._core: Any = None
         self._model: torch.nn.Module | None = None
         self._compiled: Any = None
@@ -77,7 +78,7 @@ class OpenVino:
 
     def load(self, model_dir: Path, model_class: str) -> int:
         """Load the PyTorch model, which is what gets converted."""
-        self._model = load_model(model_dir, model_class, Dtype.FLOAT32)
+        self._model = load_model(model_dir, model_class, Dtype.FLOAT32, attention=self._attention)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
@@ -202,10 +203,14 @@ def _tensor(array: np.ndarray[Any, Any], port: Any) -> Any:
 
 
 def _missing_operators(error: BaseException) -> tuple[str, ...]:
-    """The operators named by OpenVINO's own conversion failure; nothing for any other kind of exception."""
+    """The operators named by OpenVINO's own conversion failure; nothing for any other kind of exception.
+
+    The first list counts: operators without a rule come before those whose conversion failed, often in consequence.
+    """
     if not any(kind.__name__ == "OpConversionFailure" for kind in type(error).__mro__):
         return ()
-    return tuple(sorted(set(_OPERATOR.findall(str(error)))))
+    found = _MISSING.search(str(error))
+    return tuple(sorted(set(re.split(r",\s*", found[1].strip())))) if found else ()
 
 
 def _first_line(error: BaseException) -> str:

@@ -45,7 +45,7 @@ class TorchCpu:
 
     def load(self, model_dir: Path, model_class: str) -> int:
         """Load from safetensors through ``from_pretrained``."""
-        self._model = load_model(model_dir, model_class, self._settings.dtype)
+        self._model = load_model(model_dir, model_class, self._settings.dtype, attention=self._options.get("attention"))
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
@@ -55,7 +55,8 @@ class TorchCpu:
         for name, array in inputs.items():
             tensor = torch.from_numpy(array)
             self._inputs[name] = tensor.to(self._dtype) if tensor.is_floating_point() else tensor
-        return "torch eager"
+        attention = getattr(self._model.config, "_attn_implementation", None)
+        return f"torch eager mode, {attention} attention" if attention else "torch eager mode"
 
     def run(self) -> Any:
         """One forward pass. The CPU is synchronous."""
