@@ -28,7 +28,8 @@ pytestmark = pytest.mark.containers
 ROOT = Path(__file__).parents[2]
 MATRIX = """
 version: 1
-sizes: {tiny: {}}
+images: {reference: one}
+sizes: {tiny: {}, full: {}}
 tolerances: {float32: {relative_error: 1.0e-3, reason: a test}}
 targets: {one: {backend: cpu, image: one, base: python}, two: {backend: cpu, image: two, base: python}}
 models: {bert: {family: embedding, architecture: bert, class: BertModel}}

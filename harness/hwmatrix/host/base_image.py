@@ -167,6 +167,7 @@ def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
         advice = "Install it: apt-get install mmdebstrap (Debian, Ubuntu)."
         raise ImageBuildError("mmdebstrap is not installed", command=("mmdebstrap",), code=None, output="", advice=advice)
     with tempfile.TemporaryDirectory(prefix="hwmatrix-base-") as folder:
+        Path(folder).chmod(0o755)  # apt fetches as a user of its own
         archive = Path(folder) / "base.tar"
         command = [
             program,
@@ -177,7 +178,8 @@ def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
             str(archive),
         ]
         with Processes() as processes:
-            done = processes.run(command, environment=engine.environment, on_line=on_line)
+            # Its scratch folders lie in ours: interrupted, it leaves some of them.
+            done = processes.run(command, environment={**engine.environment, "TMPDIR": folder}, on_line=on_line)
         if done.code != 0:
             advice = "It needs Debian's package archive, and root or user namespaces."
             raise ImageBuildError("making a base failed", command=done.command, code=done.code, output=done.output, advice=advice)
