@@ -36,14 +36,17 @@ def select(
         ConfigError: every name that means nothing, with a near miss; every checkpoint that cannot or must not be loaded.
     """
     named: list[str] = []
-    extra: list[ModelPlan] = []
+    extra: dict[str, ModelPlan] = {}
     problems: list[Problem] = []
+    listed = matrix.spec.suites.get(suite or "")
+    extra_size = size or (listed.size if listed else Size.TINY)
     for model in dict.fromkeys(models):
         if model in matrix.spec.models:
             named.append(model)
         elif _is_folder(model) or _is_hub_id(model):
             try:
-                extra.append(_foreign(model, size or Size.TINY, matrix, cache))
+                plan = _foreign(model, extra_size, matrix, cache)
+                extra[plan.selector] = _with_own_name(plan, {*matrix.spec.models, *(other.name for other in extra.values())})
             except CellFailure as failure:
                 problems.append(Problem(where=f"--models {model}", what=str(failure), hint=failure.error_type))
         else:
@@ -54,7 +57,7 @@ def select(
     return Selection(
         suite=suite,
         models=tuple(named),
-        extra=tuple(extra),
+        extra=tuple(extra.values()),
         architectures=tuple(architectures),
         targets=tuple(targets),
         size=size,
@@ -91,6 +94,11 @@ def _is_folder(model: str) -> bool:
 def _is_hub_id(model: str) -> bool:
     owner, slash, name = model.partition("/")
     return bool(owner and slash and name) and "/" not in name
+
+
+def _with_own_name(plan: ModelPlan, taken: set[str]) -> ModelPlan:
+    """A folder may be called like another model, and a name stands for one model in a plan: then its whole path is its name."""
+    return dataclasses.replace(plan, name=plan.selector) if plan.name in taken else plan
 
 
 def _foreign(model: str, size: Size, matrix: LoadedMatrix, cache: Path) -> ModelPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     """The plan of a run.
 
     Raises:
-        ConfigError: the selection names something that matrix.yaml does not have.
+        ConfigError: the selection names something that matrix.yaml does not have, or two models by one name.
         NothingSelectedError: no cell is left.
     """
     check_selection(matrix, selection)
@@ -97,6 +98,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
         if not selection.architectures or spec.models[name].architecture in selection.architectures
     ]
     chosen += [model for model in selection.extra if not selection.architectures or model.architecture in selection.architectures]
+    _check_names(chosen)
     names = [name for name in spec.targets if not selection.targets or name in selection.targets]
     targets = tuple(_target_plan(name, spec.targets[name], matrix, facts.unavailable.get(name)) for name in names)
     cells = tuple(
@@ -121,6 +123,18 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
         models=tuple(chosen),
         cells=cells,
     )
+
+
+def _check_names(models: list[ModelPlan]) -> None:
+    """A cell finds its model by name and size: two of them would get each other's results."""
+    count = collections.Counter((model.name, model.size) for model in models)
+    problems = [
+        Problem(where="--models", what=f"{name!r} stands for two models", hint="rename the checkpoint's folder")
+        for (name, _), number in count.items()
+        if number > 1
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _selected_models(matrix: LoadedMatrix, selection: Selection) -> list[tuple[str, Size]]:

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import factory_plans as make
+import pytest
+
+from hwmatrix.errors import ConfigError, NothingSelectedError
+from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan
+from hwmatrix.records import Dtype, Execution, Isolation, Limits, Plan, Size, plan_from_json, to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FACTS = RunFacts(
+    run_id="r1", created_at="2026-01-02T03:04:05", command="hwmatrix matrix", hwmatrix_version="0.1", commit="abc", isolation=Isolation.VENV
+)
+TEXT = """\
+version: 1
+sizes:
+  tiny: {batch: 1, sequence_length: 16, timeout_s: 10, memory_mb: 100}
+  full: {batch: 2, sequence_length: 128, timeout_s: 600, memory_mb: 9000}
+tolerances:
+  float32: {relative_error: 1.0e-3, reason: rounding}
+  float16: {relative_error: 1.0e-2, reason: more rounding}
+targets:
+  cpu: {backend: cpu, image: cpu, threads: 2}
+  gpu: {backend: openvino, image: openvino, dtypes: [float32, float16], execution: emulated, options: {device: GPU}}
+models:
+  vit: {family: vision, architecture: vit, class: ViTModel, tiny: {timeout_s: 33, memory_mb: 200}}
+  bert: {family: embedding, architecture: bert, class: BertModel, full: {batch: 8, sequence_length: 512, memory_mb: 7}}
+  deberta: {family: embedding, architecture: bert, class: BertModel, full: {unbuildable: too large}}
+suites:
+  default: {models: all}
+  smoke: {models: [bert, vit]}
+  speed: {size: full, models: [bert]}
+"""
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> LoadedMatrix:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    return load(path)
+
+
+def planned(matrix: LoadedMatrix, **selection: Any) -> list[str]:
+    """What a selection gives, on the target cpu unless it says otherwise."""
+    plan = make_plan(matrix, Selection(**({"targets": ("cpu",)} | selection)), FACTS)
+    return [f"{cell.model}/{cell.size.value}" for cell in plan.cells]
+
+
+def test_the_suite_default_is_taken_when_nothing_is_named(matrix: LoadedMatrix) -> None:
+    assert planned(matrix) == ["vit/tiny", "bert/tiny", "deberta/tiny"]
+
+
+def test_suites(matrix: LoadedMatrix) -> None:
+    assert planned(matrix, suite="smoke") == ["vit/tiny", "bert/tiny"]
+    assert planned(matrix, suite="speed") == ["bert/full"]
+    assert planned(matrix, suite="speed", size=Size.TINY) == ["bert/tiny"]
+
+
+def test_models_come_in_the_files_order_and_once(matrix: LoadedMatrix) -> None:
+    assert planned(matrix, models=("deberta", "vit", "deberta")) == ["vit/tiny", "deberta/tiny"]
+    assert planned(matrix, models=("bert",), suite="speed") == ["bert/full"]
+    assert planned(matrix, models=("bert",), size=Size.FULL) == ["bert/full"]
+
+
+def test_everything(matrix: LoadedMatrix) -> None:
+    assert planned(matrix, everything=True) == [f"{name}/{size}" for name in ("vit", "bert", "deberta") for size in ("tiny", "full")]
+    assert planned(matrix, everything=True, size=Size.FULL) == ["vit/full", "bert/full", "deberta/full"]
+
+
+def test_architectures(matrix: LoadedMatrix) -> None:
+    assert planned(matrix, architectures=("bert",)) == ["bert/tiny", "deberta/tiny"]
+    assert planned(matrix, architectures=("bert", "vit"), models=("vit",)) == ["vit/tiny"]
+
+
+def test_targets_and_precisions(matrix: LoadedMatrix) -> None:
+    plan = make_plan(matrix, Selection(models=("bert",)), FACTS)
+    assert [cell.key for cell in plan.cells] == [
+        "bert/tiny/cpu/float32/b1-s16-t2",
+        "bert/tiny/gpu/float32/b1-s16-t1",
+        "bert/tiny/gpu/float16/b1-s16-t1",
+    ]
+    gpu = plan.target("gpu")
+    assert (gpu.execution, gpu.options, gpu.matrix_line) == (Execution.EMULATED, {"device": "GPU"}, 10)
+    assert plan.tolerances.keys() == {Dtype.FLOAT32, Dtype.FLOAT16}
+
+
+def test_keys_are_unique(matrix: LoadedMatrix) -> None:
+    plan = make_plan(matrix, Selection(everything=True), FACTS)
+    assert len({cell.key for cell in plan.cells}) == len(plan.cells) == 3 * 2 * 3
+
+
+def test_a_model_that_is_named_twice_is_refused(matrix: LoadedMatrix) -> None:
+    with pytest.raises(ConfigError, match="'bert' stands for two models"):
+        make_plan(matrix, Selection(models=("bert",), extra=(make.model_plan("bert"),)), FACTS)
+
+
+def test_foreign_models_run_beside_named_ones_and_alone(matrix: LoadedMatrix) -> None:
+    extra = (make.model_plan("mine", architecture="mine"),)
+    assert planned(matrix, extra=extra) == ["mine/tiny"]
+    assert planned(matrix, extra=extra, models=("vit",)) == ["vit/tiny", "mine/tiny"]
+    assert planned(matrix, extra=extra, architectures=("mine",)) == ["mine/tiny"]
+    assert planned(matrix, extra=extra, suite="smoke") == ["vit/tiny", "bert/tiny", "mine/tiny"]
+
+
+def test_limits_and_settings_of_a_model_go_before_those_of_its_size(matrix: LoadedMatrix) -> None:
+    plan = make_plan(matrix, Selection(everything=True, targets=("cpu",)), FACTS)
+    cells = {f"{cell.model}/{cell.size.value}": cell for cell in plan.cells}
+    assert cells["vit/tiny"].limits == Limits(timeout_s=33, memory_mb=200)
+    assert cells["bert/tiny"].limits == Limits(timeout_s=10, memory_mb=100)
+    assert cells["bert/full"].limits == Limits(timeout_s=600, memory_mb=7)
+    settings = cells["bert/full"].settings
+    assert (settings.batch, settings.sequence_length, settings.threads) == (8, 512, 2)
+    assert cells["vit/full"].settings.sequence_length == 128
+
+
+def test_what_cannot_be_built_stays_in_the_plan_with_its_reason(matrix: LoadedMatrix) -> None:
+    plan = make_plan(matrix, Selection(models=("deberta",), size=Size.FULL), FACTS)
+    assert plan.models[0].unbuildable == "too large"
+    assert len(plan.cells) == 3
+
+
+def test_what_is_unavailable_stays_in_the_plan_with_its_reason(matrix: LoadedMatrix) -> None:
+    facts = dataclasses.replace(FACTS, unavailable={"gpu": "no such device"})
+    plan = make_plan(matrix, Selection(), facts)
+    assert [target.unavailable for target in plan.targets] == [None, "no such device"]
+    assert sum(cell.target == "gpu" for cell in plan.cells) == 6
+
+
+def test_all_unknown_names_are_told_at_once(matrix: LoadedMatrix) -> None:
+    wrong = Selection(models=("brt", "zzz"), targets=("cpo",), architectures=("vut",), suite="smok")
+    with pytest.raises(ConfigError) as caught:
+        check_selection(matrix, wrong)
+    assert [str(problem) for problem in caught.value.problems] == [
+        "--models: 'brt' is not in matrix.yaml (did you mean 'bert'? allowed: bert, deberta, vit)",
+        "--models: 'zzz' is not in matrix.yaml (allowed: bert, deberta, vit)",
+        "--targets: 'cpo' is not in matrix.yaml (did you mean 'cpu'? allowed: cpu, gpu)",
+        "--architectures: 'vut' is not in matrix.yaml (did you mean 'vit'? allowed: bert, vit)",
+        "--suite: 'smok' is not in matrix.yaml (did you mean 'smoke'? allowed: default, smoke, speed)",
+    ]
+
+
+def test_nothing_selected(matrix: LoadedMatrix) -> None:
+    with pytest.raises(NothingSelectedError):
+        planned(matrix, models=("bert",), architectures=("vit",))
+
+
+def test_without_a_default_suite_one_must_be_named(matrix: LoadedMatrix, tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text(TEXT.replace("  default:", "  main:"), encoding="utf-8")
+    other = load(path)
+    with pytest.raises(ConfigError, match="name one with --suite: main, smoke, speed"):
+        planned(other)
+    assert planned(other, suite="smoke")
+    assert len(matrix.spec.suites) == 3
+
+
+def test_a_plan_is_what_the_runner_reads(matrix: LoadedMatrix) -> None:
+    plan: Plan = make_plan(matrix, Selection(everything=True), FACTS)
+    assert plan_from_json(to_json(plan), where="p") == plan
+    assert (plan.run_id, plan.matrix_sha256, plan.commit) == ("r1", matrix.sha256, "abc")
