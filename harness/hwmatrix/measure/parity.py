@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -40,6 +42,8 @@ def compare(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Compa
         parity = None
         if not _all_finite(array):
             not_finite.append(name)
+        elif reference is not None and not _all_finite(reference):
+            not_finite.append(f"{name} (the reference)")  # NaN is within any tolerance and beyond none
         elif reference is not None and reference.shape != array.shape:
             reshaped.append(f"{name} {list(array.shape)} instead of {list(reference.shape)}")
         elif reference is not None:
@@ -61,6 +65,8 @@ def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
     """
     a = actual.astype(np.float64).ravel()
     e = expected.astype(np.float64).ravel()
+    scale = _power_of_two(max(np.abs(a).max(initial=0.0), np.abs(e).max(initial=0.0)))
+    a, e = a / scale, e / scale
     difference = a - e
     norm_a, norm_e = float(np.linalg.norm(a)), float(np.linalg.norm(e))
     distance = float(np.linalg.norm(difference))
@@ -69,11 +75,16 @@ def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
     if logits and actual.ndim > 0 and actual.size:
         top1 = float(np.mean(actual.argmax(axis=-1) == expected.argmax(axis=-1)))
     return Parity(
-        relative_error=distance / norm_e if norm_e else distance,
-        max_error=float(np.abs(difference).max()) if difference.size else 0.0,
+        relative_error=distance / norm_e if norm_e else distance * scale,
+        max_error=float(np.abs(difference).max(initial=0.0)) * scale,
         cosine=min(1.0, max(-1.0, cosine)),
         top1=top1,
     )
+
+
+def _power_of_two(peak: float) -> float:
+    """A scale that brings the largest value near 1 without rounding any: squares then neither overflow nor vanish."""
+    return math.ldexp(1.0, min(math.frexp(peak)[1], sys.float_info.max_exp - 1)) if peak else 1.0
 
 
 def _all_finite(array: Array) -> bool:

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+import random
+import time
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from hwmatrix.measure.latency import Timing, is_converged, measure, median, median_interval
+from hwmatrix.records import MeasureRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+MS = 1_000_000
+RULE = MeasureRule(warmup_s=0.15, warmup_iterations=10, min_s=0.3, min_samples=30, max_s=3.0, half_width=0.02)
+
+
+class Clock:
+    """Time that only passes when something is called."""
+
+    def __init__(self) -> None:
+        self.now_ns = 5_000_000_000
+        self.calls = 0
+
+    def call(self, durations_ns: Iterator[int]) -> Callable[[], None]:
+        """A call that takes the next of these times."""
+
+        def work() -> None:
+            self.calls += 1
+            self.now_ns += next(durations_ns)
+
+        return work
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: fake.now_ns)
+    monkeypatch.setattr(time, "process_time_ns", lambda: fake.now_ns // 2)
+    monkeypatch.setattr(time, "perf_counter", lambda: fake.now_ns / 1e9)
+    return fake
+
+
+def timed(clock: Clock, durations: Iterator[int], rule: MeasureRule = RULE) -> Timing:
+    return measure(clock.call(durations), rule)
+
+
+def test_a_steady_call_is_timed_for_the_least_time(clock: Clock) -> None:
+    timing = timed(clock, itertools.repeat(MS))
+    assert timing.converged
+    assert len(timing.wall_ns) == 300
+    assert timing.warmup_samples == 150
+    assert clock.calls == 450
+
+
+def test_cpu_time_is_kept_beside_wall_time(clock: Clock) -> None:
+    timing = timed(clock, itertools.repeat(MS))
+    assert set(timing.wall_ns) == {MS}
+    assert set(timing.cpu_ns) == {MS // 2}
+    assert len(timing.cpu_ns) == len(timing.wall_ns)
+
+
+def test_a_steady_but_slower_call_is_timed_for_the_least_samples(clock: Clock) -> None:
+    timing = timed(clock, itertools.repeat(50 * MS))
+    assert timing.converged
+    assert len(timing.wall_ns) == 30
+    assert timing.warmup_samples == 10
+
+
+def test_a_slow_call_gives_at_least_three_samples(clock: Clock) -> None:
+    timing = timed(clock, itertools.repeat(10_000 * MS))
+    assert len(timing.wall_ns) == 3
+    assert timing.warmup_samples == 1
+    assert not timing.converged
+
+
+def test_time_runs_out_before_there_are_enough_samples(clock: Clock) -> None:
+    timing = timed(clock, itertools.repeat(200 * MS))
+    assert len(timing.wall_ns) == 15
+    assert not timing.converged
+
+
+def test_an_unsteady_call_is_timed_for_the_longest_time_and_claims_nothing(clock: Clock) -> None:
+    timing = timed(clock, itertools.cycle([MS, 3 * MS, 2 * MS, 5 * MS]))
+    assert not timing.converged
+    assert 3000 * MS <= sum(timing.wall_ns) <= 3005 * MS
+
+
+def test_parts_that_disagree_keep_it_from_converging(clock: Clock) -> None:
+    """One long disturbance makes the interval narrow and wrong: it is seen in the medians of the thirds."""
+    warm_up = itertools.repeat(MS, 150)
+    timing = timed(clock, itertools.chain(warm_up, itertools.repeat(2 * MS, 100), itertools.repeat(MS)))
+    assert timing.converged
+    assert 600 <= len(timing.wall_ns) <= 800  # until a third holds as many good samples as bad ones
+    worsening = itertools.chain(itertools.repeat(MS, 150 + 1150), itertools.repeat(2 * MS))
+    assert not timed(clock, worsening, MeasureRule(max_s=2.0, min_s=1.999)).converged
+
+
+def test_it_goes_on_until_it_has_settled(clock: Clock) -> None:
+    settling = itertools.chain(itertools.repeat(MS, 150), itertools.cycle([MS, 2 * MS]))
+    once = itertools.islice(settling, 150 + 300)
+    timing = timed(clock, itertools.chain(once, itertools.repeat(MS)))
+    assert timing.converged
+    assert 450 * MS < sum(timing.wall_ns) < 3000 * MS
+
+
+def test_no_warm_up_runs_once(clock: Clock) -> None:
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=3, max_s=0.5)
+    timing = timed(clock, itertools.repeat(MS), rule)
+    assert timing.warmup_samples == 1
+    assert len(timing.wall_ns) == 7  # six have an interval; the rule is looked at less often than every time
+
+
+def test_thirds_must_agree() -> None:
+    assert is_converged([1000] * 30, 0.02)
+    assert is_converged([1000] * 20 + [1001] * 10, 0.02)
+    disturbed = [1000] * 90 + [1100] * 45
+    assert not is_converged(disturbed, 0.02)
+    assert not is_converged([1000] * 5, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("n", "low", "high"),
+    # Ranks by n/2 -+ 0.98 sqrt(n), outwards: at least the 95 % of the exact binomial interval, whose ranks for 10 are 2 and 9.
+    [(6, 1, 6), (7, 1, 7), (10, 1, 10), (30, 9, 22), (100, 40, 61), (101, 40, 62), (1000, 469, 532)],
+)
+def test_known_ranks(n: int, low: int, high: int) -> None:
+    assert median_interval(range(1, n + 1)) == (low, high)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_too_few_samples_have_no_interval(n: int) -> None:
+    assert median_interval(range(n)) is None
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
+    generator = random.Random(1)  # noqa: S311 - statistics
+    trials = 2000
+    covered = 0
+    for _ in range(trials):
+        low, high = median_interval(sorted(generator.gauss(0, 1) for _ in range(40))) or (1.0, -1.0)
+        covered += low <= 0 <= high
+    assert covered / trials >= 0.945
+
+
+def test_median() -> None:
+    assert median([3]) == 3
+    assert median([1, 2]) == 1.5
+    assert median([1, 2, 9]) == 2
+
+
+def in_sql(samples: Mapping[str, Sequence[int]]) -> dict[str, tuple[float, float | None, float | None]]:
+    store = importlib.resources.files("hwmatrix.store")
+    with duckdb.connect() as connection:
+        for script in ("schema.sql", "views.sql"):
+            connection.execute((store / script).read_text(encoding="utf-8"))
+        for cell, wall in samples.items():
+            connection.execute("INSERT INTO samples SELECT ?, 0, unnest(?), 0", [cell, list(wall)])
+        rows = connection.execute("SELECT cell_id, p50_ms, ci_low_ms, ci_high_ms FROM latency").fetchall()
+    return {cell: (p50, low, high) for cell, p50, low, high in rows}
+
+
+def test_the_database_computes_the_same() -> None:
+    generator = random.Random(2)  # noqa: S311 - statistics
+    sizes = [*range(1, 70), 99, 100, 101, 255, 256, 1000, 9999, 10000]
+    samples = {f"c{n}": [generator.randrange(1000, 10**9) for _ in range(n)] for n in sizes}
+    found = in_sql(samples)
+    for cell, wall in samples.items():
+        ordered = sorted(wall)
+        interval = median_interval(ordered)
+        p50, low, high = found[cell]
+        assert p50 == pytest.approx(median(ordered) / 1e6, rel=1e-12)
+        assert (low, high) == ((interval[0] / 1e6, interval[1] / 1e6) if interval else (None, None))
