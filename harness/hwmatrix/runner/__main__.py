@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hwmatrix.errors import HwmatrixError
 from hwmatrix.records import Plan, plan_from_json, to_json
 from hwmatrix.runner.events import emit
+from hwmatrix.runner.forked import end_with_parent
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -21,6 +22,7 @@ def main(argv: list[str]) -> int:
     """Run one order; give the exit code."""
     arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
+    end_with_parent()
     try:
         arguments.work(arguments)
     except HwmatrixError as error:

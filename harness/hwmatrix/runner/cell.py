@@ -78,9 +78,17 @@ def execute(job: CellJob, send: Send) -> None:
     except CellFailure as failure:
         facts.end(Status(failure.status), error=_described(failure, failure.error_type) | {"needs": list(getattr(failure, "needs", ()))})
     except Exception as failure:  # noqa: BLE001 - a failing model is data, whatever it raises
+        _let_go(failure)
         _end_failed(job, facts, failure)
     else:
         facts.end(status, error=error)
+
+
+def _let_go(failure: BaseException | None) -> None:
+    """Free what the frames of a failure hold: after a failed allocation there may be no memory left to tell of it."""
+    while failure is not None:
+        traceback.clear_frames(failure.__traceback__)
+        failure = failure.__cause__ or failure.__context__
 
 
 def _end_failed(job: CellJob, facts: Facts, failure: BaseException) -> None:

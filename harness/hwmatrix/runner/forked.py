@@ -2,7 +2,7 @@
 
 The warm parent has imported the frameworks and stays at one thread without ever computing: a child forked from a parent
 that had run a parallel loop hangs in its first one. The child talks through a pipe, one JSON object a line; whatever it
-prints goes to a file, of which the end is kept.
+prints goes through another one, of which the end is kept: no disk is filled by a model that prints without end.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import resource
 import selectors
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from hwmatrix.measure import memory
 
@@ -32,9 +31,12 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG: Final = 1
 """linux/prctl.h: the signal that a process gets when its parent dies."""
+_PR_SET_CHILD_SUBREAPER: Final = 36
+"""linux/prctl.h: whoever loses its parent below this process becomes this process's child."""
 _LOG_TAIL: Final = 8192
 _CHUNK: Final = 1 << 16
 _DRAIN_S: Final = 1.0
+_STRAYS_S: Final = 2.0
 _CGROUP_EVENTS: Final = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
 """Where cgroup v2 and v1 count the processes that the kernel killed for memory (both have a line ``oom_kill N``)."""
 
@@ -52,57 +54,104 @@ class End:
     wall_ms: float
 
 
+class _Pipe:
+    """What comes from a child: all of it, or, with ``keep``, only the last bytes."""
+
+    def __init__(self, *, keep: int | None = None) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self.received = bytearray()
+        self._keep = keep
+
+    def read(self) -> bool:
+        """Take what is there. False at the end of the pipe."""
+        try:
+            chunk = os.read(self.reading, _CHUNK)
+        except BlockingIOError:
+            return True
+        self.received += chunk
+        if self._keep is not None:
+            del self.received[: -self._keep]
+        return bool(chunk)
+
+    def drain(self) -> None:
+        """What is still in the pipe; not for ever, since somebody may hold its other end and go on writing."""
+        until = time.monotonic() + _DRAIN_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.reading, selectors.EVENT_READ)
+            while time.monotonic() < until and selector.select(0):
+                if not self.read():
+                    return
+
+
 def run_forked(work: Callable[[Send], None], *, limits: Limits) -> End:
     """Run ``work(send)`` in a forked child and wait for its end, at most ``limits.timeout_s``.
 
-    The child's whole process group is killed at the end, so that nothing it started stays behind.
+    Whatever the child has started is killed at the end (on Linux also what has left its process group), so that nothing
+    stays behind to disturb the next one.
     """
     begin = time.monotonic()
-    kills = _oom_kills()
-    with tempfile.TemporaryFile() as log:
-        reading, writing = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            os.close(reading)
-            _be_child(work, writing, log, limits)
-        os.close(writing)
-        try:
-            received, status, timed_out = _wait(pid, reading, begin + limits.timeout_s)
-        except BaseException:
-            _kill_group(pid)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-            raise
-        finally:
-            os.close(reading)
-        return End(
-            messages=tuple(_parse(received)),
-            exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-            signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
-            timed_out=timed_out,
-            oom_killed=_oom_kills() > kills,
-            log=_tail(log),
-            wall_ms=(time.monotonic() - begin) * 1000,
-        )
+    kills, others = _oom_kills(), _children()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    messages, log = _Pipe(), _Pipe(keep=_LOG_TAIL)
+    pid = os.fork()
+    if pid == 0:
+        _be_child(work, messages, log, limits)
+    os.close(messages.writing)
+    os.close(log.writing)
+    try:
+        status, timed_out = _wait(pid, messages, log, begin + limits.timeout_s)
+    except BaseException:
+        _kill_group(pid)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        raise
+    finally:
+        _end_strays(others)
+        for pipe in (messages, log):
+            pipe.drain()
+            os.close(pipe.reading)
+    return End(
+        messages=tuple(_parse(bytes(messages.received))),
+        exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+        signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+        timed_out=timed_out,
+        oom_killed=_oom_kills() > kills,
+        log=log.received.decode(errors="replace").strip(),
+        wall_ms=(time.monotonic() - begin) * 1000,
+    )
 
 
-def _be_child(work: Callable[[Send], None], writing: int, log: IO[bytes], limits: Limits) -> NoReturn:
+def end_with_parent() -> None:
+    """Have this process interrupted (SIGTERM) when its parent dies, so that no runner works on for a host that was killed."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
+    """Linux only; elsewhere there is nothing like it."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, limits: Limits) -> NoReturn:
     """Everything the child does. Ends by ``os._exit``: the parent's exit handlers and buffers are not the child's."""
     code = 1
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+        os.dup2(log.writing, 1)
+        os.dup2(log.writing, 2)
+        for unneeded in (messages.reading, log.reading, log.writing):
+            os.close(unneeded)
         _limit(limits)
 
         def send(message: dict[str, Any]) -> None:
             data = memoryview(json.dumps(message).encode() + b"\n")
             while data:
-                data = data[os.write(writing, data) :]
+                data = data[os.write(messages.writing, data) :]
 
         work(send)
         code = 0
@@ -119,8 +168,8 @@ def _be_child(work: Callable[[Send], None], writing: int, log: IO[bytes], limits
 
 def _limit(limits: Limits) -> None:
     """Address space, CPU time, no core file; and if the kernel needs memory, it shall be this process that goes."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -132,58 +181,31 @@ def _limit(limits: Limits) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (space, space))
 
 
-def _wait(pid: int, reading: int, deadline: float) -> tuple[bytes, int, bool]:
-    """Collect what the child sends until it ends, or until the deadline, and then end it."""
-    received = bytearray()
-    os.set_blocking(reading, False)
+def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, bool]:
+    """Collect what the child sends until it ends, or until the deadline, and then end it. Gives its status; was it late."""
     with selectors.DefaultSelector() as selector:
-        selector.register(reading, selectors.EVENT_READ, "pipe")
+        for pipe in (messages, log):
+            selector.register(pipe.reading, selectors.EVENT_READ, pipe)
         ended = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         try:
             if ended is not None:
-                selector.register(ended, selectors.EVENT_READ, "end")
+                selector.register(ended, selectors.EVENT_READ)
             while True:
                 left = deadline - time.monotonic()
-                events = selector.select(max(0.0, left) if ended is not None else max(0.0, min(left, 0.01)))
-                for key, _ in events:
-                    if key.data == "pipe" and not _read(reading, received):
-                        selector.unregister(reading)
+                for key, _ in selector.select(max(0.0, left) if ended is not None else max(0.0, min(left, 0.01))):
+                    if key.data is not None and not key.data.read():
+                        selector.unregister(key.data.reading)
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if done:
                     _kill_group(pid, reaped=True)
-                    _drain(reading, received)
-                    return bytes(received), status, False
+                    return status, False
                 if left <= 0:
                     _kill_group(pid)
                     _, status = os.waitpid(pid, 0)
-                    _drain(reading, received)
-                    return bytes(received), status, True
+                    return status, True
         finally:
             if ended is not None:
                 os.close(ended)
-
-
-def _read(reading: int, received: bytearray) -> bool:
-    """Take what is there. False at the end of the pipe."""
-    try:
-        chunk = os.read(reading, _CHUNK)
-    except BlockingIOError:
-        return True
-    received += chunk
-    return bool(chunk)
-
-
-def _drain(reading: int, received: bytearray) -> None:
-    """What is still in the pipe; not for ever, since a stray grandchild may hold its other end."""
-    until = time.monotonic() + _DRAIN_S
-    while time.monotonic() < until:
-        try:
-            chunk = os.read(reading, _CHUNK)
-        except BlockingIOError:
-            return
-        if not chunk:
-            return
-        received += chunk
 
 
 def _kill_group(pid: int, *, reaped: bool = False) -> None:
@@ -195,16 +217,31 @@ def _kill_group(pid: int, *, reaped: bool = False) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _children() -> set[int]:
+    """The children of this process, as the kernel lists them (proc(5), task/<tid>/children); none where it does not."""
+    found: set[int] = set()
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found.update(int(pid) for pid in listing.read_text(encoding="ascii").split())
+    return found
+
+
+def _end_strays(others: set[int]) -> None:
+    """End what a child left running in a group of its own: it is ours since its parent died. Its own children come up next."""
+    until = time.monotonic() + _STRAYS_S
+    while (strays := _children() - others) and time.monotonic() < until:
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.001)
+
+
 def _parse(received: bytes) -> list[dict[str, Any]]:
     """Whole lines only: a killed child may leave half of one."""
     lines = received.split(b"\n")[:-1]
     return [json.loads(line) for line in lines]
-
-
-def _tail(log: IO[bytes]) -> str:
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - _LOG_TAIL))
-    return log.read().decode(errors="replace").strip()
 
 
 def _oom_kills() -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
@@ -28,6 +29,9 @@ _OUTPUTS = pydantic.TypeAdapter(tuple[OutputRecord, ...])
 _PARITY = pydantic.TypeAdapter(Parity | None)
 _PLACEMENT = pydantic.TypeAdapter(Placement | None)
 _MEMORY = pydantic.TypeAdapter(MemoryRecord | None)
+_LAST_LINES: Final = 3
+_NO_MEMORY: Final = re.compile(r"^MemoryError\b|std::bad_alloc|[Cc]an(?:no|')t allocate memory", re.MULTILINE)
+"""The last words of a process that could not even report its failed allocation: Python's, C++'s, PyTorch's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +150,9 @@ def _untold(end: End, cell: CellPlan) -> tuple[Status, str]:
         return Status.TIMEOUT, "the limit of CPU time was reached (SIGXCPU)"
     if end.signal == signal.SIGKILL and end.oom_killed:
         return Status.OOM, "the kernel killed the process for memory (SIGKILL, and the cgroup counts an oom_kill)"
+    last = "\n".join(end.log.splitlines()[-_LAST_LINES:])
+    if (end.signal == signal.SIGABRT or end.exit_code) and _NO_MEMORY.search(last):
+        return Status.OOM, f"an allocation failed within {cell.limits.memory_mb} MiB, and the process gave up: {last}"
     if end.signal is not None:
         return Status.CRASH, f"the process was ended by {signal.Signals(end.signal).name} (signal {end.signal})"
     return Status.CRASH, f"the process left with exit code {end.exit_code} before it gave a verdict"
