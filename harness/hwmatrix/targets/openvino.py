@@ -137,6 +137,8 @@ def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
     """
     try:
         return _export(model, inputs)
+    except MemoryError:  # the other way needs no less, and would hide the cause behind an error of its own
+        raise
     except Exception as first:  # noqa: BLE001 - whatever an exporter raises, the other way is tried
         try:
             return _trace(model, inputs, because=f"{type(first).__name__}: {_first_line(first)}")
