@@ -27,8 +27,9 @@ _SHARDS_FOLDER: Final = "shards"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """A shard that the merge refused, and why."""
+    """A shard that the merge refused, and why. ``run_id`` is the run in whose folder it lies."""
 
+    run_id: str
     file: str
     reason: str
 
@@ -44,8 +45,19 @@ class MergeReport:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Candidate:
+class _File:
+    """What looks like a shard, and the run in whose folder it lies."""
+
     path: Path
+    run_id: str
+
+    def rejected(self, reason: Exception) -> Rejection:
+        return Rejection(run_id=self.run_id, file=self.path.name, reason=str(reason))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    file: _File
     sidecar: Sidecar
 
 
@@ -63,11 +75,14 @@ def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -
     Raises:
         StoreError: a plan or the database itself cannot be read, or the disk is full.
     """
-    plans = {plan.run_id: plan for plan in (_read_plan(folder) for folder in run_folders)}
-    files = [path for folder in run_folders for path in sorted((folder / _SHARDS_FOLDER).glob("*.duckdb"))]
+    folders = [(folder, _read_plan(folder)) for folder in dict.fromkeys(run_folders)]
+    plans = {plan.run_id: plan for _, plan in folders}
+    files = [
+        _File(path=path, run_id=plan.run_id) for folder, plan in folders for path in sorted((folder / _SHARDS_FOLDER).glob("*.duckdb"))
+    ]
     temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
-    database.parent.mkdir(parents=True, exist_ok=True)
     try:
+        database.parent.mkdir(parents=True, exist_ok=True)
         if database.exists() and not fresh:
             shutil.copyfile(database, temporary)
         with duckdb.connect(str(temporary)) as connection:
@@ -110,7 +125,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     connection.execute(sql("views.sql"))
 
 
-def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[Path]) -> MergeReport:
+def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File]) -> MergeReport:
     merged: list[str] = []
     rows = 0
     candidates, known, rejected = _sort_out(connection, plans, files)
@@ -129,30 +144,30 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], f
                     rows += _copy(connection, [candidate])
                     merged.append(candidate.sidecar.shard_id)
                 except (_RefusedError, duckdb.Error) as error:
-                    rejected.append(Rejection(file=candidate.path.name, reason=str(error)))
+                    rejected.append(candidate.file.rejected(error))
     _list_rejected(connection, rejected, tuple(plans))
     return MergeReport(merged=tuple(merged), known=tuple(known), rejected=tuple(rejected), rows=rows)
 
 
 def _sort_out(
-    connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[Path]
+    connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File]
 ) -> tuple[list[_Candidate], list[str], list[Rejection]]:
     """Which files are new and whole, which are known, which are refused: without opening any of them."""
     have = dict(connection.execute("SELECT shard_id, sha256 FROM shards").fetchall())
     candidates: dict[str, _Candidate] = {}
     known: list[str] = []
     rejected: list[Rejection] = []
-    for path in files:
+    for file in files:
         try:
-            sidecar = read_sidecar(path)
+            sidecar = read_sidecar(file.path)
             if have.get(sidecar.shard_id) == sidecar.sha256:
                 known.append(sidecar.shard_id)
                 continue
-            _check_file(path, sidecar, plans, have, candidates)
-        except (StoreError, _RefusedError) as error:
-            rejected.append(Rejection(file=path.name, reason=str(error)))
+            _check_file(file.path, sidecar, plans, have, candidates)
+        except (StoreError, _RefusedError, OSError) as error:
+            rejected.append(file.rejected(error))
         else:
-            candidates[sidecar.shard_id] = _Candidate(path=path, sidecar=sidecar)
+            candidates[sidecar.shard_id] = _Candidate(file=file, sidecar=sidecar)
     return list(candidates.values()), known, rejected
 
 
@@ -173,7 +188,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate]) -> int
     attached: list[str] = []
     try:
         for alias, candidate in zip(aliases, batch, strict=True):
-            quoted = str(candidate.path).replace("'", "''")
+            quoted = str(candidate.file.path).replace("'", "''")
             connection.execute(f"ATTACH '{quoted}' AS {alias} (READ_ONLY)")
             attached.append(alias)
         _check_versions(connection, aliases)
@@ -261,6 +276,6 @@ def _list_rejected(connection: duckdb.DuckDBPyConnection, rejected: list[Rejecti
     """The list is of the latest merge: what was mended since must not be held against the run."""
     for run_id in run_ids:
         connection.execute("DELETE FROM rejected WHERE run_id = ?", [run_id])
-    only = run_ids[0] if len(run_ids) == 1 else None
     for rejection in rejected:
-        connection.execute("INSERT INTO rejected VALUES (?, ?, ?, ?)", [only, rejection.file, rejection.reason, utc_now()])
+        row = [rejection.run_id, rejection.file, rejection.reason, utc_now()]
+        connection.execute("INSERT INTO rejected VALUES (?, ?, ?, ?)", row)

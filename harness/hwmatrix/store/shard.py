@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
 import numpy as np
+import pydantic
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import CellResult, Detection, Plan, to_json
@@ -59,6 +60,9 @@ class Sidecar:
     target: str
     sha256: str
     counts: dict[str, int]
+
+
+_SIDECAR: Final = pydantic.TypeAdapter(Sidecar)
 
 
 def utc_now() -> str:
@@ -130,6 +134,7 @@ class ShardWriter:
             self._insert_shard(self._connection)
             self._commit()
         except duckdb.Error as error:
+            self.__exit__(None, None, None)
             raise _cannot_write(self._path, error) from error
         return self
 
@@ -142,11 +147,14 @@ class ShardWriter:
     def add_detections(self, detections: list[Detection]) -> None:
         """Keep what the machine has."""
         connection = self._open()
-        connection.execute("BEGIN")
-        for found in detections:
-            row = dataclasses.asdict(found) | {"shard_id": self._identity.shard_id, "features": json.dumps(found.features)}
-            _insert(connection, "detections", row)
-        self._commit()
+        try:
+            connection.execute("BEGIN")
+            for found in detections:
+                row = dataclasses.asdict(found) | {"shard_id": self._identity.shard_id, "features": json.dumps(found.features)}
+                _insert(connection, "detections", row)
+            self._commit()
+        except duckdb.Error as error:
+            raise _cannot_write(self._path, error) from error
 
     def add_cell(self, result: CellResult, *, command: str) -> None:
         """Keep one finished cell, whole or not at all.
@@ -224,7 +232,10 @@ class ShardWriter:
 
 
 def seal_file(partial: Path) -> Path:
-    """Make a closed partial file a whole shard: count, rename, write the sidecar. Also saves what a killed run left.
+    """Make a closed partial file a whole shard: count, write the sidecar, rename. Also saves what a killed run left.
+
+    The rename comes last: killed before it, this is a partial file still, and is sealed again. A shard without a sidecar would
+    count as done and never be merged.
 
     Raises:
         StoreError: it holds nothing that can be read.
@@ -239,17 +250,17 @@ def seal_file(partial: Path) -> Path:
         raise StoreError(f"{partial}: cannot be read: {error}", advice="Nothing in it can be saved: delete it.") from error
     if identity is None:
         raise StoreError(f"{partial}: holds no shard", advice="Nothing in it can be saved: delete it.")
-    partial.replace(final)
     sidecar = {
         "schema": SHARD_SCHEMA,
         "shard_id": identity[0],
         "run_id": identity[1],
         "target": identity[2],
-        "sha256": sha256_of(final),
-        "bytes": final.stat().st_size,
+        "sha256": sha256_of(partial),
+        "bytes": partial.stat().st_size,
         "counts": counts,
     }
     write_atomically(sidecar_path(final), json.dumps(sidecar, indent=1) + "\n")
+    partial.replace(final)
     return final
 
 
@@ -309,9 +320,14 @@ def read_sidecar(shard: Path) -> Sidecar:
         found = data.get("schema") if isinstance(data, dict) else None
         raise StoreError(f"its version is {found!r}, this hwmatrix reads {SHARD_SCHEMA!r}: run the target again")
     try:
-        return Sidecar(**{field.name: data[field.name] for field in dataclasses.fields(Sidecar)})
-    except KeyError as error:
-        raise StoreError(f"its sidecar lacks {error}") from error
+        sidecar: Sidecar = _SIDECAR.validate_python({field.name: data.get(field.name) for field in dataclasses.fields(Sidecar)})
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(map(str, first["loc"]))
+        raise StoreError(f"its sidecar is broken: {at} is {first['input']!r}") from error
+    if set(sidecar.counts) != set(COUNTED):
+        raise StoreError(f"its sidecar is broken: it counts {', '.join(sorted(sidecar.counts)) or 'nothing'}")
+    return sidecar
 
 
 def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
