@@ -67,7 +67,7 @@ def test_a_cell_is_kept_whole(tmp_path: Path) -> None:
     with ShardWriter(tmp_path, PLAN, make.identity()) as shard:
         shard.add_cell(make.result(CELL), command="nox -s matrix -- again")
         path = shard.seal()
-    columns = "status, stage, on_target, relative_error, top1, load_ms, peak_mb, delta_mb, parameters, method, command, CAST(started_at AS VARCHAR)"
+    columns = "status, stage, on_target, relative_error, top1, load_ms, peak_mb, delta_mb, parameters, method, command, started_at::VARCHAR"
     assert rows(path, f"SELECT {columns} FROM cells") == [  # noqa: S608
         ("pass", "measure", 1.0, 1e-6, 1.0, 64.0, 350.0, 50.0, 30_000, "torch eager", "nox -s matrix -- again", "2026-01-02 03:04:06")
     ]

@@ -83,6 +83,9 @@ def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -
     temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{database.parent}: cannot be made: {error}", advice="Name another place for the database.") from error
+    try:
         if database.exists() and not fresh:
             shutil.copyfile(database, temporary)
         with duckdb.connect(str(temporary)) as connection:
@@ -152,9 +155,9 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], f
 def _sort_out(
     connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File]
 ) -> tuple[list[_Candidate], list[str], list[Rejection]]:
-    """Which files are new and whole, which are known, which are refused: without opening any of them."""
+    """Which files are new and whole, which are known (or copies), which are refused: without opening any of them."""
     have = dict(connection.execute("SELECT shard_id, sha256 FROM shards").fetchall())
-    candidates: dict[str, _Candidate] = {}
+    candidates: list[_Candidate] = []
     known: list[str] = []
     rejected: list[Rejection] = []
     for file in files:
@@ -163,16 +166,17 @@ def _sort_out(
             if have.get(sidecar.shard_id) == sidecar.sha256:
                 known.append(sidecar.shard_id)
                 continue
-            _check_file(file.path, sidecar, plans, have, candidates)
+            _check_file(file.path, sidecar, plans, have)
+            have[sidecar.shard_id] = sidecar.sha256
         except (StoreError, _RefusedError, OSError) as error:
             rejected.append(file.rejected(error))
         else:
-            candidates[sidecar.shard_id] = _Candidate(file=file, sidecar=sidecar)
-    return list(candidates.values()), known, rejected
+            candidates.append(_Candidate(file=file, sidecar=sidecar))
+    return candidates, known, rejected
 
 
-def _check_file(path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict[str, str], candidates: dict[str, _Candidate]) -> None:
-    if sidecar.shard_id in have or sidecar.shard_id in candidates:
+def _check_file(path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict[str, str]) -> None:
+    if sidecar.shard_id in have:
         raise _RefusedError("a shard of the same id and other content is there already")
     if sidecar.run_id not in plans:
         raise _RefusedError(f"it is foreign: it belongs to the run {sidecar.run_id}, which is not one of those merged")

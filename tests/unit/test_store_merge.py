@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import itertools
+import json
+import random
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import factory_plans as make
+import pytest
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Detection, Role, Status, cell_command
+from hwmatrix.store import merge as merging
+from hwmatrix.store.merge import merge
+from hwmatrix.store.shard import ShardWriter, sha256_of, sidecar_path, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PLAN = make.plan()
+TABLES = ("runs", "planned", "shards", "detections", "cells", "stages", "outputs", "samples", "rejected")
+RESULTS_COLUMNS = "id model_id model_type hardware success load_time inference_time memory_usage error timestamp output_shape".split()  # noqa: SIM905
+DETECTION_COLUMNS = ["id", "hardware_type", "available", "name", "features", "timestamp"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose two targets each left a whole shard."""
+    folder = make.run_folder(tmp_path / "runs", PLAN)
+    make.write_shard(folder / "shards", PLAN, "cpu", "aaaaaaaaaaaa")
+    make.write_shard(folder / "shards", PLAN, "openvino", "bbbbbbbbbbbb")
+    return folder
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "latest" / "matrix.duckdb"
+
+
+def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect(str(path), read_only=True) as connection:
+        return connection.execute(query).fetchall()
+
+
+def content(path: Path) -> dict[str, list[str]]:
+    """Every row of every table, in an order of its own; when a rejection was written down does not count."""
+    what = {table: "* EXCLUDE (rejected_at)" if table == "rejected" else "*" for table in TABLES}
+    return {table: sorted(map(repr, rows(path, f"SELECT {columns} FROM {table}"))) for table, columns in what.items()}  # noqa: S608
+
+
+def statuses(path: Path) -> dict[str, tuple[str, str | None]]:
+    return {key: (status, message) for key, status, message in rows(path, "SELECT cell_key, status, message FROM results")}
+
+
+def resealed(path: Path) -> None:
+    """Make the sidecar agree with a file that was changed, as somebody would who wants it in."""
+    data = json.loads(sidecar_path(path).read_text()) | {"sha256": sha256_of(path)}
+    write_atomically(sidecar_path(path), json.dumps(data))
+
+
+def test_all_rows_get_in(run: Path, database: Path) -> None:
+    report = merge([run], database)
+    assert sorted(report.merged) == ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
+    assert (report.known, report.rejected) == ((), ())
+    counts = {table: len(found) for table, found in content(database).items()}
+    expected = {
+        "runs": 1,
+        "planned": 4,
+        "shards": 2,
+        "detections": 0,
+        "cells": 4,
+        "stages": 20,
+        "outputs": 8,
+        "samples": 160,
+        "rejected": 0,
+    }
+    assert counts == expected
+    assert report.rows == 2 + 4 + 20 + 8 + 160
+    assert rows(database, "SELECT sha256 FROM shards ORDER BY shard_id") == [
+        (sha256_of(path),) for path in sorted((run / "shards").glob("*.duckdb"))
+    ]
+    assert {status for status, _ in statuses(database).values()} == {"pass"}
+    assert [path.name for path in database.parent.iterdir()] == ["matrix.duckdb"]
+
+
+def test_merging_again_changes_nothing(run: Path, database: Path) -> None:
+    (run / "shards" / "cpu-broken.duckdb").write_text("text")
+    merge([run], database)
+    before = content(database)
+    report = merge([run], database)
+    assert (report.merged, report.rows) == ((), 0)
+    assert sorted(report.known) == ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
+    assert content(database) == before
+
+
+def test_the_order_does_not_matter(tmp_path: Path) -> None:
+    other = make.plan(run_id="20260102T030406Z-def456")
+    folders = [make.run_folder(tmp_path / "runs", plan) for plan in (PLAN, other)]
+    make.write_shard(folders[0] / "shards", PLAN, "cpu", "aaaaaaaaaaaa")
+    make.write_shard(folders[1] / "shards", other, "cpu", "bbbbbbbbbbbb")
+    (folders[1] / "shards" / "cpu-broken.duckdb").write_text("text")
+    found = []
+    for number, order in enumerate(itertools.permutations(folders)):
+        merge(order, tmp_path / f"{number}.duckdb")
+        found.append(content(tmp_path / f"{number}.duckdb"))
+    for folder in folders:
+        merge([folder], tmp_path / "apart.duckdb")
+    found.append(content(tmp_path / "apart.duckdb"))
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_fresh_database_holds_these_runs_alone(run: Path, database: Path, tmp_path: Path) -> None:
+    merge([run], database)
+    other = make.plan(run_id="20270102T030405Z-def456")
+    folder = make.run_folder(tmp_path / "runs", other)
+    merge([folder], database, fresh=True)
+    assert rows(database, "SELECT run_id FROM runs") == [(other.run_id,)]
+
+
+def test_many_shards(tmp_path: Path) -> None:
+    folder = make.run_folder(tmp_path, PLAN)
+    for number in range(35):  # more than are attached at once
+        make.write_shard(folder / "shards", PLAN, "cpu", f"{number:012x}", results=[make.result(PLAN.cells[0])])
+    broken = folder / "shards" / "cpu-000000000007.duckdb"
+    with duckdb.connect(str(broken)) as connection:
+        connection.execute("DELETE FROM stages")
+    resealed(broken)
+    report = merge([folder], tmp_path / "m.duckdb")
+    assert len(report.merged) == 34
+    assert [rejection.file for rejection in report.rejected] == [broken.name]
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20_000])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[random.Random(4).randrange(len(data))] ^= 4  # noqa: S311 - any bit will do
+    path.write_bytes(data)
+
+
+def change(path: Path, *statements: str) -> None:
+    with duckdb.connect(str(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    resealed(path)
+
+
+def edit_sidecar(path: Path, **changes: Any) -> None:
+    write_atomically(sidecar_path(path), json.dumps(json.loads(sidecar_path(path).read_text()) | changes))
+
+
+def then(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
+    """One step after the other."""
+
+    def breaking(path: Path) -> None:
+        for step in steps:
+            step(path)
+
+    return breaking
+
+
+def write(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated": (truncate, "its SHA-256 is not the one in its sidecar: it was damaged or changed"),
+    "bit_flipped": (flip, "its SHA-256 is not the one in its sidecar: it was damaged or changed"),
+    "text": (write(b"text"), "its SHA-256 is not the one in its sidecar: it was damaged or changed"),
+    "text_resealed": (then(write(b"text"), resealed), "not a valid DuckDB database file"),
+    "empty": (write(b""), "its SHA-256 is not the one in its sidecar: it was damaged or changed"),
+    "empty_resealed": (then(write(b""), resealed), ""),
+    "truncated_resealed": (then(truncate, resealed), ""),
+    "folder": (then(lambda path: path.unlink(), lambda path: path.mkdir()), "Is a directory"),
+    "no_sidecar": (lambda path: sidecar_path(path).unlink(), "it has no sidecar: it was never finished, or not copied whole"),
+    "broken_sidecar": (lambda path: sidecar_path(path).write_text("{"), "its sidecar cannot be read"),
+    "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
+    "other_schema_version": (
+        lambda path: change(path, "UPDATE meta SET value = '9'"),
+        "its schema is version 9, this hwmatrix reads 1: run the target again",
+    ),
+    "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
+    "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
+    "other_columns": (lambda path: change(path, "ALTER TABLE stages DROP COLUMN wall_ms"), "wall_ms"),
+    "foreign": (
+        lambda path: edit_sidecar(path, run_id="another"),
+        "it is foreign: it belongs to the run another, which is not one of those",
+    ),
+    "with_wal": (
+        lambda path: path.with_name(f"{path.name}.wal").write_bytes(b"x"),
+        "it has a write-ahead log: something wrote to it after",
+    ),
+    "uncounted": (lambda path: edit_sidecar(path, counts={"cells": 2}), "its sidecar is broken: it counts cells"),
+    "counted_wrongly": (lambda path: edit_sidecar(path, counts="many"), "its sidecar is broken: counts is 'many'"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BROKEN))
+def test_a_broken_shard_is_listed_and_the_others_get_in(run: Path, database: Path, kind: str) -> None:
+    breaking, reason = BROKEN[kind]
+    breaking(run / "shards" / "cpu-aaaaaaaaaaaa.duckdb")
+    report = merge([run], database)
+    assert report.merged == ("bbbbbbbbbbbb",)
+    ((run_id, file, told),) = rows(database, "SELECT run_id, file, reason FROM rejected")
+    assert (run_id, file) == (PLAN.run_id, "cpu-aaaaaaaaaaaa.duckdb")
+    assert told
+    assert reason in told
+    assert [(rejection.file, rejection.reason) for rejection in report.rejected] == [(file, told)]
+    found = content(database)
+    assert (len(found["cells"]), len(found["shards"]), len(found["samples"])) == (2, 1, 80)
+    assert {key.split("/")[-1]: status for key, (status, _) in statuses(database).items()} == {"cpu": "not_run", "openvino": "pass"}
+
+
+def test_what_was_mended_is_no_longer_held_against_the_run(run: Path, database: Path) -> None:
+    path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
+    whole = path.read_bytes()
+    truncate(path)
+    assert len(merge([run], database).rejected) == 1
+    path.write_bytes(whole)
+    report = merge([run], database)
+    assert report.merged == ("aaaaaaaaaaaa",)
+    assert rows(database, "SELECT * FROM rejected") == []
+
+
+def test_a_copy_of_a_shard_counts_once(run: Path, database: Path) -> None:
+    path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
+    copy = path.with_name("cpu-copy.duckdb")
+    shutil.copy(path, copy)
+    shutil.copy(sidecar_path(path), sidecar_path(copy))
+    report = merge([run], database)
+    assert sorted(report.merged) == ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
+    assert (report.known, report.rejected) == (("aaaaaaaaaaaa",), ())
+    before = content(database)
+    assert len(before["cells"]) == 4
+    merge([run], database)
+    assert content(database) == before
+
+
+def test_two_shards_of_one_id_and_other_content(run: Path, database: Path) -> None:
+    path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
+    copy = path.with_name("cpu-copy.duckdb")
+    shutil.copy(path, copy)
+    shutil.copy(sidecar_path(path), sidecar_path(copy))
+    change(copy, "UPDATE cells SET status = 'mismatch'")
+    report = merge([run], database)
+    assert [rejection.file for rejection in report.rejected] == [copy.name]
+    assert {status for status, _ in statuses(database).values()} == {"pass"}
+
+
+def test_another_shard_under_a_known_id(run: Path, database: Path) -> None:
+    merge([run], database)
+    path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
+    change(path, "UPDATE cells SET status = 'mismatch'")
+    report = merge([run], database)
+    assert [rejection.reason for rejection in report.rejected] == ["a shard of the same id and other content is there already"]
+    assert {status for status, _ in statuses(database).values()} == {"pass"}
+
+
+def test_a_failing_merge_leaves_the_database_as_it_was(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge([run], database)
+    before = database.read_bytes()
+    make.write_shard(run / "shards", PLAN, "cpu", "cccccccccccc")
+
+    def full(*_: object) -> None:
+        raise duckdb.IOException("No space left on device")
+
+    monkeypatch.setattr(merging, "_list_rejected", full)
+    with pytest.raises(StoreError, match=r"the merge failed: .*No space left") as caught:
+        merge([run], database)
+    assert caught.value.advice == "The database is as it was before; shards are untouched."
+    assert database.read_bytes() == before
+    assert [path.name for path in database.parent.iterdir()] == ["matrix.duckdb"]
+
+
+@pytest.mark.parametrize("text", ["garbage", ""])
+def test_a_database_that_is_none_is_not_replaced(run: Path, database: Path, text: str) -> None:
+    database.parent.mkdir()
+    database.write_text(text)
+    with pytest.raises(StoreError, match="the merge failed"):
+        merge([run], database)
+    assert database.read_text() == text
+    assert len(merge([run], database, fresh=True).merged) == 2
+
+
+def test_a_database_of_another_version_is_refused_with_advice(run: Path, database: Path) -> None:
+    merge([run], database)
+    change_version = "UPDATE meta SET value = '2' WHERE key = 'schema_version'"
+    with duckdb.connect(str(database)) as connection:
+        connection.execute(change_version)
+    with pytest.raises(StoreError, match="schema version 2, this hwmatrix reads 1") as caught:
+        merge([run], database)
+    assert "Merge the shards into a new file" in caught.value.advice
+
+
+def test_somebody_elses_database_is_refused(run: Path, database: Path) -> None:
+    database.parent.mkdir()
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("CREATE TABLE mine (x INTEGER)")
+    with pytest.raises(StoreError, match="schema version none"):
+        merge([run], database)
+
+
+def test_a_folder_that_cannot_be_made(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="cannot be made"):
+        merge([run], tmp_path / "file" / "m.duckdb")
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="Name a run's folder"):
+        merge([tmp_path], tmp_path / "m.duckdb")
+
+
+def test_what_is_missing_is_not_run(run: Path, database: Path) -> None:
+    (run / "shards" / "openvino-bbbbbbbbbbbb.duckdb").unlink()
+    merge([run], database)
+    assert statuses(database)["bert/tiny/openvino"] == ("not_run", None)
+    assert rows(database, "SELECT level FROM matrix WHERE target = 'openvino'") == [(None,), (None,)]
+
+
+def test_what_cannot_be_is_told_with_its_reason(tmp_path: Path, database: Path) -> None:
+    plan = dataclasses.replace(
+        PLAN,
+        targets=(make.target_plan(), make.target_plan("openvino", unavailable="no such device")),
+        models=(make.model_plan(), make.model_plan("big", unbuildable="too large")),
+        cells=(make.cell_plan(), make.cell_plan("big"), make.cell_plan("bert", "openvino")),
+    )
+    folder = make.run_folder(tmp_path / "runs", plan)
+    merge([folder], database)
+    assert statuses(database) == {
+        "bert/tiny/cpu": ("not_run", None),
+        "big/tiny/cpu": ("factory_error", "too large"),
+        "bert/tiny/openvino": ("unavailable", "no such device"),
+    }
+    types = dict(rows(database, "SELECT cell_key, error_type FROM results WHERE error_type IS NOT NULL"))
+    assert types == {"big/tiny/cpu": "unbuildable", "bert/tiny/openvino": "target_unavailable"}
+
+
+@pytest.mark.parametrize("canary_ok", [False, None])
+def test_without_good_canaries_nothing_is_believed(tmp_path: Path, database: Path, *, canary_ok: bool | None) -> None:
+    folder = make.run_folder(tmp_path / "runs", PLAN)
+    make.write_shard(folder / "shards", PLAN, "cpu", canary_ok=canary_ok)
+    merge([folder], database)
+    columns = "status, error_type, p50_ms, relative_error, level"
+    assert set(rows(database, f"SELECT {columns} FROM matrix WHERE target = 'cpu'")) == {  # noqa: S608
+        ("infra_error", "canary_failed", None, None, None)
+    }
+
+
+def test_the_latest_execution_of_a_cell_counts(tmp_path: Path, database: Path) -> None:
+    folder = make.run_folder(tmp_path / "runs", PLAN)
+    cell = PLAN.cells[0]
+    early = make.result(cell, **make.failure(Status.INFRA_ERROR), started_at="2026-01-02T03:04:06")
+    make.write_shard(folder / "shards", PLAN, "cpu", "aaaaaaaaaaaa", results=[make.result(cell, started_at="2026-01-02T03:05:00")])
+    make.write_shard(folder / "shards", PLAN, "cpu", "bbbbbbbbbbbb", results=[early])
+    merge([folder], database)
+    assert statuses(database)[cell.key][0] == "pass"
+
+
+def test_canaries_are_in_no_matrix(tmp_path: Path, database: Path) -> None:
+    folder = make.run_folder(tmp_path / "runs", PLAN)
+    make.write_shard(folder / "shards", PLAN, "cpu", results=[make.result(PLAN.cells[0], role=Role.CANARY_GOOD)])
+    merge([folder], database)
+    assert statuses(database)["bert/tiny/cpu"][0] == "not_run"
+    assert rows(database, "SELECT count(*) FROM hardware_results") == [(0,)]
+
+
+def columns_of(path: Path, view: str) -> list[str]:
+    return [name for (name,) in rows(path, f"SELECT column_name FROM (DESCRIBE {view})")]  # noqa: S608
+
+
+def test_the_views_of_the_contract(tmp_path: Path, database: Path) -> None:
+    folder = make.run_folder(tmp_path / "runs", PLAN)
+    found = Detection(hardware_type="cpu", available=True, name="x", features={"cores": 2}, reason=None, detected_at="2026-01-02T03:04:05")
+    with ShardWriter(folder / "shards", PLAN, make.identity()) as shard:
+        shard.add_detections([found])
+        shard.set_canaries(ok=True, detail=None)
+        for cell in PLAN.cells[::2]:
+            command = cell_command(PLAN.model(cell.model, cell.size), cell, PLAN.isolation)
+            changes = make.failure(Status.ERROR) if cell.model == "gpt2" else {}
+            shard.add_cell(make.result(cell, **changes), command=command)
+        shard.seal()
+    merge([folder], database)
+    assert columns_of(database, "hardware_results") == RESULTS_COLUMNS
+    assert columns_of(database, "hardware_detection") == DETECTION_COLUMNS
+    columns = "model_id, model_type, hardware, success, load_time, memory_usage, error, output_shape"
+    assert rows(database, f"SELECT {columns} FROM hardware_results ORDER BY model_id") == [  # noqa: S608
+        ("owner/bert", "bert", "cpu", True, 0.064, 350.0, None, "extra [1]; logits [1, 16, 256]"),
+        ("owner/gpt2", "gpt2", "cpu", False, 0.064, None, "a test", None),
+    ]
+    assert rows(database, "SELECT inference_time FROM hardware_results WHERE success")[0][0] == pytest.approx(1.0000195e-3)
+    assert rows(database, "SELECT hardware_type, available, name, features FROM hardware_detection") == [("cpu", True, "x", '{"cores": 2}')]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("average_time_by_hardware", [("cpu", 2), ("openvino", 2)]),
+        ("best_hardware_by_model_type", [("bert", "cpu"), ("gpt2", "cpu")]),
+        ("top_memory", [("owner/bert", "bert"), ("owner/gpt2", "gpt2")]),
+    ],
+)
+def test_the_three_queries_run(run: Path, database: Path, name: str, expected: list[tuple[Any, ...]]) -> None:
+    merge([run], database)
+    text = importlib.resources.files("hwmatrix.store").joinpath("queries", f"{name}.sql").read_text(encoding="utf-8")
+    assert [row[:2] for row in rows(database, text)] == expected
