@@ -102,12 +102,11 @@ class ContainerPlace:
         self._engine = engine
         self._images: dict[str, images.BuiltImage] = {}
         self._running: set[containers.RunningContainer] = set()
+        self._stopped = False
         self._lock = threading.Lock()
 
     def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
         """Build all images at once; if that fails, one by one, so that one broken image stops only its target."""
-        for leftover in containers.remove_leftovers(self._engine):
-            self._workshop.say(f"removed {leftover}, which a run that was killed had left")
         try:
             self._build(targets)
         except ImageBuildError:
@@ -164,6 +163,9 @@ class ContainerPlace:
         ) as container:
             with self._lock:
                 self._running.add(container)
+                late = self._stopped
+            if late:  # it was being started when all were stopped
+                container.stop(grace_s=5)
             try:
                 for line in container.lines():
                     on_line(line)
@@ -175,6 +177,7 @@ class ContainerPlace:
     def stop(self) -> None:
         """Stop every container that runs."""
         with self._lock:
+            self._stopped = True
             running = list(self._running)
         for container in running:
             with contextlib.suppress(EngineError):  # it may have ended in this very moment
@@ -287,6 +290,9 @@ def choose(isolation: str, workshop: Workshop) -> Place:
         workshop.say("using virtual environments made from the same requirements instead (isolation: venv)")
         return VenvPlace(workshop)
     workshop.say(f"using containers (engine {engine.version}, {engine.operating_system})")
+    # Before anybody looks at the files of a run that was killed: its container may still be writing them.
+    for leftover in containers.remove_leftovers(engine):
+        workshop.say(f"removed {leftover}, which a run that was killed had left")
     return ContainerPlace(workshop, engine)
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,8 +73,12 @@ def run(order: RunOrder, view: View) -> RunOutcome:
     failed = _prepare(order, todo, view)
     runnable = {target: cells for target, cells in todo.items() if target not in failed}
     if runnable:
-        _make_bundles(order, view)
-        failed |= _run_targets(order, runnable, view)
+        try:
+            _make_bundles(order, view)
+            failed |= _run_targets(order, runnable, view)
+        except BaseException:
+            order.place.stop()  # whatever ends the run, nothing of it works on
+            raise
     return RunOutcome(failed=failed)
 
 
@@ -139,11 +144,12 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
     failed: dict[str, HwmatrixError] = {}
     core_sets = _core_sets(min(order.workers, len(todo)))
     free = list(core_sets)
+    stopping = threading.Event()
 
     def one(target: str) -> HwmatrixError | None:
         cores = free.pop()
         try:
-            return _run_target(order, target, todo[target], cores, view)
+            return _run_target(order, target, todo[target], cores=cores, view=view, stopping=stopping)
         finally:
             free.append(cores)
 
@@ -155,6 +161,7 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
                 if error is not None:
                     failed[target] = error
         except BaseException:
+            stopping.set()
             for future in futures.values():
                 future.cancel()
             order.place.stop()
@@ -162,7 +169,10 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
     return failed
 
 
-def _run_target(order: RunOrder, target: str, cells: tuple[CellPlan, ...], cores: str | None, view: View) -> HwmatrixError | None:
+def _run_target(
+    order: RunOrder, target: str, cells: tuple[CellPlan, ...], *, cores: str | None, view: View, stopping: threading.Event
+) -> HwmatrixError | None:
+    """Run one target's cells. What a target that failed left undone is recorded as our failure; what was stopped is just not run."""
     image, digest = order.place.identity(target)
     order.folder.write_cells(target, [cell.key for cell in cells])
     arguments = ["--target", target, "--cells", target, "--host", machine_identity()]
@@ -182,8 +192,12 @@ def _run_target(order: RunOrder, target: str, cells: tuple[CellPlan, ...], cores
     try:
         ended = _follow(order.place, job, view, target)
     except HwmatrixError as error:
+        if stopping.is_set():
+            return None
         _record_unfinished(order, target, cells, str(error))
         return error
+    if stopping.is_set():
+        return None
     if ended.code != 0:
         failure = infrastructure.failure(target, "the runner ended before all cells were done", ended)
         view.say(str(failure))

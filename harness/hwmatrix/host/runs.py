@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import psutil
 
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.records import Plan, plan_from_json, to_json
 from hwmatrix.store.shard import finished_cells, salvage, write_atomically
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 RUNS: Final = "runs"
 _PLAN: Final = "plan.json"
 _OWNER: Final = "owner.pid"
+_START_TOLERANCE_S: Final = 5.0  # psutil derives start times from the boot time, which moves when the clock is set
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,14 +48,10 @@ class RunFolder:
             StoreError: the folder cannot be written.
         """
         folder = cls(path=output / RUNS / plan.run_id)
-        try:
+        with _writing(folder.path):
             folder.shards.mkdir(parents=True)
             folder.bundles.mkdir()
             write_atomically(folder.path / _PLAN, to_json(plan, indent=1) + "\n")
-        except OSError as error:
-            raise StoreError(
-                f"{folder.path}: cannot be written: {error}", advice="Choose another --output-dir, or free disk space."
-            ) from error
         return folder
 
     @classmethod
@@ -88,9 +91,14 @@ class RunFolder:
         return finished_cells(sorted(self.shards.glob("*.duckdb")))
 
     def write_cells(self, target: str, keys: list[str]) -> Path:
-        """Tell the runner which cells to run; it finds the file by the target's name beside the plan."""
+        """Tell the runner which cells to run; it finds the file by the target's name beside the plan.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
         path = self.path / f"cells-{target}.json"
-        write_atomically(path, json.dumps(keys))
+        with _writing(path):
+            write_atomically(path, json.dumps(keys))
         return path
 
 
@@ -98,16 +106,33 @@ def claim(folder: RunFolder) -> None:
     """Make this process the one that works in the folder.
 
     Raises:
-        StoreError: another living process does.
+        StoreError: another living process does, or the folder cannot be written.
     """
     path = folder.path / _OWNER
-    if path.exists():
-        owner = path.read_text(encoding="ascii").strip()
-        if owner.isdigit() and int(owner) != os.getpid() and Path(f"/proc/{owner}").exists():
-            raise StoreError(f"{folder.path}: process {owner} is working in it", advice="Wait for it, or end it first.")
-    write_atomically(path, f"{os.getpid()}\n")
+    with _writing(path):
+        owner = path.read_text(encoding="ascii") if path.exists() else ""
+        number, _, started = owner.strip().partition(":")
+        if number.isdigit() and int(number) != os.getpid() and _lives(int(number), started):
+            raise StoreError(f"{folder.path}: process {number} is working in it", advice="Wait for it, or end it first.")
+        write_atomically(path, f"{os.getpid()}:{psutil.Process().create_time():.2f}\n")
 
 
 def release(folder: RunFolder) -> None:
     """Nobody works in the folder any more."""
     (folder.path / _OWNER).unlink(missing_ok=True)
+
+
+def _lives(number: int, started: str) -> bool:
+    """Whether the process of this number lives and is the one that started then: numbers are used again."""
+    try:
+        return abs(psutil.Process(number).create_time() - float(started)) < _START_TOLERANCE_S
+    except (ValueError, psutil.NoSuchProcess):
+        return False
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error}", advice="Choose another --output-dir, or free disk space.") from error
