@@ -1,7 +1,8 @@
 """When to stop warming up and timing, and the samples themselves.
 
 Nothing here knows what it times. ``call`` must return only when the work is done: a target whose device is asynchronous
-synchronises inside it.
+synchronises inside it. A target whose device has a clock of its own (device events, a page's clock) returns what that
+clock measured, in nanoseconds; then this clock is not asked, and there is no CPU time to compare with.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _LEAST_SAMPLES: Final = 3
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
     """Samples in nanoseconds, in order: wall clock, and CPU time of the whole process (runtimes work in own threads).
+
+    ``cpu_ns`` is empty where the target measured with a clock of its own.
 
     ``warmup_samples`` were run before and not kept. ``converged`` says that the interval was narrow enough and three
     consecutive parts agreed: otherwise time ran out and the interval must not be claimed.
@@ -76,7 +79,7 @@ def is_converged(wall_ns: Sequence[int], half_width: float) -> bool:
     return max(medians) - min(medians) <= 2 * half_width * middle
 
 
-def measure(call: Callable[[], object], rule: MeasureRule) -> Timing:
+def measure(call: Callable[[], int | None], rule: MeasureRule) -> Timing:
     """Warm up, then time ``call`` until the rule is met or ``rule.max_s`` is over (then at least three samples)."""
     warmups = _warm_up(call, rule)
     clock, cpu_clock = time.perf_counter_ns, time.process_time_ns
@@ -89,10 +92,13 @@ def measure(call: Callable[[], object], rule: MeasureRule) -> Timing:
     while True:
         cpu_start = cpu_clock()
         start = clock()
-        call()
+        own = call()
         stop = clock()
-        cpu.append(cpu_clock() - cpu_start)
-        wall.append(stop - start)
+        if own is None:
+            cpu.append(cpu_clock() - cpu_start)
+            wall.append(stop - start)
+        else:
+            wall.append(own)
         if stop < look and stop < end:
             continue
         if len(wall) >= rule.min_samples:

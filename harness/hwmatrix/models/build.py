@@ -67,7 +67,7 @@ def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: st
     return model
 
 
-def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str) -> torch.nn.Module:
+def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str | None) -> torch.nn.Module:
     import torch  # noqa: PLC0415
 
     loader = _class(model_class)

@@ -28,6 +28,7 @@ from hwmatrix.records import BUNDLE_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     import torch
 
     from hwmatrix.records import ModelPlan
@@ -69,6 +70,14 @@ class Bundle:
     def load_inputs(self) -> dict[str, torch.Tensor]:
         """The arguments of ``forward`` by name, on the CPU."""
         return _load(self.path / INPUTS)
+
+    def input_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The inputs as arrays, for images without torch."""
+        return _load_arrays(self.path / INPUTS)
+
+    def expected_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The reference outputs as arrays."""
+        return _load_arrays(self.path / EXPECTED)
 
     def load_expected(self) -> dict[str, torch.Tensor]:
         """The reference outputs by name, on the CPU: eager, float32, one thread."""
@@ -309,3 +318,9 @@ def _load(file: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file  # noqa: PLC0415 - needs torch
 
     return load_file(file)
+
+
+def _load_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
+    from safetensors.numpy import load_file  # noqa: PLC0415 - as above
+
+    return dict(load_file(file))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import CellFailure, FactoryError
 from hwmatrix.measure import latency, memory, parity
+from hwmatrix.models import bundle as bundles
 from hwmatrix.records import CellPlan, MeasureRule, MemoryRecord, ModelPlan, Parity, Placement, Stage, Status, TargetPlan, Tolerance
 from hwmatrix.targets.table import target_class
 
@@ -38,6 +39,7 @@ class CellJob:
     bundle: Path
     rule: MeasureRule
     tolerance: Tolerance
+    service: dict[str, Any] | None = None
 
 
 class Facts:
@@ -98,18 +100,16 @@ def _end_failed(job: CellJob, facts: Facts, failure: BaseException) -> None:
 
 
 def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
-    from hwmatrix.models import bundle as bundles  # noqa: PLC0415 - brings torch
-
     baseline = memory.resident()
     memory.reset_peak()
     facts.enter(Stage.LOAD)
-    target = target_class(job.target.backend)(settings=job.cell.settings, options=job.target.options)
+    target = target_class(job.target.backend)(settings=job.cell.settings, options=job.target.options, service=job.service)
     facts.values["device"] = target.check()
     bundle = bundles.verify(job.bundle)
     facts.values["bundle"] = bundle.digest
-    facts.values["parameters"], facts.values["load_ms"] = _timed(lambda: target.load(bundle.model_dir, job.model.model_class))
+    facts.values["parameters"], facts.values["load_ms"] = _timed(lambda: target.load(bundle))
 
-    inputs = {name: tensor.numpy() for name, tensor in bundle.load_inputs().items()}
+    inputs = bundle.input_arrays()
     facts.enter(Stage.PREPARE)
     facts.values["method"], facts.values["prepare_ms"] = _timed(lambda: target.prepare(inputs))
     loaded = memory.resident()
@@ -122,8 +122,7 @@ def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
     facts.values["placement"] = dataclasses.asdict(placement)
 
     facts.enter(Stage.COMPARE)
-    expected = {name: tensor.numpy() for name, tensor in bundle.load_expected().items()}
-    comparison = parity.compare(outputs, expected)
+    comparison = parity.compare(outputs, bundle.expected_arrays())
     facts.values["outputs"] = [dataclasses.asdict(output) for output in comparison.outputs]
     facts.values["parity"] = dataclasses.asdict(comparison.worst) if comparison.worst else None
     status, error = _verdict(comparison, placement, job.tolerance)
@@ -136,7 +135,11 @@ def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
 
 
 def _time(target: Target, rule: MeasureRule, facts: Facts) -> None:
-    timing = latency.measure(target.run, rule)
+    def call() -> int | None:
+        target.run()
+        return target.elapsed_ns()
+
+    timing = latency.measure(call, rule)
     facts.values |= {
         "samples_wall_ns": timing.wall_ns,
         "samples_cpu_ns": timing.cpu_ns,

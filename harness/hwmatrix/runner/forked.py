@@ -239,9 +239,14 @@ def _end_strays(others: set[int]) -> None:
 
 
 def _parse(received: bytes) -> list[dict[str, Any]]:
-    """Whole lines only: a killed child may leave half of one."""
-    lines = received.split(b"\n")[:-1]
-    return [json.loads(line) for line in lines]
+    """Whole lines only: a killed child may leave half of one, and one that writes to every file it finds leaves others."""
+    messages: list[dict[str, Any]] = []
+    for line in received.split(b"\n")[:-1]:
+        with contextlib.suppress(ValueError):
+            message = json.loads(line)
+            if isinstance(message, dict):
+                messages.append(message)
+    return messages
 
 
 def _oom_kills() -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import catalogue
+from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware.detector import detect_all
+from hwmatrix.measure.latency import median
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import (
     Backend,
@@ -28,7 +29,6 @@ from hwmatrix.records import (
     Stage,
     Status,
     TargetPlan,
-    Tolerance,
     cell_command,
 )
 from hwmatrix.runner.bundles import BundleEntry
@@ -36,6 +36,7 @@ from hwmatrix.runner.cell import CellJob, execute
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.identity import interpreter, packages
+from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now
 from hwmatrix.targets.table import target_class
@@ -88,32 +89,25 @@ def run_shard(order: ShardOrder) -> Path:
         packages=installed,
         warm_up_ms=warm_up_ms,
     )
-    with ShardWriter(order.out, order.plan, identity) as shard:
+    service = target_class(order.target.backend).service(order.target.options)
+    with ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
         shard.add_detections(detections())
-        canary_ok, canary_detail = _run_canaries(order, shard)
+        cells = _Cells(order, shard, keeper)
+        canary_ok, canary_detail = cells.run_canaries()
         shard.set_canaries(ok=canary_ok, detail=canary_detail)
         for cell in order.cells:
             failed = canary_detail if canary_ok is False else None
-            _run_and_keep(order, shard, cell, order.plan.model(cell.model, cell.size), canaries_failed=failed)
+            cells.run(cell, order.plan.model(cell.model, cell.size), canaries_failed=failed)
         path = shard.seal()
     emit("sealed", shard=path.name)
     return path
 
 
 def preload(backend: Backend, models: list[ModelPlan]) -> None:
-    """Import all that the cells need, once. Torch stays at one thread here and computes nothing: see ``forked``."""
-    import torch  # noqa: PLC0415 - not in every image
-    import transformers  # noqa: PLC0415
-
-    from hwmatrix.models import bundle, inputs  # noqa: F401, PLC0415
-
-    torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    target_class(backend).preload()
+    """Import all that the cells need, once. Nothing is computed here: see ``forked``."""
+    target_class(backend).preload(sorted({model.model_class for model in (*models, *canary_plans())}))
     catalogue()
-    for model_class in sorted({model.model_class for model in (*models, *canary_plans())}):
-        _import_class(model_class)
 
 
 def detections() -> list[Detection]:
@@ -135,75 +129,98 @@ def detections() -> list[Detection]:
     return found
 
 
-def _import_class(name: str) -> None:
-    """Transformers imports a model's module when the class is first asked for: in the parent, that is paid once."""
-    transformers = importlib.import_module("transformers")
-    try:
-        getattr(transformers, name)
-    except (AttributeError, ImportError, RuntimeError):
-        return  # the cell itself meets the same error, and there it is data
+class _Cells:
+    """Runs cells one after the other, and keeps each result before the next begins."""
 
+    def __init__(self, order: ShardOrder, shard: ShardWriter, keeper: Keeper) -> None:
+        self._order = order
+        self._shard = shard
+        self._keeper = keeper
 
-def _run_canaries(order: ShardOrder, shard: ShardWriter) -> tuple[bool | None, str | None]:
-    """The known-good model must pass and the wrong one must be found out. None where the target is not here at all."""
-    dtype = next((cell.settings.dtype for cell in order.cells), Dtype.FLOAT32)
-    problems: list[str] = []
-    for model in canary_plans():
-        settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
-        key = f"{model.name}/{model.size.value}/{order.target.name}/{dtype.value}"
-        cell = CellPlan(key=key, model=model.name, size=model.size, target=order.target.name, settings=settings, limits=_CANARY_LIMITS)
-        result = _run_and_keep(order, shard, cell, model, canaries_failed=None)
-        wanted = _CANARY_WANTED[model.role]
-        if result.status is Status.UNAVAILABLE:
-            return None, result.error.message if result.error else None
-        if result.status is not wanted:
-            why = f": {result.error.message}" if result.error else ""
-            problems.append(f"{model.name} is {result.status.value} and must be {wanted.value}{why}")
-    return not problems, "; ".join(problems) or None
+    def run_canaries(self) -> tuple[bool | None, str | None]:
+        """The known-good model must pass and the wrong one must be found out. None where the target is not here at all."""
+        target = self._order.target.name
+        dtype = next((cell.settings.dtype for cell in self._order.cells), Dtype.FLOAT32)
+        problems: list[str] = []
+        for model in canary_plans():
+            settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
+            key = f"{model.name}/{model.size.value}/{target}/{dtype.value}"
+            cell = CellPlan(key=key, model=model.name, size=model.size, target=target, settings=settings, limits=_CANARY_LIMITS)
+            result = self.run(cell, model, canaries_failed=None)
+            wanted = _CANARY_WANTED[model.role]
+            if result.status is Status.UNAVAILABLE:
+                return None, result.error.message if result.error else None
+            if result.status is not wanted:
+                why = f": {result.error.message}" if result.error else ""
+                problems.append(f"{model.name} is {result.status.value} and must be {wanted.value}{why}")
+        return not problems, "; ".join(problems) or None
 
-
-def _run_and_keep(order: ShardOrder, shard: ShardWriter, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
-    emit("cell_started", key=cell.key, role=model.role.value)
-    result = _run_cell(order, cell, model, canaries_failed=canaries_failed)
-    shard.add_cell(result, command=cell_command(model, cell, order.plan.isolation))
-    p50 = sorted(result.samples_wall_ns)[len(result.samples_wall_ns) // 2] / 1e6 if result.samples_wall_ns else None
-    emit(
-        "cell",
-        key=cell.key,
-        role=model.role.value,
-        status=result.status.value,
-        stage=result.stage.value,
-        wall_ms=result.wall_ms,
-        p50_ms=p50,
-        error=result.error.message if result.error else None,
-    )
-    return result
-
-
-def _run_cell(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
-    started_at = utc_now()
-    common: dict[str, Any] = {"cell": cell, "model": model, "target": order.target, "started_at": started_at}
-    hardware = order.target.backend.value
-    entry = order.bundles.get((model.name, model.size))
-    if entry is None or entry.key is None:
-        message = (entry.message if entry else None) or "no bundle was built for it"
-        status, kind = Status.FACTORY_ERROR, entry.error_type if entry else "factory_failed"
-        error = error_record(
-            message, hardware=hardware, status=status, stage=Stage.BUILD, error_type=kind, traceback=entry.traceback if entry else None
+    def run(self, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
+        """Run one cell, keep its result, tell the host."""
+        emit("cell_started", key=cell.key, role=model.role.value)
+        started_at = utc_now()
+        result = self._hindrance(cell, model, started_at, canaries_failed) or self._execute(cell, model, started_at)
+        self._shard.add_cell(result, command=cell_command(model, cell, self._order.plan.isolation))
+        emit(
+            "cell",
+            key=cell.key,
+            role=model.role.value,
+            status=result.status.value,
+            stage=result.stage.value,
+            wall_ms=result.wall_ms,
+            p50_ms=median(sorted(result.samples_wall_ns)) / 1e6 if result.samples_wall_ns else None,
+            error=result.error.message if result.error else None,
         )
-        return not_executed(**common, status=status, stage=Stage.BUILD, error=error)
-    if canaries_failed is not None:
-        message = f"not tried, since no verdict could be believed: {canaries_failed}"
-        error = error_record(message, hardware=hardware, status=Status.INFRA_ERROR, stage=Stage.LOAD, error_type="canary_failed")
-        return not_executed(**common, status=Status.INFRA_ERROR, stage=Stage.LOAD, error=error)
-    is_model = model.role is Role.MODEL
-    job = CellJob(
-        cell=cell,
-        model=model,
-        target=order.target,
-        bundle=order.cache / entry.key,
-        rule=order.plan.measure if is_model else _CANARY_RULE,
-        tolerance=order.plan.tolerances.get(cell.settings.dtype) or Tolerance(relative_error=1e-3, reason="canary"),
-    )
-    end = run_forked(lambda send: execute(job, send), limits=cell.limits)
-    return result_of(end, **common)
+        return result
+
+    def _hindrance(self, cell: CellPlan, model: ModelPlan, started_at: str, canaries_failed: str | None) -> CellResult | None:
+        """The result of a cell that cannot be tried: its model was not made, or no verdict could be believed."""
+        entry = self._order.bundles.get((model.name, model.size))
+        log = entry.traceback if entry else None
+        if entry is None or entry.key is None:
+            status, stage = Status.FACTORY_ERROR, Stage.BUILD
+            message = (entry.message if entry else None) or "no bundle was built for it"
+            kind = (entry.error_type if entry else None) or "factory_failed"
+        elif canaries_failed is not None:
+            status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "canary_failed"
+            message = f"not tried, since no verdict could be believed: {canaries_failed}"
+        else:
+            return None
+        return self._not_executed(cell, model, started_at, status=status, stage=stage, kind=kind, message=message, traceback=log)
+
+    def _execute(self, cell: CellPlan, model: ModelPlan, started_at: str) -> CellResult:
+        order = self._order
+        entry = order.bundles[(model.name, model.size)]
+        try:
+            address = self._keeper.address()
+        except UnavailableError as failure:
+            status, stage = Status.UNAVAILABLE, Stage.LOAD
+            message, kind = str(failure), failure.error_type
+            return self._not_executed(cell, model, started_at, status=status, stage=stage, kind=kind, message=message)
+        job = CellJob(
+            cell=cell,
+            model=model,
+            target=order.target,
+            bundle=order.cache / str(entry.key),
+            rule=order.plan.measure if model.role is Role.MODEL else _CANARY_RULE,
+            tolerance=order.plan.tolerances[cell.settings.dtype],
+            service=address,
+        )
+        end = run_forked(lambda send: execute(job, send), limits=cell.limits)
+        return result_of(end, cell=cell, model=model, target=order.target, started_at=started_at)
+
+    def _not_executed(
+        self,
+        cell: CellPlan,
+        model: ModelPlan,
+        started_at: str,
+        *,
+        status: Status,
+        stage: Stage,
+        kind: str,
+        message: str,
+        traceback: str | None = None,
+    ) -> CellResult:
+        target = self._order.target
+        error = error_record(message, hardware=target.backend.value, status=status, stage=stage, error_type=kind, traceback=traceback)
+        return not_executed(cell=cell, model=model, target=target, started_at=started_at, status=status, stage=stage, error=error)

@@ -154,5 +154,13 @@ def _untold(end: End, cell: CellPlan) -> tuple[Status, str]:
     if (end.signal == signal.SIGABRT or end.exit_code) and _NO_MEMORY.search(last):
         return Status.OOM, f"an allocation failed within {cell.limits.memory_mb} MiB, and the process gave up: {last}"
     if end.signal is not None:
-        return Status.CRASH, f"the process was ended by {signal.Signals(end.signal).name} (signal {end.signal})"
+        return Status.CRASH, f"the process was ended by {_signal_name(end.signal)} (signal {end.signal})"
     return Status.CRASH, f"the process left with exit code {end.exit_code} before it gave a verdict"
+
+
+def _signal_name(number: int) -> str:
+    """Real-time signals have no names of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"

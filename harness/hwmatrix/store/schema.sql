@@ -140,7 +140,7 @@ CREATE TABLE samples (                      -- no key: it would make the file fo
     cell_id VARCHAR NOT NULL,
     n       INTEGER NOT NULL,
     wall_ns BIGINT NOT NULL,
-    cpu_ns  BIGINT NOT NULL
+    cpu_ns  BIGINT                          -- NULL: measured by the device's own clock
 );
 
 CREATE TABLE rejected (                     -- shards that a merge refused, and why

@@ -214,10 +214,12 @@ class ShardWriter:
         samples = {
             "n": np.arange(len(result.samples_wall_ns), dtype=np.int32),
             "wall_ns": np.asarray(result.samples_wall_ns, dtype=np.int64),
-            "cpu_ns": np.asarray(result.samples_cpu_ns, dtype=np.int64),
         }
+        if result.samples_cpu_ns:
+            samples["cpu_ns"] = np.asarray(result.samples_cpu_ns, dtype=np.int64)
         connection.register("new_samples", samples)
-        connection.execute("INSERT INTO samples SELECT ?, n, wall_ns, cpu_ns FROM new_samples", [cell_id])
+        columns = ", ".join(samples)
+        connection.execute(f"INSERT INTO samples (cell_id, {columns}) SELECT ?, {columns} FROM new_samples", [cell_id])  # noqa: S608
         connection.unregister("new_samples")
 
     def _commit(self) -> None:

@@ -14,11 +14,12 @@ from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets.torch_preload import preload_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
+    from hwmatrix.models.bundle import Bundle
     from hwmatrix.records import Settings
     from hwmatrix.targets.protocol import Arrays
 
@@ -41,7 +42,7 @@ class OpenVino:
 
     packages: tuple[str, ...] = ("openvino", "torch", "transformers")
 
-    def __init__(self, *, settings: Settings, options: Mapping[str, Any]) -> None:
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
         self._device = str(options.get("device", "CPU"))
         self._attention = options.get("attention")
@@ -52,10 +53,16 @@ class OpenVino:
         self._output_names: tuple[str | None, ...] = ()
 
     @staticmethod
-    def preload() -> None:
+    def preload(model_classes: Sequence[str]) -> None:
         """The Python modules alone: a Core starts threads and belongs into the child."""
         import openvino  # noqa: F401, PLC0415
         from transformers.exporters import exporter_openvino  # noqa: F401, PLC0415
+
+        preload_torch(model_classes)
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> None:
+        """Cells share nothing."""
 
     def check(self) -> str:
         """Ask the runtime for the device.
@@ -76,9 +83,9 @@ class OpenVino:
             )
         return f"{self._device}: {self._core.get_property(self._device, 'FULL_DEVICE_NAME')}"
 
-    def load(self, model_dir: Path, model_class: str) -> int:
+    def load(self, bundle: Bundle) -> int:
         """Load the PyTorch model, which is what gets converted."""
-        self._model = load_model(model_dir, model_class, Dtype.FLOAT32, attention=self._attention)
+        self._model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=self._attention)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
@@ -108,6 +115,10 @@ class OpenVino:
         """One synchronous inference; inputs lie in the request already."""
         self._request.infer()
         return self._request
+
+    def elapsed_ns(self) -> int | None:
+        """The host's clock is right: a run returns when it is done."""
+        return None
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
         """A copy of each output, since the request overwrites its buffers in the next inference."""

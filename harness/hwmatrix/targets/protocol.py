@@ -10,14 +10,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
+    from hwmatrix.models.bundle import Bundle
     from hwmatrix.records import Placement, Settings
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+class Service(Protocol):
+    """A process that all cells of a shard share, such as a browser. The warm parent starts it and starts it anew if it died."""
+
+    def start(self) -> Mapping[str, Any]:
+        """Start it; give the address that cells reach it by.
+
+        Raises:
+            UnavailableError: it cannot be started here.
+        """
+
+    def alive(self) -> bool:
+        """Does it still answer?"""
+
+    def stop(self) -> None:
+        """End it and everything it left. May be called again."""
 
 
 class Target(Protocol):
@@ -26,12 +43,16 @@ class Target(Protocol):
     packages: tuple[str, ...]
     """Distributions whose versions are evidence."""
 
-    def __init__(self, *, settings: Settings, options: Mapping[str, Any]) -> None:
-        """Remember what to do; do nothing yet."""
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        """Remember what to do; do nothing yet. ``service`` is the address of the service that the parent keeps, if any."""
 
     @staticmethod
-    def preload() -> None:
+    def preload(model_classes: Sequence[str]) -> None:
         """Import what every cell needs, in the warm parent. Must start neither threads nor a device's runtime."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> Service | None:
+        """What all cells of a shard share, not started yet; None for most."""
 
     def check(self) -> str:
         """Start the runtime and name the device.
@@ -40,7 +61,7 @@ class Target(Protocol):
             UnavailableError: there is no such hardware, driver or runtime here.
         """
 
-    def load(self, model_dir: Path, model_class: str) -> int:
+    def load(self, bundle: Bundle) -> int:
         """Load the weights by the real loading code; give the number of parameters."""
 
     def prepare(self, inputs: Arrays) -> str:
@@ -52,6 +73,9 @@ class Target(Protocol):
 
     def run(self) -> Any:
         """Run once on the prepared inputs; return only when the device is done."""
+
+    def elapsed_ns(self) -> int | None:
+        """What the device's own clock measured for the last run, in nanoseconds; None where the host's clock is right."""
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
         """The result of ``run`` as host arrays by the reference's output names (float32 or the exact integer type)."""

@@ -10,13 +10,14 @@ import torch
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Placement
+from hwmatrix.targets.torch_preload import preload_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
+    from hwmatrix.models.bundle import Bundle
     from hwmatrix.records import Settings
     from hwmatrix.targets.protocol import Arrays
 
@@ -26,7 +27,7 @@ class TorchCpu:
 
     packages: tuple[str, ...] = ("torch", "transformers")
 
-    def __init__(self, *, settings: Settings, options: Mapping[str, Any]) -> None:
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
         self._options = options
         self._dtype: torch.dtype = getattr(torch, settings.dtype.value)
@@ -35,17 +36,22 @@ class TorchCpu:
         self._result: dict[str, torch.Tensor] = {}
 
     @staticmethod
-    def preload() -> None:
-        """Torch and transformers are imported by this module's own imports."""
+    def preload(model_classes: Sequence[str]) -> None:
+        """Torch, transformers, and the models' modules."""
+        preload_torch(model_classes)
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> None:
+        """Cells share nothing."""
 
     def check(self) -> str:
         """The CPU is always there. Sets the number of threads, which torch may do only once before it computes."""
         torch.set_num_threads(self._settings.threads)
         return "cpu"
 
-    def load(self, model_dir: Path, model_class: str) -> int:
+    def load(self, bundle: Bundle) -> int:
         """Load from safetensors through ``from_pretrained``."""
-        self._model = load_model(model_dir, model_class, self._settings.dtype, attention=self._options.get("attention"))
+        self._model = load_model(bundle.model_dir, bundle.model_class, self._settings.dtype, attention=self._options.get("attention"))
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
@@ -63,6 +69,10 @@ class TorchCpu:
         assert self._model is not None  # noqa: S101 - the order of the protocol
         with torch.inference_mode():
             return self._model(**self._inputs)
+
+    def elapsed_ns(self) -> int | None:
+        """The host's clock is right: a run returns when it is done."""
+        return None
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
         """Outputs as float32, or as the integers they are."""

@@ -1,0 +1,44 @@
+"""Keeps the service that all cells of a shard share (a browser): started when first needed, anew if it died, always ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from hwmatrix.targets.protocol import Service
+
+
+class Keeper:
+    """Owns a service, or none. Use as a context manager: leaving it ends the service."""
+
+    def __init__(self, service: Service | None) -> None:
+        self._service = service
+        self._address: dict[str, Any] | None = None
+        self.starts = 0
+
+    def __enter__(self) -> Self:
+        """Nothing is started yet."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the service."""
+        if self._service is not None and self._address is not None:
+            self._service.stop()
+
+    def address(self) -> dict[str, Any] | None:
+        """Where cells reach the service, which answers now; None where there is none.
+
+        Raises:
+            UnavailableError: it cannot be started here.
+        """
+        if self._service is None:
+            return None
+        if self._address is not None and not self._service.alive():
+            self._service.stop()
+            self._address = None
+        if self._address is None:
+            self._address = dict(self._service.start())
+            self.starts += 1
+        return self._address
