@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware.cpu import cpuinfo
 from hwmatrix.records import Backend, Detection
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ DETECTORS: Final[dict[Backend, str]] = {
     Backend.OPENVINO: "hwmatrix.hardware.openvino",
 }
 _MACHINE_ID: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+_NO_MACHINE_ID: Final = "uninitialized"
+"""machine-id(5): what an image has that never booted; an empty file means the same."""
 
 
 def detect(kind: Backend) -> Detection:
@@ -44,13 +47,15 @@ def machine_identity() -> str:
 
     From the machine's id where the system has one, else its host name; with processor and architecture in any case.
     """
-    parts = [platform.machine(), platform.processor()]
+    parts = [platform.machine(), cpuinfo().get("model name", "")]
     for path in _MACHINE_ID:
         try:
-            parts.append(path.read_text(encoding="ascii").strip())
-        except OSError:
+            machine_id = path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
             continue
-        break
+        if machine_id not in {"", _NO_MACHINE_ID}:
+            parts.append(machine_id)
+            break
     else:
         parts.append(platform.node())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
