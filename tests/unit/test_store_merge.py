@@ -16,7 +16,8 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records import Detection, Role, Status, cell_command
 from hwmatrix.store import merge as merging
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import ShardWriter, sha256_of, sidecar_path, write_atomically
+from hwmatrix.store.shard import ShardWriter, sha256_of, write_atomically
+from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

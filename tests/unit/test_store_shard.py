@@ -12,16 +12,14 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records import Detection, Role, Status
 from hwmatrix.store import shard as shards
 from hwmatrix.store.shard import (
-    COUNTED,
     ShardWriter,
     finished_cells,
-    read_sidecar,
     salvage,
     seal_file,
     sha256_of,
-    sidecar_path,
     write_atomically,
 )
+from hwmatrix.store.sidecar import COUNTED, read_sidecar, sidecar_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from hwmatrix.cli import inspecting, running, storing
-from hwmatrix.errors import ConfigError, HwmatrixError
+from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -55,14 +55,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def spread(argv: list[str]) -> list[str]:
-    """Repeat an option that takes several words before each of them, which is how click wants it."""
+    """Repeat an option that takes several words before each of them, which is how click wants it.
+
+    Raises:
+        ConfigError: such an option stands without any: to leave it out would select everything.
+    """
     spreading: str | None = None
     words: list[str] = []
-    for word in argv:
-        if word.startswith("-"):
-            spreading = word if word in _LISTS else None
-            if spreading is None:
-                words.append(word)
+    for word, following in zip(argv, [*argv[1:], "-"], strict=True):
+        if word in _LISTS:
+            spreading = word
+            if following.startswith("-"):
+                raise ConfigError([Problem(where=word, what="no value is given", hint=f"name one or more: {word} A B")])
+        elif word.startswith("-"):
+            spreading = None
+            words.append(word)
         elif spreading is not None:
             words += [spreading, word]
         else:

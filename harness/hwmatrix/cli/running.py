@@ -105,9 +105,7 @@ def matrix_command(
         workshop = _workshop(loaded, place_outside, base_image, view)
         if resume:
             _refuse_with_resume(models, suite, targets, architectures, size, isolation, everything=everything)
-            folder = RunFolder.latest(output)
-            plan = folder.plan()
-            place = choose(plan.isolation, workshop)
+            folder, place = _resumed(loaded, output, workshop)
         else:
             selection = select(
                 loaded,
@@ -119,19 +117,40 @@ def matrix_command(
                 everything=everything,
                 cache=workshop.cache_dir,
             )
-            check_selection(loaded, selection)
-            place = choose(isolation.value, workshop)
-            plan = fetch_weights(_plan(loaded, selection, place, place_outside, workshop.commit), workshop.cache_dir)
-            folder = RunFolder.create(output, plan)
-        order = RunOrder(
-            folder=folder,
-            plan=plan,
-            place=place,
-            reference=loaded.spec.images.reference,
-            cache=workshop.cache_dir / "bundles",
-            workers=workers,
-        )
-        _run_and_report(order, output, view)
+            folder, place = _planned(loaded, selection, isolation, workshop, place_outside, output)
+        _run_and_report(_order(loaded, folder, place, workshop, workers), output, view)
+
+
+def _planned(
+    loaded: LoadedMatrix, selection: Selection, isolation: IsolationChoice, workshop: Workshop, given: Outside, output: Path
+) -> tuple[RunFolder, Place]:
+    """A new run: its folder with its plan, and where it runs."""
+    check_selection(loaded, selection)
+    place = choose(isolation.value, workshop)
+    plan = fetch_weights(_plan(loaded, selection, place, given, workshop.commit), workshop.cache_dir)
+    return RunFolder.create(output, plan), place
+
+
+def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop) -> tuple[RunFolder, Place]:
+    """The latest run, and the same kind of place as before. Its images are still described by matrix.yaml."""
+    folder = RunFolder.latest(output)
+    plan = folder.plan()
+    gone = [target.name for target in plan.targets if target.name not in loaded.spec.targets]
+    if gone:
+        what = f"the last run has targets that {loaded.path.name} no longer has: {', '.join(gone)}"
+        raise ConfigError([Problem(where="--resume", what=what, hint="put them back, or start without --resume")])
+    return folder, choose(plan.isolation, workshop)
+
+
+def _order(loaded: LoadedMatrix, folder: RunFolder, place: Place, workshop: Workshop, workers: int) -> RunOrder:
+    return RunOrder(
+        folder=folder,
+        plan=folder.plan(),
+        place=place,
+        reference=loaded.spec.images.reference,
+        cache=workshop.cache_dir / "bundles",
+        workers=workers,
+    )
 
 
 def _run_and_report(order: RunOrder, output: Path, view: View) -> None:

@@ -13,7 +13,8 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, plan_from_json
-from hwmatrix.store.shard import SCHEMA_VERSION, Sidecar, insert_run, read_sidecar, sha256_of, sql, utc_now
+from hwmatrix.store.shard import SCHEMA_VERSION, insert_run, sha256_of, sql, utc_now
+from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
 import numpy as np
-import pydantic
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import CellResult, Detection, Plan, to_json
+from hwmatrix.store.sidecar import COUNTED, SHARD_SCHEMA, sidecar_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 SCHEMA_VERSION: Final = "1"
-SHARD_SCHEMA: Final = "hwmatrix/shard/1"
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
 _BLOCK_SIZE: Final = "16384"
 """DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
-COUNTED: Final = ("runs", "shards", "detections", "cells", "stages", "outputs", "samples")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,20 +47,6 @@ class ShardIdentity:
     versions: dict[str, str]
     packages: dict[str, str]
     warm_up_ms: float | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sidecar:
-    """What the JSON file beside a shard says."""
-
-    shard_id: str
-    run_id: str
-    target: str
-    sha256: str
-    counts: dict[str, int]
-
-
-_SIDECAR: Final = pydantic.TypeAdapter(Sidecar)
 
 
 def utc_now() -> str:
@@ -298,38 +282,6 @@ def salvage(directory: Path, target: str | None = None) -> list[Path]:
             _LOG.warning("%s", error)
             partial.replace(partial.with_name(f"{partial.name}.broken"))
     return sealed
-
-
-def sidecar_path(shard: Path) -> Path:
-    """Where a shard's sidecar lies."""
-    return shard.with_name(f"{shard.name}.json")
-
-
-def read_sidecar(shard: Path) -> Sidecar:
-    """Read the JSON file beside a shard.
-
-    Raises:
-        StoreError: there is none, or it is broken or of another version.
-    """
-    path = sidecar_path(shard)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise StoreError("it has no sidecar: it was never finished, or not copied whole") from error
-    except (OSError, ValueError) as error:
-        raise StoreError(f"its sidecar cannot be read: {error}") from error
-    if not isinstance(data, dict) or data.get("schema") != SHARD_SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else None
-        raise StoreError(f"its version is {found!r}, this hwmatrix reads {SHARD_SCHEMA!r}: run the target again")
-    try:
-        sidecar: Sidecar = _SIDECAR.validate_python({field.name: data.get(field.name) for field in dataclasses.fields(Sidecar)})
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        at = ".".join(map(str, first["loc"]))
-        raise StoreError(f"its sidecar is broken: {at} is {first['input']!r}") from error
-    if set(sidecar.counts) != set(COUNTED):
-        raise StoreError(f"its sidecar is broken: it counts {', '.join(sorted(sidecar.counts)) or 'nothing'}")
-    return sidecar
 
 
 def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:

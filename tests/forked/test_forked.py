@@ -1,0 +1,263 @@
+"""One forked child a piece of work, for real: how each kind of end is told, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hwmatrix.records import Limits
+from hwmatrix.runner.forked import End, run_forked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Send = Callable[[dict[str, Any]], None]
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits and process trees as Linux has them")
+ROOT = Path(__file__).parents[2]
+LIMITS = Limits(timeout_s=20.0, memory_mb=512)
+
+
+def run(work: Callable[[Send], None], limits: Limits = LIMITS) -> End:
+    def quietly(send: Send) -> None:
+        faulthandler.disable()  # pytest's, which would print the child's crash on pytest's own terminal
+        work(send)
+
+    return run_forked(quietly, limits=limits)
+
+
+def say(text: str, file: int = 1) -> None:
+    """Print as C code does: pytest has put its own object in the place of Python's stdout."""
+    os.write(file, text.encode())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_messages_arrive_in_order() -> None:
+    def work(send: Send) -> None:
+        send({"stage": "load"})
+        send({"verdict": "pass"})
+
+    end = run(work)
+    assert end.messages == ({"stage": "load"}, {"verdict": "pass"})
+    assert (end.exit_code, end.signal, end.timed_out, end.oom_killed, end.log) == (0, None, False, False, "")
+    assert 0 < end.wall_ms < 10_000
+
+
+def test_a_segmentation_fault() -> None:
+    def work(send: Send) -> None:
+        send({"stage": "run"})
+        ctypes.string_at(0)
+
+    end = run(work)
+    assert (end.signal, end.exit_code) == (signal.SIGSEGV, None)
+    assert end.messages == ({"stage": "run"},)
+
+
+def test_abort() -> None:
+    assert run(lambda _send: os.abort()).signal == signal.SIGABRT
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_leaving_without_a_word(code: int) -> None:
+    end = run(lambda _send: os._exit(code))
+    assert (end.exit_code, end.signal, end.messages) == (code, None, ())
+
+
+def test_a_real_time_signal() -> None:
+    number = signal.SIGRTMIN + 4
+    assert run(lambda _send: os.kill(os.getpid(), number)).signal == number
+
+
+def test_a_loop_without_end_is_ended_in_time() -> None:
+    def work(send: Send) -> None:
+        send({"pid": os.getpid()})
+        while True:
+            pass
+
+    begin = time.monotonic()
+    end = run(work, Limits(timeout_s=1.0, memory_mb=512))
+    assert end.timed_out
+    assert end.signal == signal.SIGKILL
+    assert 0.9 < time.monotonic() - begin < 5
+    assert not is_alive(end.messages[0]["pid"])
+
+
+def test_a_child_that_ignores_every_signal_is_ended_in_time() -> None:
+    def work(_send: Send) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        time.sleep(60)
+
+    assert run(work, Limits(timeout_s=0.5, memory_mb=512)).timed_out
+
+
+def test_memory_without_end_is_refused_and_can_be_told() -> None:
+    def work(send: Send) -> None:
+        taken = []
+        try:
+            while True:
+                taken.append(bytearray(10 * 2**20))
+        except MemoryError:
+            count = len(taken)
+            taken.clear()
+            send({"taken": count})
+
+    end = run(work, Limits(timeout_s=20.0, memory_mb=200))
+    assert 10 <= end.messages[0]["taken"] <= 20
+    assert end.exit_code == 0
+
+
+def test_an_exception_is_in_the_log() -> None:
+    def work(_send: Send) -> None:
+        raise ValueError("what went wrong")
+
+    end = run(work)
+    assert end.exit_code == 1
+    # Printed by Python, so that under pytest it goes where pytest has put stderr: the code is what the parent goes by.
+    assert end.messages == ()
+
+
+def test_junk_on_both_streams_ends_in_the_log_and_not_in_the_messages() -> None:
+    def work(send: Send) -> None:
+        say("to stdout\n")
+        send({"n": 1})
+        say("to stderr\n", 2)
+        say('{"verdict": "pass"}\n')
+
+    end = run(work)
+    assert end.messages == ({"n": 1},)
+    assert end.log == 'to stdout\nto stderr\n{"verdict": "pass"}'
+
+
+def test_only_the_end_of_a_long_log_is_kept() -> None:
+    def work(_send: Send) -> None:
+        for number in range(200_000):
+            say(f"line {number}\n")
+
+    log = run(work).log
+    assert len(log) <= 8192
+    assert log.endswith("line 199999")
+
+
+def test_a_message_beyond_a_pipes_buffer_arrives_whole() -> None:
+    text = "x" * 5_000_000
+
+    def work(send: Send) -> None:
+        send({"text": text})
+        send({"after": True})
+
+    end = run(work)
+    assert end.messages == ({"text": text}, {"after": True})
+
+
+def test_half_a_message_of_a_killed_child_is_none() -> None:
+    def work(send: Send) -> None:
+        send({"whole": True})
+        writer = threading.Thread(target=send, args=({"text": "x" * 50_000_000},), daemon=True)
+        writer.start()
+        time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    end = run(work)
+    assert end.signal == signal.SIGKILL
+    assert end.messages[0] == {"whole": True}
+
+
+@pytest.mark.parametrize("leaves_its_group", [False, True])
+def test_a_grandchild_that_stays_behind_is_ended(*, leaves_its_group: bool) -> None:
+    def work(send: Send) -> None:
+        pid = os.fork()
+        if pid == 0:
+            if leaves_its_group:
+                os.setsid()
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(0.2)
+        send({"pid": pid})
+
+    begin = time.monotonic()
+    end = run(work)
+    assert end.exit_code == 0
+    assert time.monotonic() - begin < 10
+    assert not is_alive(end.messages[0]["pid"])
+
+
+def test_a_grandchild_that_holds_the_pipe_does_not_hold_up_the_end() -> None:
+    def work(send: Send) -> None:
+        if os.fork() == 0:
+            while True:
+                say("noise " * 100)
+        send({"done": True})
+
+    begin = time.monotonic()
+    assert run(work).messages == ({"done": True},)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_child_that_closes_its_pipes_and_goes_on_is_waited_for() -> None:
+    def work(send: Send) -> None:
+        send({"n": 1})
+        os.closerange(0, 64)
+        time.sleep(0.3)
+        os._exit(7)
+
+    end = run(work)
+    assert (end.exit_code, end.messages) == (7, ({"n": 1},))
+    assert end.wall_ms >= 300
+
+
+def test_an_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+
+    def work(_send: Send) -> None:
+        told.write_text(str(os.getpid()), encoding="ascii")
+        time.sleep(60)
+
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(work)
+    assert not is_alive(int(told.read_text(encoding="ascii")))
+
+
+def test_no_file_stays_open() -> None:
+    def opened() -> set[str]:
+        return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+    run(lambda _send: None)
+    before = opened()
+    run(lambda _send: os.abort())
+    run(lambda _send: time.sleep(5), Limits(timeout_s=0.1, memory_mb=512))
+    assert opened() == before
+
+
+def test_many_children_one_after_the_other() -> None:
+    for number in range(50):
+        assert run(lambda send, n=number: send({"n": n})).messages == ({"n": number},)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("module", ["hwmatrix", "hwmatrix.cli.main", "hwmatrix.runner.__main__", "hwmatrix.report.write"])
+def test_what_is_heavy_is_imported_only_where_it_is_used(module: str) -> None:
+    """In an interpreter of its own: here, tests have imported everything already."""
+    program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "harness")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment, timeout=60)
+    heavy = {"torch", "transformers", "openvino", "onnx", "docker", "nox", "huggingface_hub"}
+    assert heavy & set(done.stdout.split()) == set()
+    assert done.stderr == ""

@@ -1,0 +1,152 @@
+"""The house's rules, read from the source: who may import what, and how long things may get."""
+
+from __future__ import annotations
+
+import ast
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hwmatrix.records import Backend
+from hwmatrix.targets.table import REQUIRES, TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import Guard
+
+PACKAGE = Path(__file__).parents[2] / "harness" / "hwmatrix"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+IN_IMAGES = ("runner", "targets", "measure", "store", "models", "hardware")
+OUTSIDE_IMAGES = {"docker", "jinja2", "nox", "typer", "rich", "hatchling"}
+WINGS = ("runner", "host", "report")
+HEAVY = {"torch", "transformers", "openvino", "onnx", "docker", "huggingface_hub"}
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE.parent).as_posix()
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module that is imported, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imports_at_import(tree: ast.Module) -> Iterator[str]:
+    """What importing the module imports: not what its functions do, nor what only type checkers see."""
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Try):
+            yield from imports(node)
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def below(folder: str) -> list[Path]:
+    return [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] == folder]
+
+
+@pytest.mark.parametrize("folder", IN_IMAGES)
+def test_what_runs_in_an_image_knows_nothing_of_the_host(folder: str) -> None:
+    assert below(folder)
+    found = {(name_of(path), name) for path in below(folder) for name in imports(parsed(path))}
+    assert [each for each in sorted(found) if each[1].partition(".")[0] in OUTSIDE_IMAGES] == []
+    assert [each for each in sorted(found) if each[1].startswith(("hwmatrix.host", "hwmatrix.report", "hwmatrix.cli"))] == []
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_the_wings_do_not_import_each_other(wing: str) -> None:
+    others = tuple(f"hwmatrix.{other}" for other in WINGS if other != wing)
+    found = [(name_of(path), name) for path in below(wing) for name in imports(parsed(path)) if name.startswith(others)]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.parent.name != "targets"], ids=name_of)
+def test_what_is_heavy_is_imported_where_it_is_used(path: Path) -> None:
+    """Targets are modules that are imported by name, each in its image; models that build are imported by functions only."""
+    if path.parent.name == "models" and path.stem in {"build", "bundle", "inputs", "outputs", "reference"}:
+        pytest.skip("runs in an image only")
+    assert HEAVY & {name.partition(".")[0] for name in imports_at_import(parsed(path))} == set()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_files_and_functions_fit_on_a_screen(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST_FILE
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lengths = {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_nothing_is_swallowed(path: Path) -> None:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ExceptHandler):
+            silent = all(isinstance(statement, ast.Pass) for statement in node.body)
+            assert not silent, f"line {node.lineno}: use contextlib.suppress, which names what is let go"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"suppress", "contextlib.suppress"}:
+            let_go = {ast.unparse(argument) for argument in node.args}
+            assert not let_go & {"Exception", "BaseException"}, f"line {node.lineno}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_only_the_boundary_exits(path: Path) -> None:
+    exits = [
+        node.lineno for node in ast.walk(parsed(path)) if isinstance(node, ast.Call) and ast.unparse(node.func) in {"sys.exit", "exit"}
+    ]
+    allowed = {"hwmatrix/__main__.py", "hwmatrix/cli/main.py", "hwmatrix/runner/__main__.py"}
+    assert not exits or name_of(path) in allowed
+
+
+@pytest.mark.parametrize("path", below("measure"), ids=name_of)
+def test_measuring_does_not_ask_what_it_measures(path: Path) -> None:
+    assert not any("Backend" in name for name in imports(parsed(path)))
+
+
+def test_every_backend_is_in_the_table_and_its_module_exists() -> None:
+    assert TARGETS.keys() == REQUIRES.keys() == set(Backend)
+    for place in TARGETS.values():
+        module, _, name = place.partition(":")
+        tree = parsed(PACKAGE.parent / f"{module.replace('.', '/')}.py")
+        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def test_the_guard_catches_processes(guard: Guard) -> None:
+    for attempt in (
+        lambda: subprocess.run([sys.executable, "-V"], check=True),
+        lambda: os.system("true"),  # noqa: S605, S607
+        os.fork,
+        lambda: os.posix_spawn("/bin/true", ["true"], {}),
+    ):
+        with pytest.raises(RuntimeError, match=r"subprocess\.Popen|os\."):
+            attempt()
+    assert len(guard.caught) == 4
+    guard.caught.clear()
+
+
+def test_the_guard_catches_connections(guard: Guard) -> None:
+    with socket.socket() as connecting, pytest.raises(RuntimeError, match=r"socket\.connect"):
+        connecting.connect(("127.0.0.1", 9))
+    with socket.socket(type=socket.SOCK_DGRAM) as sending, pytest.raises(RuntimeError, match=r"socket\.sendto"):
+        sending.sendto(b"hello", ("192.0.2.1", 9))
+    assert len(guard.caught) == 2
+    guard.caught.clear()
+
+
+def test_the_guard_allows_files_that_are_sockets(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as connecting:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen(1)
+        connecting.connect(str(tmp_path / "s"))
