@@ -1,0 +1,327 @@
+"""The main job on real containers, whole, cut off in every way, and on what is missing or broken."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import jsonschema
+import pytest
+from fault_runs import ARMED, FAULTS, PROJECT, Case, make_plan, rows, write_order
+from matrix_command import Command, document, left_behind, matrix, statuses
+
+from hwmatrix.errors import EngineError
+from hwmatrix.host import containers
+from hwmatrix.host.containers import Limits, Mount, prepare_writable, running
+from hwmatrix.host.engine import Engine, connect
+from hwmatrix.host.images import image_tag
+from hwmatrix.records import Backend, Isolation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.containers
+
+CONTAINERS = ("--isolation", "container")
+MANY = ("bert", "vit", "gpt2", "roberta", "llama")
+PROBE = """
+import json, os, socket
+def fails(action):
+    try:
+        action()
+    except OSError as error:
+        return error.strerror
+    return None
+print(json.dumps({
+    "uid": os.getuid(),
+    "interfaces": sorted(os.listdir("/sys/class/net")),
+    "connect": fails(lambda: socket.create_connection(("192.0.2.1", 80), timeout=3)),
+    "root": fails(lambda: open("/file", "w")),
+    "harness": fails(lambda: open(os.path.join(os.path.dirname(__import__("hwmatrix").__file__), "file"), "w")),
+    "plan": fails(lambda: open("/hwmatrix/plan/file", "w")),
+    "cache": fails(lambda: open("/hwmatrix/cache/file", "w")),
+    "out": fails(lambda: open("/tmp/file", "w")),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    try:
+        return connect(dict(os.environ))
+    except EngineError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"these tests must run in CI: {error}")
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def cache(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:  # noqa: ARG001 - no engine, no cache
+    """The environment with a cache that the tests of this file share."""
+    return {"HWMATRIX_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+def ours(engine: Engine, command: Command) -> list[str]:
+    """The containers, running or not, that a command has started."""
+    with contextlib.closing(engine.client()) as client:
+        found = client.containers.list(all=True, filters={"label": f"{containers.LABEL}=1"}, ignore_removed=True)
+        owner = f"{command.process.pid}:"
+        return sorted(str(item.name) for item in found if item.labels.get(containers.OWNER_LABEL, "").startswith(owner))
+
+
+def container_of(engine: Engine, command: Command, target: str) -> str:
+    """The name of a target's container, as soon as it is there."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for name in ours(engine, command):
+            if name.startswith(f"hwmatrix-{target}-"):
+                return name
+        time.sleep(0.05)
+    raise AssertionError(f"no container of {target}")
+
+
+def executions(output: Path) -> dict[str, int]:
+    """How often each cell was really executed, over all shards of the run."""
+    with duckdb.connect(str(output / "matrix.duckdb"), read_only=True) as connection:
+        query = "SELECT cell_key, count(*) FROM cells WHERE role = 'model' AND status <> 'infra_error' GROUP BY cell_key"
+        return dict(connection.execute(query).fetchall())
+
+
+class MainRun:
+    """One whole run over two models and all targets, with what was seen while it ran."""
+
+    def __init__(self, engine: Engine, output: Path, environment: dict[str, str]) -> None:
+        self.output = output
+        arguments = ("--models", "bert", "vit", *CONTAINERS, "--output-dir", str(output))
+        with Command(*arguments, environment=environment) as command:
+            command.wait_for("openvino: 2 cells")
+            name = container_of(engine, command, "openvino")
+            with contextlib.closing(engine.client()) as client:
+                container = client.containers.get(name)
+                self.facts: dict[str, Any] = json.loads(container.exec_run(["python3", "-c", PROBE]).output)
+                self.settings = container.attrs["HostConfig"]
+            assert command.end() == 0, command.output
+            self.said = command.output
+            self.containers = ours(engine, command)
+
+
+@pytest.fixture(scope="module")
+def main_run(engine: Engine, cache: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> MainRun:
+    return MainRun(engine, tmp_path_factory.mktemp("main"), cache)
+
+
+def test_every_planned_cell_has_its_verdict(main_run: MainRun) -> None:
+    assert statuses(main_run.output) == {(model, target): "pass" for model in ("bert", "vit") for target in ("cpu", "openvino")}
+    assert left_behind(main_run.output) == []
+    assert main_run.containers == []
+
+
+def test_the_report_keeps_its_contract_and_names_the_images(main_run: MainRun, engine: Engine) -> None:
+    found = document(main_run.output)
+    jsonschema.validate(found, json.loads((PROJECT / "docs/schemas/matrix-report.schema.json").read_text(encoding="utf-8")))
+    assert found["run"]["isolation"] == "container"
+    with contextlib.closing(engine.client()) as client:
+        known = {str(image.id) for image in client.images.list(all=True)}
+    digests = {cell["target"]: cell["evidence"]["image_digest"] for cell in found["cells"]}
+    assert len(set(digests.values())) == 2
+    assert set(digests.values()) <= known
+    assert {target["image"] for target in found["targets"]} == {image_tag("cpu"), image_tag("openvino")}
+    assert all(cell["evidence"]["isolation"] == "container" and cell["placement"]["on_target"] == 1.0 for cell in found["cells"])
+    assert found["run"]["rejected"] == []
+
+
+def test_what_runs_inside_can_reach_nothing_outside(main_run: MainRun, engine: Engine) -> None:
+    facts = main_run.facts
+    assert facts["uid"] != 0 or engine.rootless
+    assert facts["interfaces"] == ["lo"]
+    assert facts["connect"] == "Network is unreachable"
+    assert [facts[name] for name in ("root", "plan", "cache")] == ["Read-only file system"] * 3
+    assert facts["harness"] in {"Read-only file system", "Permission denied"}
+    assert facts["out"] is None  # /tmp is there to be written
+    settings = main_run.settings
+    assert (settings["NetworkMode"], settings["ReadonlyRootfs"], settings["CapDrop"]) == ("none", True, ["ALL"])
+    assert "no-new-privileges:true" in settings["SecurityOpt"]
+    assert 0 < settings["Memory"] == settings["MemorySwap"]
+    assert settings["PidsLimit"] > 0
+
+
+def test_a_whole_run_has_nothing_to_resume(main_run: MainRun, cache: dict[str, str]) -> None:
+    before = executions(main_run.output)
+    said = matrix("--resume", "--output-dir", str(main_run.output), environment=cache, expect=0)
+    assert "nothing is missing" in said
+    assert executions(main_run.output) == before
+
+
+def test_faults_inside_a_container_stay_with_their_cells(main_run: MainRun, engine: Engine, tmp_path: Path) -> None:  # noqa: ARG001 - builds the image
+    cases = (
+        Case(name="good"),
+        Case(name="crashes", fault="segfault"),
+        Case(name="loops", fault="loop", timeout_s=5),
+        Case(name="allocates", fault="allocate", memory_mb=1024),
+        Case(name="allocates more than the container has", fault="allocate", memory_mb=64_000),
+        Case(name="leaves a process", fault="stray"),
+        Case(name="good again"),
+    )
+    laid = write_order(tmp_path / "run", make_plan(cases, backend=Backend.CPU, isolation=Isolation.CONTAINER))
+    folder = laid.plan.parent
+    mounts = (
+        Mount(source=folder, target="/plan"),
+        Mount(source=prepare_writable(laid.cache, engine), target="/cache", read_only=False),
+        Mount(source=prepare_writable(laid.shards, engine), target="/out", read_only=False),
+        Mount(source=prepare_writable(folder / "bundles", engine), target="/plan/bundles", read_only=False),
+        Mount(source=FAULTS, target="/faults"),
+    )
+    for work, out, extra, armed in (
+        ("bundles", "/plan/bundles", (), {}),
+        ("run", "/out", ("--target", "cpu", "--host", "test"), ARMED),
+    ):
+        argv = ("-m", "hwmatrix_faults", work, "--plan", "/plan/plan.json", "--cache", "/cache", "--out", out, *extra)
+        with running(
+            engine,
+            image=image_tag("cpu"),
+            argv=argv,
+            entrypoint=("python3",),
+            limits=Limits(memory_mb=2048),
+            mounts=mounts,
+            environment={"PYTHONPATH": "/faults", **armed},
+        ) as container:
+            assert container.wait() == 0, container.stderr_tail
+    (shard,) = laid.shards.glob("*.duckdb")
+    query = "SELECT cell_key, status, stage, error_type, signal FROM cells WHERE role = 'model'"
+    assert {row.pop("cell_key"): tuple(row.values()) for row in rows(shard, query)} == {
+        "good": ("pass", "measure", None, None),
+        "crashes": ("crash", "run", "segmentation_fault", signal.SIGSEGV),
+        "loops": ("timeout", "run", "timeout", signal.SIGKILL),
+        "allocates": ("oom", "run", "memory_pressure", None),
+        "allocates more than the container has": ("oom", "run", "oom_killed", signal.SIGKILL),
+        "leaves a process": ("pass", "measure", None, None),
+        "good again": ("pass", "measure", None, None),
+    }
+
+
+def test_an_interrupted_run_keeps_what_is_finished_and_goes_on_with_the_rest(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
+    arguments = ("--models", *MANY, "--targets", "cpu", *CONTAINERS, "--output-dir", str(tmp_path))
+    with Command(*arguments, environment=cache) as command:
+        command.wait_for("[2/5]")
+        command.process.send_signal(signal.SIGINT)
+        assert command.end(timeout_s=60) == 130, command.output
+        assert ours(engine, command) == []
+    assert "interrupted: what is finished is kept; continue with --resume" in command.output
+    assert left_behind(tmp_path) == []
+    found = statuses(tmp_path)
+    assert len(found) == 5
+    assert set(found.values()) == {"pass", "not_run"}, found
+    finished = executions(tmp_path)
+    assert len(finished) >= 2
+
+    matrix("--resume", "--output-dir", str(tmp_path), environment=cache, expect=0)
+    assert set(statuses(tmp_path).values()) == {"pass"}
+    assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)  # what was finished has not been run again
+    assert left_behind(tmp_path) == []
+
+
+def test_a_killed_run_leaves_nothing_that_its_continuation_does_not_clean(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
+    arguments = ("--models", *MANY, "--targets", "cpu", *CONTAINERS, "--output-dir", str(tmp_path))
+    with Command(*arguments, environment=cache) as command:
+        command.wait_for("[1/5]")
+        command.process.kill()
+        command.end()
+        (left,) = ours(engine, command)  # nobody is left who could have removed it
+        said = matrix("--resume", "--output-dir", str(tmp_path), environment=cache, expect=0)
+        assert f"removed {left}" in said
+        assert ours(engine, command) == []
+    assert set(statuses(tmp_path).values()) == {"pass"}
+    assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)
+    assert left_behind(tmp_path) == []
+
+
+def test_a_container_that_is_killed_is_our_failure_and_only_its_targets(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
+    arguments = ("--models", *MANY[:3], "--targets", "cpu", "openvino", *CONTAINERS, "--output-dir", str(tmp_path))
+    with Command(*arguments, environment=cache) as command:
+        command.wait_for("[1/3]")
+        with contextlib.closing(engine.client()) as client:
+            client.containers.get(container_of(engine, command, "cpu")).kill()
+        assert command.end() == 5, command.output
+        assert ours(engine, command) == []
+    found = document(tmp_path)["cells"]
+    assert {cell["status"] for cell in found if cell["target"] == "openvino"} == {"pass"}
+    cpu = {cell["model"]: cell for cell in found if cell["target"] == "cpu"}
+    assert cpu["bert"]["status"] == "pass"
+    assert {cell["status"] for cell in cpu.values()} == {"pass", "infra_error"}
+    (broken,) = {cell["error"]["type"] for cell in cpu.values() if cell["status"] == "infra_error"}
+    assert broken == "infrastructure"
+    assert "137" in command.output
+    assert left_behind(tmp_path) == []
+
+
+def test_an_image_that_cannot_be_built_stops_only_its_target(cache: dict[str, str], tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("images", "harness"):
+        shutil.copytree(PROJECT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("matrix.yaml", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, project / name)
+    requirements = project / "images" / "openvino" / "requirements.txt"
+    requirements.write_text(requirements.read_text(encoding="utf-8") + "hwmatrix-no-such-package\n", encoding="utf-8")
+    output = tmp_path / "out"
+    arguments = ("--matrix", str(project / "matrix.yaml"), "--models", "bert", *CONTAINERS, "--output-dir", str(output))
+    said = matrix(*arguments, environment=cache, expect=4)
+    assert "hwmatrix-no-such-package" in said
+    assert statuses(output) == {("bert", "cpu"): "pass", ("bert", "openvino"): "infra_error"}
+    (broken,) = [cell for cell in document(output)["cells"] if cell["target"] == "openvino"]
+    assert broken["error"]["type"] == "image_build_failed"
+    assert broken["error"]["recommendations"]
+    assert left_behind(output) == []
+
+
+def test_without_an_engine_containers_are_refused_and_auto_says_why_it_does_without(cache: dict[str, str], tmp_path: Path) -> None:
+    dead = cache | {"DOCKER_HOST": f"unix://{tmp_path / 'dead.sock'}"}
+    arguments = ("--models", "bert", "--targets", "cpu", "--output-dir", str(tmp_path / "out"))
+    said = matrix(*arguments, *CONTAINERS, environment=dead, expect=5)
+    assert "no container engine answers" in said
+    assert "--isolation venv" in said
+    assert not (tmp_path / "out").exists()
+    with Command(*arguments, "--isolation", "auto", environment=dead) as command:
+        command.wait_for("no containers: no container engine answers")
+        command.wait_for("isolation: venv")
+        command.process.send_signal(signal.SIGINT)  # the environment itself is not what this test is about
+        assert command.end(timeout_s=60) == 130
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of its own with as many KiB as the test asks for."""
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    if os.getuid() != 0 or mount is None or umount is None:
+        pytest.skip("only root can mount a file system of a given size")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    options = f"size={request.param}k,mode=0755"
+    mounted = subprocess.run([mount, "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run([umount, str(folder)], check=True)
+
+
+@pytest.mark.parametrize("small_disk", [4, 64, 360, 600], indirect=True)
+def test_a_full_disk_is_told_with_advice_and_corrupts_nothing(engine: Engine, cache: dict[str, str], small_disk: Path) -> None:
+    arguments = ("--models", "bert", "vit", "--targets", "cpu", *CONTAINERS, "--output-dir", str(small_disk / "out"))
+    with Command(*arguments, environment=cache) as command:
+        assert command.end() == 7, command.output
+        assert ours(engine, command) == []
+    assert "disk space" in command.output
+    assert "Traceback" not in command.output
+    for shard in small_disk.rglob("*.duckdb"):
+        if shard.with_name(f"{shard.name}.json").exists():
+            rows(shard, "SELECT count(*) FROM cells")

@@ -1,0 +1,117 @@
+"""The main job without isolation, in a process of its own: models of matrix.yaml, and checkpoints that users bring."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+from fault_runs import PROJECT, environment
+from matrix_command import document, left_behind, matrix, statuses
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.torch
+
+TARGETS = ["cpu", *(["openvino"] if importlib.util.find_spec("openvino") else [])]
+NONE = ("--isolation", "none")
+SAVE = """
+import sys, torch, transformers
+torch.manual_seed(1)
+config = transformers.BertConfig(vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+                                 max_position_embeddings=64)
+model = transformers.BertForSequenceClassification(config)
+model.save_pretrained(sys.argv[1])
+if sys.argv[2] == "pickle":
+    import pathlib
+    folder = pathlib.Path(sys.argv[1])
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment with a cache that the tests of this file share."""
+    return {"HWMATRIX_CACHE": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "0"}
+
+
+def save(folder: Path, kind: str) -> Path:
+    """A checkpoint as its users have it, with safetensors or a pickle."""
+    subprocess.run([sys.executable, "-c", SAVE, str(folder), kind], env=environment(armed=False), check=True, capture_output=True)
+    return folder
+
+
+def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]) -> None:
+    said = matrix("--models", "bert", "--targets", *TARGETS, *NONE, "--output-dir", str(tmp_path), environment=cache, expect=0)
+    assert statuses(tmp_path) == {("bert", target): "pass" for target in TARGETS}, said
+    found = document(tmp_path)
+    jsonschema.validate(found, json.loads((PROJECT / "docs/schemas/matrix-report.schema.json").read_text(encoding="utf-8")))
+    for cell in found["cells"]:
+        assert cell["placement"]["on_target"] == 1.0
+        assert cell["latency"]["samples"] >= 30
+        assert (cell["evidence"]["isolation"], cell["evidence"]["image_digest"]) == ("none", None)
+    assert left_behind(tmp_path) == []
+
+
+def test_the_users_own_checkpoint(tmp_path: Path, cache: dict[str, str]) -> None:
+    folder = save(tmp_path / "my-bert", "safetensors")
+    output = tmp_path / "out"
+    matrix("--models", str(folder), "--targets", "cpu", *NONE, "--output-dir", str(output), environment=cache, expect=0)
+    assert statuses(output) == {("my-bert", "cpu"): "pass"}
+    (cell,) = document(output)["cells"]
+    assert cell["architecture"] == "bert"
+    assert [(entry["name"], entry["shape"]) for entry in cell["outputs"]] == [("logits", [1, 2])]
+    assert str(folder) in cell["evidence"]["command"]
+
+
+@pytest.mark.parametrize("kind", ["remote code", "pickle"])
+def test_code_of_strangers_is_refused_before_anything_runs(tmp_path: Path, cache: dict[str, str], kind: str) -> None:
+    folder = save(tmp_path / "foreign", kind)
+    if kind == "remote code":
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config["model_type"], config["architectures"] = "foreign", ["ForeignModel"]
+        config["auto_map"] = {"AutoConfig": "modeling_foreign.ForeignConfig", "AutoModel": "modeling_foreign.ForeignModel"}
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        (folder / "modeling_foreign.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n", encoding="utf-8")
+    output = tmp_path / "out"
+    said = matrix("--models", str(folder), "--targets", "cpu", *NONE, "--output-dir", str(output), environment=cache, expect=2)
+    assert ("remote_code_refused" if kind == "remote code" else "pickle_refused") in said
+    assert str(folder) in said
+    assert not (tmp_path / "executed").exists()
+    assert not output.exists()
+
+
+def test_code_that_is_not_needed_is_not_run(tmp_path: Path, cache: dict[str, str]) -> None:
+    """A class of transformers' own loads the checkpoint, though it brings code along."""
+    folder = save(tmp_path / "native", "safetensors")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["auto_map"] = {"AutoModel": "modeling_foreign.ForeignModel"}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "modeling_foreign.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n", encoding="utf-8")
+    output = tmp_path / "out"
+    matrix("--models", str(folder), "--targets", "cpu", *NONE, "--output-dir", str(output), environment=cache, expect=0)
+    assert statuses(output) == {("native", "cpu"): "pass"}
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_hub_id_that_cannot_be_had_is_told_soon(tmp_path: Path, cache: dict[str, str]) -> None:
+    begin = time.monotonic()
+    wanted = ("--models", "hwmatrix-no-such-owner/no-such-model", "--targets", "cpu")
+    said = matrix(*wanted, *NONE, "--output-dir", str(tmp_path / "out"), environment=cache, expect=2)
+    assert time.monotonic() - begin < 30
+    assert "hwmatrix-no-such-owner/no-such-model" in said
+    assert "hub_" in said
+    assert "Traceback" not in said
+
+
+def test_mistakes_in_what_was_asked_for_are_told_all_at_once(tmp_path: Path, cache: dict[str, str]) -> None:
+    said = matrix("--models", "brt", "vti", "--targets", "cpu", *NONE, "--output-dir", str(tmp_path / "o"), environment=cache, expect=2)
+    assert "'bert'" in said
+    assert "'vit'" in said
