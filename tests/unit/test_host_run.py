@@ -1,0 +1,307 @@
+"""A run's steps over a place that writes real shards: what is kept, what is told, and which error decides the exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import factory_plans as make
+import pytest
+from fake_place import FakePlace
+from rich.console import Console
+
+from hwmatrix.errors import ConfigError, EngineError, ImageBuildError, NoTargetAvailableError, StoreError
+from hwmatrix.host.console import PlainView
+from hwmatrix.host.places import Ended
+from hwmatrix.host.run import RunOrder, RunOutcome, _core_sets, run
+from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.store.merge import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hwmatrix.records import Plan
+
+PLAN = make.plan()
+
+
+@dataclasses.dataclass
+class Scene:
+    """A run's folder, and everything to run it in."""
+
+    tmp: Path
+    printed: io.StringIO = dataclasses.field(default_factory=io.StringIO)
+
+    def begin(self, plan: Plan = PLAN) -> RunFolder:
+        return RunFolder.create(self.tmp / "out", plan)
+
+    def run(self, folder: RunFolder, place: FakePlace, workers: int = 1) -> RunOutcome:
+        order = RunOrder(folder=folder, plan=folder.plan(), place=place, reference="cpu", cache=self.tmp / "cache", workers=workers)
+        view = PlainView(Console(file=self.printed, width=200), verbose=False)
+        return run(order, view)
+
+    def statuses(self, folder: RunFolder) -> dict[str, tuple[str, str | None]]:
+        database = self.tmp / "m.duckdb"
+        report = merge([folder.path], database, fresh=True)
+        assert report.rejected == ()
+        with duckdb.connect(str(database), read_only=True) as connection:
+            rows = connection.execute("SELECT cell_key, status, error_type FROM results ORDER BY position").fetchall()
+        return {key: (status, error_type) for key, status, error_type in rows}
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp=tmp_path)
+
+
+def test_every_cell_is_run_once(scene: Scene) -> None:
+    folder, place = scene.begin(), FakePlace()
+    outcome = scene.run(folder, place)
+    assert outcome.failed == {}
+    outcome.raise_first()
+    assert sorted(place.ran) == sorted(cell.key for cell in PLAN.cells)
+    assert set(scene.statuses(folder).values()) == {("pass", None)}
+    assert place.prepared == [("cpu", "openvino")]
+    assert [(job.target, job.work) for job in place.jobs] == [("cpu", "bundles"), ("cpu", "run"), ("openvino", "run")]
+    assert "[2/2]" in scene.printed.getvalue()
+    assert "a library's own words" not in scene.printed.getvalue()
+
+
+def test_a_job_says_everything_that_the_runner_must_know(scene: Scene) -> None:
+    folder, place = scene.begin(), FakePlace()
+    scene.run(folder, place)
+    job = place.jobs[1]
+    assert (job.plan_dir, job.out, job.cache) == (folder.path, folder.shards, scene.tmp / "cache")
+    arguments = dict(zip(job.arguments[::2], job.arguments[1::2], strict=True))
+    assert arguments.keys() == {"--target", "--cells", "--host", "--image", "--image-digest"}
+    assert arguments["--image"] == "hwmatrix/cpu:0.1.0"
+    assert job.memory_mb == 512
+
+
+def test_local_checkpoints_can_be_read_where_bundles_are_made(scene: Scene) -> None:
+    model = make.model_plan("mine", weights="/models/mine")
+    plan = dataclasses.replace(PLAN, models=(make.model_plan(), model), cells=(make.cell_plan(), make.cell_plan("mine")))
+    place = FakePlace()
+    scene.run(scene.begin(plan), place)
+    assert place.jobs[0].also_read == (Path("/models/mine"),)
+    assert place.jobs[1].also_read == ()
+
+
+def test_an_image_that_cannot_be_built_stops_only_its_target(scene: Scene) -> None:
+    folder, place = scene.begin(), FakePlace(broken_images=frozenset({"openvino"}))
+    outcome = scene.run(folder, place)
+    assert scene.statuses(folder) == {
+        "bert/tiny/cpu": ("pass", None),
+        "bert/tiny/openvino": ("infra_error", "image_build_failed"),
+        "gpt2/tiny/cpu": ("pass", None),
+        "gpt2/tiny/openvino": ("infra_error", "image_build_failed"),
+    }
+    with pytest.raises(ImageBuildError) as caught:
+        outcome.raise_first()
+    assert caught.value.exit_code == 4
+    assert "no such package" in scene.printed.getvalue()
+
+
+def test_without_the_reference_image_nothing_can_run(scene: Scene) -> None:
+    folder, place = scene.begin(), FakePlace(broken_images=frozenset({"cpu"}))
+    with pytest.raises(ImageBuildError):
+        scene.run(folder, place)
+    assert place.jobs == []
+
+
+def test_the_reference_image_is_built_even_if_it_is_no_target(scene: Scene) -> None:
+    place = FakePlace()
+    scene.run(scene.begin(make.plan(targets=("openvino",))), place)
+    assert place.prepared == [("cpu", "openvino")]
+    assert [job.target for job in place.jobs] == ["cpu", "openvino"]
+
+
+@pytest.mark.parametrize("oom_killed", [False, True])
+def test_a_container_that_dies_keeps_its_finished_cells(scene: Scene, *, oom_killed: bool) -> None:
+    folder, place = scene.begin(), FakePlace(dies_after={"cpu": 1}, oom_killed=oom_killed)
+    outcome = scene.run(folder, place)
+    assert scene.statuses(folder) == {
+        "bert/tiny/cpu": ("pass", None),
+        "bert/tiny/openvino": ("pass", None),
+        "gpt2/tiny/cpu": ("infra_error", "infrastructure"),
+        "gpt2/tiny/openvino": ("pass", None),
+    }
+    with pytest.raises(EngineError, match="the last words") as caught:
+        outcome.raise_first()
+    assert ("for memory" in str(caught.value)) == oom_killed
+    assert list(folder.shards.glob("*.partial")) == []
+
+
+def test_a_place_that_fails_is_told_as_what_it_is(scene: Scene) -> None:
+    folder, place = scene.begin(), FakePlace(raises={"openvino": EngineError("the engine went away")})
+    outcome = scene.run(folder, place)
+    assert list(outcome.failed) == ["openvino"]
+    assert scene.statuses(folder)["bert/tiny/openvino"] == ("infra_error", "infrastructure")
+    assert scene.statuses(folder)["bert/tiny/cpu"] == ("pass", None)
+
+
+def test_a_full_disk_in_the_runner_is_a_store_error_here(scene: Scene) -> None:
+    place = FakePlace(ends={"openvino": Ended(code=7, output="No space left on device", oom_killed=False)})
+    outcome = scene.run(scene.begin(), place)
+    with pytest.raises(StoreError, match="No space left on device"):
+        outcome.raise_first()
+
+
+def test_without_bundles_nothing_can_run(scene: Scene) -> None:
+    place = FakePlace(ends={"bundles": Ended(code=1, output="Traceback", oom_killed=False)})
+    with pytest.raises(EngineError, match="the bundles could not be made"):
+        scene.run(scene.begin(), place)
+    assert place.ran == []
+
+
+def test_a_resumed_run_runs_only_what_is_missing(scene: Scene) -> None:
+    folder = scene.begin()
+    scene.run(folder, FakePlace(dies_after={"cpu": 1}, broken_images=frozenset({"openvino"})))
+    place = FakePlace()
+    scene.run(RunFolder.latest(scene.tmp / "out"), place)
+    assert sorted(place.ran) == ["bert/tiny/openvino", "gpt2/tiny/cpu", "gpt2/tiny/openvino"]
+    assert set(scene.statuses(folder).values()) == {("pass", None)}
+    again = FakePlace()
+    assert scene.run(folder, again).failed == {}
+    assert (again.jobs, again.prepared) == ([], [])
+    assert "nothing is missing" in scene.printed.getvalue()
+
+
+def test_what_a_killed_host_left_is_saved_and_not_run_again(scene: Scene) -> None:
+    folder, place = scene.begin(), FakePlace(raises={"openvino": KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        scene.run(folder, place)
+    partial = FakePlace(dies_after={"openvino": 1})
+    partial._run_cells(dataclasses.replace(place.jobs[-1], target="openvino"), lambda _line: None)
+    folder.salvage()
+    after = FakePlace()
+    scene.run(folder, after)
+    assert after.ran == ["gpt2/tiny/openvino"]
+
+
+def test_models_that_cannot_be_built_are_no_work(scene: Scene) -> None:
+    models = (make.model_plan(), make.model_plan("big", unbuildable="too large"))
+    plan = dataclasses.replace(PLAN, models=models, cells=(make.cell_plan(), make.cell_plan("big")))
+    folder, place = scene.begin(plan), FakePlace()
+    scene.run(folder, place)
+    assert place.ran == ["bert/tiny/cpu"]
+    assert scene.statuses(folder)["big/tiny/cpu"] == ("factory_error", "unbuildable")
+
+
+def unavailable(**reasons: str) -> Plan:
+    return dataclasses.replace(PLAN, targets=tuple(make.target_plan(name, unavailable=reasons.get(name)) for name in ("cpu", "openvino")))
+
+
+def test_no_target_at_all(scene: Scene) -> None:
+    place = FakePlace()
+    with pytest.raises(NoTargetAvailableError, match="cpu: no driver\nopenvino: no device") as caught:
+        scene.run(scene.begin(unavailable(cpu="no driver", openvino="no device")), place)
+    assert caught.value.exit_code == 6
+    assert (place.jobs, place.prepared) == ([], [])
+
+
+def test_a_target_that_is_not_here_is_no_work_and_no_failure(scene: Scene) -> None:
+    folder, place = scene.begin(unavailable(openvino="no device")), FakePlace()
+    assert scene.run(folder, place).failed == {}
+    assert scene.statuses(folder)["bert/tiny/openvino"] == ("unavailable", "target_unavailable")
+    assert {job.target for job in place.jobs} == {"cpu"}
+
+
+@pytest.mark.parametrize("name", ["bundles", "cpu"])
+def test_an_interrupt_stops_everything(scene: Scene, name: str) -> None:
+    place = FakePlace(raises={name: KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        scene.run(scene.begin(), place)
+    assert place.stops >= 1
+
+
+def test_an_interrupted_cell_is_not_run_rather_than_our_failure(scene: Scene) -> None:
+    folder = scene.begin()
+    place = FakePlace(hangs=frozenset({"openvino"}), raises={"cpu": KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        scene.run(folder, place, workers=2)
+    assert place.stops >= 1
+    folder.salvage()
+    assert set(scene.statuses(folder).values()) == {("not_run", None)}
+
+
+def test_targets_run_at_the_same_time_on_cores_of_their_own(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    place = FakePlace()
+    scene.run(scene.begin(), place, workers=2)
+    assert sorted(job.cpuset or "" for job in place.jobs if job.work == "run") == ["0,1", "2,3"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "expected"),
+    [
+        ({0, 1, 2, 3}, 1, [None]),
+        ({0, 1, 2, 3}, 2, ["0,1", "2,3"]),
+        ({4, 6, 7}, 2, ["4", "6"]),
+        ({0, 1}, 3, ["0", "1", "0"]),
+    ],
+)
+def test_core_sets(monkeypatch: pytest.MonkeyPatch, cores: set[int], workers: int, expected: list[str | None]) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
+    assert _core_sets(workers) == expected
+
+
+@pytest.fixture
+def folder(scene: Scene) -> Iterator[RunFolder]:
+    yield scene.begin()
+    assert not list(scene.tmp.rglob(".*.tmp"))
+
+
+def test_a_folder_belongs_to_one_process(folder: RunFolder) -> None:
+    claim(folder)
+    claim(folder)
+    release(folder)
+    release(folder)
+    (owner,) = _owners_of_another_process(folder)
+    with pytest.raises(StoreError, match=f"process {os.getppid()} is working in it"):
+        claim(folder)
+    owner.write_text("999999999 1\n", encoding="ascii")
+    claim(folder)
+    owner.write_text("garbage", encoding="ascii")
+    claim(folder)
+
+
+def _owners_of_another_process(folder: RunFolder) -> list[Path]:
+    """Claim the folder as the parent of this process would."""
+    with pytest.MonkeyPatch.context() as patch:
+        parent = os.getppid()
+        patch.setattr(os, "getpid", lambda: parent)
+        claim(folder)
+    return list(folder.path.glob("owner*"))
+
+
+def test_the_latest_run_is_continued(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match="holds no run to continue"):
+        RunFolder.latest(scene.tmp / "out")
+    scene.begin(dataclasses.replace(PLAN, run_id="20260101T000000Z-ffffff"))
+    latest = scene.begin(dataclasses.replace(PLAN, run_id="20260101T000001Z-000000"))
+    assert RunFolder.latest(scene.tmp / "out") == latest
+
+
+def test_a_folder_that_cannot_be_written(scene: Scene) -> None:
+    (scene.tmp / "out").write_text("in the way")
+    with pytest.raises(StoreError, match="cannot be written"):
+        scene.begin()
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "cannot be read"), ("{", "not JSON"), ('{"schema": "x"}', "plan version 'x'")])
+def test_a_broken_plan(folder: RunFolder, content: str | None, message: str) -> None:
+    path = folder.path / "plan.json"
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(StoreError, match=message):
+        folder.plan()
+
+
+def test_cells_are_named_for_the_runner(folder: RunFolder) -> None:
+    named: Any = json.loads(folder.write_cells("cpu", ["a", "b"]).read_text())
+    assert named == ["a", "b"]
