@@ -8,7 +8,6 @@ by the same versions on the same processor gives the same digest.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -21,24 +20,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import BundleError, FactoryError
+from hwmatrix.models import folder
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import inspect
+from hwmatrix.models.folder import MANIFEST
 from hwmatrix.records import BUNDLE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
     import torch
 
     from hwmatrix.records import ModelPlan
 
-MANIFEST: Final = "manifest.json"
 MODEL_DIR: Final = "model"
 INPUTS: Final = "inputs.safetensors"
 EXPECTED: Final = "expected.safetensors"
 _PARTIAL: Final = ".partial-"
-_LOCKS: Final = ".locks"
 _KEY_LENGTH: Final = 64
 _LOG: Final = logging.getLogger(__name__)
 
@@ -105,7 +102,7 @@ def find_or_build(plan: ModelPlan, cache: Path) -> Bundle:
         BundleError: as :func:`build`.
     """
     key = bundle_key(plan)
-    with _locked(cache, key):
+    with folder.locked(cache, key):
         return _find(key, cache) or _build(plan, key, cache)
 
 
@@ -116,7 +113,7 @@ def find(plan: ModelPlan, cache: Path) -> Bundle | None:
         FactoryError: as :func:`bundle_key`.
     """
     key = bundle_key(plan)
-    with _locked(cache, key):
+    with folder.locked(cache, key):
         return _find(key, cache)
 
 
@@ -128,7 +125,7 @@ def build(plan: ModelPlan, cache: Path) -> Bundle:
         BundleError: the cache cannot be written (``cache_not_writable``).
     """
     key = bundle_key(plan)
-    with _locked(cache, key):
+    with folder.locked(cache, key):
         return _build(plan, key, cache)
 
 
@@ -151,22 +148,8 @@ def verify(path: Path) -> Bundle:
         raise BundleError(message, error_type="bundle_version")
     if key != _key_of(identity):
         raise BundleError(f"{path / MANIFEST} describes another bundle than its key {key} names", error_type="bundle_broken")
-    _check_files(path, files)
+    folder.check(path, files)
     return Bundle(path=path, key=key, digest=hashlib.sha256(raw).hexdigest(), manifest=manifest)
-
-
-def _check_files(path: Path, files: dict[str, dict[str, Any]]) -> None:
-    present = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()} - {MANIFEST}
-    for name in sorted(present ^ files.keys()):
-        state = "is not in its manifest" if name in present else "is missing"
-        raise BundleError(f"{path / name} {state}", error_type="bundle_broken")
-    for name, listed in files.items():
-        file = path / name
-        try:
-            if file.is_symlink() or file.stat().st_size != listed["size"] or _sha256(file) != listed["sha256"]:
-                raise BundleError(f"{file} differs in size or checksum from its manifest", error_type="bundle_broken")
-        except OSError as error:
-            raise BundleError(f"{file} cannot be read: {error}", error_type="bundle_broken") from error
 
 
 def _find(key: str, cache: Path) -> Bundle | None:
@@ -179,7 +162,7 @@ def _find(key: str, cache: Path) -> Bundle | None:
             raise BundleError(f"{path} holds the bundle {bundle.key}", error_type="bundle_broken")  # noqa: TRY301 - handled alike
     except BundleError as error:
         _LOG.warning("removing a bundle that cannot be trusted: %s", error)
-        _discard(path)
+        folder.discard(path)
         return None
     return bundle
 
@@ -193,12 +176,12 @@ def _build(plan: ModelPlan, key: str, cache: Path) -> Bundle:
         _sweep(cache, key)
         partial.mkdir()
         described = fill(plan, partial)
-        manifest = {"schema": BUNDLE_SCHEMA, "key": key, "identity": _identity(plan), **described, "files": _listing(partial)}
+        manifest = {"schema": BUNDLE_SCHEMA, "key": key, "identity": _identity(plan), **described, "files": folder.listing(partial)}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        _sync(partial)
-        _discard(cache / key)
+        folder.settle(partial)
+        folder.discard(cache / key)
         partial.rename(cache / key)
-        _sync_folder(cache)
+        folder.sync_folder(cache)
     except OSError as error:
         message = f"cannot write the bundle of {plan.name} under {cache}: {error}; free space there, or name another cache"
         raise BundleError(message, error_type="cache_not_writable") from error
@@ -229,8 +212,8 @@ def _weights_identity(plan: ModelPlan) -> Any:
         return RECIPE
     if plan.weights == HUB:
         raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
-    folder = Path(plan.weights)
-    return {str(file.relative_to(folder)): _sha256(file) for file in inspect(folder).files}
+    checkpoint = Path(plan.weights)
+    return {str(file.relative_to(checkpoint)): folder.sha256(file) for file in inspect(checkpoint).files}
 
 
 def _version(package: str) -> str:
@@ -246,39 +229,15 @@ def _key_of(identity: dict[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _listing(path: Path) -> dict[str, dict[str, Any]]:
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return {str(file.relative_to(path)): {"size": file.stat().st_size, "sha256": _sha256(file)} for file in files}
-
-
 def _partial(key: str) -> str:
     return f"{_PARTIAL}{key}-{os.getpid()}"
-
-
-@contextlib.contextmanager
-def _locked(cache: Path, key: str) -> Iterator[None]:
-    """Hold a key alone, among all processes and containers of this machine. The system releases it when a process dies."""
-    try:
-        (cache / _LOCKS).mkdir(parents=True, exist_ok=True)
-        lock = (cache / _LOCKS / key).open("ab")
-    except OSError as error:
-        message = f"cannot write to the bundle cache {cache}: {error}; name another cache"
-        raise BundleError(message, error_type="cache_not_writable") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _sweep(cache: Path, held: str) -> None:
     """Remove what interrupted builds left. Whoever still builds holds the lock of its key; ``held`` is the key that we hold."""
     for partial in cache.glob(f"{_PARTIAL}*"):
         key = partial.name.removeprefix(_PARTIAL)[:_KEY_LENGTH]
-        with (cache / _LOCKS / key).open("ab") as lock:
+        with (cache / folder.LOCKS / key).open("ab") as lock:
             try:
                 if key != held:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -286,32 +245,6 @@ def _sweep(cache: Path, held: str) -> None:
                 continue
             _LOG.warning("removing what an interrupted build left: %s", partial)
             shutil.rmtree(partial, ignore_errors=True)
-
-
-def _discard(path: Path) -> None:
-    """Remove a folder in such an order that what is left of it can never pass for a bundle."""
-    (path / MANIFEST).unlink(missing_ok=True)
-    if path.is_dir():
-        shutil.rmtree(path)
-
-
-def _sync(path: Path) -> None:
-    """Have every file of a folder on the disk, and readable for the users of all containers, before it becomes a bundle."""
-    for file in path.rglob("*"):
-        file.chmod(0o755 if file.is_dir() else 0o644)  # safetensors are written for their owner alone
-        if file.is_file():
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
-    path.chmod(0o755)
-    _sync_folder(path)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _load(file: Path) -> dict[str, torch.Tensor]:
