@@ -117,12 +117,12 @@ def matrix_command(
                 everything=everything,
                 cache=workshop.cache_dir,
             )
-            folder, place = _planned(loaded, selection, isolation, workshop, place_outside, output)
+            folder, place = _planned(loaded, selection, isolation, workshop, given=place_outside, output=output)
         _run_and_report(_order(loaded, folder, place, workshop, workers), output, view)
 
 
 def _planned(
-    loaded: LoadedMatrix, selection: Selection, isolation: IsolationChoice, workshop: Workshop, given: Outside, output: Path
+    loaded: LoadedMatrix, selection: Selection, isolation: IsolationChoice, workshop: Workshop, *, given: Outside, output: Path
 ) -> tuple[RunFolder, Place]:
     """A new run: its folder with its plan, and where it runs."""
     check_selection(loaded, selection)
