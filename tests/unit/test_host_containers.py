@@ -69,7 +69,7 @@ def test_output_without_a_newline_does_not_grow_without_end() -> None:
 
 def test_a_container_can_do_nothing_it_need_not(tmp_path: Path) -> None:
     mounts = (Mount(source=tmp_path, target="/out", read_only=False), Mount(source=tmp_path, target="/in"))
-    options = containers._options(facts(), limits=LIMITS, mounts=mounts, devices=())
+    options = containers._options(facts(), limits=LIMITS, mounts=mounts, devices=(), gpus=False)
     assert options["network_mode"] == "none"
     assert options["read_only"] is True
     assert options["cap_drop"] == ["ALL"]
@@ -86,14 +86,15 @@ def test_a_container_can_do_nothing_it_need_not(tmp_path: Path) -> None:
 
 
 def test_a_device_comes_with_its_group() -> None:
-    options = containers._options(facts(), limits=LIMITS, mounts=(), devices=("/dev/null",))
+    options = containers._options(facts(), limits=LIMITS, mounts=(), devices=("/dev/null",), gpus=True)
+    assert options["device_requests"] == [{"Driver": "", "Count": -1, "DeviceIDs": [], "Capabilities": [["gpu"]], "Options": {}}]
     assert options["devices"] == ["/dev/null:/dev/null:rwm"]
     assert options["group_add"] == [str(Path("/dev/null").stat().st_gid)]
 
 
 def test_a_mount_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="gone"):
-        containers._options(facts(), limits=LIMITS, mounts=(Mount(source=tmp_path / "gone", target="/in"),), devices=())
+        containers._options(facts(), limits=LIMITS, mounts=(Mount(source=tmp_path / "gone", target="/in"),), devices=(), gpus=False)
 
 
 @pytest.mark.parametrize(("uid", "rootless", "user"), [(0, False, "10001:10001"), (1000, False, "1000:1000"), (1000, True, "0:0")])

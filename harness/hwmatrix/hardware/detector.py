@@ -20,6 +20,8 @@ DETECTORS: Final[dict[Backend, str]] = {
     Backend.CPU: "hwmatrix.hardware.cpu",
     Backend.OPENVINO: "hwmatrix.hardware.openvino",
 }
+HOST_VISIBLE: Final = frozenset({"cuda", "rocm", "mps"})
+"""Backends whose hardware this machine must show, whatever an image brings along: asked before an image is built."""
 _MACHINE_ID: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _NO_MACHINE_ID: Final = "uninitialized"
 """machine-id(5): what an image has that never booted; an empty file means the same."""

@@ -141,6 +141,7 @@ def running(
     limits: Limits,
     mounts: tuple[Mount, ...] = (),
     devices: tuple[str, ...] = (),
+    gpus: bool = False,
     environment: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
     entrypoint: tuple[str, ...] | None = None,
@@ -149,14 +150,14 @@ def running(
     """Start a container for the length of the block; leaving it, by whatever way, removes it.
 
     No network, a read-only root, a tmpfs on /tmp, no capabilities, no new privileges, not root, and only the ``devices``
-    (paths such as /dev/dri) that are named. ``argv`` follows the image's entry point, or ``entrypoint`` where given.
-    ``name`` is the readable part of the container's name.
+    (paths such as /dev/dri) that are named; ``gpus`` asks the container toolkit for all GPUs.
+    ``argv`` follows the image's entry point, or ``entrypoint`` where given. ``name`` is the readable part of the container's name.
 
     Raises:
         EngineError: the image or a mount's source is missing, or the engine cannot start the container.
     """
     full_name = f"hwmatrix-{name}-{os.getpid()}-{secrets.token_hex(4)}"
-    options = _options(engine, limits=limits, mounts=mounts, devices=devices)
+    options = _options(engine, limits=limits, mounts=mounts, devices=devices, gpus=gpus)
     client = engine.client()
     stream: CancellableStream[tuple[bytes | None, bytes | None]] | None = None
     try:
@@ -185,9 +186,9 @@ def running(
             client.close()
 
 
-def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devices: tuple[str, ...]) -> dict[str, Any]:
+def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devices: tuple[str, ...], gpus: bool) -> dict[str, Any]:
     """What makes a container of ours harmless, in the words of the docker SDK."""
-    from docker.types import LogConfig, Ulimit  # noqa: PLC0415 - only where containers are wanted
+    from docker.types import DeviceRequest, LogConfig, Ulimit  # noqa: PLC0415 - only where containers are wanted
     from docker.types import Mount as BindMount  # noqa: PLC0415 - the same
 
     missing = [str(mount.source) for mount in mounts if not mount.source.exists()]
@@ -209,6 +210,7 @@ def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devic
         "nano_cpus": round(limits.cpus * 1e9) if limits.cpus else None,
         "cpuset_cpus": limits.cpuset,
         "devices": [f"{device}:{device}:rwm" for device in devices],
+        "device_requests": [DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else [],
         "group_add": sorted({str(Path(device).stat().st_gid) for device in devices}),
         "ulimits": [Ulimit(name="core", soft=0, hard=0)],  # a crashing model is data, its core file is not
         "log_config": LogConfig(type=LogConfig.types.NONE),

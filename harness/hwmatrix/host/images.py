@@ -132,7 +132,7 @@ def build_images(
     with (
         _context(project_root) as context,
         serving(settings, on_line=on_line) as served,
-        _secrets(served) as secrets,
+        _secrets(served, npm_settings=_npm_settings(engine)) as secrets,
         concurrent.futures.ThreadPoolExecutor(thread_name_prefix="build") as pool,
         Processes() as processes,  # innermost: its end kills the builds that the pool would wait for
     ):
@@ -178,15 +178,24 @@ def _context(project_root: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _secrets(settings: PipSettings) -> Iterator[tuple[str, ...]]:
-    """Turn pip's settings and certificates into options of a build. The folder is for this user only (mkdtemp makes it 0700)."""
+def _secrets(settings: PipSettings, *, npm_settings: Path | None = None) -> Iterator[tuple[str, ...]]:
+    """Turn the settings of pip and npm, and certificates, into options of a build. The folder is for this user only (mkdtemp makes it 0700)."""
     with tempfile.TemporaryDirectory(prefix="hwmatrix-secrets-") as folder:
         path = Path(folder) / "pip.conf"
         path.write_text(settings.render(certificates=CERTIFICATES_IN_BUILD if settings.certificates else None), encoding="utf-8")
         options = ["--secret", f"id=pip.conf,src={path}"]
         if settings.certificates:
             options += ["--secret", f"id=ca.pem,src={settings.certificates}"]
+        if npm_settings is not None:
+            options += ["--secret", f"id=npmrc,src={npm_settings}"]
         yield tuple(options)
+
+
+def _npm_settings(engine: Engine) -> Path | None:
+    """The user's npm settings, found as npm finds them. They may hold passwords, so they are mounted and never copied."""
+    named = engine.environment.get("NPM_CONFIG_USERCONFIG") or engine.environment.get("npm_config_userconfig")
+    file = Path(named) if named else Path(engine.environment.get("HOME", "/")) / ".npmrc"
+    return file if file.is_file() else None
 
 
 def _network(engine: Engine, settings: PipSettings) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import psutil
 
 from hwmatrix.errors import EngineError, HwmatrixError, ImageBuildError
+from hwmatrix.hardware.detector import HOST_VISIBLE, detect
 from hwmatrix.host import base_image, containers, images, venvs
 from hwmatrix.host.engine import connect
 from hwmatrix.host.process import Processes
@@ -135,9 +136,9 @@ class ContainerPlace:
             workshop.say(f"image {image.tag} {verb} in {image.seconds:.1f} s ({image.digest[:19]})")
         self._images |= built
 
-    def unavailable(self, target: str) -> str | None:  # noqa: ARG002 - the same question to every place
-        """An image brings all software along; hardware is looked for inside."""
-        return None
+    def unavailable(self, target: str) -> str | None:
+        """An image brings all software along, and no hardware."""
+        return missing_hardware(self._workshop.spec, target)
 
     def identity(self, target: str) -> tuple[str | None, str | None]:
         """Tag and id of the image."""
@@ -159,7 +160,14 @@ class ContainerPlace:
         physical_mb = psutil.virtual_memory().total // 2**20
         limits = containers.Limits(memory_mb=min(job.memory_mb + _PARENT_MB, physical_mb), cpuset=job.cpuset)
         with containers.running(
-            self._engine, image=self._images[job.target].tag, argv=arguments, limits=limits, mounts=mounts, name=job.target
+            self._engine,
+            image=self._images[job.target].tag,
+            argv=arguments,
+            limits=limits,
+            mounts=mounts,
+            devices=() if making else self._workshop.spec.targets[job.target].devices,
+            gpus=not making and self._workshop.spec.targets[job.target].gpus,
+            name=job.target,
         ) as container:
             with self._lock:
                 self._running.add(container)
@@ -214,9 +222,9 @@ class VenvPlace:
                 workshop.say(f"virtual environment for {target} ready")
         return failed
 
-    def unavailable(self, target: str) -> str | None:  # noqa: ARG002 - the same question to every place
-        """The environment brings all software along."""
-        return None
+    def unavailable(self, target: str) -> str | None:
+        """The environment brings all software along, and no hardware."""
+        return missing_hardware(self._workshop.spec, target)
 
     def identity(self, target: str) -> tuple[str | None, str | None]:
         """The digest of what the environment was made from."""
@@ -250,7 +258,9 @@ class NoPlace:
         """Name the modules that are not installed."""
         needed = REQUIRES[self._workshop.spec.targets[target].backend]
         missing = [module for module in needed if importlib.util.find_spec(module) is None]
-        return f"not installed in {sys.executable}: {', '.join(missing)}" if missing else None
+        if missing:
+            return f"not installed in {sys.executable}: {', '.join(missing)}"
+        return missing_hardware(self._workshop.spec, target)
 
     def identity(self, target: str) -> tuple[str | None, str | None]:  # noqa: ARG002 - the same question to every place
         """Nothing stands for what is installed here; the shard lists the packages."""
@@ -264,6 +274,51 @@ class NoPlace:
     def stop(self) -> None:
         """End the processes that run."""
         self._processes.__exit__(None, None, None)
+
+
+class MixedPlace:
+    """Containers, but for native targets: those run in virtual environments of this machine."""
+
+    isolation = Isolation.CONTAINER
+
+    def __init__(self, containers_: ContainerPlace, venvs_: VenvPlace, native: frozenset[str]) -> None:
+        self._containers = containers_
+        self._venvs = venvs_
+        self._native = native
+
+    def _place(self, target: str) -> Place:
+        return self._venvs if target in self._native else self._containers
+
+    def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
+        """Images for the ones, environments for the others."""
+        contained = [target for target in targets if target not in self._native]
+        native = [target for target in targets if target in self._native]
+        return {**self._containers.prepare(contained), **(self._venvs.prepare(native) if native else {})}
+
+    def unavailable(self, target: str) -> str | None:
+        """As the target's own place says."""
+        return self._place(target).unavailable(target)
+
+    def identity(self, target: str) -> tuple[str | None, str | None]:
+        """As the target's own place says."""
+        return self._place(target).identity(target)
+
+    def run(self, job: Job, on_line: OnLine) -> Ended:
+        """Run it in the target's own place."""
+        return self._place(job.target).run(job, on_line)
+
+    def stop(self) -> None:
+        """End all jobs that run."""
+        self._containers.stop()
+        self._venvs.stop()
+
+
+def missing_hardware(spec: MatrixSpec, target: str) -> str | None:
+    """Why this machine lacks what a target cannot do without, asked before anything is built; None where it has it."""
+    backend = spec.targets[target].backend
+    if backend not in HOST_VISIBLE:
+        return None
+    return detect(backend).reason
 
 
 def choose(isolation: str, workshop: Workshop) -> Place:
@@ -293,7 +348,9 @@ def choose(isolation: str, workshop: Workshop) -> Place:
     # Before anybody looks at the files of a run that was killed: its container may still be writing them.
     for leftover in containers.remove_leftovers(engine):
         workshop.say(f"removed {leftover}, which a run that was killed had left")
-    return ContainerPlace(workshop, engine)
+    native = frozenset(name for name, target in workshop.spec.targets.items() if target.native)
+    place = ContainerPlace(workshop, engine)
+    return MixedPlace(place, VenvPlace(workshop), native) if native else place
 
 
 def _flag(name: str, path: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
+from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
 from hwmatrix.host.places import Ended, Job, Place
@@ -201,22 +201,29 @@ def _run_target(
     if ended.code != 0:
         failure = infrastructure.failure(target, "the runner ended before all cells were done", ended)
         view.say(str(failure))
-        _record_unfinished(order, target, cells, str(failure))
+        if isinstance(failure, StoreError):  # there is no room for telling it: what is missing is not run
+            order.folder.salvage(target)
+        else:
+            _record_unfinished(order, target, cells, str(failure))
         return failure
     view.end(target)
     return None
 
 
 def _follow(place: Place, job: Job, view: View, title: str) -> Ended:
-    """Hand the runner's events to the view. Lines that are none come from libraries."""
+    """Hand the runner's events to the view. Lines that are none come from libraries. Why it failed is part of its output."""
+    reasons: list[str] = []
 
     def on_line(line: str) -> None:
         with contextlib.suppress(ValueError):
             event: Any = json.loads(line)
-            if isinstance(event, dict) and "event" in event:
+            if isinstance(event, dict) and event.get("event") == "failed":
+                reasons.append(event["message"])
+            elif isinstance(event, dict) and "event" in event:
                 view.event(title, event)
 
-    return place.run(job, on_line)
+    ended = place.run(job, on_line)
+    return dataclasses.replace(ended, output="\n".join([ended.output, *reasons]).strip())
 
 
 def _record_unfinished(order: RunOrder, target: str, cells: tuple[CellPlan, ...], message: str) -> None:

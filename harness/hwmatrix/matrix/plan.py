@@ -55,6 +55,10 @@ class RunFacts:
     isolation: Isolation
     unavailable: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    def isolation_of(self, target: TargetSpec) -> Isolation:
+        """A native target runs in a virtual environment where others run in containers."""
+        return Isolation.VENV if target.native and self.isolation is Isolation.CONTAINER else self.isolation
+
 
 def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
     """Check every name of a selection against matrix.yaml.
@@ -100,7 +104,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     chosen += [model for model in selection.extra if not selection.architectures or model.architecture in selection.architectures]
     _check_names(chosen)
     names = [name for name in spec.targets if not selection.targets or name in selection.targets]
-    targets = tuple(_target_plan(name, spec.targets[name], matrix, facts.unavailable.get(name)) for name in names)
+    targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
     cells = tuple(
         _cell_plan(model, target, dtype, spec.targets[target.name].threads, matrix)
         for model in chosen
@@ -178,14 +182,17 @@ def _model_plan(name: str, model: ModelSpec, size: Size, matrix: LoadedMatrix) -
     )
 
 
-def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, unavailable: str | None) -> TargetPlan:
+def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, facts: RunFacts) -> TargetPlan:
     return TargetPlan(
         name=name,
         backend=target.backend,
         execution=target.execution,
         image=target.image,
+        isolation=facts.isolation_of(target),
+        devices=target.devices,
+        gpus=target.gpus,
         options=target.options,
-        unavailable=unavailable,
+        unavailable=facts.unavailable.get(name),
         matrix_line=matrix.lines.get(("targets", name)),
     )
 
@@ -202,7 +209,7 @@ def _cell_plan(model: ModelPlan, target: TargetPlan, dtype: Dtype, threads: int,
         target=target.name,
         settings=settings,
         limits=Limits(
-            timeout_s=(variant and variant.timeout_s) or defaults.timeout_s,
+            timeout_s=(variant and variant.timeout_s) or matrix.spec.targets[target.name].timeout_s or defaults.timeout_s,
             memory_mb=(variant and variant.memory_mb) or defaults.memory_mb,
         ),
     )

@@ -65,7 +65,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class TargetSpec:
-    """A hardware target: a backend, the folder of its image under images/, and the backend's own options."""
+    """A hardware target: a backend, the folder of its image under images/, and the backend's own options.
+
+    ``devices`` are device nodes of this machine that its container gets, ``gpus`` asks the container toolkit for all GPUs. A
+    ``native`` target never runs in a container. ``timeout_s`` is for every cell of it, instead of that of the size.
+    """
 
     backend: Backend
     image: Name
@@ -73,6 +77,10 @@ class TargetSpec:
     execution: Execution = Execution.HARDWARE
     dtypes: tuple[Dtype, ...] = (Dtype.FLOAT32,)
     threads: Positive = 1
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    devices: tuple[Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_.-]+$")], ...] = ()
+    gpus: bool = False
+    native: bool = False
     options: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -268,6 +268,7 @@ def _add_plan(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
                 "threads": cell.settings.threads,
                 "execution": target.execution.value,
                 "backend": target.backend.value,
+                "isolation": plan.isolation_of(target.name).value,
                 "position": position,
                 "unavailable": target.unavailable,
                 "unbuildable": model.unbuildable,

@@ -32,6 +32,7 @@ CREATE TABLE planned (                      -- what a run was to do; cells that 
     threads         INTEGER NOT NULL,
     execution       VARCHAR NOT NULL,
     backend         VARCHAR NOT NULL,
+    isolation       VARCHAR,                -- of this target; NULL: that of the run
     position        INTEGER NOT NULL,       -- the order of matrix.yaml
     unavailable     VARCHAR,                -- why the target cannot run here
     unbuildable     VARCHAR,                -- why there is no such model

@@ -186,7 +186,7 @@ class ShardWriter:
     def _insert_shard(self, connection: duckdb.DuckDBPyConnection) -> None:
         identity = dataclasses.asdict(self._identity) | {
             "run_id": self._plan.run_id,
-            "isolation": self._plan.isolation.value,
+            "isolation": self._plan.isolation_of(self._identity.target).value,
             "versions": json.dumps(self._identity.versions),
             "packages": json.dumps(self._identity.packages),
             "started_at": utc_now(),
@@ -273,15 +273,31 @@ def salvage(directory: Path, target: str | None = None) -> list[Path]:
     """Seal every partial shard (of one target) whose writer is gone: call it when no runner of it is alive any more.
 
     One that cannot be read is put aside under the suffix ``.broken``: nothing in it can be saved, and its cells run again.
+
+    Raises:
+        StoreError: one holds cells and cannot be sealed now: the disk is full, or somebody still has it open.
     """
     sealed: list[Path] = []
     for partial in sorted(directory.glob(f"{target or '*'}-*{PARTIAL_SUFFIX}")):
         try:
             sealed.append(seal_file(partial))
         except StoreError as error:
+            if not _is_lost(partial):
+                advice = "Free disk space, then continue with --resume: finished cells are kept."
+                raise StoreError(f"{partial}: cannot be sealed now: {error.message}", advice=advice) from error
             _LOG.warning("%s", error)
             partial.replace(partial.with_name(f"{partial.name}.broken"))
+            partial.with_name(f"{partial.name}.wal").unlink(missing_ok=True)
     return sealed
+
+
+def _is_lost(partial: Path) -> bool:
+    """Whether nothing can be read from a partial shard. One that somebody else has open is not lost."""
+    try:
+        with duckdb.connect(str(partial), read_only=True) as connection:
+            return _count(connection, "shards") == 0
+    except duckdb.Error as error:
+        return "Could not set lock" not in str(error)
 
 
 def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:

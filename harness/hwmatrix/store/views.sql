@@ -72,7 +72,7 @@ SELECT
     END AS message,
     m.traceback, m.needs, m.exit_code, m.signal, e.started_at, e.wall_ms, e.command,
     e.isolation, e.image, e.image_digest, e.versions, e.host,
-    coalesce(e.isolation, i.isolation, u.isolation) AS column_isolation,
+    coalesce(e.isolation, i.isolation, p.isolation, u.isolation) AS column_isolation,
     l.samples, l.p50_ms, l.p90_ms, l.p99_ms, l.mean_ms, l.min_ms, l.max_ms, l.ci_low_ms, l.ci_high_ms, l.cpu_p50_ms,
     -- A one-thread cell whose wall time exceeds its CPU time by 5 % at the median was disturbed by something else.
     CASE WHEN l.cell_id IS NOT NULL AND p.threads = 1 THEN l.p50_ms > 1.05 * l.cpu_p50_ms END AS contended

@@ -1,0 +1,57 @@
+"""The vocabulary: closed enums and the frozen records that travel between the parts.
+
+The three wings (runner, host, report) never import each other. What they exchange are files, and the records here are
+what those files hold.
+"""
+
+from hwmatrix.records.files import from_json, plan_from_json, to_json
+from hwmatrix.records.plans import (
+    BUNDLE_SCHEMA,
+    PLAN_SCHEMA,
+    CellPlan,
+    Limits,
+    MeasureRule,
+    ModelPlan,
+    Plan,
+    Settings,
+    TargetPlan,
+    Tolerance,
+    cell_command,
+)
+from hwmatrix.records.results import CellResult, Detection, ErrorRecord, MemoryRecord, OutputRecord, Parity, Placement
+from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Level, Role, Severity, Size, Stage, Status
+
+__all__ = [
+    "BUNDLE_SCHEMA",
+    "PLAN_SCHEMA",
+    "Backend",
+    "CellPlan",
+    "CellResult",
+    "Detection",
+    "Dtype",
+    "ErrorRecord",
+    "Execution",
+    "Family",
+    "Isolation",
+    "Level",
+    "Limits",
+    "MeasureRule",
+    "MemoryRecord",
+    "ModelPlan",
+    "OutputRecord",
+    "Parity",
+    "Placement",
+    "Plan",
+    "Role",
+    "Settings",
+    "Severity",
+    "Size",
+    "Stage",
+    "Status",
+    "TargetPlan",
+    "Tolerance",
+    "cell_command",
+    "from_json",
+    "plan_from_json",
+    "to_json",
+]

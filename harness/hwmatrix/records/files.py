@@ -1,0 +1,51 @@
+"""Records as JSON, strictly: an unknown key or another schema version is an error."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, Final, TypeVar
+
+import pydantic
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records.plans import PLAN_SCHEMA, Plan
+
+Record = TypeVar("Record")
+_adapter: Final[Any] = functools.cache(pydantic.TypeAdapter)
+
+
+def to_json(record: object, *, indent: int | None = None) -> str:
+    """Serialise a record of this module."""
+    return _adapter(type(record)).dump_json(record, indent=indent).decode()  # type: ignore[no-any-return]
+
+
+def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
+    """Read a record that :func:`to_json` wrote.
+
+    Raises:
+        StoreError: the text is no such record; ``where`` names the file in the message.
+    """
+    try:
+        return _adapter(kind).validate_json(text)  # type: ignore[no-any-return]
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(str(part) for part in first["loc"])
+        message = f"{where}: not a valid {kind.__name__}: {first['msg']} at {at or 'the top'} ({error.error_count()} in all)"
+        raise StoreError(message, advice="The file was written by another version of hwmatrix, or damaged: make it anew.") from error
+
+
+def plan_from_json(text: str | bytes, *, where: str) -> Plan:
+    """Read a plan, and refuse another version's.
+
+    Raises:
+        StoreError: broken, or of another version.
+    """
+    advice = "Start a new run without --resume."
+    try:
+        schema = json.loads(text).get("schema")
+    except (ValueError, AttributeError) as error:
+        raise StoreError(f"{where}: not JSON: {error}", advice=advice) from error
+    if schema != PLAN_SCHEMA:
+        raise StoreError(f"{where}: plan version {schema!r}, this hwmatrix reads {PLAN_SCHEMA!r}", advice=advice)
+    return from_json(Plan, text, where=where)

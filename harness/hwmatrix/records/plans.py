@@ -1,0 +1,153 @@
+"""What a run is to do: models, targets, cells, and the rules that hold for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import Annotated, Any, Final
+
+import pydantic
+
+from hwmatrix.records.strict import STRICT
+from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Role, Size
+
+PLAN_SCHEMA: Final = "hwmatrix/plan/1"
+BUNDLE_SCHEMA: Final = "hwmatrix/bundle/1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What, besides model and target, makes two cells comparable.
+
+    ``sequence_length`` counts tokens (text inputs only); ``threads`` are intra-op threads on the host.
+    """
+
+    dtype: Dtype
+    batch: int
+    sequence_length: int
+    threads: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When a cell is ended: wall-clock seconds, and MiB of address space above what the process had at its start."""
+
+    timeout_s: float
+    memory_mb: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasureRule:
+    """When warm-up and timing stop. The defaults come from the study in docs/measuring.md."""
+
+    warmup_s: Annotated[float, pydantic.Field(ge=0)] = 0.15
+    warmup_iterations: Annotated[int, pydantic.Field(ge=0)] = 10
+    min_s: Annotated[float, pydantic.Field(ge=0)] = 0.3
+    min_samples: Annotated[int, pydantic.Field(gt=0)] = 30
+    max_s: Annotated[float, pydantic.Field(gt=0)] = 3.0
+    half_width: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.02
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """The largest relative L2 error that still counts as the same result, and why this number."""
+
+    relative_error: float
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """One model in one size, as a bundle can be built from it.
+
+    ``weights`` is ``recipe`` (random weights from ``seed``), ``hub`` (``hub_id`` at ``revision``) or a local folder's
+    path. ``selector`` is what ``--models`` must be given to select it again. ``unbuildable`` states why there is no such
+    model, and then nothing is tried.
+    """
+
+    name: str
+    selector: str = ""
+    size: Size
+    family: Family
+    architecture: str
+    model_class: str
+    hub_id: str | None = None
+    revision: str | None = None
+    weights: str = "recipe"
+    seed: int = 0
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    batch: int = 1
+    sequence_length: int = 16
+    role: Role = Role.MODEL
+    unbuildable: str | None = None
+    matrix_line: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetPlan:
+    """One target of a run. ``options`` go to its backend; ``unavailable`` states why it cannot run here.
+
+    ``devices`` are device nodes that its container gets, ``gpus`` asks the container toolkit for the GPUs. ``isolation`` is
+    that of the run, but for a target that is always native.
+    """
+
+    name: str
+    backend: Backend
+    execution: Execution
+    image: str
+    isolation: Isolation | None = None
+    devices: tuple[str, ...] = ()
+    gpus: bool = False
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    unavailable: str | None = None
+    matrix_line: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellPlan:
+    """One cell: ``model`` and ``target`` are names within the same plan. ``key`` is unique in it and says it all."""
+
+    key: str
+    model: str
+    size: Size
+    target: str
+    settings: Settings
+    limits: Limits
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is to do, whole: the runner needs no other file of the project."""
+
+    run_id: str
+    created_at: str
+    command: str
+    hwmatrix_version: str
+    matrix_sha256: str
+    commit: str | None
+    isolation: Isolation
+    measure: MeasureRule
+    tolerances: dict[Dtype, Tolerance]
+    targets: tuple[TargetPlan, ...]
+    models: tuple[ModelPlan, ...]
+    cells: tuple[CellPlan, ...]
+    schema: str = PLAN_SCHEMA
+
+    def model(self, name: str, size: Size) -> ModelPlan:
+        """The model of a cell."""
+        return next(model for model in self.models if model.name == name and model.size == size)
+
+    def isolation_of(self, target: str) -> Isolation:
+        """What separates this target from the machine."""
+        return self.target(target).isolation or self.isolation
+
+    def target(self, name: str) -> TargetPlan:
+        """The target of a cell."""
+        return next(target for target in self.targets if target.name == name)
+
+
+def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation) -> str:
+    """The command that repeats one cell alone."""
+    selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
+    return f"nox -s matrix -- {selected} --isolation {isolation.value}"

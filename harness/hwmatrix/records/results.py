@@ -1,0 +1,118 @@
+"""What was found: the result of a cell with all that was measured, and what hardware is here."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hwmatrix.records.plans import Settings
+from hwmatrix.records.strict import STRICT
+from hwmatrix.records.vocabulary import Execution, Family, Role, Severity, Size, Stage, Status
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where a model really ran: ``on_target`` is the share (0 to 1) on the device asked for; ``detail`` how we know."""
+
+    on_target: float
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parity:
+    """How far outputs are from the reference: relative L2 error, largest absolute error, cosine; top-1 for logits."""
+
+    relative_error: float
+    max_error: float
+    cosine: float
+    top1: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputRecord:
+    """One output tensor as the target gave it, and its distance from the reference (None where there is none)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    parity: Parity | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryRecord:
+    """Memory in MiB. ``peak`` is the process's high-water mark, ``delta`` what the cell added to its starting size."""
+
+    baseline_mb: float
+    load_peak_mb: float
+    peak_mb: float
+    delta_mb: float
+    uss_mb: float | None = None
+    device_peak_mb: float | None = None
+    device_reserved_mb: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ErrorRecord:
+    """Why a cell did not pass."""
+
+    type: str
+    severity: Severity
+    message: str
+    traceback: str | None = None
+    needs: tuple[str, ...] = ()
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """What one execution of a cell left behind. What was not measured is None, never 0.
+
+    Times are milliseconds of wall clock, samples nanoseconds (wall, CPU of the whole process), in order.
+    ``stage`` is the last stage that was entered; a cell that passed has reached ``measure``.
+    """
+
+    key: str
+    role: Role
+    model: str
+    size: Size
+    target: str
+    settings: Settings
+    family: Family
+    architecture: str
+    hub_id: str | None
+    status: Status
+    stage: Stage
+    execution: Execution
+    started_at: str
+    wall_ms: float
+    bundle: str | None = None
+    method: str | None = None
+    placement: Placement | None = None
+    parity: Parity | None = None
+    load_ms: float | None = None
+    prepare_ms: float | None = None
+    first_ms: float | None = None
+    converged: bool | None = None
+    memory: MemoryRecord | None = None
+    outputs: tuple[OutputRecord, ...] = ()
+    stages: dict[Stage, float] = dataclasses.field(default_factory=dict)
+    samples_wall_ns: tuple[int, ...] = ()
+    samples_cpu_ns: tuple[int, ...] = ()
+    warmup_samples: int | None = None
+    parameters: int | None = None
+    error: ErrorRecord | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Detection:
+    """One kind of hardware on this machine: ``features`` are facts by name; ``reason`` says why it is absent."""
+
+    hardware_type: str
+    available: bool
+    name: str | None
+    features: dict[str, Any]
+    reason: str | None
+    detected_at: str

@@ -1,0 +1,108 @@
+"""The closed enums: every word that a file or a report may use."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Backend(enum.StrEnum):
+    """How a target executes a model: one module of ``targets`` each."""
+
+    CPU = "cpu"
+    OPENVINO = "openvino"
+
+
+class Family(enum.StrEnum):
+    """What a model is for."""
+
+    EMBEDDING = "embedding"
+    TEXT_GENERATION = "text_generation"
+    VISION = "vision"
+    AUDIO = "audio"
+    MULTIMODAL = "multimodal"
+    VIDEO = "video"
+
+
+class Size(enum.StrEnum):
+    """``tiny`` answers "does it work"; ``full`` has the architecture's canonical dimensions and answers "how fast"."""
+
+    TINY = "tiny"
+    FULL = "full"
+
+
+class Dtype(enum.StrEnum):
+    """The precision a cell computes in."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+class Stage(enum.StrEnum):
+    """How far a cell got, in this order."""
+
+    BUILD = "build"
+    LOAD = "load"
+    PREPARE = "prepare"
+    RUN = "run"
+    COMPARE = "compare"
+    MEASURE = "measure"
+
+
+class Status(enum.StrEnum):
+    """What became of a cell. Closed: there is no other, and no two of them mean the same thing."""
+
+    PASS = "pass"  # noqa: S105 - a status, not a password
+    MISMATCH = "mismatch"
+    FALLBACK = "fallback"
+    UNSUPPORTED = "unsupported"
+    ERROR = "error"
+    OOM = "oom"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    UNAVAILABLE = "unavailable"
+    NOT_RUN = "not_run"
+    FACTORY_ERROR = "factory_error"
+    INFRA_ERROR = "infra_error"
+
+
+class Level(enum.StrEnum):
+    """How well a model works on a target, from measurements alone. A cell that was not executed has no level."""
+
+    HIGH = "High"
+    MEDIUM = "Medium"
+    LOW = "Low"
+    NONE = "none"
+
+
+class Execution(enum.StrEnum):
+    """What did the computing: only ``hardware`` is ever ranked by speed."""
+
+    HARDWARE = "hardware"
+    SOFTWARE = "software"
+    EMULATED = "emulated"
+
+
+class Severity(enum.StrEnum):
+    """How much an error matters."""
+
+    CRITICAL = "critical"
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Isolation(enum.StrEnum):
+    """What separates a target from this machine. Rows of different isolation never share a column."""
+
+    CONTAINER = "container"
+    VENV = "venv"
+    NONE = "none"
+
+
+class Role(enum.StrEnum):
+    """What a cell is there for. Canaries tell whether a shard can be believed and never appear in a matrix."""
+
+    MODEL = "model"
+    CANARY_GOOD = "canary_good"
+    CANARY_WRONG = "canary_wrong"
