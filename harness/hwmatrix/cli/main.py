@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     stderr = Console(stderr=True)
     try:
         result = app(spread(sys.argv[1:] if argv is None else argv), standalone_mode=False)
+        if result == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
+            raise KeyboardInterrupt  # noqa: TRY301 - told in one place
     except HwmatrixError as error:
         stderr.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         return error.exit_code
@@ -62,10 +64,10 @@ def spread(argv: list[str]) -> list[str]:
     """
     spreading: str | None = None
     words: list[str] = []
-    for word, following in zip(argv, [*argv[1:], "-"], strict=True):
+    for index, word in enumerate(argv):
         if word in _LISTS:
             spreading = word
-            if following.startswith("-"):
+            if index + 1 == len(argv) or argv[index + 1].startswith("-"):
                 raise ConfigError([Problem(where=word, what="no value is given", hint=f"name one or more: {word} A B")])
         elif word.startswith("-"):
             spreading = None

@@ -46,7 +46,8 @@ def select(
         elif _is_folder(model) or _is_hub_id(model):
             try:
                 plan = _foreign(model, extra_size, matrix, cache)
-                extra[plan.selector] = _with_own_name(plan, {*matrix.spec.models, *(other.name for other in extra.values())})
+                taken = {*matrix.spec.models, *(other.name for other in extra.values())}
+                extra.setdefault(plan.selector, _with_own_name(plan, taken))
             except CellFailure as failure:
                 problems.append(Problem(where=f"--models {model}", what=str(failure), hint=failure.error_type))
         else:
