@@ -98,7 +98,8 @@ def test_a_run_from_matrix_yaml_to_the_reports(project: Path, place: FakePlace, 
     assert written >= {"matrix.md", "matrix.json", "errors.md", "errors.json", "summary.md", "matrix.duckdb", "runs"}
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "wrote reports/latest/matrix.md" in printed.err
+    assert "4 cells: 4 pass" in printed.err
+    assert "start with reports/latest/matrix.md" in printed.err
     assert len(place.ran) == 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import json
 import secrets
 import subprocess
 from pathlib import Path
@@ -174,8 +175,12 @@ def _report(folder: RunFolder, output: Path, view: View) -> None:
     merged = merge([folder.path], output / DATABASE, fresh=True)
     for rejection in merged.rejected:
         view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
-    for path in write_reports(output / DATABASE, output):
-        view.say(f"wrote {_shown(path)}")
+    written = write_reports(output / DATABASE, output)
+    counts = json.loads((output / "matrix.json").read_text(encoding="utf-8"))["run"]["counts"]
+    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    view.say(f"{sum(counts.values())} cells: {told}")
+    names = ", ".join([*(path.name for path in written), DATABASE])
+    view.say(f"wrote {names} into {_shown(output)}; start with {_shown(output / 'matrix.md')}")
 
 
 def _shown(path: Path) -> Path:

@@ -32,8 +32,8 @@ class View(Protocol):
     def detail(self, text: str) -> None:
         """A line of a build's output: worth seeing while it is new."""
 
-    def begin(self, target: str, cells: int) -> None:
-        """A target starts."""
+    def begin(self, target: str, count: int, noun: str = "cells") -> None:
+        """A target starts, or the building of bundles: so many things are to do."""
 
     def event(self, target: str, event: dict[str, Any]) -> None:
         """The runner of a target said something."""
@@ -83,10 +83,10 @@ class PlainView:
         if self._verbose or time.monotonic() - self._quiet_since > 30:  # noqa: PLR2004
             self.say(f"  {text}")
 
-    def begin(self, target: str, cells: int) -> None:
+    def begin(self, target: str, count: int, noun: str = "cells") -> None:
         """Say how much there is to do."""
-        self._done[target], self._total[target] = 0, cells
-        self.say(f"{target}: {cells} cells")
+        self._done[target], self._total[target] = 0, count
+        self.say(f"{target}: {count} {noun}")
 
     def event(self, target: str, event: dict[str, Any]) -> None:
         """A line for each finished cell and each bundle that failed."""
@@ -136,10 +136,10 @@ class LiveView:
         """Show it until newer lines push it out."""
         self._lines = [*self._lines[1 - _SHOWN_LINES :], Text(f"  {text}", style="dim", no_wrap=True, overflow="ellipsis")]
 
-    def begin(self, target: str, cells: int) -> None:
+    def begin(self, target: str, count: int, noun: str = "cells") -> None:
         """A new bar."""
         self._lines = []
-        self._tasks[target] = self._progress.add_task(target, total=cells, running="")
+        self._tasks[target] = self._progress.add_task(target, total=count, running=noun)
 
     def event(self, target: str, event: dict[str, Any]) -> None:
         """Move the bar; keep a line for each finished cell."""

@@ -17,6 +17,7 @@ from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
 from hwmatrix.host.places import Ended, Job, Place
 from hwmatrix.host.runs import RunFolder
+from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import CellPlan, Plan
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _make_bundles(order: RunOrder, view: View) -> None:
         memory_mb=max(cell.limits.memory_mb for cell in plan.cells),
         also_read=local,
     )
-    view.begin(_BUNDLES, len(models) + 2)
+    view.begin(_BUNDLES, len(models) + len(canary_plans()), "to build or find")
     ended = _follow(order.place, job, view, _BUNDLES)
     if ended.code != 0:
         raise infrastructure.failure(order.reference, "the bundles could not be made", ended)
