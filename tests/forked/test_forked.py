@@ -113,14 +113,14 @@ def test_memory_without_end_is_refused_and_can_be_told() -> None:
         taken = []
         try:
             while True:
-                taken.append(bytearray(10 * 2**20))
+                taken.append(bytearray(64 * 2**20))  # too large for what the parent's heap has free
         except MemoryError:
             count = len(taken)
             taken.clear()
             send({"taken": count})
 
     end = run(work, Limits(timeout_s=20.0, memory_mb=200))
-    assert 10 <= end.messages[0]["taken"] <= 20
+    assert end.messages[0]["taken"] in {2, 3}
     assert end.exit_code == 0
 
 
