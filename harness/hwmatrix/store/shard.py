@@ -66,13 +66,17 @@ def sha256_of(path: Path) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same folder, flush to disk, rename."""
+    """Write to a temporary name in the same folder, flush to disk, rename. A failure leaves no temporary file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
