@@ -101,7 +101,7 @@ def test_an_unknown_key_is_named_with_its_line_and_a_near_miss(tmp_path: Path, o
         (
             "backend: cpu",
             "backend: openvin",
-            "matrix.yaml:8: targets.cpu.backend is 'openvin' (did you mean 'openvino'? allowed: cpu, openvino)",
+            "matrix.yaml:8: targets.cpu.backend is 'openvin' (did you mean 'openvino'? allowed: cpu, ",
         ),
         ("family: embedding", "family: text", "matrix.yaml:11: models.bert.family is 'text' (allowed: audio, embedding, multimodal, "),
         ("tiny: {batch: 1}", "tinny: {batch: 1}", "matrix.yaml:3: sizes.tinny is 'tinny' (did you mean 'tiny'?"),

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import math
 import signal
 from typing import Any
 
 import factory_plans as make
+import numpy as np
 import pytest
 
 from hwmatrix.advice.catalogue import catalogue
-from hwmatrix.records import CellResult, MemoryRecord, Placement, Role, Severity, Stage, Status
+from hwmatrix.measure.parity import compare
+from hwmatrix.records import CellResult, MemoryRecord, Placement, Role, Severity, Stage, Status, Tolerance
+from hwmatrix.runner.cell import _verdict
 from hwmatrix.runner.forked import End, _parse
 from hwmatrix.runner.results import error_record, not_executed, result_of
 
@@ -222,3 +226,41 @@ def test_a_cell_that_was_not_tried() -> None:
 def test_half_a_line_and_junk_are_no_messages() -> None:
     received = b'{"stage": "load", "facts": {}}\njunk\n\xff\xfe\n[1]\n{"verdict": "pass", "facts": {}}\n{"half'
     assert [list(message) for message in _parse(received)] == [["stage", "facts"], ["verdict", "facts"]]
+
+
+ON_TARGET = Placement(on_target=1.0, detail="all on cpu")
+TOLERANCE = Tolerance(relative_error=0.5, reason="a test")
+
+
+def judged(actual: dict[str, Any], expected: dict[str, Any], placement: Placement = ON_TARGET) -> tuple[Status, str | None]:
+    arrays = [{name: np.asarray(value, dtype=np.float32) for name, value in each.items()} for each in (actual, expected)]
+    status, error = _verdict(compare(*arrays), placement, TOLERANCE)
+    return status, error["type"] if error else None
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        ({"a": [1.0, 1.0]}, (Status.PASS, None)),
+        ({"a": [1.5, 1.5]}, (Status.PASS, None)),
+        ({"a": [1.6, 1.6]}, (Status.MISMATCH, "mismatch")),
+        ({"a": [math.nan, 1.0]}, (Status.MISMATCH, "non_finite_output")),
+        ({"b": [1.0, 1.0]}, (Status.MISMATCH, "missing_output")),
+        ({"a": [1.0, 1.0, 1.0]}, (Status.MISMATCH, "missing_output")),
+        ({"a": [1.0, 1.0], "more": [9.0]}, (Status.PASS, None)),
+    ],
+)
+def test_numbers_are_judged_against_the_tolerance(actual: dict[str, Any], expected: tuple[Status, str | None]) -> None:
+    assert judged(actual, {"a": [1.0, 1.0]}) == expected
+
+
+def test_a_reference_that_says_nothing_proves_nothing() -> None:
+    assert judged({"a": [1.0]}, {}) == (Status.MISMATCH, "missing_output")
+    assert judged({"a": [1.0]}, {"a": [math.nan]}) == (Status.MISMATCH, "non_finite_output")
+
+
+def test_right_numbers_from_elsewhere_are_a_fallback_and_in_part_a_pass() -> None:
+    same = {"a": [1.0]}
+    assert judged(same, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
+    assert judged(same, same, Placement(on_target=0.3, detail="two layers")) == (Status.PASS, None)
+    assert judged({"a": [9.0]}, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
