@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import itertools
 import json
 import random
@@ -13,10 +12,10 @@ import factory_plans as make
 import pytest
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Detection, Role, Status, cell_command
+from hwmatrix.records import Role, Status
 from hwmatrix.store import merge as merging
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import ShardWriter, sha256_of, write_atomically
+from hwmatrix.store.shard import sha256_of, write_atomically
 from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 PLAN = make.plan()
 TABLES = ("runs", "planned", "shards", "detections", "cells", "stages", "outputs", "samples", "rejected")
-RESULTS_COLUMNS = "id model_id model_type hardware success load_time inference_time memory_usage error timestamp output_shape".split()  # noqa: SIM905
-DETECTION_COLUMNS = ["id", "hardware_type", "available", "name", "features", "timestamp"]
 
 
 @pytest.fixture
@@ -371,44 +368,3 @@ def test_canaries_are_in_no_matrix(tmp_path: Path, database: Path) -> None:
     merge([folder], database)
     assert statuses(database)["bert/tiny/cpu"][0] == "not_run"
     assert rows(database, "SELECT count(*) FROM hardware_results") == [(0,)]
-
-
-def columns_of(path: Path, view: str) -> list[str]:
-    return [name for (name,) in rows(path, f"SELECT column_name FROM (DESCRIBE {view})")]  # noqa: S608
-
-
-def test_the_views_of_the_contract(tmp_path: Path, database: Path) -> None:
-    folder = make.run_folder(tmp_path / "runs", PLAN)
-    found = Detection(hardware_type="cpu", available=True, name="x", features={"cores": 2}, reason=None, detected_at="2026-01-02T03:04:05")
-    with ShardWriter(folder / "shards", PLAN, make.identity()) as shard:
-        shard.add_detections([found])
-        shard.set_canaries(ok=True, detail=None)
-        for cell in PLAN.cells[::2]:
-            command = cell_command(PLAN.model(cell.model, cell.size), cell, PLAN.isolation)
-            changes = make.failure(Status.ERROR) if cell.model == "gpt2" else {}
-            shard.add_cell(make.result(cell, **changes), command=command)
-        shard.seal()
-    merge([folder], database)
-    assert columns_of(database, "hardware_results") == RESULTS_COLUMNS
-    assert columns_of(database, "hardware_detection") == DETECTION_COLUMNS
-    columns = "model_id, model_type, hardware, success, load_time, memory_usage, error, output_shape"
-    assert rows(database, f"SELECT {columns} FROM hardware_results ORDER BY model_id") == [  # noqa: S608
-        ("owner/bert", "bert", "cpu", True, 0.064, 350.0, None, "extra [1]; logits [1, 16, 256]"),
-        ("owner/gpt2", "gpt2", "cpu", False, 0.064, None, "a test", None),
-    ]
-    assert rows(database, "SELECT inference_time FROM hardware_results WHERE success")[0][0] == pytest.approx(1.0000195e-3)
-    assert rows(database, "SELECT hardware_type, available, name, features FROM hardware_detection") == [("cpu", True, "x", '{"cores": 2}')]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("average_time_by_hardware", [("cpu", 2), ("openvino", 2)]),
-        ("best_hardware_by_model_type", [("bert", "cpu"), ("gpt2", "cpu")]),
-        ("top_memory", [("owner/bert", "bert"), ("owner/gpt2", "gpt2")]),
-    ],
-)
-def test_the_three_queries_run(run: Path, database: Path, name: str, expected: list[tuple[Any, ...]]) -> None:
-    merge([run], database)
-    text = importlib.resources.files("hwmatrix.store").joinpath("queries", f"{name}.sql").read_text(encoding="utf-8")
-    assert [row[:2] for row in rows(database, text)] == expected
