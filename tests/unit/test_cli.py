@@ -306,3 +306,9 @@ def test_the_plan_says_what_was_typed(project: Path, place: FakePlace) -> None:
     assert plan["command"].startswith("hwmatrix ")
     assert plan["isolation"] == place.isolation.value
     assert make.plan().schema == plan["schema"]
+
+
+def test_a_log_level_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOGLEVEL", "DEBUGG")
+    assert hwmatrix("schema") == 2
+    assert "did you mean 'DEBUG'?" in capsys.readouterr().err

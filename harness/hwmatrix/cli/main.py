@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hwmatrix.cli import inspecting, running, storing
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
+from hwmatrix.matrix.load import near_miss
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -37,10 +38,10 @@ storing.add_to(app)
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; give its exit code (docs/cli.md lists them)."""
-    logging.basicConfig(level=os.environ.get("LOGLEVEL", "WARNING").upper(), format="%(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGTERM, _interrupt)
     stderr = Console(stderr=True)
     try:
+        _log_at(os.environ.get("LOGLEVEL", "WARNING"))
         result = app(spread(sys.argv[1:] if argv is None else argv), standalone_mode=False)
         if result == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
             raise KeyboardInterrupt  # noqa: TRY301 - told in one place
@@ -54,6 +55,13 @@ def main(argv: list[str] | None = None) -> int:
         stderr.print("interrupted: what is finished is kept; continue with --resume", markup=False)
         return INTERRUPTED
     return result if isinstance(result, int) else 0
+
+
+def _log_at(level: str) -> None:
+    known = logging.getLevelNamesMapping()
+    if level.upper() not in known:
+        raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is no level", hint=near_miss(level.upper(), known))])
+    logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")
 
 
 def spread(argv: list[str]) -> list[str]:
