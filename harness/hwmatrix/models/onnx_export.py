@@ -1,0 +1,325 @@
+"""ONNX exports of a bundle, made once in the reference image and read by every target that executes ONNX.
+
+Two exporters are tried, because neither exports every model: transformers' own, and ``torch.onnx.export``. What each of them gave
+lies under ``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` where the weights do not fit into one
+protobuf file) and ``manifest.json`` with the SHA-256 of every file; or a manifest that holds the failure. A failure of an exporter
+is as much a result as a graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import shutil
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import BundleError
+from hwmatrix.models import folder
+from hwmatrix.models.folder import MANIFEST
+from hwmatrix.records import Dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from hwmatrix.models.bundle import Bundle
+
+ONNX_SCHEMA: Final = "hwmatrix/onnx/1"
+ONNX_DIR: Final = "onnx"
+MODEL_FILE: Final = "model.onnx"
+TRANSFORMERS: Final = "transformers"
+TORCH: Final = "torch"
+_PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
+"""What decides how a graph looks, besides the model: another version makes another export."""
+_EXPERTS: Final = "batched_mm"
+_INLINE_BYTES: Final = 3 * 2**29
+"""Protobuf messages end at 2 GiB (protobuf.dev, proto limits); half a GiB is left for the graph. Browsers like one file best."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnnxExport:
+    """A verified export.
+
+    ``inputs`` are the graph's inputs, each named as the bundle's (an exporter leaves out what the graph does not read). ``outputs``
+    has, for each output of the graph in order, the reference's name of it, or None where the reference has no such output.
+    """
+
+    exporter: str
+    path: Path
+    inputs: tuple[str, ...]
+    outputs: tuple[str | None, ...]
+    opset: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnnxFailure:
+    """Why an exporter gave nothing: its exception's class, its message, its traceback (None where the process died)."""
+
+    exporter: str
+    error_type: str
+    message: str
+    traceback: str | None
+
+
+def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:
+    """What every exporter makes of a bundle: from the cache where it is there and whole, else made now. Needs torch.
+
+    Raises:
+        BundleError: the cache cannot be written (``cache_not_writable``).
+    """
+    return tuple(export_one(bundle, cache, exporter) for exporter in EXPORTERS)
+
+
+def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
+    """What one exporter makes of a bundle. Call it in a process that may die, and :func:`keep_failure` if it does.
+
+    Memory that ran out is raised and not kept: with more of it, the same export may succeed.
+
+    Raises:
+        BundleError: the cache cannot be written (``cache_not_writable``).
+        MemoryError: memory ran out.
+    """
+    with _held(bundle, cache, exporter):
+        kept = _kept(bundle, cache, exporter)
+        return kept if kept is not None else _make(bundle, cache, exporter)
+
+
+def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
+    """Keep a failure that the exporter's process could not keep itself, because it died or was ended.
+
+    Raises:
+        BundleError: the cache cannot be written (``cache_not_writable``).
+    """
+    with _held(bundle, cache, failure.exporter):
+        _publish(bundle, cache, failure.exporter, lambda _: _failure_fields(failure))
+
+
+def read_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:
+    """What :func:`export_all` kept, every file verified. Needs no torch.
+
+    Raises:
+        BundleError: an export is missing (``onnx_missing``), made of another bundle or by another version of hwmatrix
+            (``bundle_version``), or damaged (``bundle_broken``).
+    """
+    return tuple(_read(bundle, cache, exporter) for exporter in EXPORTERS)
+
+
+def _place(bundle: Bundle, cache: Path, exporter: str) -> Path:
+    return cache / ONNX_DIR / bundle.key / exporter
+
+
+@contextlib.contextmanager
+def _held(bundle: Bundle, cache: Path, exporter: str) -> Iterator[None]:
+    """Only one process at a time makes an export."""
+    with folder.locked(cache / ONNX_DIR, f"{bundle.key}-{exporter}"):
+        yield
+
+
+def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure | None:
+    """What is in the cache already, if it is whole and made by the versions that are installed here."""
+    try:
+        manifest = _manifest(bundle, cache, exporter)
+        return _read(bundle, cache, exporter) if manifest["versions"] == _versions() else None
+    except BundleError:
+        return None
+
+
+def _read(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
+    path, manifest = _place(bundle, cache, exporter), _manifest(bundle, cache, exporter)
+    try:
+        folder.check(path, manifest["files"])
+        if manifest["failure"] is not None:
+            return OnnxFailure(exporter=exporter, **manifest["failure"])
+        return OnnxExport(
+            exporter=exporter,
+            path=path / MODEL_FILE,
+            inputs=tuple(manifest["inputs"]),
+            outputs=tuple(manifest["outputs"]),
+            opset=manifest["opset"],
+            seconds=manifest["seconds"],
+        )
+    except (KeyError, TypeError) as error:
+        raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error
+
+
+def _manifest(bundle: Bundle, cache: Path, exporter: str) -> dict[str, Any]:
+    """The manifest of an export of this very bundle."""
+    file = _place(bundle, cache, exporter) / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        schema, digest, _ = manifest["schema"], manifest["bundle"], manifest["versions"]
+    except FileNotFoundError as error:
+        message = f"there is no ONNX export of this bundle by {exporter} at {file.parent}: exports are made with the bundles"
+        raise BundleError(message, error_type="onnx_missing") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"{file} is broken: {error!r}", error_type="bundle_broken") from error
+    if schema != ONNX_SCHEMA or digest != bundle.digest:
+        message = f"{file.parent} is of version {schema!r} and bundle {digest!r}; wanted: {ONNX_SCHEMA!r}, {bundle.digest!r}"
+        raise BundleError(message, error_type="bundle_version")
+    return manifest
+
+
+def _make(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
+    """Export now. Whatever an exporter raises is data."""
+    try:
+        _publish(bundle, cache, exporter, lambda path: EXPORTERS[exporter](bundle, path / MODEL_FILE))
+    except (BundleError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - exporters raise anything
+        failure = OnnxFailure(
+            exporter=exporter,
+            error_type=f"{type(error).__module__}.{type(error).__qualname__}",
+            message=_told(error),
+            traceback="".join(traceback.format_exception(error)),
+        )
+        _publish(bundle, cache, exporter, lambda _: _failure_fields(failure))
+    return _read(bundle, cache, exporter)
+
+
+def _publish(bundle: Bundle, cache: Path, exporter: str, fill: Callable[[Path], dict[str, Any]]) -> None:
+    """Fill a folder aside, write its manifest, put it in place by one rename. Needs the lock."""
+    place = _place(bundle, cache, exporter)
+    partial = place.with_name(f".partial-{exporter}")
+    begin = time.perf_counter()
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        filled = fill(partial)
+        manifest = {
+            "schema": ONNX_SCHEMA,
+            "bundle": bundle.digest,
+            "exporter": exporter,
+            "versions": _versions(),
+            "failure": None,
+            "seconds": time.perf_counter() - begin,
+            **filled,
+            "files": folder.listing(partial),
+        }
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        folder.settle(partial)
+        folder.discard(place)
+        partial.rename(place)
+        folder.sync_folder(place.parent)
+    except OSError as error:
+        message = f"cannot write the ONNX export under {place.parent}: {error}; free space there, or name another cache"
+        raise BundleError(message, error_type="cache_not_writable") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:
+    return {"failure": {"error_type": failure.error_type, "message": failure.message, "traceback": failure.traceback}}
+
+
+def _versions() -> dict[str, str]:
+    """The installed versions of what decides how a graph looks."""
+    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+def _by_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
+    """The exporter of transformers, which brings its own mendings of torch's and names outputs as the reference does."""
+    from transformers.exporters.configs import OnnxConfig  # noqa: PLC0415
+    from transformers.exporters.exporter_onnx import OnnxExporter  # noqa: PLC0415
+
+    model, inputs = _loaded(bundle)
+    exporter: Any = OnnxExporter
+    with _quiet():
+        program = exporter().export(model, dict(inputs), OnnxConfig()).program
+    return _saved(bundle, program, file)
+
+
+def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
+    """``torch.onnx.export`` over ``torch.export``, static shapes, of a module that returns the reference's outputs in order."""
+    import torch  # noqa: PLC0415
+
+    from hwmatrix.models.outputs import call_options, flatten_outputs  # noqa: PLC0415
+
+    model, inputs = _loaded(bundle)
+    options = call_options(model)
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(flatten_outputs(self.inner(**dict(zip(inputs, tensors, strict=True)), **options)).values())
+
+    with _quiet(), torch.no_grad():
+        names = list(flatten_outputs(model(**inputs, **options)))
+        program = torch.onnx.export(
+            Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), output_names=names, verbose=False
+        )
+    assert program is not None  # noqa: S101 - dynamo=True always returns a program
+    return _saved(bundle, program.model, file)
+
+
+EXPORTERS: Final[dict[str, Callable[[Bundle, Path], dict[str, Any]]]] = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
+
+
+def _loaded(bundle: Bundle) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """The model with eager attention, as the reference has it, and its inputs.
+
+    Experts are computed as one batched product. The reference's loop goes over the experts that were hit, and a graph cannot hold a
+    loop whose length depends on the data.
+    """
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+
+    from hwmatrix.models.build import load_model  # noqa: PLC0415
+
+    logging: Any = transformers.utils.logging
+    logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    model: Any = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32)
+    if model._can_set_experts_implementation():  # noqa: SLF001 - the exporter itself asks in this way
+        model.set_experts_implementation(_EXPERTS)
+    return model, bundle.load_inputs()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters warn of their own ways of calling torch; an export that went wrong raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _saved(bundle: Bundle, program: Any, file: Path) -> dict[str, Any]:
+    """Write the graph (an ``onnx_ir.Model``), and say what the manifest must know of it.
+
+    Raises:
+        ValueError: an input of the graph is none of the bundle's, or an output of the reference is missing.
+    """
+    import onnx_ir  # noqa: PLC0415 - comes with onnxscript
+
+    inputs = [str(value.name) for value in program.graph.inputs]
+    unknown = sorted(set(inputs) - {described["name"] for described in bundle.manifest["inputs"]})
+    if unknown:
+        raise ValueError(f"the exported graph has inputs that the model has not: {', '.join(unknown)}")
+    expected = [described["name"] for described in bundle.manifest["expected"]]
+    outputs = [name if name in expected else None for name in (str(value.name) for value in program.graph.outputs)]
+    missing = sorted(set(expected) - set(outputs))
+    if missing:
+        raise ValueError(f"the exported graph lacks outputs of the model: {', '.join(missing)}")
+    size = sum(value.const_value.nbytes for value in program.graph.initializers.values() if value.const_value is not None)
+    onnx_ir.save(program, file, external_data=f"{file.name}.data" if size > _INLINE_BYTES else None)
+    return {"inputs": inputs, "outputs": outputs, "opset": program.opset_imports[""]}
+
+
+def _told(error: Exception) -> str:
+    """An exporter's error with its causes, the deepest last: torch tells the reason there."""
+    chain: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        chain.append(f"{type(cause).__name__}: {' '.join(str(cause).split())[:1000]}")
+        cause = cause.__cause__ or cause.__context__
+    return "; caused by ".join(chain)
