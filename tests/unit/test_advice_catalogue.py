@@ -45,6 +45,11 @@ OPENVINO_DEVICE = (
 )
 GUARD = "Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).  (Size-like symbols: none)"
 CUDA_MEMORY = "CUDA out of memory. Tried to allocate 22.00 MiB. GPU 0 has a total capacity of 23.65 GiB of which 11.06 MiB is free."
+HIP_MEMORY = "HIP out of memory. Tried to allocate 432.00 MiB. GPU 0 has a total capacity of 15.92 GiB of which 7.12 GiB is free."
+MPS_MEMORY = (
+    "MPS backend out of memory (MPS allocated: 9.57 GiB, other allocations: 17.35 GiB, max allowed: 27.20 GiB). "
+    "Tried to allocate 292.50 MiB on private pool."
+)
 REMOTE_CODE = (
     "The repository /models/x contains custom code which must be executed to correctly load the model.\n"
     "Please pass the argument `trust_remote_code=True` to allow custom code to be run."
@@ -61,6 +66,10 @@ RECOGNISED = [
     ("MemoryError", "cpu", None, None, "builtins.MemoryError", "memory_pressure"),
     ("more than the limit", "cpu", Status.OOM, Stage.RUN, None, "memory_pressure"),
     (CUDA_MEMORY, "cuda", Status.OOM, Stage.RUN, None, "memory_pressure"),
+    (HIP_MEMORY, "rocm", Status.OOM, Stage.RUN, None, "memory_pressure"),
+    (MPS_MEMORY, "mps", Status.OOM, Stage.RUN, None, "memory_pressure"),
+    ("CUDA error: no kernel image is available for execution on the device", "cuda", None, Stage.RUN, None, "gpu_not_usable"),
+    ('could not select device driver "" with capabilities: [[gpu]]', "cuda", None, None, None, "container_toolkit_missing"),
     ("the kernel killed the process for memory (SIGKILL, and the cgroup counts an oom_kill)", "cpu", Status.OOM, None, None, "oom_killed"),
     (OPENVINO_THREADS, "openvino", Status.ERROR, Stage.PREPARE, None, "thread_limit"),
     ("no end within 120 s; the process was killed", "cpu", Status.TIMEOUT, Stage.RUN, None, "timeout"),

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 DETECTORS: Final[dict[Backend, str]] = {
     Backend.CPU: "hwmatrix.hardware.cpu",
     Backend.OPENVINO: "hwmatrix.hardware.openvino",
+    Backend.CUDA: "hwmatrix.hardware.cuda",
+    Backend.ROCM: "hwmatrix.hardware.rocm",
+    Backend.MPS: "hwmatrix.hardware.mps",
 }
-HOST_VISIBLE: Final = frozenset({"cuda", "rocm", "mps"})
+HOST_VISIBLE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS})
 """Backends whose hardware this machine must show, whatever an image brings along: asked before an image is built."""
 _MACHINE_ID: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _NO_MACHINE_ID: Final = "uninitialized"

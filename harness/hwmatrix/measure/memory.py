@@ -55,10 +55,19 @@ def unique_mb() -> float | None:
 
 def address_space_mb() -> float | None:
     """Virtual size of this process in MiB, which RLIMIT_AS counts."""
+    return _status_mb("VmSize")
+
+
+def data_mb() -> float | None:
+    """The part of it that is private and can be written, in MiB: what RLIMIT_DATA counts. Mere reservations are no part of it."""
+    return _status_mb("VmData")
+
+
+def _status_mb(field: str) -> float | None:
     if not sys.platform.startswith("linux"):
         return None
     for line in _STATUS.read_text(encoding="ascii").splitlines():
-        if line.startswith("VmSize:"):
+        if line.startswith(f"{field}:"):
             return _mb(line.split(":", 1)[1])
     return None
 

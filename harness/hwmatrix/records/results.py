@@ -40,12 +40,16 @@ class OutputRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryRecord:
-    """Memory in MiB. ``peak`` is the process's high-water mark, ``delta`` what the cell added to its starting size."""
+    """Memory in MiB. ``peak`` is the process's high-water mark, ``delta`` what the cell added to its starting size.
 
-    baseline_mb: float
-    load_peak_mb: float
-    peak_mb: float
-    delta_mb: float
+    Of the host's there is none outside Linux. ``device_peak`` is what tensors took at most of a device with memory of its own,
+    ``device_reserved`` what its allocator held.
+    """
+
+    baseline_mb: float | None = None
+    load_peak_mb: float | None = None
+    peak_mb: float | None = None
+    delta_mb: float | None = None
     uss_mb: float | None = None
     device_peak_mb: float | None = None
     device_reserved_mb: float | None = None
@@ -94,6 +98,7 @@ class CellResult:
     first_ms: float | None = None
     converged: bool | None = None
     memory: MemoryRecord | None = None
+    device_processes: int | None = None
     outputs: tuple[OutputRecord, ...] = ()
     stages: dict[Stage, float] = dataclasses.field(default_factory=dict)
     samples_wall_ns: tuple[int, ...] = ()

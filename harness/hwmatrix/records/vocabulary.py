@@ -10,6 +10,9 @@ class Backend(enum.StrEnum):
 
     CPU = "cpu"
     OPENVINO = "openvino"
+    CUDA = "cuda"
+    ROCM = "rocm"
+    MPS = "mps"
 
 
 class Family(enum.StrEnum):

@@ -129,8 +129,7 @@ def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
     if status in {Status.PASS, Status.FALLBACK}:
         facts.enter(Stage.MEASURE)
         _time(target, job.rule, facts)
-    if baseline is not None and loaded is not None:
-        facts.values["memory"] = dataclasses.asdict(_memory(baseline, loaded))
+    _account(target, baseline, loaded, facts)
     return status, error
 
 
@@ -148,16 +147,23 @@ def _time(target: Target, rule: MeasureRule, facts: Facts) -> None:
     }
 
 
-def _memory(baseline: memory.Resident, loaded: memory.Resident) -> MemoryRecord:
-    now = memory.resident()
-    peak = max(loaded.peak_mb, now.peak_mb if now else 0.0)
-    return MemoryRecord(
-        baseline_mb=baseline.now_mb,
-        load_peak_mb=loaded.peak_mb,
-        peak_mb=peak,
-        delta_mb=peak - baseline.now_mb,
-        uss_mb=memory.unique_mb(),
-    )
+def _account(target: Target, baseline: memory.Resident | None, loaded: memory.Resident | None, facts: Facts) -> None:
+    """What the cell needed of the host's memory and of its device, as far as each tells."""
+    use = target.device_use()
+    record = MemoryRecord(device_peak_mb=use.peak_mb, device_reserved_mb=use.reserved_mb) if use else MemoryRecord()
+    if baseline is not None and loaded is not None:
+        now = memory.resident()
+        peak = max(loaded.peak_mb, now.peak_mb if now else 0.0)
+        record = dataclasses.replace(
+            record,
+            baseline_mb=baseline.now_mb,
+            load_peak_mb=loaded.peak_mb,
+            peak_mb=peak,
+            delta_mb=peak - baseline.now_mb,
+            uss_mb=memory.unique_mb(),
+        )
+    facts.values["memory"] = dataclasses.asdict(record) if record != MemoryRecord() else None
+    facts.values["device_processes"] = use.other_processes if use else None
 
 
 def _verdict(comparison: parity.Comparison, placement: Placement, tolerance: Tolerance) -> tuple[Status, dict[str, Any] | None]:

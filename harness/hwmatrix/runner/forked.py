@@ -84,8 +84,11 @@ class _Pipe:
                     return
 
 
-def run_forked(work: Callable[[Send], None], *, limits: Limits) -> End:
+def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address_space: bool = False) -> End:
     """Run ``work(send)`` in a forked child and wait for its end, at most ``limits.timeout_s``.
+
+    ``reserves_address_space`` limits the memory that can be written instead of the address space: for runtimes that reserve
+    as much of that as a GPU has memory, and more.
 
     Whatever the child has started is killed at the end (on Linux also what has left its process group), so that nothing
     stays behind to disturb the next one.
@@ -98,7 +101,7 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits) -> End:
     messages, log = _Pipe(), _Pipe(keep=_LOG_TAIL)
     pid = os.fork()
     if pid == 0:
-        _be_child(work, messages, log, limits)
+        _be_child(work, messages, log, limits, reserves_address_space=reserves_address_space)
     os.close(messages.writing)
     os.close(log.writing)
     try:
@@ -135,7 +138,7 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
-def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, limits: Limits) -> NoReturn:
+def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, limits: Limits, *, reserves_address_space: bool) -> NoReturn:
     """Everything the child does. Ends by ``os._exit``: the parent's exit handlers and buffers are not the child's."""
     code = 1
     try:
@@ -146,7 +149,7 @@ def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, limits:
         os.dup2(log.writing, 2)
         for unneeded in (messages.reading, log.reading, log.writing):
             os.close(unneeded)
-        _limit(limits)
+        _limit(limits, reserves_address_space=reserves_address_space)
 
         def send(message: dict[str, Any]) -> None:
             data = memoryview(json.dumps(message).encode() + b"\n")
@@ -166,8 +169,8 @@ def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, limits:
         os._exit(code)
 
 
-def _limit(limits: Limits) -> None:
-    """Address space, no core file; and if the kernel needs memory, it shall be this process that goes.
+def _limit(limits: Limits, *, reserves_address_space: bool) -> None:
+    """Memory, no core file; and if the kernel needs memory, it shall be this process that goes.
 
     No RLIMIT_CPU: while it is set, the kernel counts the process's CPU time in ticks of some milliseconds, and a sample's
     CPU time would read 0 or 4 ms. The parent's deadline ends what takes too long, its death what it leaves.
@@ -177,10 +180,12 @@ def _limit(limits: Limits) -> None:
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    had_mb = memory.address_space_mb()
+    kind, had_mb = resource.RLIMIT_AS, memory.address_space_mb()
+    if reserves_address_space:
+        kind, had_mb = resource.RLIMIT_DATA, memory.data_mb()
     if had_mb is not None:
-        space = int((had_mb + limits.memory_mb) * 1024 * 1024)
-        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+        most = int((had_mb + limits.memory_mb) * 1024 * 1024)
+        resource.setrlimit(kind, (most, most))
 
 
 def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, bool]:

@@ -206,7 +206,8 @@ class _Cells:
             tolerance=order.plan.tolerances[cell.settings.dtype],
             service=address,
         )
-        end = run_forked(lambda send: execute(job, send), limits=cell.limits)
+        reserves = target_class(order.target.backend).reserves_address_space
+        end = run_forked(lambda send: execute(job, send), limits=cell.limits, reserves_address_space=reserves)
         return result_of(end, cell=cell, model=model, target=order.target, started_at=started_at)
 
     def _not_executed(

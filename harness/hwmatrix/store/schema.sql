@@ -107,6 +107,7 @@ CREATE TABLE cells (
     uss_mb           DOUBLE,
     device_peak_mb   DOUBLE,
     device_reserved_mb DOUBLE,
+    device_processes INTEGER,               -- other processes on the device meanwhile; NULL: there is none, or it does not tell
     parameters       BIGINT,
     error_type       VARCHAR,
     severity         VARCHAR,

@@ -343,6 +343,7 @@ def _cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, comm
         "warmup_samples": result.warmup_samples,
         "converged": result.converged,
         "parameters": result.parameters,
+        "device_processes": result.device_processes,
         "exit_code": result.exit_code,
         "signal": result.signal,
         "started_at": result.started_at,

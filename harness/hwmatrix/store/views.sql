@@ -74,8 +74,13 @@ SELECT
     e.isolation, e.image, e.image_digest, e.versions, e.host,
     coalesce(e.isolation, i.isolation, p.isolation, u.isolation) AS column_isolation,
     l.samples, l.p50_ms, l.p90_ms, l.p99_ms, l.mean_ms, l.min_ms, l.max_ms, l.ci_low_ms, l.ci_high_ms, l.cpu_p50_ms,
-    -- A one-thread cell whose wall time exceeds its CPU time by 5 % at the median was disturbed by something else.
-    CASE WHEN l.cell_id IS NOT NULL AND p.threads = 1 THEN l.p50_ms > 1.05 * l.cpu_p50_ms END AS contended
+    -- Disturbed by something else: where a device counts its processes, if there was another; else a one-thread cell whose wall
+    -- time exceeds its CPU time by 5 % at the median.
+    CASE
+        WHEN l.cell_id IS NULL THEN NULL
+        WHEN m.device_processes IS NOT NULL THEN m.device_processes > 0
+        WHEN p.threads = 1 THEN l.p50_ms > 1.05 * l.cpu_p50_ms
+    END AS contended
 FROM planned p
 JOIN runs u USING (run_id)
 LEFT JOIN executed e ON e.run_id = p.run_id AND e.cell_key = p.cell_key AND e.newest = 1

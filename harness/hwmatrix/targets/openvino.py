@@ -41,6 +41,7 @@ class OpenVino:
     """transformers' own exporter first, then OpenVINO's converter; compiled for ``options["device"]`` (default CPU)."""
 
     packages: tuple[str, ...] = ("openvino", "torch", "transformers")
+    reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
@@ -138,6 +139,9 @@ class OpenVino:
         nodes = sum(kinds.values())
         share = len(matching) / len(devices) if devices else 0.0
         return Placement(on_target=share, detail=f"EXECUTION_DEVICES {devices}, {nodes} nodes in the compiled graph")
+
+    def device_use(self) -> None:
+        """OpenVINO does not tell what its plugins allocate."""
 
 
 def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:

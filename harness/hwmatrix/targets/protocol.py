@@ -7,6 +7,7 @@ raises is recorded as ``error`` with its traceback.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from hwmatrix.records import Placement, Settings
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceUse:
+    """What a cell used of its device, in MiB, and who else was there. None: the device does not tell.
+
+    ``peak_mb`` is the most that tensors took at one time, ``reserved_mb`` what the allocator held for them;
+    ``other_processes`` is the number of processes besides this one that used the device while the cell ran.
+    """
+
+    peak_mb: float | None
+    reserved_mb: float | None
+    other_processes: int | None
 
 
 class Service(Protocol):
@@ -42,6 +56,8 @@ class Target(Protocol):
 
     packages: tuple[str, ...]
     """Distributions whose versions are evidence."""
+    reserves_address_space: bool
+    """Whether the runtime reserves address space far beyond what it uses (CUDA maps whole GPUs), so that it cannot be limited."""
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
         """Remember what to do; do nothing yet. ``service`` is the address of the service that the parent keeps, if any."""
@@ -82,3 +98,6 @@ class Target(Protocol):
 
     def placement(self) -> Placement:
         """Where it really ran, as the runtime tells after a run."""
+
+    def device_use(self) -> DeviceUse | None:
+        """What the cell used of a device with memory of its own, asked last; None where it is the host's."""

@@ -11,15 +11,24 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Target
 
 TARGETS: Final[dict[Backend, str]] = {
-    Backend.CPU: "hwmatrix.targets.torch_device:TorchCpu",
+    Backend.CPU: "hwmatrix.targets.cpu:TorchCpu",
     Backend.OPENVINO: "hwmatrix.targets.openvino:OpenVino",
+    Backend.CUDA: "hwmatrix.targets.cuda:TorchCuda",
+    Backend.ROCM: "hwmatrix.targets.rocm:TorchRocm",
+    Backend.MPS: "hwmatrix.targets.mps:TorchMps",
 }
 
 REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
     Backend.CPU: ("torch", "transformers"),
     Backend.OPENVINO: ("torch", "transformers", "openvino"),
+    Backend.CUDA: ("torch", "transformers", "pynvml"),
+    Backend.ROCM: ("torch", "transformers"),
+    Backend.MPS: ("torch", "transformers"),
 }
 """The modules that a backend cannot do without: whoever runs outside an image can look for them without importing any."""
+
+NEEDS_ONNX: Final = frozenset({"qnn", "webgpu", "webnn"})
+"""Backends that execute a bundle's ONNX exports, which the reference image makes."""
 
 
 def target_class(backend: Backend) -> type[Target]:

@@ -1,4 +1,4 @@
-"""PyTorch in eager mode on a torch device. Today: the CPU."""
+"""What is the same on every device of PyTorch: load, move, run, prove where it ran. Each device is a module of its own."""
 
 from __future__ import annotations
 
@@ -13,62 +13,79 @@ from hwmatrix.records import Placement
 from hwmatrix.targets.torch_preload import preload_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.records import Settings
-    from hwmatrix.targets.protocol import Arrays
+    from hwmatrix.targets.protocol import Arrays, DeviceUse
 
 
-class TorchCpu:
-    """The model as transformers loads it, executed by PyTorch on the CPU."""
+class TorchDevice:
+    """The model as transformers loads it, executed by PyTorch on ``device``: eagerly, or with ``options["compile"]`` compiled.
+
+    A device adds how it is found (``check``) and, where it is asynchronous, how a run waits for it.
+    """
 
     packages: tuple[str, ...] = ("torch", "transformers")
+    reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
         self._options = options
+        self.device = torch.device("cpu")
         self._dtype: torch.dtype = getattr(torch, settings.dtype.value)
         self._model: torch.nn.Module | None = None
+        self._call: Callable[..., Any] | None = None
         self._inputs: dict[str, Any] = {}
         self._result: dict[str, torch.Tensor] = {}
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Torch, transformers, and the models' modules."""
+        """Torch, transformers, and the models' modules; no device's runtime, which no forked child could use any more."""
         preload_torch(model_classes)
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
         """Cells share nothing."""
 
-    def check(self) -> str:
-        """The CPU is always there. Sets the number of threads, which torch may do only once before it computes."""
-        torch.set_num_threads(self._settings.threads)
-        return "cpu"
-
     def load(self, bundle: Bundle) -> int:
-        """Load from safetensors through ``from_pretrained``."""
+        """Load from safetensors through ``from_pretrained``, into the host's memory."""
         self._model = load_model(bundle.model_dir, bundle.model_class, self._settings.dtype, attention=self._options.get("attention"))
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
-        """Move the inputs; eager mode needs nothing else."""
+        """Move model and inputs to the device. Compiling happens in the first call, so with ``compile`` that is made here."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
+        self._call = self._model.to(self.device)
         self._inputs |= call_options(self._model)
         for name, array in inputs.items():
-            tensor = torch.from_numpy(array)
+            tensor = torch.from_numpy(array).to(self.device)
             self._inputs[name] = tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+        way = self._compile() if self._options.get("compile") else "torch eager mode"
         attention = getattr(self._model.config, "_attn_implementation", None)
-        return f"torch eager mode, {attention} attention" if attention else "torch eager mode"
+        return f"{way}, {attention} attention" if attention else way
+
+    def _compile(self) -> str:
+        """Compile for these very shapes. The graph breaks, which leave parts of a model to Python, are counted."""
+        from torch._dynamo.utils import counters  # noqa: PLC0415 - starts a compiler's worth of imports
+
+        self._call = torch.compile(self._model, dynamic=False)
+        counters.clear()
+        self.run()
+        breaks = sum(counters["graph_break"].values())
+        return f"torch.compile (inductor, {breaks} graph break{'' if breaks == 1 else 's'})"
 
     def run(self) -> Any:
-        """One forward pass. The CPU is synchronous."""
-        assert self._model is not None  # noqa: S101 - the order of the protocol
+        """One forward pass, for a device that is synchronous."""
+        return self.forward()
+
+    def forward(self) -> Any:
+        """One forward pass, which an asynchronous device may not have finished yet."""
+        assert self._call is not None  # noqa: S101 - the order of the protocol
         with torch.inference_mode():
-            return self._model(**self._inputs)
+            return self._call(**self._inputs)
 
     def elapsed_ns(self) -> int | None:
         """The host's clock is right: a run returns when it is done."""
@@ -84,7 +101,13 @@ class TorchCpu:
         assert self._model is not None  # noqa: S101 - the order of the protocol
         elements: Counter[str] = Counter()
         for tensor in (*self._model.parameters(), *self._model.buffers(), *self._result.values()):
-            elements[tensor.device.type] += tensor.numel()
+            elements[str(tensor.device)] += tensor.numel()
         total = sum(elements.values())
         detail = ", ".join(f"{device} {count / total:.1%}" for device, count in elements.most_common())
-        return Placement(on_target=elements["cpu"] / total, detail=f"device of parameters, buffers and outputs: {detail}")
+        # A device without a number (cpu, mps) is the only one of its kind; torch gives mps a number in tensors alone.
+        wanted = sum(count for device, count in elements.items() if str(self.device) in {device, device.partition(":")[0]})
+        return Placement(on_target=wanted / total, detail=f"device of parameters, buffers and outputs: {detail}")
+
+    def device_use(self) -> DeviceUse | None:
+        """Nothing beyond the host's own memory and time."""
+        return None

@@ -1,0 +1,123 @@
+"""NVIDIA's GPUs as their driver's own library (NVML) tells of them: no CUDA context is made, nothing is used on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PROC: Final = Path("/proc/driver/nvidia/version")
+"""What the kernel's module says of itself; it is there as soon as the module is loaded."""
+_MODULE_VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
+_CONTROL: Final = Path("/dev/nvidiactl")
+_MIB: Final = 2**20
+
+
+def detect() -> tuple[str, dict[str, Any]]:
+    """The GPUs' name, and their facts: driver, the newest CUDA that it runs, and of each GPU what NVML tells.
+
+    ``processes`` counts the processes that have a CUDA context on a GPU at this moment. What a driver does not tell is None.
+    Memory in MiB.
+
+    Raises:
+        UnavailableError: no driver, no GPU, or no way to ask; the message says which, and what to do.
+    """
+    with _nvml() as nvml:
+        gpus = [_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+        driver, cuda = _text(nvml.nvmlSystemGetDriverVersion()), nvml.nvmlSystemGetCudaDriverVersion_v2()
+    if not gpus:
+        raise UnavailableError(f"NVIDIA's driver {driver} is here and lists no GPU", error_type="gpu_not_found")
+    names = [str(gpu["name"]) for gpu in gpus]
+    facts = {"driver": driver, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}", "count": len(gpus), "gpus": gpus}
+    return ", ".join(f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)), facts
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    if not _PROC.exists() and not _CONTROL.exists() and util.find_spec("pynvml") is None:
+        raise UnavailableError(_without_driver(), error_type="gpu_no_driver")  # what is missing first is not the package
+    if util.find_spec("pynvml") is None:
+        message = "NVIDIA's driver is here, and the package nvidia-ml-py, which asks it, is not installed"
+        raise UnavailableError(message, error_type="missing_package")
+    import pynvml  # noqa: PLC0415 - not in every image
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise _unavailable(pynvml, error) from error
+    try:
+        yield pynvml
+    except pynvml.NVMLError as error:
+        raise UnavailableError(f"NVIDIA's driver does not answer: {error}", error_type="gpu_driver_broken") from error
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _unavailable(nvml: Any, error: Exception) -> UnavailableError:
+    """What NVML's refusal to start means."""
+    code = getattr(error, "value", None)
+    if code in {nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED}:
+        return UnavailableError(_without_driver(), error_type="gpu_no_driver")
+    if code == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        message = f"NVIDIA's libraries are of another version than the loaded kernel module ({module_version()}): restart the machine"
+        return UnavailableError(message, error_type="gpu_driver_broken")
+    if code == nvml.NVML_ERROR_NO_PERMISSION:
+        return UnavailableError(f"this user may not use {_CONTROL}", error_type="gpu_no_permission")
+    return UnavailableError(
+        f"NVIDIA's driver ({module_version() or 'no kernel module'}) does not start: {error}", error_type="gpu_driver_broken"
+    )
+
+
+def _without_driver() -> str:
+    version = module_version()
+    if version is None:
+        return "no NVIDIA driver is loaded here (there is no /proc/driver/nvidia): it needs a machine with an NVIDIA GPU and its driver"
+    return (
+        f"NVIDIA's kernel module {version} is loaded, and its library libnvidia-ml.so.1 is not here: install the driver's libraries "
+        "(in a container, the container toolkit on its host)"
+    )
+
+
+def module_version(path: Path = _PROC) -> str | None:
+    """The version of the loaded kernel module, or None where there is none."""
+    try:
+        found = _MODULE_VERSION.search(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
+    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # not there where the GPU has no memory of its own
+    capability = _asked(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    processes = _asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return {
+        "name": _text(nvml.nvmlDeviceGetName(handle)),
+        "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
+        "memory_mb": memory.total // _MIB if memory else None,
+        "used_mb": memory.used // _MIB if memory else None,
+        "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
+        "processes": len(processes) if processes is not None else None,
+    }
+
+
+def _asked(nvml: Any, call: Callable[[], Any]) -> Any:
+    """The answer, or None where this GPU or this user gets none."""
+    try:
+        return call()
+    except nvml.NVMLError as error:
+        if getattr(error, "value", None) in {nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION}:
+            return None
+        raise
+
+
+def _text(value: str | bytes) -> str:
+    """Older versions of the package give bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,52 @@
+"""Apple's GPUs, which PyTorch reaches through Metal: this Mac's chip and memory, as sysctl tells."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from typing import Any, Final
+
+from hwmatrix.errors import UnavailableError
+
+_SYSCTL: Final = "/usr/sbin/sysctl"
+_NAMES: Final = ("machdep.cpu.brand_string", "hw.model", "hw.memsize", "hw.optional.arm64", "sysctl.proc_translated")
+_SYSCTL_S: Final = 10
+_MIB: Final = 2**20
+
+
+def detect() -> tuple[str, dict[str, Any]]:
+    """The chip's name, and its facts. Memory (MiB) is shared by processor and GPU.
+
+    Raises:
+        UnavailableError: this is no Mac, or one without Apple's own chip, or this Python is translated; the message says which.
+    """
+    if platform.system() != "Darwin":
+        raise UnavailableError(f"this is {platform.system()}: MPS needs macOS on Apple silicon", error_type="gpu_not_found")
+    values = parse(_sysctl())
+    if values.get("hw.optional.arm64") != "1":
+        chip = values.get("machdep.cpu.brand_string", platform.machine())
+        raise UnavailableError(f"this Mac has no Apple silicon ({chip}): PyTorch's MPS needs it", error_type="gpu_not_found")
+    if values.get("sysctl.proc_translated") == "1" or platform.machine() != "arm64":
+        message = "this Python is built for Intel and translated by Rosetta: use a Python for arm64"
+        raise UnavailableError(message, error_type="gpu_not_found")
+    memory = values.get("hw.memsize", "")
+    facts = {
+        "model": values.get("hw.model"),
+        "memory_mb": int(memory) // _MIB if memory.isdigit() else None,
+        "macos": platform.mac_ver()[0],
+    }
+    return values.get("machdep.cpu.brand_string", "Apple silicon"), facts
+
+
+def parse(text: str) -> dict[str, str]:
+    """What sysctl prints: ``name: value`` a line."""
+    pairs = (line.partition(": ") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, separator, value in pairs if separator}
+
+
+def _sysctl() -> str:
+    """The values that this Mac has; ``-i`` passes over those that it has not."""
+    try:
+        return subprocess.run([_SYSCTL, "-i", *_NAMES], capture_output=True, text=True, timeout=_SYSCTL_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"{_SYSCTL} does not answer: {error}", error_type="gpu_not_found") from error

@@ -1,0 +1,137 @@
+"""AMD's GPUs as the kernel's compute driver (KFD) lists them; rocminfo, where it is installed, adds the names on the box."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from hwmatrix.errors import UnavailableError
+
+_KFD: Final = Path("/sys/class/kfd/kfd")
+_DEVICE: Final = Path("/dev/kfd")
+_RENDER: Final = Path("/dev/dri")
+_DRIVER: Final = Path("/sys/module/amdgpu/version")
+_AMD: Final = 0x1002
+"""AMD's PCI vendor id (4098)."""
+_MIB: Final = 2**20
+_VRAM: Final = frozenset({1, 2})
+"""drivers/gpu/drm/amd/amdkfd/kfd_crat.h: heap types of a GPU's own memory, visible to the processor (1) or not (2)."""
+_ROCMINFO_S: Final = 30
+_AGENT: Final = re.compile(r"^\*+\s*\nAgent \d+\s*\n\*+\s*\n", re.MULTILINE)
+_FIELD: Final = re.compile(r"^  ([A-Z][\w ./()]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+
+
+def detect() -> tuple[str, dict[str, Any]]:
+    """The GPUs' names, and their facts: driver, and of each GPU its architecture (gfx...), compute units and memory (MiB).
+
+    Raises:
+        UnavailableError: no driver, no GPU, or no right to use it; the message says which, and what to do.
+    """
+    if not _KFD.is_dir():
+        raise UnavailableError(
+            "no AMD compute driver is loaded here (there is no /sys/class/kfd): it needs a machine with an AMD GPU and the amdgpu driver",
+            error_type="gpu_no_driver",
+        )
+    gpus = topology(_KFD / "topology" / "nodes")
+    if not gpus:
+        raise UnavailableError("the AMD compute driver is loaded and lists no GPU that it supports", error_type="gpu_not_found")
+    _check_access([_DEVICE, *(_RENDER / f"renderD{gpu['render_minor']}" for gpu in gpus)])
+    names = marketing_names(_rocminfo())
+    for gpu in gpus:
+        gpu["name"] = names.get(gpu["node"])
+    shown = [str(gpu["name"] or gpu["architecture"]) for gpu in gpus]
+    facts = {"driver": _read(_DRIVER), "count": len(gpus), "processes": processes(), "gpus": gpus}
+    return ", ".join(f"{shown.count(name)} x {name}" if shown.count(name) > 1 else name for name in dict.fromkeys(shown)), facts
+
+
+def topology(nodes: Path) -> list[dict[str, Any]]:
+    """The GPUs among the nodes of KFD's topology, in the order of their numbers. Processors are nodes too, without SIMD units."""
+    found = []
+    for folder in sorted(nodes.glob("*"), key=lambda path: int(path.name)):
+        values = properties(folder / "properties")
+        if values.get("vendor_id") != _AMD or not values.get("gfx_target_version"):
+            continue
+        found.append(
+            {
+                "node": int(folder.name),
+                "architecture": architecture(values["gfx_target_version"]),
+                "compute_units": values["simd_count"] // values["simd_per_cu"],
+                "memory_mb": _memory_mb(folder),
+                "render_minor": values.get("drm_render_minor"),
+            }
+        )
+    return found
+
+
+def properties(path: Path) -> dict[str, int]:
+    """A properties file of KFD: a name and a number a line. A node that this container may not see has none that can be read."""
+    text = _read(path) or ""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}  # noqa: PLR2004 - a pair
+
+
+def architecture(version: int) -> str:
+    """The name of a gfx_target_version: major * 10000 + minor * 100 + stepping, the last two in hexadecimal digits.
+
+    So 90010 is gfx90a, 110000 is gfx1100. The kernel's kfd_device.c sets the numbers, LLVM the names.
+    """
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def marketing_names(text: str) -> dict[int, str]:
+    """The names of the GPUs in rocminfo's output, by node."""
+    names = {}
+    for agent in _AGENT.split(text)[1:]:
+        fields: dict[str, str] = {}
+        for key, value in _FIELD.findall(agent):
+            fields.setdefault(key, value)
+        if fields.get("Device Type") == "GPU" and fields.get("Marketing Name") and fields.get("Node", "").isdigit():
+            names[int(fields["Node"])] = fields["Marketing Name"]
+    return names
+
+
+def processes() -> int | None:
+    """How many processes have a compute context on any of the GPUs; None where the driver does not list them."""
+    try:
+        return sum(1 for _ in (_KFD / "proc").iterdir())
+    except OSError:
+        return None
+
+
+def _memory_mb(node: Path) -> int | None:
+    banks = [properties(path / "properties") for path in (node / "mem_banks").glob("*")]
+    sizes = [bank["size_in_bytes"] for bank in banks if bank.get("heap_type") in _VRAM and "size_in_bytes" in bank]
+    return sum(sizes) // _MIB if sizes else None
+
+
+def _check_access(devices: list[Path]) -> None:
+    missing = [str(device) for device in devices if not device.exists()]
+    if missing:
+        message = f"the AMD driver lists a GPU whose devices are not here: {', '.join(missing)}; give a container /dev/kfd and /dev/dri"
+        raise UnavailableError(message, error_type="gpu_not_found")
+    closed = [str(device) for device in devices if not os.access(device, os.R_OK | os.W_OK)]
+    if closed:
+        message = f"this user may not use {', '.join(closed)}: it must be in the groups that own them (mostly render and video)"
+        raise UnavailableError(message, error_type="gpu_no_permission")
+
+
+def _rocminfo() -> str:
+    """What rocminfo prints; nothing where it is not installed or fails. KFD has told all that matters before."""
+    program = shutil.which("rocminfo") or shutil.which("rocminfo", path="/opt/rocm/bin")
+    if program is None:
+        return ""
+    try:
+        return subprocess.run([program], capture_output=True, text=True, timeout=_ROCMINFO_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
