@@ -151,3 +151,9 @@ class OutOfMemoryError(CellFailure):
     """The cell needed more memory than its limit."""
 
     status = "oom"
+
+
+class CrashedError(CellFailure):
+    """A process that worked for the cell, such as a browser, ended in the middle of it."""
+
+    status = "crash"

@@ -22,6 +22,8 @@ DETECTORS: Final[dict[Backend, str]] = {
     Backend.CUDA: "hwmatrix.hardware.cuda",
     Backend.ROCM: "hwmatrix.hardware.rocm",
     Backend.MPS: "hwmatrix.hardware.mps",
+    Backend.WEBGPU: "hwmatrix.hardware.browser",
+    Backend.WEBNN: "hwmatrix.hardware.browser",
 }
 HOST_VISIBLE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS})
 """Backends whose hardware this machine must show, whatever an image brings along: asked before an image is built."""

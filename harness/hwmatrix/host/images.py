@@ -179,7 +179,7 @@ def _context(project_root: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _secrets(settings: PipSettings, *, npm_settings: Path | None = None) -> Iterator[tuple[str, ...]]:
-    """Turn the settings of pip and npm, and certificates, into options of a build. The folder is for this user only (mkdtemp makes it 0700)."""
+    """Turn the settings of pip and npm, and certificates, into options of a build. The folder is this user's alone (mkdtemp: 0700)."""
     with tempfile.TemporaryDirectory(prefix="hwmatrix-secrets-") as folder:
         path = Path(folder) / "pip.conf"
         path.write_text(settings.render(certificates=CERTIFICATES_IN_BUILD if settings.certificates else None), encoding="utf-8")

@@ -13,6 +13,8 @@ class Backend(enum.StrEnum):
     CUDA = "cuda"
     ROCM = "rocm"
     MPS = "mps"
+    WEBGPU = "webgpu"
+    WEBNN = "webnn"
 
 
 class Family(enum.StrEnum):

@@ -16,6 +16,8 @@ TARGETS: Final[dict[Backend, str]] = {
     Backend.CUDA: "hwmatrix.targets.cuda:TorchCuda",
     Backend.ROCM: "hwmatrix.targets.rocm:TorchRocm",
     Backend.MPS: "hwmatrix.targets.mps:TorchMps",
+    Backend.WEBGPU: "hwmatrix.targets.browser:WebGpu",
+    Backend.WEBNN: "hwmatrix.targets.browser:WebNn",
 }
 
 REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
@@ -24,6 +26,8 @@ REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
     Backend.CUDA: ("torch", "transformers", "pynvml"),
     Backend.ROCM: ("torch", "transformers"),
     Backend.MPS: ("torch", "transformers"),
+    Backend.WEBGPU: ("websocket",),
+    Backend.WEBNN: ("websocket",),
 }
 """The modules that a backend cannot do without: whoever runs outside an image can look for them without importing any."""
 

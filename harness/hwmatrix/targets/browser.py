@@ -1,0 +1,225 @@
+"""A real headless Chromium: models as ONNX, executed by ONNX Runtime Web on WebGPU or WebNN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, Problem, UnavailableError, UnsupportedError
+from hwmatrix.hardware.browser import ASSETS, SPARTICUZ, Installed
+from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets.browser_cell import CellPage, Made
+from hwmatrix.targets.browser_chromium import Chromium
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import Settings
+    from hwmatrix.targets.protocol import Arrays
+
+_SOFTWARE: Final = "swiftshader"
+"""What the architecture of Chromium's own software adapter is called."""
+_ADAPTER_FLAGS: Final = {
+    "software": ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"),
+    "hardware": ("--enable-unsafe-webgpu", "--enable-features=Vulkan"),
+}
+_WEBNN_FLAGS: Final = ("--enable-features=WebMachineLearningNeuralNetwork",)
+
+
+class WebGpu:
+    """WebGPU. ``options["adapter"]``: ``software`` (the default, which every machine has) or ``hardware``."""
+
+    packages: tuple[str, ...] = ("websocket-client",)
+    reserves_address_space = False
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        self._settings = settings
+        self._wanted = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
+        self._installed = _installed(options)
+        self._page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
+        self._adapter: dict[str, Any] = {}
+        self._made: Made | None = None
+        self._elapsed_ms = 0.0
+
+    @staticmethod
+    def preload(model_classes: Sequence[str]) -> None:
+        """Nothing beyond this module's own imports."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> Chromium:
+        """One browser for all cells."""
+        return Chromium(_installed(options), flags=_ADAPTER_FLAGS[_choice(options, "adapter", tuple(_ADAPTER_FLAGS))])
+
+    def check(self) -> str:
+        """Open the page and ask for an adapter.
+
+        Raises:
+            UnavailableError: there is none, or the browser hangs.
+        """
+        self._installed.runtime_version()
+        self._page.open()
+        adapter = self._page.ask("adapter")
+        if adapter is None:
+            raise UnavailableError("the browser gives no WebGPU adapter", error_type="webgpu_no_adapter")
+        self._adapter = adapter
+        return _shown(adapter)
+
+    def load(self, bundle: Bundle) -> int:
+        """Fetch runtime and model into the page."""
+        self._page.load(bundle)
+        return bundle.parameters
+
+    def prepare(self, inputs: Arrays) -> str:
+        """Make the session whose nodes are placed best; its shaders are compiled by the first run.
+
+        Raises:
+            UnsupportedError: the adapter has no such precision, or the runtime no kernel for an operator.
+        """
+        _require_float32(self._settings.dtype, features=self._adapter["features"])
+        self._made = self._page.prepare({"name": "webgpu"}, "WebGpu", inputs)
+        return _method(self._made, self._page, self._installed)
+
+    def run(self) -> None:
+        """One inference with its outputs read back, which ends only when the device is done."""
+        self._elapsed_ms = self._page.run()
+
+    def elapsed_ns(self) -> int | None:
+        """The page's clock (performance.now, 5 microseconds in an isolated page): the way to the page is not the model's."""
+        return round(self._elapsed_ms * 1e6)
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - it has stayed in the page
+        """The outputs of the last run."""
+        return self._page.outputs()
+
+    def placement(self) -> Placement:
+        """The runtime's own log. A software adapter where hardware was asked for is another device: nothing ran on the target."""
+        assert self._made is not None  # noqa: S101 - the order of the protocol
+        used = self._made.device or self._adapter
+        software = bool(used.get("isFallbackAdapter")) or used.get("architecture") == _SOFTWARE
+        if software and self._wanted == "hardware":
+            detail = f"a software adapter, where hardware was asked for: {_shown(used)}"
+            return Placement(on_target=0.0, detail=detail)
+        return self._made.nodes.placement("WebGpu", about=_shown({**self._adapter, **used}))
+
+    def device_use(self) -> None:
+        """A browser does not tell."""
+
+
+class WebNn:
+    """WebNN. ``options``: ``device`` is ``cpu``, ``gpu`` or ``npu``; ``browser`` is ``debian`` or ``sparticuz``."""
+
+    packages: tuple[str, ...] = ("websocket-client",)
+    reserves_address_space = False
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        self._settings = settings
+        self._device = _choice(options, "device", ("cpu", "gpu", "npu"))
+        self._installed = _installed(options)
+        self._page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
+        self._made: Made | None = None
+        self._elapsed_ms = 0.0
+
+    @staticmethod
+    def preload(model_classes: Sequence[str]) -> None:
+        """Nothing beyond this module's own imports."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> Chromium:
+        """A browser for each cell: some graphs end its GPU process, and after a few of them it disables WebNN."""
+        return Chromium(_installed(options), flags=_WEBNN_FLAGS, once=True)
+
+    def check(self) -> str:
+        """Open the page and ask for a context.
+
+        Raises:
+            UnavailableError: the browser has no WebNN, or not on this platform, or hangs.
+        """
+        self._installed.runtime_version()
+        self._page.open()
+        context = self._page.ask("context", deviceType=self._device)
+        if context is None:
+            raise UnavailableError("the browser has no navigator.ml", error_type="webnn_unavailable")
+        return f"WebNN context for {self._device}"
+
+    def load(self, bundle: Bundle) -> int:
+        """Fetch runtime and model into the page."""
+        self._page.load(bundle)
+        return bundle.parameters
+
+    def prepare(self, inputs: Arrays) -> str:
+        """Make the session whose nodes are placed best.
+
+        Raises:
+            UnsupportedError: it is not float32, or the runtime has no kernel for an operator.
+        """
+        _require_float32(self._settings.dtype, features=())
+        self._made = self._page.prepare({"name": "webnn", "deviceType": self._device}, "WEBNN", inputs)
+        return _method(self._made, self._page, self._installed)
+
+    def run(self) -> None:
+        """One inference with its outputs read back."""
+        self._elapsed_ms = self._page.run()
+
+    def elapsed_ns(self) -> int | None:
+        """The page's clock, as for WebGPU."""
+        return round(self._elapsed_ms * 1e6)
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - it has stayed in the page
+        """The outputs of the last run."""
+        return self._page.outputs()
+
+    def placement(self) -> Placement:
+        """The runtime's own log, with the devices of the graphs: the type that was asked for proves nothing."""
+        assert self._made is not None  # noqa: S101 - the order of the protocol
+        devices = sorted({device for graph in self._made.graphs for device in graph})
+        told = ", ".join(devices) if devices else "not told by the browser"
+        about = f"device type asked for: {self._device}; devices of {len(self._made.graphs)} graphs: {told}"
+        return self._made.nodes.placement("WEBNN", about=about)
+
+    def device_use(self) -> None:
+        """A browser does not tell."""
+
+
+def _installed(options: Mapping[str, Any]) -> Installed:
+    """The browser that the options name. ``executable`` and ``assets`` are for machines without our images."""
+    assets = Path(options.get("assets", ASSETS))
+    if options.get("executable") is not None:
+        return Installed(executable=str(options["executable"]), assets=assets)
+    if _choice(options, "browser", ("debian", "sparticuz")) == "sparticuz":
+        return Installed(executable=str(SPARTICUZ / "chromium"), assets=assets, libraries=SPARTICUZ)
+    return Installed(assets=assets)
+
+
+def _choice(options: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
+    """An option's value, or the first that is allowed.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    value = options.get(key, allowed[0])
+    if value not in allowed:
+        raise ConfigError([Problem(where=f"options.{key}", what=f"{value!r} is not known", hint=f"one of: {', '.join(allowed)}")])
+    return str(value)
+
+
+def _require_float32(dtype: Dtype, *, features: Sequence[str]) -> None:
+    """The exports are float32, and nothing here converts them."""
+    if dtype is Dtype.FLOAT16 and "shader-f16" not in features:
+        raise UnsupportedError("Unsupported feature: shader-f16", needs=("shader-f16",), error_type="webgpu_unsupported_feature")
+    if dtype is not Dtype.FLOAT32:
+        raise UnsupportedError(f"there is no {dtype.value} export", needs=(dtype.value,), error_type="unsupported_dtype")
+
+
+def _shown(adapter: Mapping[str, Any]) -> str:
+    kind = "software" if adapter.get("isFallbackAdapter") or adapter.get("architecture") == _SOFTWARE else "hardware"
+    names = " ".join(str(adapter[key]) for key in ("vendor", "architecture", "device", "description") if adapter.get(key))
+    half = "with" if "shader-f16" in adapter.get("features", ()) else "without"
+    return f"{kind} adapter {names}, {half} shader-f16"
+
+
+def _method(made: Made, page: CellPage, installed: Installed) -> str:
+    graph = f"ONNX opset {made.export.opset} by the {made.export.exporter} exporter"
+    return f"{graph}, ONNX Runtime Web {page.runtime_version}, {installed.browser_version()}"

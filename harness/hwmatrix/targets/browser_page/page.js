@@ -1,0 +1,159 @@
+// The page of one cell: loads ONNX Runtime Web and one model, runs it, and gives back what happened.
+// The runner calls it over DevTools: `hwmatrix.call(name, arguments)`, which always answers and never throws.
+
+// What the runtime writes while it makes a session tells where it placed the nodes. Its own printing functions are bound to
+// the console when its module is loaded, so the console is listened to before that; the time of runs must not hold logging.
+const log = { lines: [], on: false };
+for (const level of ["debug", "log", "info", "warn", "error"]) {
+  const write = console[level].bind(console);
+  console[level] = (...parts) => {
+    if (log.on) log.lines.push(parts.join(" "));
+    else if (level === "error") write(...parts);
+  };
+}
+
+const ARRAYS = {
+  float32: Float32Array, float64: Float64Array, int64: BigInt64Array, uint64: BigUint64Array, int32: Int32Array, uint32: Uint32Array,
+  int16: Int16Array, uint16: Uint16Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array,
+};
+
+let ort = null;
+let model = null;
+let feeds = null;
+let outputs = null;
+let lost = null;
+let session = null;
+const sessions = new Map();
+
+// The devices of each WebNN graph that the runtime builds: what a context was asked for proves nothing.
+const graphs = [];
+if (globalThis.MLGraphBuilder) {
+  const build = MLGraphBuilder.prototype.build;
+  MLGraphBuilder.prototype.build = async function (...parts) {
+    const graph = await build.apply(this, parts);
+    graphs.push([...(graph.devices ?? [])]);
+    return graph;
+  };
+}
+
+function toBase64(data) {
+  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  let text = "";
+  for (let at = 0; at < bytes.length; at += 0x8000) text += String.fromCharCode(...bytes.subarray(at, at + 0x8000));
+  return btoa(text);
+}
+
+function toTensor({ dtype, shape, data }) {
+  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+  return new ort.Tensor(dtype, new ARRAYS[dtype](bytes.buffer), shape);
+}
+
+async function bytesOf(url) {
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${url}: ${response.status} ${response.statusText}`);
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+function described(info) {
+  const { vendor, architecture, device, description, isFallbackAdapter } = info;
+  return { vendor, architecture, device, description, isFallbackAdapter };
+}
+
+const commands = {
+  // Facts of the adapter that a WebGPU session will use; null where there is none.
+  async adapter() {
+    if (!navigator.gpu) return null;
+    const adapter = await navigator.gpu.requestAdapter();
+    if (adapter === null) return null;
+    const { maxBufferSize, maxStorageBufferBindingSize } = adapter.limits;
+    return { ...described(adapter.info), features: [...adapter.features].sort(), limits: { maxBufferSize, maxStorageBufferBindingSize } };
+  },
+
+  // Ask for a WebNN context. That it is given proves no device: the device types of its graphs do.
+  async context({ deviceType }) {
+    if (!navigator.ml) return null;
+    const context = await navigator.ml.createContext({ deviceType });
+    return { deviceType, accelerated: context.accelerated ?? null };
+  },
+
+  // Load the runtime; its printing is bound while it is loaded.
+  async runtime({ url, threads }) {
+    log.on = true;
+    try {
+      ort = await import(url);
+    } finally {
+      log.on = false;
+    }
+    ort.env.logLevel = "verbose";
+    ort.env.wasm.numThreads = threads;
+    return ort.env.versions.web;
+  },
+
+  // Fetch a model with the files beside it; gives the number of bytes.
+  async model({ file, beside }) {
+    model = { graph: await bytesOf(file), beside: [] };
+    for (const { path, url } of beside) model.beside.push({ path, data: await bytesOf(url) });
+    return model.graph.byteLength + model.beside.reduce((sum, one) => sum + one.data.byteLength, 0);
+  },
+
+  // Make a session of the model under a name; gives its inputs and outputs, and what the runtime wrote meanwhile.
+  async create({ name, provider }) {
+    log.lines = [];
+    log.on = true;
+    graphs.length = 0;
+    try {
+      const made = await ort.InferenceSession.create(model.graph, {
+        executionProviders: [provider], externalData: model.beside, logSeverityLevel: 0, logVerbosityLevel: 0,
+      });
+      sessions.set(name, made);
+      const device = provider.name === "webgpu" ? await ort.env.webgpu.device : null;
+      if (device) device.lost.then((info) => { lost = `${info.reason}: ${info.message}`; });
+      const lines = log.lines;
+      log.lines = [];
+      return {
+        inputs: made.inputNames, outputs: made.outputNames, log: lines, graphs,
+        device: device?.adapterInfo ? described(device.adapterInfo) : null,
+      };
+    } finally {
+      log.on = false;
+    }
+  },
+
+  // Keep one session, release the others, and make the inputs of all its runs.
+  async choose({ name, inputs }) {
+    for (const [other, made] of sessions) if (other !== name) await made.release();
+    session = sessions.get(name);
+    sessions.clear();
+    model = null;
+    feeds = Object.fromEntries(Object.entries(inputs).map(([input, value]) => [input, toTensor(value)]));
+  },
+
+  // One inference; milliseconds from before it until its outputs can be read on the host.
+  async run() {
+    const begin = performance.now();
+    outputs = await session.run(feeds, { logSeverityLevel: 3 });
+    for (const name of session.outputNames) await outputs[name].getData();
+    return performance.now() - begin;
+  },
+
+  // The outputs of the last run, in the graph's order.
+  async outputs() {
+    return session.outputNames.map((name) => {
+      const { type, dims, data } = outputs[name];
+      return { name, dtype: type, shape: dims, data: toBase64(data) };
+    });
+  },
+};
+
+globalThis.hwmatrix = {
+  async call(name, argument) {
+    try {
+      return { value: await commands[name](argument ?? {}) };
+    } catch (error) {
+      // That a device was lost may be told a little after what its loss broke.
+      await new Promise((later) => setTimeout(later, 50));
+      const message = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+      return { error: message, stack: error?.stack ?? null, lost, log: log.lines.slice(-200) };
+    }
+  },
+};
