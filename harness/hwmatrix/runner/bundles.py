@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import CellFailure
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Limits, ModelPlan, Plan, Size
+from hwmatrix.runner import exports
+from hwmatrix.runner.endings import describe
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
 from hwmatrix.store.shard import write_atomically
@@ -36,10 +38,19 @@ class BundleEntry:
 
 
 def build_all(plan: Plan, cache: Path, out: Path) -> list[BundleEntry]:
-    """Build what is missing in the cache, one after the other; write the index ``bundles.json`` into ``out``."""
+    """Build what is missing in the cache, one after the other; write the index ``bundles.json`` into ``out``.
+
+    Models that some target executes as ONNX are exported as well. A failed export is kept, and told where it is needed.
+    """
     limits = {(cell.model, cell.size): cell.limits for cell in plan.cells}
     models = [*canary_plans(), *(model for model in plan.models if model.unbuildable is None)]
-    entries = [_build_one(model, cache, limits.get((model.name, model.size), _CANARY_LIMITS)) for model in models]
+    onnx = exports.wanted(plan)
+    entries = []
+    for model in models:
+        limit = limits.get((model.name, model.size), _CANARY_LIMITS)
+        entries.append(_build_one(model, cache, limit))
+        if entries[-1].key is not None and exports.needed(model, onnx):
+            exports.export(model, entries[-1].key, cache, limit)
     index = {"schema": INDEX_SCHEMA, "bundles": [dataclasses.asdict(entry) for entry in entries]}
     write_atomically(out / INDEX, json.dumps(index, indent=1) + "\n")
     return entries
@@ -72,12 +83,5 @@ def _build_one(model: ModelPlan, cache: Path, limits: Limits) -> BundleEntry:
 def _entry(model: ModelPlan, end: End, limits: Limits) -> BundleEntry:
     if end.messages:
         return BundleEntry(model=model.name, size=model.size, **end.messages[-1])
-    if end.timed_out:
-        message, error_type = f"the bundle was not built within {limits.timeout_s:g} s", "factory_failed"
-    elif end.oom_killed:
-        message, error_type = "the kernel killed the build of the bundle for memory", "factory_failed"
-    else:
-        how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}"
-        last = end.log.splitlines()[-1] if end.log else "it printed nothing"
-        message, error_type = f"the build of the bundle died ({how}): {last}", "factory_failed"
-    return BundleEntry(model=model.name, size=model.size, error_type=error_type, message=message, traceback=end.log or None)
+    message = f"the bundle was not built: {describe(end, limits)}"
+    return BundleEntry(model=model.name, size=model.size, error_type="factory_failed", message=message, traceback=end.log or None)
