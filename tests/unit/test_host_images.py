@@ -15,6 +15,7 @@ from hwmatrix.matrix.load import load
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "images/constraints.txt"
+ALL_CONSTRAINTS = sorted((ROOT / "images").glob("constraints*.txt"))
 DOCKERFILES = sorted((ROOT / "images").glob("*/Dockerfile"))
 TARGETS = [path for path in DOCKERFILES if path.parent.name != "base"]
 
@@ -47,16 +48,47 @@ def test_the_base_installs_what_the_harness_depends_on() -> None:
     assert names(ROOT / "images/base/python.txt") == declared
 
 
-def test_every_constraint_is_an_exact_version() -> None:
-    for line in CONSTRAINTS.read_text().splitlines():
-        assert not line or line.startswith("#") or re.fullmatch(r'[a-z0-9._-]+==[0-9][^ <>=]*( ; sys_platform [!=]= "linux")?', line), line
+@pytest.mark.parametrize("path", ALL_CONSTRAINTS, ids=lambda path: path.stem)
+def test_every_constraint_is_an_exact_version(path: Path) -> None:
+    for line in path.read_text().splitlines():
+        assert not line or line.startswith("#") or re.fullmatch(r'[a-z0-9._-]+={2,3}[0-9][^ <>=]*( ; sys_platform [!=]= "linux")?', line), (
+            line
+        )
+
+
+def pins(path: Path) -> dict[str, str]:
+    lines = (line.split(" ;")[0] for line in path.read_text().splitlines() if line and not line.startswith("#"))
+    return dict(re.split("={2,3}", line) for line in lines)
+
+
+@pytest.mark.parametrize("path", [path for path in ALL_CONSTRAINTS if path != CONSTRAINTS], ids=lambda path: path.stem)
+def test_another_build_of_pytorch_is_all_that_differs(path: Path) -> None:
+    common, own = pins(CONSTRAINTS), pins(path)
+    assert {name: own[name] for name in own.keys() & common.keys() - {"torch"}} == {
+        name: common[name] for name in own.keys() & common.keys() - {"torch"}
+    }
+    assert own["torch"].split("+")[0] == common["torch"].split("+")[0]
+
+
+def test_the_builds_of_pytorch() -> None:
+    assert re.search(r"^torch===[0-9.]+$", (ROOT / "images/constraints-torch-cuda.txt").read_text(), re.MULTILINE)
+    assert re.search(r"^torch==[0-9.]+\+rocm[0-9.]+$", (ROOT / "images/constraints-torch-rocm.txt").read_text(), re.MULTILINE)
+    assert "https://download.pytorch.org/whl/rocm" in (ROOT / "images/base/torch-rocm.index.txt").read_text()
 
 
 def test_every_requirement_is_pinned_in_the_one_place_and_nowhere_else() -> None:
-    pinned = names(CONSTRAINTS)
-    for path in (*ROOT.glob("images/base/*.txt"), *ROOT.glob("images/*/requirements.txt")):
-        assert names(path) <= pinned, path
-        assert "==" not in path.read_text(), path
+    spec = load(ROOT / "matrix.yaml").spec
+    for target in spec.targets.values():
+        for layer in layers(ROOT, base=target.base, image=target.image):
+            for path in filter(None, (layer.requirements, layer.index_file)):
+                assert names(path) <= names(layer.constraints), path
+                assert "==" not in path.read_text(), path
+
+
+def test_the_harness_is_the_same_on_every_base() -> None:
+    found = {layers(ROOT, base=base, image="cpu")[0].digest for base in ("torch-cpu", "torch-cuda", "torch-rocm")}
+    assert len(found) == 1
+    assert layers(ROOT, base="torch-cuda", image="cuda")[2].constraints.name == "constraints-torch-cuda.txt"
 
 
 def test_linux_gets_pytorch_for_cpus() -> None:

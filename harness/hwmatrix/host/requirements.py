@@ -34,6 +34,8 @@ class Layer:
 def layers(project_root: Path, *, base: str, image: str) -> tuple[Layer, ...]:
     """The layers of an image, from the ground up: ``python``, the stage ``base``, the image's own.
 
+    A stage with another build of PyTorch has constraints of its own, ``constraints-<base>.txt``.
+
     Raises:
         ConfigError: a file is missing; the message names it.
     """
@@ -42,8 +44,9 @@ def layers(project_root: Path, *, base: str, image: str) -> tuple[Layer, ...]:
     if base != PYTHON_STAGE:
         wanted.append((base, images / "base" / f"{base}.txt"))
     wanted.append((image, images / image / "requirements.txt"))
-    constraints = images / "constraints.txt"
-    missing = [path for path in (constraints, *(path for _, path in wanted)) if not path.is_file()]
+    common, own = images / "constraints.txt", images / f"constraints-{base}.txt"
+    constraints = own if own.is_file() else common
+    missing = [path for path in (common, *(path for _, path in wanted)) if not path.is_file()]
     if missing:
         hint = "every target's `image` is a folder of images/, and its `base` a stage of images/base; see docs/images.md"
         raise ConfigError([Problem(where=str(path), what="there is no such file", hint=hint) for path in missing])
@@ -51,6 +54,11 @@ def layers(project_root: Path, *, base: str, image: str) -> tuple[Layer, ...]:
     for name, requirements in wanted:
         index_file = requirements.with_name(f"{name}.index.txt")
         found.append(
-            Layer(name=name, requirements=requirements, index_file=index_file if index_file.is_file() else None, constraints=constraints)
+            Layer(
+                name=name,
+                requirements=requirements,
+                index_file=index_file if index_file.is_file() else None,
+                constraints=common if name == PYTHON_STAGE else constraints,
+            )
         )
     return tuple(found)
