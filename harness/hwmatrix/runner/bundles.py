@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,20 +65,22 @@ def read_index(path: Path) -> dict[tuple[str, Size], BundleEntry]:
 
 
 def _build_one(model: ModelPlan, cache: Path, limits: Limits) -> BundleEntry:
-    def work(send: Callable[[dict[str, Any]], None]) -> None:
-        from hwmatrix.models.bundle import find_or_build  # noqa: PLC0415 - brings torch
-
-        try:
-            bundle = find_or_build(model, cache)
-        except CellFailure as failure:
-            send({"error_type": failure.error_type, "message": str(failure)})
-        else:
-            send({"key": bundle.key, "digest": bundle.digest})
-
     emit("bundle_started", model=model.name, size=model.size.value)
-    entry = _entry(model, run_forked(work, limits=limits), limits)
+    entry = _entry(model, run_forked(functools.partial(_build, model, cache), limits=limits), limits)
     emit("bundle", model=model.name, size=model.size.value, ok=entry.key is not None, message=entry.message)
     return entry
+
+
+def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
+    """In the child: build or find, and tell the parent which it is."""
+    from hwmatrix.models.bundle import find_or_build  # noqa: PLC0415 - brings torch
+
+    try:
+        bundle = find_or_build(model, cache)
+    except CellFailure as failure:
+        send({"error_type": failure.error_type, "message": str(failure)})
+    else:
+        send({"key": bundle.key, "digest": bundle.digest})
 
 
 def _entry(model: ModelPlan, end: End, limits: Limits) -> BundleEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from hwmatrix.errors import CellFailure
@@ -36,16 +37,7 @@ def export(model: ModelPlan, key: str, cache: Path, limits: Limits) -> None:
 
 
 def _export_by(exporter: str, model: ModelPlan, bundle: Path, cache: Path, limits: Limits) -> None:
-    def work(send: Callable[[dict[str, Any]], None]) -> None:
-        try:
-            made = onnx_export.export_one(verify(bundle), cache, exporter)
-        except (CellFailure, MemoryError) as failure:
-            send({"ok": False, "message": str(failure) or type(failure).__name__})
-        else:
-            ok = isinstance(made, onnx_export.OnnxExport)
-            send({"ok": ok, "message": None if isinstance(made, onnx_export.OnnxExport) else made.message})
-
-    end = run_forked(work, limits=limits)
+    end = run_forked(functools.partial(_make, exporter, bundle, cache), limits=limits)
     if end.messages:
         told = end.messages[-1]
     else:
@@ -54,3 +46,14 @@ def _export_by(exporter: str, model: ModelPlan, bundle: Path, cache: Path, limit
         failure = onnx_export.OnnxFailure(exporter=exporter, error_type="ExporterDied", message=why, traceback=end.log or None)
         onnx_export.keep_failure(verify(bundle), cache, failure)
     emit("export", model=model.name, size=model.size.value, exporter=exporter, **told)
+
+
+def _make(exporter: str, bundle: Path, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
+    """In the child: export or find, and tell the parent how it went."""
+    try:
+        made = onnx_export.export_one(verify(bundle), cache, exporter)
+    except (CellFailure, MemoryError) as failure:
+        send({"ok": False, "message": str(failure) or type(failure).__name__})
+    else:
+        ok = isinstance(made, onnx_export.OnnxExport)
+        send({"ok": ok, "message": None if isinstance(made, onnx_export.OnnxExport) else made.message})

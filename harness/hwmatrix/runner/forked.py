@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from hwmatrix.measure import memory
+from hwmatrix.runner.spawned import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     Send = Callable[[dict[str, Any]], None]
 
+SPAWNS: Final = sys.platform == "darwin"
+"""Where a child needs an interpreter of its own: see ``spawned``."""
 _PR_SET_PDEATHSIG: Final = 1
 """linux/prctl.h: the signal that a process gets when its parent dies."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -91,7 +94,7 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
     as much of that as a GPU has memory, and more.
 
     Whatever the child has started is killed at the end (on Linux also what has left its process group), so that nothing
-    stays behind to disturb the next one.
+    stays behind to disturb the next one. ``work`` must be a module's function or a partial of one, since some systems spawn.
     """
     begin = time.monotonic()
     kills, others = _oom_kills(), _children()
@@ -99,9 +102,11 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
     sys.stdout.flush()
     sys.stderr.flush()
     messages, log = _Pipe(), _Pipe(keep=_LOG_TAIL)
-    pid = os.fork()
-    if pid == 0:
-        _be_child(work, messages, log, limits, reserves_address_space=reserves_address_space)
+    settings = {"limits": limits, "reserves_address_space": reserves_address_space}
+    if SPAWNS:
+        pid = spawn(work, messages=messages.writing, log=log.writing, settings=settings)
+    elif (pid := os.fork()) == 0:
+        _be_child(work, messages, log, settings)
     os.close(messages.writing)
     os.close(log.writing)
     try:
@@ -138,9 +143,8 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
-def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, limits: Limits, *, reserves_address_space: bool) -> NoReturn:
-    """Everything the child does. Ends by ``os._exit``: the parent's exit handlers and buffers are not the child's."""
-    code = 1
+def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, settings: dict[str, Any]) -> NoReturn:
+    """What a forked child does first: a group of its own, and the pipes in the place of what it has from its parent."""
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -149,12 +153,21 @@ def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, limits:
         os.dup2(log.writing, 2)
         for unneeded in (messages.reading, log.reading, log.writing):
             os.close(unneeded)
+    except BaseException:  # noqa: BLE001 - nobody could read of it, and the parent's code must not go on in its child
+        os._exit(1)
+    work_and_exit(work, messages.writing, **settings)
+
+
+def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits, reserves_address_space: bool) -> NoReturn:
+    """Limit this process, do the work, and end by ``os._exit``: the parent's exit handlers and buffers are not the child's."""
+    code = 1
+    try:
         _limit(limits, reserves_address_space=reserves_address_space)
 
         def send(message: dict[str, Any]) -> None:
             data = memoryview(json.dumps(message).encode() + b"\n")
             while data:
-                data = data[os.write(messages.writing, data) :]
+                data = data[os.write(writing, data) :]
 
         work(send)
         code = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 import uuid
 from pathlib import Path
@@ -112,13 +113,7 @@ def preload(backend: Backend, models: list[ModelPlan]) -> None:
 
 def detections() -> list[Detection]:
     """What the machine has, asked in a child, since asking starts runtimes."""
-    found: list[Detection] = []
-
-    def work(send: Callable[[dict[str, Any]], None]) -> None:
-        for detection in detect_all():
-            send(dataclasses.asdict(detection))
-
-    end = run_forked(work, limits=_DETECT_LIMITS)
+    end = run_forked(_detect, limits=_DETECT_LIMITS, reserves_address_space=True)  # browsers and GPU runtimes do
     found = [Detection(**message) for message in end.messages]
     asked = {detection.hardware_type for detection in found}
     how = "took too long" if end.timed_out else f"ended the process (signal {end.signal}, exit code {end.exit_code})"
@@ -127,6 +122,11 @@ def detections() -> list[Detection]:
             reason = f"asking for it {how}"
             found.append(Detection(hardware_type=kind.value, available=False, name=None, features={}, reason=reason, detected_at=utc_now()))
     return found
+
+
+def _detect(send: Callable[[dict[str, Any]], None]) -> None:
+    for detection in detect_all():
+        send(dataclasses.asdict(detection))
 
 
 class _Cells:
@@ -207,7 +207,7 @@ class _Cells:
             service=address,
         )
         reserves = target_class(order.target.backend).reserves_address_space
-        end = run_forked(lambda send: execute(job, send), limits=cell.limits, reserves_address_space=reserves)
+        end = run_forked(functools.partial(execute, job), limits=cell.limits, reserves_address_space=reserves)
         return result_of(end, cell=cell, model=model, target=order.target, started_at=started_at)
 
     def _not_executed(

@@ -1,0 +1,46 @@
+"""A child in an interpreter of its own, for systems where a process with frameworks in it cannot be forked (macOS).
+
+There a forked child may use neither Metal nor Accelerate: Apple allows after a fork only what is safe in a signal handler, up to
+an exec. The price is the time in which each child imports its frameworks anew.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Send = Callable[[dict[str, Any]], None]
+
+
+def spawn(work: Callable[[Send], None], *, messages: int, log: int, settings: dict[str, Any]) -> int:
+    """Start ``work(send)`` in a new interpreter and a process group of its own; give its process id.
+
+    ``work`` goes there by pickle, as in multiprocessing: a function of a module, or a partial of one. ``messages`` and ``log``
+    are the descriptors that it writes to, ``settings`` the limits that it sets itself.
+    """
+    with tempfile.TemporaryFile() as order:
+        pickle.dump((work, settings), order)
+        order.seek(0)
+        os.set_inheritable(messages, True)  # noqa: FBT003 - the function takes no keyword
+        actions = [(os.POSIX_SPAWN_DUP2, order.fileno(), 0), (os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
+        command = [sys.executable, "-m", __name__, str(messages)]
+        return os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setpgroup=0)
+
+
+def main() -> None:
+    """The child's side. Its order comes from its parent through standard input."""
+    from hwmatrix.runner import forked  # noqa: PLC0415 - which imports this module
+
+    messages = int(sys.argv[1])
+    work, settings = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent into a file without a name
+    forked.work_and_exit(work, messages, **settings)
+
+
+if __name__ == "__main__":
+    main()
