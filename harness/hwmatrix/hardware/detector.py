@@ -24,6 +24,7 @@ DETECTORS: Final[dict[Backend, str]] = {
     Backend.MPS: "hwmatrix.hardware.mps",
     Backend.WEBGPU: "hwmatrix.hardware.browser",
     Backend.WEBNN: "hwmatrix.hardware.browser",
+    Backend.QNN: "hwmatrix.hardware.qnn",
 }
 HOST_VISIBLE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS})
 """Backends whose hardware this machine must show, whatever an image brings along: asked before an image is built."""

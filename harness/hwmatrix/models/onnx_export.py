@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import re
 import shutil
 import time
 import traceback
@@ -19,13 +20,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import BundleError
+from hwmatrix.errors import BundleError, CellFailure, UnsupportedError
 from hwmatrix.models import folder
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
@@ -39,6 +40,8 @@ TORCH: Final = "torch"
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 """What decides how a graph looks, besides the model: another version makes another export."""
 _EXPERTS: Final = "batched_mm"
+_NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
+"""How torch.onnx (2.13) names an operator that it cannot write as ONNX."""
 _INLINE_BYTES: Final = 3 * 2**29
 """Protobuf messages end at 2 GiB (protobuf.dev, proto limits); half a GiB is left for the graph. Browsers like one file best."""
 
@@ -110,6 +113,19 @@ def read_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...
             (``bundle_version``), or damaged (``bundle_broken``).
     """
     return tuple(_read(bundle, cache, exporter) for exporter in EXPORTERS)
+
+
+def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
+    """What a cell fails with when no exporter made a graph: unsupported where the exporters name operators that ONNX lacks.
+
+    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``.
+    """
+    told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
+    operators = tuple(dict.fromkeys(name for failure in failures for name in _NO_CONVERSION.findall(failure.message)))
+    if operators and all(_NO_CONVERSION.search(failure.message) for failure in failures):
+        return UnsupportedError(f"no exporter has an ONNX conversion for {', '.join(operators)}: {told}", needs=operators)
+    error_type = "data_dependent_export" if all("data-dependent" in failure.message for failure in failures) else "export_failed"
+    return CellFailure(f"no exporter made an ONNX graph of this model: {told}", error_type=error_type)
 
 
 def _place(bundle: Bundle, cache: Path, exporter: str) -> Path:

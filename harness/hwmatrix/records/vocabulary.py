@@ -15,6 +15,7 @@ class Backend(enum.StrEnum):
     MPS = "mps"
     WEBGPU = "webgpu"
     WEBNN = "webnn"
+    QNN = "qnn"
 
 
 class Family(enum.StrEnum):
@@ -36,11 +37,13 @@ class Size(enum.StrEnum):
 
 
 class Dtype(enum.StrEnum):
-    """The precision a cell computes in."""
+    """The precision a cell computes in. ``a16w8`` and ``a8w8`` are quantised: 16 or 8 bits for activations, 8 for weights."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
+    A16W8 = "a16w8"
+    A8W8 = "a8w8"
 
 
 class Stage(enum.StrEnum):

@@ -18,6 +18,7 @@ TARGETS: Final[dict[Backend, str]] = {
     Backend.MPS: "hwmatrix.targets.mps:TorchMps",
     Backend.WEBGPU: "hwmatrix.targets.browser:WebGpu",
     Backend.WEBNN: "hwmatrix.targets.browser:WebNn",
+    Backend.QNN: "hwmatrix.targets.qnn:Qnn",
 }
 
 REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
@@ -28,6 +29,7 @@ REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
     Backend.MPS: ("torch", "transformers"),
     Backend.WEBGPU: ("websocket",),
     Backend.WEBNN: ("websocket",),
+    Backend.QNN: ("onnxruntime", "onnxruntime_qnn", "onnxscript"),
 }
 """The modules that a backend cannot do without: whoever runs outside an image can look for them without importing any."""
 
