@@ -80,7 +80,7 @@ class WebGpu:
         """
         _require_float32(self._settings.dtype, features=self._adapter["features"])
         self._made = self._page.prepare({"name": "webgpu"}, "WebGpu", inputs)
-        return _method(self._made, self._page, self._installed)
+        return _method(self._made, self._page)
 
     def run(self) -> None:
         """One inference with its outputs read back, which ends only when the device is done."""
@@ -157,7 +157,7 @@ class WebNn:
         """
         _require_float32(self._settings.dtype, features=())
         self._made = self._page.prepare({"name": "webnn", "deviceType": self._device}, "WEBNN", inputs)
-        return _method(self._made, self._page, self._installed)
+        return _method(self._made, self._page)
 
     def run(self) -> None:
         """One inference with its outputs read back."""
@@ -220,6 +220,6 @@ def _shown(adapter: Mapping[str, Any]) -> str:
     return f"{kind} adapter {names}, {half} shader-f16"
 
 
-def _method(made: Made, page: CellPage, installed: Installed) -> str:
+def _method(made: Made, page: CellPage) -> str:
     graph = f"ONNX opset {made.export.opset} by the {made.export.exporter} exporter"
-    return f"{graph}, ONNX Runtime Web {page.runtime_version}, {installed.browser_version()}"
+    return f"{graph}, ONNX Runtime Web {page.runtime_version}, {page.product}"

@@ -51,6 +51,7 @@ class CellPage:
         self._exports: tuple[OnnxExport, ...] = ()
         self._fetched: OnnxExport | None = None
         self._made: Made | None = None
+        self.product = ""
         self.runtime_version = ""
 
     def open(self) -> None:
@@ -64,6 +65,7 @@ class CellPage:
             raise UnavailableError("no browser was started for this cell", error_type="browser_not_started")
         browser_files.serve(int(self._service["files"]), self._folders, kept=frozenset({"page", "runtime"}))
         self._page = Page.open(DevTools(str(self._service["url"])).__enter__())  # let go of when the cell's process ends
+        self.product = str(self._service["product"])
         self._page.go(f"http://127.0.0.1:{self._service['port']}/page/page.html")
 
     def ask(self, command: str, **argument: Any) -> Any:

@@ -60,7 +60,7 @@ class Chromium:
         self._had_adapter = False
 
     def start(self) -> Mapping[str, Any]:
-        """Start the browser; give its DevTools address, and the socket on which a cell's child serves the files.
+        """Start the browser; give its DevTools address, what it calls itself, and the socket on which a cell's child serves the files.
 
         Raises:
             UnavailableError: it is not installed, or it does not start.
@@ -80,6 +80,7 @@ class Chromium:
         try:
             self._url = self._wait_for_url()
             with DevTools(self._url) as browser:
+                product = str(browser.call("Browser.getVersion", timeout_s=_START_S)["product"])
                 page = Page.open(browser, _WATCH_URL, timeout_s=_START_S)
                 self._watch = page.target
                 self._had_adapter = not self._once and bool(page.evaluate(_PROBE, timeout_s=_START_S))
@@ -87,7 +88,7 @@ class Chromium:
             told = self._told()
             self.stop()
             raise UnavailableError(f"the browser does not start: {failure}{told}", error_type="browser_not_started") from failure
-        return {"url": self._url, "files": self._files.fileno(), "port": self._files.getsockname()[1]}
+        return {"url": self._url, "product": product, "files": self._files.fileno(), "port": self._files.getsockname()[1]}
 
     def alive(self) -> bool:
         """Is it there, without the page of a cell that was killed, and does its GPU process answer as it did at the start?"""
