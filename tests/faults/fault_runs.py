@@ -29,6 +29,7 @@ from hwmatrix.records import (
     Settings,
     Size,
     TargetPlan,
+    Tolerance,
     to_json,
 )
 from hwmatrix.store.shard import utc_now
@@ -81,7 +82,7 @@ def make_plan(cases: Sequence[Case], *, backend: Backend, isolation: Isolation =
         commit=None,
         isolation=isolation,
         measure=RULE,
-        tolerances=spec.tolerances,
+        tolerances={dtype: Tolerance(relative_error=each.relative_error, reason=each.reason) for dtype, each in spec.tolerances.items()},
         targets=(TargetPlan(name=name, backend=backend, execution=Execution.HARDWARE, image=name, options=dict(target.options)),),
         models=tuple(_model(case) for case in cases),
         cells=tuple(

@@ -86,7 +86,7 @@ ACTIONS: Final[dict[str, Callable[[], None]]] = {
 """Faults by what they do. The others, by what comes out: nan, wrong, missing. And one that is none: lgamma."""
 
 
-class HwmatrixFaultConfig(transformers.PreTrainedConfig):
+class HwmatrixFaultConfig(transformers.PreTrainedConfig):  # type: ignore[no-untyped-call]
     """``fault`` is a key of ACTIONS, or nan, wrong, missing, lgamma or none; ``place`` is init or forward."""
 
     model_type = ARCHITECTURE
@@ -98,7 +98,7 @@ class HwmatrixFaultConfig(transformers.PreTrainedConfig):
     max_position_embeddings: int = 64
 
 
-class HwmatrixFaultModel(transformers.PreTrainedModel):
+class HwmatrixFaultModel(transformers.PreTrainedModel):  # type: ignore[no-untyped-call]
     """An embedding and a linear layer, and the fault of its configuration."""
 
     config_class = HwmatrixFaultConfig
@@ -108,7 +108,7 @@ class HwmatrixFaultModel(transformers.PreTrainedModel):
         self._acted = False
         self.embedding = torch.nn.Embedding(config.vocab_size, config.hidden_size)
         self.linear = torch.nn.Linear(config.hidden_size, config.hidden_size)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
         self._act("init")
 
     def forward(self, input_ids: torch.Tensor, **_options: Any) -> BaseModelOutputWithPooling:

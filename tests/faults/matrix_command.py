@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from fault_runs import PROJECT
+from fault_runs import PROJECT, rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,6 +99,12 @@ def document(output: Path) -> dict[str, Any]:
 def statuses(output: Path) -> dict[tuple[str, str], str]:
     """The status of each cell, by model and target."""
     return {(cell["model"], cell["target"]): cell["status"] for cell in document(output)["cells"]}
+
+
+def executions(output: Path) -> dict[str, int]:
+    """How often each cell was really executed, over all shards of the run."""
+    query = "SELECT cell_key, count(*) AS n FROM cells WHERE role = 'model' AND status <> 'infra_error' GROUP BY cell_key"
+    return {row["cell_key"]: row["n"] for row in rows(output / "matrix.duckdb", query)}
 
 
 def left_behind(output: Path) -> list[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import jsonschema
+import psutil
 import pytest
 from fault_runs import PROJECT, environment
-from matrix_command import document, left_behind, matrix, statuses
+from matrix_command import Command, document, executions, left_behind, matrix, statuses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 TARGETS = ["cpu", *(["openvino"] if importlib.util.find_spec("openvino") else [])]
+MANY = ("bert", "vit", "gpt2", "roberta", "llama", "swin", "t5")
 NONE = ("--isolation", "none")
 SAVE = """
 import sys, torch, transformers
@@ -57,6 +60,25 @@ def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]
         assert cell["placement"]["on_target"] == 1.0
         assert cell["latency"]["samples"] >= 30
         assert (cell["evidence"]["isolation"], cell["evidence"]["image_digest"]) == ("none", None)
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_cut_off_ends_its_runner_and_goes_on_with_the_rest(
+    tmp_path: Path, cache: dict[str, str], how: signal.Signals
+) -> None:
+    arguments = ("--models", *MANY, "--targets", "cpu", *NONE, "--output-dir", str(tmp_path))
+    with Command(*arguments, environment=cache) as command:
+        command.wait_for("[1/7]")
+        runners = psutil.Process(command.process.pid).children(recursive=True)
+        assert runners
+        command.process.send_signal(how)
+        assert command.end(timeout_s=60) == (130 if how is signal.SIGINT else -how)
+        _, alive = psutil.wait_procs(runners, timeout=10)
+        assert alive == []
+    matrix("--resume", "--output-dir", str(tmp_path), environment=cache, expect=0)
+    assert list(statuses(tmp_path).values()) == ["pass"] * len(MANY)
+    assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)  # what was finished has not been run again
     assert left_behind(tmp_path) == []
 
 
