@@ -85,10 +85,10 @@ def _without_driver() -> str:
     )
 
 
-def module_version(path: Path = _PROC) -> str | None:
+def module_version() -> str | None:
     """The version of the loaded kernel module, or None where there is none."""
     try:
-        found = _MODULE_VERSION.search(path.read_text(encoding="utf-8", errors="replace"))
+        found = _MODULE_VERSION.search(_PROC.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
     return found[1] if found else None

@@ -18,8 +18,6 @@ _DRIVER: Final = Path("/sys/module/amdgpu/version")
 _AMD: Final = 0x1002
 """AMD's PCI vendor id (4098)."""
 _MIB: Final = 2**20
-_VRAM: Final = frozenset({1, 2})
-"""drivers/gpu/drm/amd/amdkfd/kfd_crat.h: heap types of a GPU's own memory, visible to the processor (1) or not (2)."""
 _ROCMINFO_S: Final = 30
 _AGENT: Final = re.compile(r"^\*+\s*\nAgent \d+\s*\n\*+\s*\n", re.MULTILINE)
 _FIELD: Final = re.compile(r"^  ([A-Z][\w ./()]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
@@ -60,7 +58,7 @@ def topology(nodes: Path) -> list[dict[str, Any]]:
                 "node": int(folder.name),
                 "architecture": architecture(values["gfx_target_version"]),
                 "compute_units": values["simd_count"] // values["simd_per_cu"],
-                "memory_mb": _memory_mb(folder),
+                "memory_mb": memory_mb(folder),
                 "render_minor": values.get("drm_render_minor"),
             }
         )
@@ -102,9 +100,10 @@ def processes() -> int | None:
         return None
 
 
-def _memory_mb(node: Path) -> int | None:
+def memory_mb(node: Path) -> int | None:
+    """The memory banks of a node, which for a GPU are its own, in MiB; None where none is listed."""
     banks = [properties(path / "properties") for path in (node / "mem_banks").glob("*")]
-    sizes = [bank["size_in_bytes"] for bank in banks if bank.get("heap_type") in _VRAM and "size_in_bytes" in bank]
+    sizes = [bank["size_in_bytes"] for bank in banks if "size_in_bytes" in bank]
     return sum(sizes) // _MIB if sizes else None
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Placement
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.records import Settings
     from hwmatrix.targets.protocol import Arrays, DeviceUse
+
+
+_COMPILERS: Final = ("cc", "gcc", "clang")
 
 
 class TorchDevice:
@@ -71,6 +76,9 @@ class TorchDevice:
         """Compile for these very shapes. The graph breaks, which leave parts of a model to Python, are counted."""
         from torch._dynamo.utils import counters  # noqa: PLC0415 - starts a compiler's worth of imports
 
+        if not any(shutil.which(name) for name in _COMPILERS):
+            message = "torch.compile builds what it generates with a C compiler, and there is none here"
+            raise UnsupportedError(message, needs=("C compiler",), error_type="compiler_missing")
         self._call = torch.compile(self._model, dynamic=False)
         counters.clear()
         self.run()
