@@ -165,6 +165,25 @@ def test_rows_of_host_and_container_have_columns_of_their_own(tmp_path: Path) ->
     assert "All cells: tiny, float32, batch 1, 16 tokens, 1 thread." in text
 
 
+def test_a_model_is_one_row_and_other_precisions_are_columns(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.shard("s-gpu", "cuda")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.0))
+        for dtype in ("float32", "float16"):
+            planned = database.plan("bert", "cuda", dtype=dtype, cell_key=f"bert/cuda/{dtype}")
+            database.cell(planned, "s-gpu", wall=steady(1.0))
+            database.plan("bert", "rocm", dtype=dtype, cell_key=f"bert/rocm/{dtype}", unavailable="no such driver")
+    text = matrix_md(read(path))
+    assert table(text, "Embedding") == [
+        ["Model", "cpu (container)", "cuda (container)", "cuda float16 (container)", "rocm (container)"],
+        ["`bert`", "✅ High", "✅ High · 2.0×", "🟡 Medium", "➖ unavailable"],
+    ]
+    assert "float32 where the column names no other precision" in text
+
+
 def test_a_ratio_from_a_disturbed_time_says_so(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:

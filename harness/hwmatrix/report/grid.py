@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.records import Execution, Family, Isolation, Level, Size, Status
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Status
 from hwmatrix.report.numbers import percent, times
 from hwmatrix.report.rows import CellRow
 
@@ -37,10 +37,14 @@ _STATUS_MEANINGS: Final = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Column:
-    """A target in one isolation: host and container rows never share a column."""
+    """A target in one isolation: host and container rows never share a column.
+
+    ``dtype`` is a precision other than the grid's own, and empty otherwise: a model is one row, whatever it was computed in.
+    """
 
     target: str
     isolation: Isolation
+    dtype: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,18 +77,19 @@ class LegendLine:
 class Grid:
     """The whole matrix. ``common`` are the settings that all its cells share, in words; ``varying`` names the others.
 
-    ``stand_ins``: some models stand for one of the hub's.
+    ``by_row`` are those of them that rows tell apart. ``stand_ins``: some models stand for one of the hub's.
     """
 
     columns: tuple[Column, ...]
     sections: tuple[Section, ...]
     common: str
     varying: tuple[str, ...]
+    by_row: tuple[str, ...]
     stand_ins: bool
     legend: tuple[LegendLine, ...]
 
 
-_Key = tuple[str, Size, str, int, int, int]
+_Key = tuple[str, Size, int, int, int]
 
 
 def label(cell: CellRow) -> str:
@@ -106,17 +111,18 @@ def speed(ratio: float | None, *, contended: bool) -> str:
 def build(cells: Iterable[CellRow]) -> Grid:
     """Arrange cells into a grid, in the order of matrix.yaml within each family."""
     cells = tuple(cells)
-    columns = tuple(dict.fromkeys(Column(target=cell.target, isolation=cell.column_isolation) for cell in cells))
+    column_of = _columns(cells)
+    columns = tuple(dict.fromkeys(column_of[_place(cell)] for cell in cells))
     places: dict[Family, dict[_Key, dict[Column, CellRow]]] = {}
     for cell in cells:
-        place = places.setdefault(cell.family, {}).setdefault(_key(cell), {})
-        place[Column(target=cell.target, isolation=cell.column_isolation)] = cell
+        places.setdefault(cell.family, {}).setdefault(_key(cell), {}).setdefault(column_of[_place(cell)], cell)
     common, varying = _settings(cells)
+    by_row = tuple(name for name in varying if name != "dtype")
     sections = tuple(
         Section(
             family=family,
             rows=tuple(
-                GridRow(model=first.model, hub_id=first.hub_id, settings=describe(first, varying), cells=tuple(map(place.get, columns)))
+                GridRow(model=first.model, hub_id=first.hub_id, settings=describe(first, by_row), cells=tuple(map(place.get, columns)))
                 for place in places[family].values()
                 for first in (next(iter(place.values())),)
             ),
@@ -129,9 +135,32 @@ def build(cells: Iterable[CellRow]) -> Grid:
         sections=sections,
         common=common,
         varying=varying,
+        by_row=by_row,
         stand_ins=any(cell.hub_id for cell in cells),
         legend=_legend(cells),
     )
+
+
+def _place(cell: CellRow) -> tuple[str, Isolation, Dtype]:
+    return cell.target, cell.column_isolation, cell.dtype
+
+
+def _columns(cells: tuple[CellRow, ...]) -> dict[tuple[str, Isolation, Dtype], Column]:
+    """The column of every target, isolation and precision. One that is not here at all needs no more than one."""
+    here = {(cell.target, cell.column_isolation) for cell in cells if cell.status is not Status.UNAVAILABLE}
+    own = _own_dtype(cells)
+    return {
+        (target, isolation, dtype): Column(
+            target=target, isolation=isolation, dtype=dtype.value if (target, isolation) in here and dtype is not own else ""
+        )
+        for target, isolation, dtype in map(_place, cells)
+    }
+
+
+def _own_dtype(cells: tuple[CellRow, ...]) -> Dtype | None:
+    """The precision that a column has if it names none: that of the reference, where any cell has it."""
+    dtypes = list(dict.fromkeys(cell.dtype for cell in cells))
+    return Dtype.FLOAT32 if Dtype.FLOAT32 in dtypes or not dtypes else dtypes[0]
 
 
 def describe(cell: CellRow, names: Iterable[str]) -> str:
@@ -151,11 +180,15 @@ def _settings(cells: tuple[CellRow, ...]) -> tuple[str, tuple[str, ...]]:
     names = ("size", "dtype", "batch", "sequence_length", "threads")
     varying = tuple(name for name in names if len({getattr(cell, name) for cell in cells}) > 1)
     shared = tuple(name for name in names if name not in varying)
-    return (describe(cells[0], shared) if cells else ""), varying
+    own = _own_dtype(cells)
+    words = [describe(cells[0], shared)] if cells and shared else []
+    if "dtype" in varying and own is not None:
+        words.append(f"{own.value} where the column names no other precision")
+    return ", ".join(words), varying
 
 
 def _key(cell: CellRow) -> _Key:
-    return cell.model, cell.size, cell.dtype.value, cell.batch, cell.sequence_length, cell.threads
+    return cell.model, cell.size, cell.batch, cell.sequence_length, cell.threads
 
 
 def _word(status: Status) -> str:
