@@ -112,7 +112,9 @@ def build(cells: Iterable[CellRow]) -> Grid:
     """Arrange cells into a grid, in the order of matrix.yaml within each family."""
     cells = tuple(cells)
     column_of = _columns(cells)
-    columns = tuple(dict.fromkeys(column_of[_place(cell)] for cell in cells))
+    targets = list(dict.fromkeys((cell.target, cell.column_isolation) for cell in cells))
+    found = dict.fromkeys(column_of[_place(cell)] for cell in cells)
+    columns = tuple(sorted(found, key=lambda column: targets.index((column.target, column.isolation))))
     places: dict[Family, dict[_Key, dict[Column, CellRow]]] = {}
     for cell in cells:
         places.setdefault(cell.family, {}).setdefault(_key(cell), {}).setdefault(column_of[_place(cell)], cell)

@@ -69,11 +69,13 @@ class Finding:
 
 def matrix_md(rows: ReportRows) -> str:
     """The text of matrix.md."""
-    timed = [cell for cell in rows.cells if cell.status is Status.PASS and cell.p50_ms is not None]
+    measured = [cell for cell in rows.cells if cell.status is Status.PASS and cell.p50_ms is not None]
+    timed = [cell for cell in measured if cell.execution is not Execution.EMULATED]
     return _render(
         "matrix.md.j2",
         rows,
         timed=timed,
+        emulated=[cell for cell in measured if cell.execution is Execution.EMULATED],
         contended=sum(cell.contended is True for cell in timed),
         topics=topics(failures(rows)),
         example=next((cell for cell in rows.cells if cell.command), None),
