@@ -21,6 +21,7 @@ ASSETS: Final = Path("/opt/hwmatrix/onnxruntime-web")
 EXECUTABLES: Final = ("chromium", "chromium-browser", "google-chrome")
 SPARTICUZ: Final = Path("/opt/hwmatrix/chromium")
 """Where images/webnn puts the Chromium of the npm package."""
+_DEBIAN: Final = Path("/usr/lib/chromium")
 _DRM: Final = Path("/dev/dri")
 _VERSION_S: Final = 20.0
 
@@ -69,19 +70,24 @@ class Installed:
         return _version(self.command(), tuple(self.environment().items()))
 
 
+def sparticuz() -> Installed:
+    """The Chromium of the npm package, which has its libraries beside it."""
+    return Installed(executable=str(SPARTICUZ / "chromium"), libraries=SPARTICUZ)
+
+
 def detect() -> tuple[str, dict[str, Any]]:
     """The browser and the runtime of this image. No browser is started: each cell says which adapter it was given.
 
     Raises:
         UnavailableError: one of them is missing.
     """
-    installed = Installed(executable=str(SPARTICUZ / "chromium") if SPARTICUZ.is_dir() else None)
+    installed = sparticuz() if SPARTICUZ.is_dir() else Installed()
     browser = installed.browser_version()
     facts: dict[str, Any] = {
         "browser": browser,
         "onnxruntime_web": installed.runtime_version(),
         "render_nodes": sorted(str(node) for node in _DRM.glob("renderD*")),
-        "software_adapter": any(Path("/usr/lib/chromium").glob("libvk_swiftshader.so")) or any(SPARTICUZ.glob("libvk_swiftshader.so")),
+        "software_adapter": any((folder / "libvk_swiftshader.so").is_file() for folder in (_DEBIAN, SPARTICUZ)),
     }
     return browser, facts
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, Problem, UnavailableError, UnsupportedError
-from hwmatrix.hardware.browser import ASSETS, SPARTICUZ, Installed
+from hwmatrix.hardware.browser import ASSETS, Installed, sparticuz
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.browser_cell import CellPage, Made
 from hwmatrix.targets.browser_chromium import Chromium
@@ -156,7 +157,7 @@ class WebNn:
             UnsupportedError: it is not float32, or the runtime has no kernel for an operator.
         """
         _require_float32(self._settings.dtype, features=())
-        self._made = self._page.prepare({"name": "webnn", "deviceType": self._device}, "WEBNN", inputs)
+        self._made = self._page.prepare({"name": "webnn", "deviceType": self._device}, "WebNN", inputs)
         return _method(self._made, self._page)
 
     def run(self) -> None:
@@ -172,12 +173,13 @@ class WebNn:
         return self._page.outputs()
 
     def placement(self) -> Placement:
-        """The runtime's own log, with the devices of the graphs: the type that was asked for proves nothing."""
+        """The runtime's own log, and the devices of the graphs: a context for a GPU is given where only the CPU computes."""
         assert self._made is not None  # noqa: S101 - the order of the protocol
         devices = sorted({device for graph in self._made.graphs for device in graph})
-        told = ", ".join(devices) if devices else "not told by the browser"
-        about = f"device type asked for: {self._device}; devices of {len(self._made.graphs)} graphs: {told}"
-        return self._made.nodes.placement("WEBNN", about=about)
+        about = f"device type asked for: {self._device}; devices of {len(self._made.graphs)} graphs: {', '.join(devices) or 'not told'}"
+        placement = self._made.nodes.placement("WebNN", about=about)
+        elsewhere = bool(devices) and self._device not in devices
+        return dataclasses.replace(placement, on_target=0.0) if elsewhere else placement
 
     def device_use(self) -> None:
         """A browser does not tell."""
@@ -189,7 +191,7 @@ def _installed(options: Mapping[str, Any]) -> Installed:
     if options.get("executable") is not None:
         return Installed(executable=str(options["executable"]), assets=assets)
     if _choice(options, "browser", ("debian", "sparticuz")) == "sparticuz":
-        return Installed(executable=str(SPARTICUZ / "chromium"), assets=assets, libraries=SPARTICUZ)
+        return dataclasses.replace(sparticuz(), assets=assets)
     return Installed(assets=assets)
 
 

@@ -16,7 +16,7 @@ _OPERATOR: Final = re.compile(
 _FEATURE: Final = re.compile(r"Unsupported feature: ([\w-]+)")
 _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
     (
-        r"WebNN is not supported|WebNN is disabled|WebNN service|navigator\.ml|Unable to create (?:a )?context",
+        r"WebNN is not supported|WebNN is disabled",
         lambda text: UnavailableError(text, error_type="webnn_unavailable"),
     ),
     (
@@ -27,8 +27,9 @@ _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
         r"VK_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|GPUOutOfMemoryError|Array buffer allocation failed|RangeError: .*(?:memory|allocation)",
         lambda text: OutOfMemoryError(text, error_type="webgpu_out_of_memory"),
     ),
+    (r"Tensor has been destroyed or context is lost|context is lost", lambda text: CrashedError(text, error_type="webnn_context_lost")),
     (
-        r"[Dd]evice (?:was |is )?(?:lost|destroyed)|A valid external Instance reference no longer exists|context is lost",
+        r"[Dd]evice (?:was |is )?(?:lost|destroyed)|A valid external Instance reference no longer exists",
         lambda text: CrashedError(text, error_type="webgpu_device_lost"),
     ),
     (

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PLACED: Final = re.compile(r"(?:All nodes|Node\(s\)) placed on \[(\w+?)(?:ExecutionProvider)?\]\. Number of nodes: (\d+)")
+_CAPABLE: Final = re.compile(r"\b(\w+)ExecutionProvider::GetCapability, .*number of nodes supported by \w+: (\d+)")
+"""Of a provider that fuses what it takes into few nodes, this line alone tells how many there were."""
 _NODE: Final = re.compile(r"VerifyEachNodeIsAssignedToAnEp\]\s+(\w+) \(.*\)\s*$")
 _SHOWN: Final = 12
 
@@ -54,10 +56,15 @@ class Nodes:
 
 def parse(lines: Iterable[str]) -> Nodes:
     """Read the log of one session's creation. Subgraphs (of If and Loop) are counted as well: each is reported apart."""
+    fused: dict[str, int] = {}
     counts: Counter[str] = Counter()
     operators: dict[str, Counter[str]] = {}
     provider: str | None = None
     for line in lines:
+        capable = _CAPABLE.search(line)
+        if capable:
+            fused[capable[1]] = int(capable[2])
+            continue
         placed = _PLACED.search(line)
         if placed:
             provider = placed[1]
@@ -66,4 +73,4 @@ def parse(lines: Iterable[str]) -> Nodes:
         node = _NODE.search(line)
         if node and provider is not None:
             operators.setdefault(provider, Counter())[node[1]] += 1
-    return Nodes(counts=dict(counts), operators=operators)
+    return Nodes(counts={name: fused.get(name, count) for name, count in counts.items()}, operators=operators)
