@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from hwmatrix.advice.catalogue import entry_for
-from hwmatrix.records import Severity, Status
+from hwmatrix.records import Execution, Severity, Status
 from hwmatrix.report import escape, grid, numbers
 from hwmatrix.report.align import align
 from hwmatrix.report.contract import ErrorEntry
@@ -167,7 +167,7 @@ def _facts(features: dict[str, Any]) -> list[str]:
 def _render(template: str, rows: ReportRows, **facts: Any) -> str:
     counts = Counter(cell.status for cell in rows.cells)
     text = (
-        _environment()
+        environment()
         .get_template(template)
         .render(
             run=rows.run,
@@ -184,7 +184,7 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Everything printed is escaped for Markdown (``finalize``); ``autoescape`` is what keeps track of what is escaped already."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hwmatrix.report"),

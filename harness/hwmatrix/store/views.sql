@@ -124,7 +124,7 @@ SELECT
     target AS hardware,
     status = 'pass' AS success,
     load_ms / 1000 AS load_time,
-    p50_ms / 1000 AS inference_time,
+    CASE WHEN execution <> 'emulated' THEN p50_ms / 1000 END AS inference_time,  -- an emulator's time is not the hardware's
     peak_mb AS memory_usage,
     message AS error,
     started_at AS timestamp,

@@ -139,7 +139,7 @@ class Qnn:
         self._feed = {name: np.ascontiguousarray(inputs[name]) for name in best.export.inputs}
         names = [output.name for output in best.session.get_outputs()]
         self._wanted = {own: name for own, name in zip(names, best.export.outputs, strict=True) if name is not None}
-        return f"{', '.join(best.steps)}; {best.on_qnn} of {best.count} nodes on QNN"
+        return ", ".join(best.steps)
 
     def run(self) -> Any:
         """One synchronous inference, in emulation."""

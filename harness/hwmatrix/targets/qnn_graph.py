@@ -48,11 +48,10 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays
     """
     model = onnx_ir.load(export.path)
     steps = [f"{export.exporter} ONNX export"]
-    norms = fuse_rms_norms(model)
-    steps += [f"{norms} RMS norms fused"] if norms else []
-    if dtype is not Dtype.FLOAT16:
-        masks = raise_masks(model)
-        steps += [f"{masks} mask constants raised to {_MASK_FLOOR:g}"] if masks else []
+    if fuse_rms_norms(model):
+        steps.append("RMS norms fused")
+    if dtype is not Dtype.FLOAT16 and raise_masks(model):
+        steps.append(f"masks raised to {_MASK_FLOOR:g}")
     path = folder / f"{export.exporter}.onnx"
     beside = export.path.with_name(f"{export.path.name}.data").exists()
     onnx_ir.save(model, path, external_data=f"{path.name}.data" if beside else None)

@@ -1,4 +1,5 @@
 -- Latency over the models that passed, by target; the geometric mean of the speed-up over the models that cpu ran as well.
+-- An emulator's time is no speed and not among them.
 -- Averages are over different models where targets support different ones: compare targets by the speed-up.
 SELECT
     target, column_isolation AS isolation, size, execution,
@@ -12,6 +13,6 @@ SELECT
     CASE WHEN any_value(backend) <> 'cpu' THEN exp(avg(ln(speed_up))) END AS speed_up,
     count(speed_up) AS compared
 FROM report_cells
-WHERE status = 'pass' AND p50_ms > 0
+WHERE status = 'pass' AND p50_ms > 0 AND execution <> 'emulated'
 GROUP BY target, column_isolation, size, execution
 ORDER BY min(position), size;
