@@ -92,6 +92,17 @@ def test_a_device_comes_with_its_group() -> None:
     assert options["group_add"] == [str(Path("/dev/null").stat().st_gid)]
 
 
+def test_a_folder_of_devices_comes_with_the_groups_of_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "by-path").mkdir()
+    os.chown(tmp_path, -1, os.getgid())
+    for node in ("card0", "renderD128"):
+        (tmp_path / node).touch()
+    assert containers._groups((str(tmp_path), "/dev/null")) == sorted({str(os.getgid()), str(Path("/dev/null").stat().st_gid)})
+    (tmp_path / "card0").unlink()
+    (tmp_path / "renderD128").unlink()
+    assert containers._groups((str(tmp_path),)) == []
+
+
 def test_a_mount_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="gone"):
         containers._options(facts(), limits=LIMITS, mounts=(Mount(source=tmp_path / "gone", target="/in"),), devices=(), gpus=False)

@@ -211,10 +211,17 @@ def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devic
         "cpuset_cpus": limits.cpuset,
         "devices": [f"{device}:{device}:rwm" for device in devices],
         "device_requests": [DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else [],
-        "group_add": sorted({str(Path(device).stat().st_gid) for device in devices}),
+        "group_add": _groups(devices),
         "ulimits": [Ulimit(name="core", soft=0, hard=0)],  # a crashing model is data, its core file is not
         "log_config": LogConfig(type=LogConfig.types.NONE),
     }
+
+
+def _groups(devices: tuple[str, ...]) -> list[str]:
+    """The groups that may use the devices. A folder (/dev/dri) stands for the nodes in it: it itself belongs to root."""
+    paths = [Path(device) for device in devices]
+    nodes = [node for path in paths for node in (path.iterdir() if path.is_dir() else (path,)) if not node.is_dir()]
+    return sorted({str(node.stat().st_gid) for node in nodes})
 
 
 def container_user(engine: Engine) -> str:
