@@ -1,0 +1,197 @@
+"""The cache of ONNX exports: what is kept, verified, made anew and refused. The exporters themselves are replaced."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hwmatrix.errors import BundleError, CellFailure, UnsupportedError
+from hwmatrix.models import onnx_export
+from hwmatrix.models.bundle import Bundle
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, keep_failure, no_graph, read_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TORCH_SAYS = "ConversionError: caused by DispatchError: No ONNX function found for <OpOverload(op='aten.lgamma', overload='default')>."
+
+
+class Exporters:
+    """What stands in for the exporters: counts its calls, and raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failing: dict[str, BaseException] = {}
+
+    def named(self, name: str) -> Any:
+        def export(_: Bundle, file: Path) -> dict[str, Any]:
+            self.calls.append(name)
+            file.write_bytes(b"graph by " + name.encode())
+            if name in self.failing:
+                raise self.failing[name]
+            return {"inputs": ["input_ids"], "outputs": ["logits", None], "opset": 20}
+
+        return export
+
+
+@pytest.fixture
+def exporters(monkeypatch: pytest.MonkeyPatch) -> Exporters:
+    made = Exporters()
+    monkeypatch.setattr(onnx_export, "EXPORTERS", {name: made.named(name) for name in ("transformers", "torch")})
+    monkeypatch.setattr(onnx_export, "_versions", lambda: {"torch": "1"})
+    return made
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return Bundle(path=tmp_path / "key", key="key", digest="d1", manifest={})
+
+
+def place(bundle: Bundle, exporter: str = "torch") -> Path:
+    return bundle.path.parent / "onnx" / "key" / exporter
+
+
+@pytest.mark.usefixtures("exporters")
+def test_exports_are_kept_with_their_names_and_read_back(bundle: Bundle, tmp_path: Path) -> None:
+    made = export_all(bundle, tmp_path)
+    assert [type(one) for one in made] == [OnnxExport, OnnxExport]
+    first = made[0]
+    assert isinstance(first, OnnxExport)
+    assert (first.exporter, first.inputs, first.outputs, first.opset) == ("transformers", ("input_ids",), ("logits", None), 20)
+    assert first.path.read_bytes() == b"graph by transformers"
+    assert first.seconds >= 0
+    assert read_all(bundle, tmp_path) == made
+    manifest = json.loads((place(bundle) / "manifest.json").read_text())
+    assert manifest["schema"] == "hwmatrix/onnx/1"
+    assert (manifest["bundle"], manifest["exporter"], list(manifest["files"])) == ("d1", "torch", ["model.onnx"])
+
+
+def test_what_is_there_and_whole_is_not_made_again(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    assert export_all(bundle, tmp_path) == export_all(bundle, tmp_path)
+    assert exporters.calls == ["transformers", "torch"]
+
+
+def test_a_failure_is_kept_with_all_its_causes_and_leaves_no_graph(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    exporters.failing["torch"] = ValueError("no way")
+    exporters.failing["torch"].__cause__ = KeyError("the reason")
+    for found in (export_all(bundle, tmp_path), read_all(bundle, tmp_path), export_all(bundle, tmp_path)):
+        failure = found[1]
+        assert isinstance(failure, OnnxFailure)
+        assert (failure.exporter, failure.error_type) == ("torch", "builtins.ValueError")
+        assert failure.message == "ValueError: no way; caused by KeyError: 'the reason'"
+        assert "Traceback" in (failure.traceback or "")
+    assert exporters.calls == ["transformers", "torch"]
+    assert [path.name for path in place(bundle).iterdir()] == ["manifest.json"]
+
+
+def test_memory_that_ran_out_is_no_failure_of_the_exporter(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    exporters.failing["torch"] = MemoryError()
+    with pytest.raises(MemoryError):
+        export_one(bundle, tmp_path, "torch")
+    assert not place(bundle).exists()
+    assert list(place(bundle).parent.iterdir()) == []
+    exporters.failing.clear()
+    assert isinstance(export_one(bundle, tmp_path, "torch"), OnnxExport)
+
+
+@pytest.mark.usefixtures("exporters")
+def test_the_failure_of_an_exporter_that_died_can_be_kept(bundle: Bundle, tmp_path: Path) -> None:
+    died = OnnxFailure(exporter="torch", error_type="ExporterDied", message="signal 11", traceback=None)
+    export_one(bundle, tmp_path, "transformers")
+    keep_failure(bundle, tmp_path, died)
+    assert read_all(bundle, tmp_path)[1] == died
+    assert export_one(bundle, tmp_path, "torch") == died
+
+
+def test_other_versions_make_another_export(exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export_one(bundle, tmp_path, "torch")
+    monkeypatch.setattr(onnx_export, "_versions", lambda: {"torch": "2"})
+    export_one(bundle, tmp_path, "torch")
+    assert exporters.calls == ["torch", "torch"]
+    assert json.loads((place(bundle) / "manifest.json").read_text())["versions"] == {"torch": "2"}
+
+
+def damage_graph(path: Path) -> None:
+    (path / "model.onnx").write_bytes(b"graph by nobody")
+
+
+def remove_graph(path: Path) -> None:
+    (path / "model.onnx").unlink()
+
+
+def add_file(path: Path) -> None:
+    (path / "model.onnx.data").write_bytes(b"weights of somebody else")
+
+
+def damage_manifest(path: Path) -> None:
+    (path / "manifest.json").write_text("{")
+
+
+def shorten_manifest(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["outputs"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("harm", [damage_graph, remove_graph, add_file, damage_manifest, shorten_manifest])
+def test_what_is_damaged_is_refused_and_made_again(exporters: Exporters, bundle: Bundle, tmp_path: Path, harm: Any) -> None:
+    made = export_all(bundle, tmp_path)
+    harm(place(bundle))
+    with pytest.raises(BundleError) as caught:
+        read_all(bundle, tmp_path)
+    assert caught.value.error_type == "bundle_broken"
+    again = export_all(bundle, tmp_path)
+    assert exporters.calls == ["transformers", "torch", "torch"]
+    assert [one.exporter for one in again] == [one.exporter for one in made]
+    assert read_all(bundle, tmp_path) == again
+
+
+@pytest.mark.usefixtures("exporters")
+def test_an_export_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    export_all(bundle, tmp_path)
+    other = Bundle(path=bundle.path, key="key", digest="d2", manifest={})
+    with pytest.raises(BundleError, match="d2") as caught:
+        read_all(other, tmp_path)
+    assert caught.value.error_type == "bundle_version"
+
+
+def test_a_missing_export_is_told_as_such(bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="made with the bundles") as caught:
+        read_all(bundle, tmp_path)
+    assert caught.value.error_type == "onnx_missing"
+
+
+@pytest.mark.usefixtures("exporters")
+def test_a_cache_that_cannot_be_written_is_told_as_such(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "onnx").write_text("a file where the folder belongs")
+    with pytest.raises(BundleError, match="name another cache") as caught:
+        export_one(bundle, tmp_path, "torch")
+    assert caught.value.error_type == "cache_not_writable"
+
+
+def failure(exporter: str, message: str) -> OnnxFailure:
+    return OnnxFailure(exporter=exporter, error_type="builtins.ValueError", message=message, traceback=None)
+
+
+def test_without_a_graph_an_operator_that_all_exporters_name_is_unsupported() -> None:
+    found = no_graph([failure("transformers", TORCH_SAYS), failure("torch", TORCH_SAYS)])
+    assert isinstance(found, UnsupportedError)
+    assert (found.needs, found.error_type) == (("aten.lgamma",), "unsupported_operator")
+    assert "aten.lgamma" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("messages", "error_type"),
+    [
+        ((TORCH_SAYS, "something else"), "export_failed"),
+        (("Could not guard on data-dependent expression u0 > 1",) * 2, "data_dependent_export"),
+        (("something", "something else"), "export_failed"),
+    ],
+)
+def test_without_a_graph_anything_else_is_an_error_that_tells_both(messages: tuple[str, str], error_type: str) -> None:
+    found = no_graph([failure(name, message) for name, message in zip(("transformers", "torch"), messages, strict=True)])
+    assert type(found) is CellFailure
+    assert found.error_type == error_type
+    assert all(message in str(found) for message in messages)
