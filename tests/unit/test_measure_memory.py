@@ -10,7 +10,7 @@ from hwmatrix.measure import memory
 if TYPE_CHECKING:
     from pathlib import Path
 
-STATUS = "Name:\tpython\nVmPeak:\t 9216 kB\nVmSize:\t 8192 kB\nVmHWM:\t 4096 kB\nVmRSS:\t 2048 kB\nThreads:\t1\n"
+STATUS = "Name:\tpython\nVmPeak:\t 9216 kB\nVmSize:\t 8192 kB\nVmData:\t 1024 kB\nVmHWM:\t 4096 kB\nVmRSS:\t 2048 kB\nThreads:\t1\n"
 
 
 @pytest.fixture
@@ -27,6 +27,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_sizes_are_in_mebibytes() -> None:
     assert memory.resident() == memory.Resident(now_mb=2.0, peak_mb=4.0)
     assert memory.address_space_mb() == 8.0
+    assert memory.data_mb() == 1.0
 
 
 def test_private_memory_is_clean_and_dirty(proc: Path) -> None:
@@ -51,6 +52,7 @@ def test_elsewhere_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert memory.resident() is None
     assert memory.address_space_mb() is None
+    assert memory.data_mb() is None
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

@@ -242,6 +242,12 @@ def test_contended(database: Database, threads: int, busy: float, expected: bool
     assert fetch(database, "contended") is expected
 
 
+@pytest.mark.parametrize(("others", "expected"), [(0, False), (2, True)])
+def test_where_a_device_counts_its_processes_they_tell(database: Database, others: int, expected: bool) -> None:  # noqa: FBT001
+    database.cell(database.plan("bert", "cuda"), "s-cpu", wall=steady(2.0), busy=0.5, device_processes=others)
+    assert fetch(database, "contended", "target = 'cuda'") is expected
+
+
 def test_without_samples_nothing_is_contended(database: Database) -> None:
     database.cell(database.plan("bert", "cpu"), "s-cpu")
     assert fetch(database, "contended, p50_ms, samples") == (None, None, None)
