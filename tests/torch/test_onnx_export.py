@@ -1,0 +1,70 @@
+"""Both exporters on real models: the graphs' names, and, by onnx's own reference implementation, their numbers."""
+
+# ruff: noqa: PLC0415 - torch and onnx are imported when these tests run, not when they are collected
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import RunFacts, Selection, make_plan
+from hwmatrix.models import bundle as bundles
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, read_all
+from hwmatrix.records import Isolation, Size
+
+if TYPE_CHECKING:
+    from hwmatrix.models.bundle import Bundle
+
+pytestmark = pytest.mark.torch
+MATRIX = load(Path(__file__).parents[2] / "matrix.yaml")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def tiny(name: str, cache: Path) -> Bundle:
+    """The bundle of a model of matrix.yaml, tiny."""
+    facts = RunFacts(run_id="r", created_at="", command="", hwmatrix_version="", commit=None, isolation=Isolation.NONE)
+    plan = make_plan(MATRIX, Selection(models=(name,), targets=("cpu",), size=Size.TINY), facts)
+    return bundles.find_or_build(plan.models[0], cache)
+
+
+@pytest.mark.parametrize("name", ["vit", "clip", "mixtral"])
+def test_both_exporters_give_the_reference_s_outputs(name: str, cache: Path) -> None:
+    """mixtral: the loop over the experts that were hit must have become a product over all of them."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    bundle = tiny(name, cache)
+    found = export_all(bundle, cache)
+    assert [one.exporter for one in found] == ["transformers", "torch"]
+    inputs, expected = bundle.input_arrays(), bundle.expected_arrays()
+    for export in found:
+        assert isinstance(export, OnnxExport), export
+        model = onnx.load(export.path)
+        onnx.checker.check_model(model, full_check=True)
+        assert [value.name for value in model.graph.input] == list(export.inputs)
+        assert set(export.inputs) <= inputs.keys()
+        assert {output for output in export.outputs if output} == expected.keys()
+        assert {dimension.dim_param for value in model.graph.input for dimension in value.type.tensor_type.shape.dim} == {""}
+        outputs = ReferenceEvaluator(model).run(None, {name: inputs[name] for name in export.inputs})
+        for output, array in zip(export.outputs, outputs, strict=True):
+            if output is not None:
+                assert np.linalg.norm(array - expected[output]) <= 1e-5 * np.linalg.norm(expected[output]), output
+    assert read_all(bundle, cache) == found
+
+
+def test_what_an_exporter_cannot_do_is_kept_with_its_reason(cache: Path) -> None:
+    bundle = tiny("llava", cache)
+    made, failed = export_all(bundle, cache)
+    assert isinstance(made, OnnxExport)
+    assert isinstance(failed, OnnxFailure)
+    assert "aten._is_all_true" in failed.message
+    assert failed.message.startswith("ConversionError")
+    assert "Traceback" in (failed.traceback or "")
+    assert read_all(bundle, cache) == (made, failed)

@@ -1,0 +1,270 @@
+"""What qnn does to a graph, on real ONNX, and how it chooses among exports, on sessions that only say where nodes went."""
+
+# ruff: noqa: PLC0415 - onnx is imported when these tests run, not when they are collected
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwmatrix.errors import CellFailure, UnavailableError, UnsupportedError
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure
+from hwmatrix.records import Dtype, Settings
+
+pytestmark = pytest.mark.torch
+QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+FLOAT_MIN = float(np.finfo(np.float32).min)
+
+
+def norm_graph(folder: Path, *, scale_first: bool) -> Path:
+    """A root-mean-square norm as exporters write it, and a mask that is added to it."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    arrays = {
+        "two": np.array(2.0, np.float32),
+        "axes": np.array([-1], np.int64),
+        "epsilon": np.array(1e-6, np.float32),
+        "scale": np.array([1.0, 2.0, 0.5, -1.0], np.float32),
+        "mask": np.array([[0.0, FLOAT_MIN, 0.0, 0.0]], np.float32),
+    }
+    nodes = [
+        helper.make_node("Pow", ["x", "two"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares", "axes"], ["mean"], keepdims=1),
+        helper.make_node("Add", ["mean", "epsilon"], ["sum"]),
+        helper.make_node("Sqrt", ["sum"], ["root"]),
+        helper.make_node("Reciprocal", ["root"], ["inverse"]),
+        helper.make_node("Mul", ["x", "inverse"], ["normed"]),
+        helper.make_node("Mul", ["scale", "normed"] if scale_first else ["normed", "scale"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "mask"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (3, 4)) for name in ("x", "y")]
+    tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "norm", values[:1], values[1:], tensors)
+    path = folder / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize("scale_first", [True, False])
+def test_a_root_mean_square_norm_becomes_one_operator_with_the_same_result(tmp_path: Path, *, scale_first: bool) -> None:
+    import onnx
+    import onnx_ir
+    from onnx.reference import ReferenceEvaluator
+
+    from hwmatrix.targets.qnn_graph import fuse_rms_norms
+
+    path = norm_graph(tmp_path, scale_first=scale_first)
+    model = onnx_ir.load(path)
+    assert fuse_rms_norms(model) == 1
+    assert [node.op_type for node in model.graph] == ["RMSNormalization", "Add"]
+    assert model.opset_imports[""] == 23
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    before = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
+    after = ReferenceEvaluator(onnx_ir.to_proto(model)).run(None, {"x": x})[0]
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
+def test_masks_are_raised_and_other_constants_are_not(tmp_path: Path) -> None:
+    import onnx_ir
+
+    from hwmatrix.targets.qnn_graph import raise_masks
+
+    model = onnx_ir.load(norm_graph(tmp_path, scale_first=True))
+    assert raise_masks(model) == 1
+    values = {name: value.const_value.numpy() for name, value in model.graph.initializers.items() if value.const_value is not None}
+    assert values["mask"].tolist() == [[0.0, -100.0, 0.0, 0.0]]
+    assert values["scale"].tolist() == [1.0, 2.0, 0.5, -1.0]
+    assert raise_masks(model) == 0
+
+
+def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Path) -> None:
+    import onnx_ir
+
+    from hwmatrix.targets.qnn_graph import TokenIds, make_graph
+
+    path = norm_graph(tmp_path, scale_first=True)
+    before = path.read_bytes()
+    (tmp_path / "made").mkdir()
+    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, inputs={}, ids=TokenIds(count=0, special=frozenset()))
+    assert path.read_bytes() == before
+    assert made.steps == ("torch ONNX export", "RMS norms fused")
+    mask = onnx_ir.load(made.path).graph.initializers["mask"].const_value
+    assert mask is not None
+    assert mask.numpy().min() == FLOAT_MIN
+
+
+def test_calibration_inputs_are_of_the_same_kind() -> None:
+    from hwmatrix.targets.qnn_graph import TokenIds, calibration_inputs
+
+    inputs = {
+        "input_ids": np.array([[9, 1, 2, 3, 8]]),
+        "attention_mask": np.ones((1, 5), np.int64),
+        "pixel_values": np.full((1, 3, 4, 4), 2.0, np.float32) + np.arange(4, dtype=np.float32),
+    }
+    ids = TokenIds(count=10, special=frozenset({8, 9}))
+    first, *others = itertools.islice(calibration_inputs(inputs, list(inputs), ids), 50)
+    assert all(first[name] is inputs[name] for name in inputs)
+    tokens = np.concatenate([other["input_ids"] for other in others])
+    assert (tokens[:, 0] == 9).all()
+    assert (tokens[:, 4] == 8).all()
+    assert set(tokens[:, 1:4].ravel()) == set(range(8))
+    assert all((other["attention_mask"] == 1).all() for other in others)
+    pixels = np.stack([other["pixel_values"] for other in others])
+    assert pixels.dtype == np.float32
+    assert pixels.mean() == pytest.approx(3.5, abs=0.1)
+    assert pixels.std() == pytest.approx(inputs["pixel_values"].std(), rel=0.1)
+    again = list(itertools.islice(calibration_inputs(inputs, list(inputs), ids), 50))[1:]
+    assert all((a[name] == b[name]).all() for a, b in zip(others, again, strict=True) for name in inputs)
+
+
+@dataclasses.dataclass
+class Node:
+    op_type: str
+
+
+@dataclasses.dataclass
+class Part:
+    """A part of an assignment, as onnxruntime gives it."""
+
+    ep_name: str
+    operators: tuple[str, ...]
+
+    def get_nodes(self) -> list[Node]:
+        return [Node(operator) for operator in self.operators]
+
+
+@dataclasses.dataclass
+class Output:
+    name: str
+
+
+class Session:
+    """What stands in for a session: an assignment, and outputs."""
+
+    def __init__(self, *parts: Part) -> None:
+        self._parts = parts
+
+    def get_provider_graph_assignment_info(self) -> tuple[Part, ...]:
+        return self._parts
+
+    def get_outputs(self) -> list[Output]:
+        return [Output("l"), Output("internal"), Output("ids")]
+
+    def run(self, names: list[str], feed: dict[str, Any]) -> list[Any]:
+        assert feed.keys() == {"x"}
+        given = {"l": np.ones(2, np.float16), "ids": np.ones(2, np.int64)}
+        return [given[name] for name in names]
+
+
+WHOLE = Session(Part(QNN, ("Add", "Mul")))
+HALF = Session(Part(QNN, ("Add",)), Part(CPU, ("Einsum",)))
+THIRD = Session(Part(QNN, ("Add",)), Part(CPU, ("Einsum", "Einsum")))
+NOTHING = Session(Part(CPU, ("Add",)))
+
+
+def export(exporter: str, path: Path = Path("model.onnx")) -> OnnxExport:
+    return OnnxExport(exporter=exporter, path=path, inputs=("x",), outputs=("logits", None, "ids"), opset=20, seconds=1.0)
+
+
+def target(monkeypatch: pytest.MonkeyPatch, **sessions: Session | Exception) -> Any:
+    """A target whose exports lead to these sessions, or fail."""
+    from hwmatrix.targets import qnn
+    from hwmatrix.targets.qnn_graph import QnnGraph
+
+    made = qnn.Qnn(settings=Settings(dtype=Dtype.FLOAT16, batch=1, sequence_length=1, threads=1), options={"soc_model": 57})
+    made._exports = tuple(export(exporter) for exporter in sessions)
+
+    def session(model: str) -> Session:
+        found = sessions[Path(model).name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(made, "_session", session)
+    monkeypatch.setattr(qnn, "make_graph", lambda given, *_, **__: QnnGraph(path=Path(given.exporter), steps=(f"by {given.exporter}",)))
+    return made
+
+
+X = {"x": np.ones(2, np.float32), "unused": np.ones(1)}
+
+
+@pytest.mark.parametrize(
+    ("sessions", "kept", "share"),
+    [
+        ({"transformers": HALF, "torch": WHOLE}, "by torch", 1.0),
+        ({"transformers": HALF, "torch": THIRD}, "by transformers", 0.5),
+        ({"transformers": HALF, "torch": HALF}, "by transformers", 0.5),
+        ({"transformers": WHOLE, "torch": RuntimeError("never tried")}, "by transformers", 1.0),
+        ({"transformers": RuntimeError("Failed to finalize"), "torch": THIRD}, "by torch", 1 / 3),
+        ({"transformers": NOTHING}, "by transformers", 0.0),
+    ],
+)
+def test_the_better_placed_export_is_kept(monkeypatch: pytest.MonkeyPatch, sessions: dict[str, Any], kept: str, share: float) -> None:
+    made = target(monkeypatch, **sessions)
+    assert made.prepare(X) == kept
+    assert made.placement().on_target == pytest.approx(share)
+
+
+def test_placement_names_what_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = target(monkeypatch, torch=THIRD)
+    made.prepare(X)
+    assert made.placement().detail == f"1 of 3 nodes assigned to {QNN} (soc_model 57); {CPU}: Einsum 2"
+
+
+def test_outputs_have_the_names_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = target(monkeypatch, torch=WHOLE)
+    made.prepare(X)
+    outputs = made.outputs(made.run())
+    assert {name: array.dtype for name, array in outputs.items()} == {"logits": np.float32, "ids": np.int64}
+
+
+def test_when_no_export_can_be_prepared_both_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = target(monkeypatch, transformers=RuntimeError("Failed to finalize QNN graph"), torch=ValueError("another reason"))
+    with pytest.raises(CellFailure, match=r"RuntimeError: Failed to finalize QNN graph; ValueError: another reason") as caught:
+        made.prepare(X)
+    assert caught.value.error_type == "qnn_graph_failed"
+
+
+def test_memory_that_ran_out_is_not_taken_for_a_bad_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MemoryError):
+        target(monkeypatch, transformers=MemoryError(), torch=WHOLE).prepare(X)
+
+
+def test_without_an_export_the_exporters_have_the_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = target(monkeypatch)
+    message = "No ONNX function found for <OpOverload(op='aten.lgamma', overload='default')>."
+    made._failures = tuple(
+        OnnxFailure(exporter=name, error_type="E", message=message, traceback=None) for name in ("transformers", "torch")
+    )
+    with pytest.raises(UnsupportedError) as caught:
+        made.prepare(X)
+    assert caught.value.needs == ("aten.lgamma",)
+
+
+def test_a_precision_that_the_htp_has_not_is_unsupported() -> None:
+    from hwmatrix.targets.qnn import Qnn
+
+    made = Qnn(settings=Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=1, threads=1), options={})
+    with pytest.raises(UnsupportedError, match="not in float32") as caught:
+        made.check()
+    assert (caught.value.needs, caught.value.error_type) == (("float32",), "unsupported_dtype")
+
+
+@pytest.mark.parametrize("soc_model", [57, 9999])
+def test_the_chip_is_asked_for_in_the_check(soc_model: int) -> None:
+    """With the real emulation: onnxruntime by itself would go on on the CPU, in silence."""
+    pytest.importorskip("onnxruntime_qnn")
+    from hwmatrix.targets.qnn import Qnn
+
+    made = Qnn(settings=Settings(dtype=Dtype.FLOAT16, batch=1, sequence_length=1, threads=1), options={"soc_model": soc_model})
+    if soc_model == 57:
+        assert made.check().endswith("soc_model 57")
+    else:
+        with pytest.raises(UnavailableError, match="9999") as caught:
+            made.check()
+        assert caught.value.error_type == "qnn_soc_model"
