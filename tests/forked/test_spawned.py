@@ -119,3 +119,12 @@ def test_its_memory_is_limited(works: Any, reserves: bool) -> None:  # noqa: FBT
 def test_address_space_may_be_reserved_where_a_runtime_does_so(works: Any) -> None:
     assert "Cannot allocate memory" in run_forked(works.reserve, limits=LIMITS).log
     assert run_forked(works.reserve, limits=LIMITS, reserves_address_space=True).messages == ({"reserved": 8 * 2**30},)
+
+
+def test_a_kernel_without_pidfds_is_asked_again_and_again(works: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    assert run_forked(functools.partial(works.tell, "this"), limits=LIMITS).exit_code == 0
+    assert run_forked(works.wait, limits=Limits(timeout_s=1.5, memory_mb=512)).timed_out

@@ -30,6 +30,13 @@ def test_sizes_are_in_mebibytes() -> None:
     assert memory.data_mb() == 1.0
 
 
+def test_a_kernel_that_keeps_no_mark_tells_nothing(proc: Path) -> None:
+    (proc / "status").write_text("VmSize:\t 8192 kB\nVmRSS:\t 2048 kB\n", encoding="ascii")
+    assert memory.resident() is None
+    assert memory.address_space_mb() == 8.0
+    assert memory.data_mb() is None
+
+
 def test_private_memory_is_clean_and_dirty(proc: Path) -> None:
     text = "Rss: 9 kB\nShared_Clean: 7 kB\nPrivate_Clean:     512 kB\nPrivate_Dirty:    1536 kB\nPrivate_Hugetlb: 4 kB\n"
     (proc / "smaps_rollup").write_text(text, encoding="ascii")

@@ -29,11 +29,9 @@ class Resident:
 
 
 def resident() -> Resident | None:
-    """What /proc/self/status says, or None where there is no such file."""
-    if not sys.platform.startswith("linux"):
-        return None
-    fields = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="ascii").splitlines() if line.startswith("Vm"))
-    return Resident(now_mb=_mb(fields["VmRSS"]), peak_mb=_mb(fields["VmHWM"]))
+    """What /proc/self/status says, or None where there is no such file, or a kernel (that of a sandbox) without these lines."""
+    now, peak = _status_mb("VmRSS"), _status_mb("VmHWM")
+    return None if now is None or peak is None else Resident(now_mb=now, peak_mb=peak)
 
 
 def reset_peak() -> bool:

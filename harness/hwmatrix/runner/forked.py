@@ -206,7 +206,7 @@ def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, 
     with selectors.DefaultSelector() as selector:
         for pipe in (messages, log):
             selector.register(pipe.reading, selectors.EVENT_READ, pipe)
-        ended = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        ended = _pidfd(pid)
         try:
             if ended is not None:
                 selector.register(ended, selectors.EVENT_READ)
@@ -226,6 +226,16 @@ def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, 
         finally:
             if ended is not None:
                 os.close(ended)
+
+
+def _pidfd(pid: int) -> int | None:
+    """What becomes readable when the child ends; None on macOS, and on kernels (those of sandboxes) that do not have it."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
 
 
 def _kill_group(pid: int, *, reaped: bool = False) -> None:
