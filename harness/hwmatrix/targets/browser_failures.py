@@ -10,9 +10,8 @@ from hwmatrix.errors import CellFailure, CrashedError, OutOfMemoryError, Unavail
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_OPERATOR: Final = re.compile(
-    r"Could not find an implementation for (\w+)\(\d+\)|(?:Non-zero status code returned while running|Failed to run) (\w+) node"
-)
+_OPERATOR: Final = re.compile(r"Could not find an implementation for (\w+)\(\d+\)|Provider type for (\w+) node with name '.*' is not set")
+"""Operators without any kernel: what the runtime says with the CPU provider alone, and with a device's before it."""
 _FEATURE: Final = re.compile(r"Unsupported feature: ([\w-]+)")
 _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
     (
@@ -38,7 +37,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
     ),
     (_FEATURE.pattern, lambda text: UnsupportedError(text, needs=_named(_FEATURE, text), error_type="webgpu_unsupported_feature")),
     (
-        r"Could not find an implementation for \w+\(\d+\)",
+        _OPERATOR.pattern,
         lambda text: UnsupportedError(text, needs=_named(_OPERATOR, text), error_type="unsupported_operator"),
     ),
     (

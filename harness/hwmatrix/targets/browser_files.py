@@ -35,8 +35,8 @@ def listening_socket() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0))
 
 
-def serve(descriptor: int, folders: Mapping[str, Path], *, kept: frozenset[str]) -> None:
-    """Serve the files right in each folder, under the folder's name, until this process ends.
+def serve(descriptor: int, folders: Mapping[str, Path], *, kept: frozenset[str]) -> http.server.ThreadingHTTPServer:
+    """Serve the files right in each folder, under the folder's name, until this process ends or the server that is given back is shut down.
 
     ``descriptor`` is that of the listening socket; ``folders`` may grow later; ``kept`` names the folders whose files the browser
     may keep.
@@ -50,7 +50,9 @@ def serve(descriptor: int, folders: Mapping[str, Path], *, kept: frozenset[str])
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
     server.socket.close()
     server.socket = socket.socket(fileno=os.dup(descriptor))
+    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="files", daemon=True).start()
+    return server
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

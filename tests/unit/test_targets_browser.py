@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwmatrix.errors import CellFailure, ConfigError, CrashedError, UnavailableError, UnsupportedError
+from hwmatrix.hardware import browser as hardware
+from hwmatrix.hardware.browser import Installed
+from hwmatrix.models.onnx_export import OnnxExport
+from hwmatrix.records import Dtype, Settings
+from hwmatrix.targets import browser, browser_files
+from hwmatrix.targets.browser_cell import CellPage, Made
+from hwmatrix.targets.browser_log import Nodes
+
+SETTINGS = Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=16, threads=1)
+SWIFTSHADER = {"vendor": "google", "architecture": "swiftshader", "isFallbackAdapter": True, "features": ["subgroups"]}
+RDNA = {"vendor": "amd", "architecture": "rdna-3", "isFallbackAdapter": False, "features": ["shader-f16"]}
+
+
+def export(exporter: str) -> OnnxExport:
+    path = Path("/cache") / exporter / "model.onnx"
+    return OnnxExport(exporter=exporter, path=path, inputs=("x",), outputs=("y", None), opset=20, seconds=1.0)
+
+
+def made(counts: dict[str, int], *, device: dict[str, Any] | None = None, graphs: tuple[tuple[str, ...], ...] = ()) -> Made:
+    return Made(export=export("transformers"), nodes=Nodes(counts=counts, operators={}), device=device, graphs=graphs)
+
+
+class Page(CellPage):
+    """A page whose commands are answered here. ``logs``: what creating a session of each exporter's graph gives, or raises."""
+
+    def __init__(self, logs: dict[str, dict[str, int] | CellFailure]) -> None:
+        super().__init__(None, assets=Path("/assets"), threads=1)
+        self._exports = tuple(export(name) for name in logs)
+        self.logs = logs
+        self.called: list[tuple[str, dict[str, Any]]] = []
+
+    def _fetch(self, export: OnnxExport) -> None:
+        self._fetched = export
+
+    def call(self, command: str, *, timeout_s: float | None = None, **argument: Any) -> Any:
+        assert timeout_s is None
+        self.called.append((command, argument))
+        if command == "outputs":
+            data = base64.b64encode(np.arange(2, dtype=np.float32).tobytes()).decode()
+            return [{"data": data, "dtype": "float32", "shape": [2]}, {"data": "", "dtype": "int64", "shape": [0]}]
+        if command != "create":
+            return None
+        told = self.logs[argument["name"]]
+        if isinstance(told, CellFailure):
+            raise told
+        lines = [f"Node(s) placed on [{name}ExecutionProvider]. Number of nodes: {count}" for name, count in told.items()]
+        return {"log": lines, "device": None, "graphs": []}
+
+    def prepared(self) -> Made:
+        return self.prepare({"name": "webgpu"}, "WebGpu", {"x": np.zeros(1, dtype=np.int64), "unused": np.zeros(1)})
+
+    def tried(self) -> list[str]:
+        return [argument["name"] for command, argument in self.called if command == "create"]
+
+
+def test_the_export_with_the_better_placement_is_kept_and_gets_its_inputs() -> None:
+    page = Page({"transformers": {"WebGpu": 8, "CPU": 2}, "torch": {"WebGpu": 9, "CPU": 1}})
+    assert page.prepared().export.exporter == "torch"
+    command, argument = page.called[-1]
+    assert (command, argument["name"], list(argument["inputs"])) == ("choose", "torch", ["x"])
+    assert argument["inputs"]["x"] == {"dtype": "int64", "shape": [1], "data": base64.b64encode(bytes(8)).decode()}
+
+
+def test_an_export_that_is_wholly_placed_ends_the_search() -> None:
+    page = Page({"transformers": {"WebGpu": 8}, "torch": {"WebGpu": 9}})
+    assert page.prepared().export.exporter == "transformers"
+    assert page.tried() == ["transformers"]
+
+
+def test_of_equal_placements_the_first_is_kept() -> None:
+    counts = {"WebGpu": 1, "CPU": 1}
+    assert Page({"transformers": counts, "torch": counts}).prepared().export.exporter == "transformers"
+
+
+def test_an_export_that_the_runtime_refuses_gives_way_to_the_other() -> None:
+    refused = UnsupportedError("no kernel", needs=("Det",))
+    assert Page({"transformers": refused, "torch": {"WebGpu": 1, "CPU": 1}}).prepared().export.exporter == "torch"
+    with pytest.raises(UnsupportedError, match="no kernel") as caught:
+        Page({"transformers": refused, "torch": CellFailure("other", error_type="browser_runtime_failed")}).prepared()
+    assert "other" in caught.value.__notes__[0]
+
+
+def test_a_device_that_is_lost_on_the_way_takes_all_sessions_with_it() -> None:
+    lost = CrashedError("gone", error_type="webgpu_device_lost")
+    with pytest.raises(CrashedError):
+        Page({"transformers": {"WebGpu": 1, "CPU": 1}, "torch": lost}).prepared()
+
+
+def test_outputs_have_the_names_of_the_reference() -> None:
+    page = Page({"transformers": {"WebGpu": 1}})
+    page.prepared()
+    outputs = page.outputs()
+    assert list(outputs) == ["y"]
+    np.testing.assert_array_equal(outputs["y"], np.array([0, 1], dtype=np.float32))
+
+
+def test_without_a_browser_a_cell_is_unavailable() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        CellPage(None, assets=Path("/assets"), threads=1).open()
+    assert caught.value.error_type == "browser_not_started"
+
+
+def webgpu(adapter: dict[str, Any], *, wanted: str) -> browser.WebGpu:
+    target = browser.WebGpu(settings=SETTINGS, options={"adapter": wanted})
+    target._adapter = adapter
+    target._made = made({"WebGpu": 3, "CPU": 1})
+    return target
+
+
+def test_a_software_adapter_in_place_of_a_gpu_is_another_device() -> None:
+    placement = webgpu(SWIFTSHADER, wanted="hardware").placement()
+    assert placement.on_target == 0.0
+    assert "swiftshader" in placement.detail
+
+
+@pytest.mark.parametrize(("adapter", "wanted", "shown"), [(SWIFTSHADER, "software", "software adapter"), (RDNA, "hardware", "amd rdna-3")])
+def test_the_adapter_that_was_asked_for_counts_by_its_nodes(adapter: dict[str, Any], wanted: str, shown: str) -> None:
+    placement = webgpu(adapter, wanted=wanted).placement()
+    assert placement.on_target == 0.75
+    assert shown in placement.detail
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "share"), [("cpu", ("cpu",), 1.0), ("gpu", ("cpu",), 0.0), ("gpu", (), 1.0), ("npu", ("npu", "cpu"), 1.0)]
+)
+def test_a_webnn_graph_on_another_device_is_no_execution_on_the_target(device: str, devices: tuple[str, ...], share: float) -> None:
+    target = browser.WebNn(settings=SETTINGS, options={"device": device})
+    target._made = made({"WebNN": 5}, graphs=(devices,))
+    placement = target.placement()
+    assert placement.on_target == share
+    assert f"asked for: {device}" in placement.detail
+
+
+def test_webnn_gets_a_browser_for_each_cell_and_webgpu_one_for_all() -> None:
+    assert browser.WebNn.service({})._once
+    assert not browser.WebGpu.service({})._once
+
+
+def test_an_unknown_option_s_value_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="one of: software, hardware"):
+        browser.WebGpu(settings=SETTINGS, options={"adapter": "metal"})
+    with pytest.raises(ConfigError, match=r"options\.device"):
+        browser.WebNn(settings=SETTINGS, options={"device": "tpu"})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "features", "needs"),
+    [(Dtype.FLOAT16, (), "shader-f16"), (Dtype.FLOAT16, ("shader-f16",), "float16"), (Dtype.BFLOAT16, (), "bfloat16")],
+)
+def test_a_precision_without_an_export_is_unsupported(dtype: Dtype, features: tuple[str, ...], needs: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        browser._require_float32(dtype, features=features)
+    assert caught.value.needs == (needs,)
+
+
+def test_a_machine_without_browser_or_runtime_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(hardware, "EXECUTABLES", ("no-such-browser",))
+    with pytest.raises(UnavailableError, match="no-such-browser"):
+        hardware.detect()
+    with pytest.raises(UnavailableError, match="ONNX Runtime Web"):
+        Installed(assets=tmp_path).runtime_version()
+
+
+Get = Callable[[str], http.client.HTTPResponse]
+
+
+@pytest.fixture
+def fetched(tmp_path: Path, loopback: None) -> Iterator[Get]:  # noqa: ARG001 - a permission
+    """Ask the server of a cell's files, which has one kept folder and one that is not."""
+    for name in ("runtime", "model"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file.wasm").write_bytes(b"content")
+    (tmp_path / "secret").write_text("x", encoding="utf-8")
+    folders = {name: tmp_path / name for name in ("runtime", "model")}
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(browser_files.listening_socket())
+        server = browser_files.serve(listening.fileno(), folders, kept=frozenset({"runtime"}))
+        stack.callback(server.server_close)
+        stack.callback(server.shutdown)
+
+        def get(path: str) -> http.client.HTTPResponse:
+            connection = http.client.HTTPConnection("127.0.0.1", listening.getsockname()[1], timeout=5)
+            stack.callback(connection.close)
+            connection.request("GET", path)
+            return connection.getresponse()
+
+        yield get
+
+
+def test_files_come_isolated_and_only_the_runtime_s_may_be_kept(fetched: Get) -> None:
+    kept, fresh = fetched("/runtime/file.wasm"), fetched("/model/file.wasm")
+    assert kept.read() == fresh.read() == b"content"
+    assert kept.headers["Content-Type"] == "application/wasm"
+    assert kept.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    assert kept.headers["Cross-Origin-Embedder-Policy"] == "require-corp"
+    assert "immutable" in kept.headers["Cache-Control"]
+    assert fresh.headers["Cache-Control"] == "no-store"
+
+
+def test_nothing_but_the_named_folders_files_is_served(fetched: Get) -> None:
+    paths = ["/", "/secret", "/model/../secret", "/other/file.wasm", "/model/absent", "/model/x/file.wasm", "//secret"]
+    assert {path: fetched(path).status for path in paths} == dict.fromkeys(paths, http.HTTPStatus.NOT_FOUND)
