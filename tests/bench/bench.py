@@ -271,6 +271,7 @@ def _page(findings: list[Finding], load_before: float) -> str:
     versions = {name: __import__(name).__version__ for name in ("torch", "transformers", "duckdb")}
     rows = "\n".join(f"| {f.name} | {f.value} | {f.goal} | {'yes' if f.met else '**no**'} |" for f in findings)
     ways = "\n".join(f"- **{f.name}**: {f.how}." for f in findings)
+    machine = cpuinfo().get("model name", platform.machine())
     return f"""# Benchmarks of the harness
 
 Written by `nox -s bench`. Every number is a ratio or a difference within one run; compare it with its goal, not with other machines.
@@ -279,8 +280,8 @@ Written by `nox -s bench`. Every number is a ratio or a difference within one ru
 | --- | --- | --- | --- |
 {rows}
 
-{dt.datetime.now(dt.UTC):%Y-%m-%d}, {cpuinfo().get("model name", platform.machine())}, {os.cpu_count()} cores, load {load_before:.1f} before and
-{os.getloadavg()[0]:.1f} after; Python {platform.python_version()}, {json.dumps(versions)[1:-1].replace('"', "")}.
+{dt.datetime.now(dt.UTC):%Y-%m-%d}, {machine}, {os.cpu_count()} cores, load {load_before:.1f} before and {os.getloadavg()[0]:.1f} after;
+Python {platform.python_version()}, {json.dumps(versions)[1:-1].replace('"', "")}.
 
 ## How
 

@@ -34,7 +34,7 @@ from hwmatrix.host import base_image as bases
 from hwmatrix.host.engine import connect
 from hwmatrix.host.places import Workshop, choose
 from hwmatrix.host.run import RunOrder, run
-from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host.runs import OPERATORS, RUNS, RunFolder, claim, release
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan
 from hwmatrix.records import Isolation, Plan, Size
@@ -103,7 +103,7 @@ def matrix_command(
     loaded = load(matrix)
     output = output_dir.absolute()
     with progress(verbose=verbose) as view:
-        workshop = _workshop(loaded, place_outside, base_image, view)
+        workshop = workshop_of(loaded, place_outside, base_image, view)
         if resume:
             _refuse_with_resume(models, suite, targets, architectures, size, isolation, everything=everything)
             folder, place = _resumed(loaded, output, workshop)
@@ -119,7 +119,7 @@ def matrix_command(
                 cache=workshop.cache_dir,
             )
             folder, place = _planned(loaded, selection, isolation, workshop, given=place_outside, output=output)
-        _run_and_report(_order(loaded, folder, place, workshop, workers), output, view)
+        _run_and_report(order_of(loaded, folder, place, workshop, workers), output, view)
 
 
 def _planned(
@@ -143,7 +143,8 @@ def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop) -> tuple[Ru
     return folder, choose(plan.isolation, workshop)
 
 
-def _order(loaded: LoadedMatrix, folder: RunFolder, place: Place, workshop: Workshop, workers: int) -> RunOrder:
+def order_of(loaded: LoadedMatrix, folder: RunFolder, place: Place, workshop: Workshop, workers: int) -> RunOrder:
+    """The order to work a folder's plan off."""
     return RunOrder(
         folder=folder,
         plan=folder.plan(),
@@ -172,7 +173,8 @@ def _run_and_report(order: RunOrder, output: Path, view: View) -> None:
 
 
 def _report(folder: RunFolder, output: Path, view: View) -> None:
-    merged = merge([folder.path], output / DATABASE, fresh=True)
+    operators = sorted((output / OPERATORS / RUNS).glob("*/plan.json"))[-1:]  # the latest: what it proves holds for this run's models
+    merged = merge([folder.path, *(plan.parent for plan in operators)], output / DATABASE, fresh=True)
     for rejection in merged.rejected:
         view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
     written = write_reports(output / DATABASE, output)
@@ -189,9 +191,14 @@ def _shown(path: Path) -> Path:
 
 
 def _plan(loaded: LoadedMatrix, selection: Selection, place: Place, given: Outside, commit: str | None) -> Plan:
+    return make_plan(loaded, selection, facts_of(loaded, place, given, commit))
+
+
+def facts_of(loaded: LoadedMatrix, place: Place, given: Outside, commit: str | None) -> RunFacts:
+    """What a new run's plan must say about the run."""
     unavailable = {name: reason for name in loaded.spec.targets if (reason := place.unavailable(name)) is not None}
     now = dt.datetime.now(dt.UTC)
-    facts = RunFacts(
+    return RunFacts(
         run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         created_at=utc_now(),
         command=given.command,
@@ -200,7 +207,6 @@ def _plan(loaded: LoadedMatrix, selection: Selection, place: Place, given: Outsi
         isolation=place.isolation,
         unavailable=unavailable,
     )
-    return make_plan(loaded, selection, facts)
 
 
 def _refuse_with_resume(*given: object, everything: bool) -> None:
@@ -217,12 +223,16 @@ def images_command(
     base_image: BaseImage = None,
     verbose: Verbose = False,
 ) -> None:
-    """Build the images of all targets (or of those named), or find that nothing has changed."""
+    """Build the images of the targets that can run here (or of those named), or find that nothing has changed."""
     loaded = load(matrix)
     check_selection(loaded, Selection(targets=tuple(targets or ())))
     with progress(verbose=verbose) as view:
-        place = choose(Isolation.CONTAINER, _workshop(loaded, outside(), base_image, view))
-        failed = place.prepare(targets or list(loaded.spec.targets))
+        place = choose(Isolation.CONTAINER, workshop_of(loaded, outside(), base_image, view))
+        reasons = {} if targets else {name: place.unavailable(name) for name in loaded.spec.targets}
+        for name, reason in reasons.items():
+            if reason is not None:
+                view.say(f"{name}: not built, {reason} (name it with --targets to build it all the same)")
+        failed = place.prepare(targets or [name for name, reason in reasons.items() if reason is None])
     for error in failed.values():
         raise error
 
@@ -235,7 +245,8 @@ def base_command(*, verbose: Verbose = False) -> None:
         view.say(f"made {base.reference} ({base.reason})")
 
 
-def _workshop(loaded: LoadedMatrix, given: Outside, base_image: str | None, view: View) -> Workshop:
+def workshop_of(loaded: LoadedMatrix, given: Outside, base_image: str | None, view: View) -> Workshop:
+    """What the places need to know."""
     root = loaded.path.absolute().parent
     return Workshop(
         project_root=root,

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from hwmatrix.host.console import View
 
 _BUNDLES: Final = "bundles"
-_STORE_EXIT: Final = 7
+_NO_TOOLKIT: Final = "container_toolkit_missing"
+"""The one fault of an engine that the catalogue can tell from its message and that has advice of its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ def _make_bundles(order: RunOrder, view: View) -> None:
         also_read=local,
     )
     view.begin(_BUNDLES, len(models) + len(canary_plans()), "to build or find")
-    ended = _follow(order.place, job, view, _BUNDLES)
+    ended = follow(order.place, job, view, _BUNDLES)
     if ended.code != 0:
         raise infrastructure.failure(order.reference, "the bundles could not be made", ended)
     view.end(_BUNDLES)
@@ -191,7 +193,7 @@ def _run_target(
     )
     view.begin(target, len(cells))
     try:
-        ended = _follow(order.place, job, view, target)
+        ended = follow(order.place, job, view, target)
     except HwmatrixError as error:
         if stopping.is_set():
             return None
@@ -211,7 +213,7 @@ def _run_target(
     return None
 
 
-def _follow(place: Place, job: Job, view: View, title: str) -> Ended:
+def follow(place: Place, job: Job, view: View, title: str) -> Ended:
     """Hand the runner's events to the view. Lines that are none come from libraries. Why it failed is part of its output."""
     reasons: list[str] = []
 
@@ -231,7 +233,9 @@ def _record_unfinished(order: RunOrder, target: str, cells: tuple[CellPlan, ...]
     """What the shard has is kept; the rest is told as what it is: our failure, not the models'."""
     order.folder.salvage(target)
     finished = order.folder.finished()
-    _record_failure(order, target, tuple(cell for cell in cells if cell.key not in finished), "infrastructure", message)
+    known = match(message, hardware=order.plan.target(target).backend.value).type
+    error_type = known if known == _NO_TOOLKIT else "infrastructure"
+    _record_failure(order, target, tuple(cell for cell in cells if cell.key not in finished), error_type, message)
 
 
 def _record_failure(order: RunOrder, target: str, cells: tuple[CellPlan, ...], error_type: str, message: str) -> None:
