@@ -145,6 +145,13 @@ def test_a_place_that_fails_is_told_as_what_it_is(scene: Scene) -> None:
     assert scene.statuses(folder)["bert/tiny/cpu"] == ("pass", None)
 
 
+def test_an_engine_that_cannot_pass_gpus_is_told_with_its_own_advice(scene: Scene) -> None:
+    message = 'starting a container failed: could not select device driver "" with capabilities: [[gpu]]'
+    folder, place = scene.begin(make.plan(targets=("cpu", "cuda"))), FakePlace(raises={"cuda": EngineError(message)})
+    scene.run(folder, place)
+    assert scene.statuses(folder)["bert/tiny/cuda"] == ("infra_error", "container_toolkit_missing")
+
+
 def test_a_full_disk_in_the_runner_is_a_store_error_here(scene: Scene) -> None:
     place = FakePlace(ends={"openvino": Ended(code=7, output="No space left on device", oom_killed=False)})
     outcome = scene.run(scene.begin(), place)
