@@ -55,6 +55,12 @@ def classify(session: nox.Session) -> None:
 
 
 @nox.session
+def ops(session: nox.Session) -> None:
+    """Run the operator tests of the ONNX standard: which operators each target has."""
+    hwmatrix(session, "ops")
+
+
+@nox.session
 def merge(session: nox.Session) -> None:
     """Merge the shards of a run into a database."""
     hwmatrix(session, "merge")

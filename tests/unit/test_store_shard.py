@@ -53,7 +53,7 @@ def test_every_table_has_its_rows(tmp_path: Path) -> None:
         shard.add_cell(make.result(PLAN.cells[2], **make.failure(Status.CRASH, signal=11, exit_code=None)), command="again")
         path = shard.seal()
     counts = {table: rows(path, f"SELECT count(*) FROM {table}")[0][0] for table in COUNTED}  # noqa: S608
-    assert counts == {"runs": 1, "shards": 1, "detections": 1, "cells": 2, "stages": 10, "outputs": 2, "samples": 40}
+    assert counts == {"runs": 1, "shards": 1, "detections": 1, "cells": 2, "stages": 10, "outputs": 2, "samples": 40, "operators": 0}
     assert rows(path, "SELECT value FROM meta WHERE key = 'schema_version'") == [(shards.SCHEMA_VERSION,)]
     assert rows(path, "SELECT target, canary_ok, canary_detail, versions->>'torch', finished_at IS NOT NULL FROM shards") == [
         ("cpu", True, "as they must", "2.13.0", True)
@@ -91,7 +91,16 @@ def test_the_sidecar_tells_what_is_in_it(tmp_path: Path) -> None:
     sidecar = read_sidecar(path)
     assert sidecar.sha256 == sha256_of(path)
     assert (sidecar.shard_id, sidecar.run_id, sidecar.target) == ("0123456789ab", PLAN.run_id, "cpu")
-    assert sidecar.counts == {"runs": 1, "shards": 1, "detections": 0, "cells": 2, "stages": 10, "outputs": 4, "samples": 80}
+    assert sidecar.counts == {
+        "runs": 1,
+        "shards": 1,
+        "detections": 0,
+        "cells": 2,
+        "stages": 10,
+        "outputs": 4,
+        "samples": 80,
+        "operators": 0,
+    }
     assert json.loads(sidecar_path(path).read_text())["bytes"] == path.stat().st_size
     assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, f"{path.name}.json"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from rich.console import Console
 
-from hwmatrix.cli import inspecting, running, storing
+from hwmatrix.cli import inspecting, operators, running, storing
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 from hwmatrix.matrix.load import near_miss
 
@@ -32,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 running.add_to(app)
+operators.add_to(app)
 inspecting.add_to(app)
 storing.add_to(app)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DETECTORS: Final[dict[Backend, str]] = {
     Backend.CPU: "hwmatrix.hardware.cpu",
     Backend.OPENVINO: "hwmatrix.hardware.openvino",
+    Backend.ONNXRUNTIME: "hwmatrix.hardware.onnxruntime",
     Backend.CUDA: "hwmatrix.hardware.cuda",
     Backend.ROCM: "hwmatrix.hardware.rocm",
     Backend.MPS: "hwmatrix.hardware.mps",

@@ -56,6 +56,12 @@ def describe(event: dict[str, Any]) -> str:
     return line
 
 
+def describe_operators(event: dict[str, Any]) -> str:
+    """How far the operator tests are, such as ``100/1884  90 pass, 10 unsupported``."""
+    counts = ", ".join(f"{count} {status}" for status, count in event["counts"].items())
+    return f"{event['done']}/{event['total']}  {counts}"
+
+
 class PlainView:
     """One line a thing, for logs and pipes. Build output only if ``verbose``, and else when it is the only sign of life."""
 
@@ -95,6 +101,10 @@ class PlainView:
             self.say(f"  [{self._done[target]}/{self._total[target]}] {describe(event)}")
         elif event["event"] == "bundle" and not event["ok"]:
             self.say(f"  no bundle for {event['model']} ({event['size']}): {event['message']}")
+        elif event["event"] == "operators":
+            self.say(f"  {describe_operators(event)}")
+        elif event["event"] == "operators_refused":
+            self.say(f"  no operator tests on {target}: {event['message']}")
 
     def end(self, target: str) -> None:
         """Say that it is over."""
@@ -157,6 +167,10 @@ class LiveView:
             line = Text(describe(event))
             line.stylize(_WORDS.get(Status(event["status"]), "yellow"), 0, len(event["status"]))
             self._live.console.print(line, soft_wrap=True)
+        elif event["event"] == "operators":
+            self._progress.update(task, completed=event["done"], total=event["total"], running=describe_operators(event))
+        elif event["event"] == "operators_refused":
+            self.say(f"no operator tests on {target}: {event['message']}")
 
     def end(self, target: str) -> None:
         """Leave the full bar."""

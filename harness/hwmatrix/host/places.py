@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _PARENT_MB: Final = 2048
 """What the warm parent and the container's /tmp may take beside a cell."""
+_MAKING: Final = frozenset({"bundles", "operator-tests"})
+"""Jobs of the reference image that write into the cache, and need no device."""
 _IN_CONTAINER: Final = {"plan": "/hwmatrix/plan", "cache": "/hwmatrix/cache", "out": "/hwmatrix/out"}
 
 
@@ -147,7 +149,7 @@ class ContainerPlace:
 
     def run(self, job: Job, on_line: OnLine) -> Ended:
         """Start, follow, remove."""
-        making = job.work == "bundles"
+        making = job.work in _MAKING
         for folder in (job.out, job.cache) if making else (job.out,):
             containers.prepare_writable(folder, self._engine)
         arguments = (job.work, *(part for name, path in _IN_CONTAINER.items() for part in _flag(name, path)), *job.arguments)

@@ -22,6 +22,8 @@ from hwmatrix.records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hwmatrix.matrix.spec import ModelSpec, TargetSpec
 
 DEFAULT_SUITE = "default"
@@ -113,6 +115,24 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     )
     if not cells:
         raise NothingSelectedError("no cell matches the selection", advice="Ask for fewer restrictions, or for another --suite.")
+    return _plan(matrix, facts, targets=targets, models=tuple(chosen), cells=cells)
+
+
+def make_operator_plan(matrix: LoadedMatrix, names: Sequence[str], facts: RunFacts) -> Plan:
+    """The plan of a run of the operator tests on these targets: it has no models and no cells.
+
+    Raises:
+        ConfigError: matrix.yaml has no such target.
+    """
+    check_selection(matrix, Selection(targets=tuple(names)))
+    targets = tuple(_target_plan(name, matrix.spec.targets[name], matrix, facts) for name in matrix.spec.targets if name in names)
+    return _plan(matrix, facts, targets=targets, models=(), cells=())
+
+
+def _plan(
+    matrix: LoadedMatrix, facts: RunFacts, *, targets: tuple[TargetPlan, ...], models: tuple[ModelPlan, ...], cells: tuple[CellPlan, ...]
+) -> Plan:
+    spec = matrix.spec
     return Plan(
         run_id=facts.run_id,
         created_at=facts.created_at,
@@ -124,7 +144,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
         measure=spec.measure,
         tolerances={dtype: Tolerance(relative_error=t.relative_error, reason=t.reason) for dtype, t in spec.tolerances.items()},
         targets=targets,
-        models=tuple(chosen),
+        models=models,
         cells=cells,
     )
 

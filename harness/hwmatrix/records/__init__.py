@@ -5,6 +5,7 @@ what those files hold.
 """
 
 from hwmatrix.records.files import from_json, plan_from_json, to_json
+from hwmatrix.records.operators import OperatorResult
 from hwmatrix.records.plans import (
     BUNDLE_SCHEMA,
     PLAN_SCHEMA,
@@ -38,6 +39,7 @@ __all__ = [
     "MeasureRule",
     "MemoryRecord",
     "ModelPlan",
+    "OperatorResult",
     "OutputRecord",
     "Parity",
     "Placement",

@@ -10,6 +10,7 @@ class Backend(enum.StrEnum):
 
     CPU = "cpu"
     OPENVINO = "openvino"
+    ONNXRUNTIME = "onnxruntime"
     CUDA = "cuda"
     ROCM = "rocm"
     MPS = "mps"

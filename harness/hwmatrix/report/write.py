@@ -33,11 +33,20 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
         "errors.md": errors_md(rows),
         "errors.json": errors_json(rows),
     }
+    return replace(output_dir, texts)
+
+
+def replace(folder: Path, texts: dict[str, str]) -> list[Path]:
+    """Write files into a folder, which is made if it is missing; give them in the same order.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        return _replace(output_dir, texts)
+        folder.mkdir(parents=True, exist_ok=True)
+        return _replace(folder, texts)
     except OSError as error:
-        raise StoreError(f"{output_dir}: the reports cannot be written: {error}", advice="Free space, or name another folder.") from error
+        raise StoreError(f"{folder}: the reports cannot be written: {error}", advice="Free space, or name another folder.") from error
 
 
 def _replace(folder: Path, texts: dict[str, str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What an image runs: ``python -m hwmatrix.runner bundles|run|detect|classify``. The host talks to it in files and events."""
+"""What an image runs: ``python -m hwmatrix.runner bundles|run|...``. The host talks to it in files and events."""
 
 from __future__ import annotations
 
@@ -46,11 +46,18 @@ def _parser() -> argparse.ArgumentParser:
     run = works.add_parser("run", help="run one target's cells of a plan")
     run.add_argument("--target", required=True)
     run.add_argument("--cells", help="run only the cells listed in cells-<CELLS>.json beside the plan")
-    run.add_argument("--host", required=True, help="the machine's identity")
-    run.add_argument("--image")
-    run.add_argument("--image-digest")
     run.set_defaults(work=_run)
-    for work in (bundles, run):
+    tests = works.add_parser("operator-tests", help="write the ONNX standard's operator tests into the cache")
+    tests.set_defaults(work=_operator_tests)
+    operators = works.add_parser("operators", help="run the operator tests on one target")
+    operators.add_argument("--target", required=True)
+    operators.add_argument("--tests", default="", help="a regular expression: run only the tests in whose name it is found")
+    operators.set_defaults(work=_operators)
+    for work in (run, operators):
+        work.add_argument("--host", required=True, help="the machine's identity")
+        work.add_argument("--image")
+        work.add_argument("--image-digest")
+    for work in (bundles, run, tests, operators):
         work.add_argument("--plan", type=Path, required=True)
         work.add_argument("--cache", type=Path, required=True, help="the folder of bundles")
         work.add_argument("--out", type=Path, required=True)
@@ -90,6 +97,30 @@ def _run(arguments: argparse.Namespace) -> None:
             target=plan.target(arguments.target),
             cells=cells,
             bundles=read_index(arguments.plan.parent / "bundles" / INDEX),
+            cache=arguments.cache,
+            out=arguments.out,
+            host=arguments.host,
+            image=arguments.image,
+            image_digest=arguments.image_digest,
+        )
+    )
+
+
+def _operator_tests(arguments: argparse.Namespace) -> None:
+    from hwmatrix.models.operator_tests import make  # noqa: PLC0415
+
+    emit("operator_tests", version=make(arguments.cache).name)
+
+
+def _operators(arguments: argparse.Namespace) -> None:
+    from hwmatrix.runner.operators import OperatorOrder, run_operators  # noqa: PLC0415
+
+    plan = _plan(arguments.plan)
+    run_operators(
+        OperatorOrder(
+            plan=plan,
+            target=plan.target(arguments.target),
+            pattern=arguments.tests,
             cache=arguments.cache,
             out=arguments.out,
             host=arguments.host,

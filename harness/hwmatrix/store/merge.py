@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
-_COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples")
+_COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators")
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
 

@@ -145,6 +145,23 @@ CREATE TABLE samples (                      -- no key: it would make the file fo
     cpu_ns  BIGINT                          -- NULL: measured by the device's own clock
 );
 
+CREATE TABLE operators (                    -- the ONNX standard's tests of single operators, executed by a target
+    shard_id   VARCHAR NOT NULL,
+    target     VARCHAR NOT NULL,
+    test       VARCHAR NOT NULL,
+    operator   VARCHAR NOT NULL,
+    domain     VARCHAR NOT NULL,            -- empty: the standard's own
+    opset      INTEGER NOT NULL,            -- the version of the domain's operators
+    expanded   BOOLEAN NOT NULL,            -- the operator's definition in terms of others was executed in its place
+    status     VARCHAR NOT NULL,
+    on_target  DOUBLE,                      -- share of the graph's nodes on the target, 0 to 1; NULL: nothing was executed
+    max_error  DOUBLE,                      -- NULL: nothing was compared
+    error_type VARCHAR,
+    message    VARCHAR,
+    needs      VARCHAR[],                   -- operators, versions or types that the target lacks
+    wall_ms    DOUBLE
+);
+
 CREATE TABLE rejected (                     -- shards that a merge refused, and why
     run_id      VARCHAR,
     file        VARCHAR NOT NULL,

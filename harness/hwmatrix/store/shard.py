@@ -20,10 +20,11 @@ import duckdb
 import numpy as np
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import CellResult, Detection, Plan, to_json
+from hwmatrix.records import CellResult, Detection, OperatorResult, Plan, to_json
 from hwmatrix.store.sidecar import COUNTED, SHARD_SCHEMA, sidecar_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -163,6 +164,22 @@ class ShardWriter:
                 _insert(connection, "outputs", row | parity)
             if result.samples_wall_ns:
                 self._insert_samples(connection, cell_id, result)
+            self._commit()
+        except duckdb.Error as error:
+            raise _cannot_write(self._path, error) from error
+
+    def add_operators(self, results: Sequence[OperatorResult]) -> None:
+        """Keep what became of some operator tests, all of them or none.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written.
+        """
+        connection = self._open()
+        try:
+            connection.execute("BEGIN")
+            for result in results:
+                row = dataclasses.asdict(result) | {"shard_id": self._identity.shard_id, "needs": list(result.needs)}
+                _insert(connection, "operators", row)
             self._commit()
         except duckdb.Error as error:
             raise _cannot_write(self._path, error) from error

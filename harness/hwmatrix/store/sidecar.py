@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHARD_SCHEMA: Final = "hwmatrix/shard/1"
-COUNTED: Final = ("runs", "shards", "detections", "cells", "stages", "outputs", "samples")
+COUNTED: Final = ("runs", "shards", "detections", "cells", "stages", "outputs", "samples", "operators")
 """The tables whose rows are counted, and must be there when a shard is merged."""
 
 

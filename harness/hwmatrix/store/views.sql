@@ -139,3 +139,30 @@ SELECT
     CAST(features AS VARCHAR) AS features,
     detected_at AS timestamp
 FROM detections;
+
+-- The latest execution of every operator test on every target, from shards whose canaries ended as they must.
+CREATE OR REPLACE VIEW operator_results AS
+SELECT * EXCLUDE (newest)
+FROM (
+    SELECT o.*, s.run_id, s.isolation, s.started_at, s.versions,
+           row_number() OVER (PARTITION BY o.target, s.isolation, o.test ORDER BY s.started_at DESC, s.shard_id) AS newest
+    FROM operators o JOIN shards s USING (shard_id)
+    WHERE s.canary_ok
+)
+WHERE newest = 1;
+
+-- What each target can do of each operator: tests of the operator itself, not of its definition in terms of others.
+CREATE OR REPLACE VIEW operator_coverage AS
+SELECT
+    target, isolation, domain, operator,
+    count(*) AS tests,
+    count(*) FILTER (status = 'pass') AS passed,
+    count(*) FILTER (status = 'pass' AND on_target >= 1) AS on_target,
+    count(*) FILTER (status = 'fallback') AS fallback,
+    count(*) FILTER (status = 'mismatch') AS mismatch,
+    count(*) FILTER (status = 'unsupported') AS unsupported,
+    count(*) FILTER (status = 'error') AS error,
+    count(*) FILTER (status IN ('crash', 'timeout', 'oom')) AS ended
+FROM operator_results
+WHERE NOT expanded
+GROUP BY target, isolation, domain, operator;

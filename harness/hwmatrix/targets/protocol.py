@@ -10,13 +10,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hwmatrix.models.operator_tests import Value
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Placement, Settings
+    from hwmatrix.models.operator_tests import OperatorTest
+    from hwmatrix.records import Dtype, Placement, Settings
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -101,3 +104,47 @@ class Target(Protocol):
 
     def device_use(self) -> DeviceUse | None:
         """What the cell used of a device with memory of its own, asked last; None where it is the host's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Executed:
+    """A small ONNX graph that was executed: its outputs in the graph's order, and the share of its nodes (0 to 1) on the target."""
+
+    outputs: tuple[Value, ...]
+    on_target: float
+
+
+class OperatorRunner(Protocol):
+    """How a backend executes small ONNX graphs, many in one forked child: ``check`` first, then ``execute`` for each."""
+
+    packages: tuple[str, ...]
+    """Distributions whose versions are evidence."""
+    precision: Dtype
+    """What floating-point numbers are computed in at least: it decides how exact results must be."""
+    reserves_address_space: bool
+    """As of a :class:`Target`."""
+
+    def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        """Remember what to do; do nothing yet."""
+
+    @staticmethod
+    def preload() -> None:
+        """Import what every child needs, in the warm parent; as of a :class:`Target`."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> Service | None:
+        """What all children share, not started yet; None for most."""
+
+    def check(self) -> str:
+        """Start the runtime and name the device.
+
+        Raises:
+            UnavailableError: there is no such hardware, driver or runtime here.
+        """
+
+    def execute(self, test: OperatorTest) -> Executed:
+        """Run a test's graph on its inputs.
+
+        Raises:
+            UnsupportedError: the target lacks an operator, a version of it, or a type of values, which is named.
+        """

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final, cast
 from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
-    from hwmatrix.targets.protocol import Target
+    from hwmatrix.targets.protocol import OperatorRunner, Target
 
 TARGETS: Final[dict[Backend, str]] = {
     Backend.CPU: "hwmatrix.targets.cpu:TorchCpu",
     Backend.OPENVINO: "hwmatrix.targets.openvino:OpenVino",
+    Backend.ONNXRUNTIME: "hwmatrix.targets.onnxruntime:OnnxRuntime",
     Backend.CUDA: "hwmatrix.targets.cuda:TorchCuda",
     Backend.ROCM: "hwmatrix.targets.rocm:TorchRocm",
     Backend.MPS: "hwmatrix.targets.mps:TorchMps",
@@ -24,7 +25,8 @@ TARGETS: Final[dict[Backend, str]] = {
 REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
     Backend.CPU: ("torch", "transformers"),
     Backend.OPENVINO: ("torch", "transformers", "openvino"),
-    Backend.CUDA: ("torch", "transformers", "pynvml"),
+    Backend.ONNXRUNTIME: ("onnxruntime",),
+    Backend.CUDA: ("torch", "transformers"),
     Backend.ROCM: ("torch", "transformers"),
     Backend.MPS: ("torch", "transformers"),
     Backend.WEBGPU: ("websocket",),
@@ -33,7 +35,7 @@ REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
 }
 """The modules that a backend cannot do without: whoever runs outside an image can look for them without importing any."""
 
-NEEDS_ONNX: Final = frozenset({"qnn", "webgpu", "webnn"})
+NEEDS_ONNX: Final = frozenset({"onnxruntime", "qnn", "webgpu", "webnn"})
 """Backends that execute a bundle's ONNX exports, which the reference image makes."""
 
 
@@ -41,3 +43,16 @@ def target_class(backend: Backend) -> type[Target]:
     """The class of a backend, imported now: its framework comes along only where it is used."""
     module, _, name = TARGETS[backend].partition(":")
     return cast("type[Target]", getattr(importlib.import_module(module), name))
+
+
+OPERATORS: Final[dict[Backend, str]] = {
+    Backend.OPENVINO: "hwmatrix.targets.openvino_operators:OpenVinoOperators",
+    Backend.ONNXRUNTIME: "hwmatrix.targets.onnxruntime_operators:OnnxRuntimeOperators",
+}
+"""Backends that execute small ONNX graphs, and so the tests of the standard's operators."""
+
+
+def operators_class(backend: Backend) -> type[OperatorRunner]:
+    """The class that executes operator tests for a backend of ``OPERATORS``, imported now."""
+    module, _, name = OPERATORS[backend].partition(":")
+    return cast("type[OperatorRunner]", getattr(importlib.import_module(module), name))

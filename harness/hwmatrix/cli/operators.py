@@ -1,0 +1,111 @@
+"""``hwmatrix ops``: the ONNX standard's operator tests on every target that executes ONNX."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Output, Targets, Verbose, outside, progress
+from hwmatrix.cli.running import DATABASE, IsolationChoice, facts_of, order_of, workshop_of
+from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
+from hwmatrix.host import runs
+from hwmatrix.host.operators import OperatorRun, run_operators
+from hwmatrix.host.places import choose
+from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.matrix.plan import Selection, check_selection, make_operator_plan
+from hwmatrix.report.operators import write_operators
+from hwmatrix.store.merge import merge
+from hwmatrix.targets.table import OPERATORS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwmatrix.host.console import View
+
+_PAGE = Path("docs") / "operators.md"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("ops")(ops_command)
+
+
+def ops_command(
+    *,
+    targets: Targets = None,
+    tests: Annotated[
+        str, typer.Option("--tests", help="Only tests in whose name this regular expression is found.", metavar="PATTERN")
+    ] = "",
+    isolation: Annotated[
+        IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")
+    ] = IsolationChoice.AUTO,
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="Also write docs/operators.md beside matrix.yaml.")] = False,
+    output_dir: Output = DEFAULT_OUTPUT,
+    matrix: Matrix = Path("matrix.yaml"),
+    base_image: BaseImage = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run the ONNX standard's operator tests: which operators each target has, and whether it runs them itself.
+
+    Without --targets, on every target that executes ONNX. Examples:
+
+        hwmatrix ops
+
+        hwmatrix ops --targets openvino onnxruntime --tests '^test_attention'
+    """
+    given, loaded, output = outside(), load(matrix), output_dir.absolute()
+    names = _chosen(loaded, targets or ())
+    _check_pattern(tests)
+    with progress(verbose=verbose) as view:
+        workshop = workshop_of(loaded, given, base_image, view)
+        place = choose(isolation.value, workshop)
+        plan = make_operator_plan(loaded, names, facts_of(loaded, place, given, workshop.commit))
+        folder = RunFolder.create(output / runs.OPERATORS, plan)
+        claim(folder)
+        try:
+            outcome = run_operators(OperatorRun(order=order_of(loaded, folder, place, workshop, 1), pattern=tests), view)
+        except (KeyboardInterrupt, NoTargetAvailableError):
+            folder.salvage()
+            _report(folder, output, view)
+            raise
+        finally:
+            release(folder)
+        _report(folder, output, view, page=loaded.path.absolute().parent / _PAGE if write_docs else None)
+        outcome.raise_first()
+
+
+def _chosen(loaded: LoadedMatrix, targets: Sequence[str]) -> list[str]:
+    """The targets asked for, or all that execute ONNX.
+
+    Raises:
+        ConfigError: one is not in matrix.yaml, or executes no ONNX.
+    """
+    check_selection(loaded, Selection(targets=tuple(targets)))
+    able = [name for name, target in loaded.spec.targets.items() if target.backend in OPERATORS]
+    problems = [
+        Problem(where="--targets", what=f"{name!r} executes no ONNX graphs", hint=f"one or more of: {', '.join(able)}")
+        for name in targets
+        if name not in able
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return list(targets) or able
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError([Problem(where="--tests", what=f"{pattern!r} is no regular expression: {error}")]) from error
+
+
+def _report(folder: RunFolder, output: Path, view: View, *, page: Path | None = None) -> None:
+    merged = merge([folder.path], output / DATABASE)
+    for rejection in merged.rejected:
+        view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
+    for path in write_operators(output / DATABASE, output, page=page):
+        view.say(f"wrote {path}")

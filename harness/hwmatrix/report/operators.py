@@ -1,0 +1,174 @@
+"""ops.md and ops.json: what each target can do of each operator of the ONNX standard."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Isolation
+from hwmatrix.report.grid import Column
+from hwmatrix.report.markdown import environment
+from hwmatrix.report.queries import query
+from hwmatrix.report.write import replace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OPERATORS_SCHEMA: Final = "hwmatrix/operators/1"
+_WORDS: Final = ("fallback", "unsupported", "mismatch", "error", "ended")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many tests came to what.
+
+    ``on_target`` are those of ``passed`` that ran wholly on the target; ``ended`` those that took the process with them: crashes,
+    time-outs, memory.
+    """
+
+    tests: int
+    passed: int
+    on_target: int
+    fallback: int
+    mismatch: int
+    unsupported: int
+    error: int
+    ended: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetCounts:
+    """One target's tests: of the operators themselves, or (``expanded``) of their definitions in terms of others."""
+
+    target: str
+    isolation: Isolation
+    expanded: bool
+    versions: dict[str, str]
+    started_at: dt.datetime
+    counts: Counts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """One operator on one target. An empty ``domain`` is the standard's own."""
+
+    domain: str
+    operator: str
+    target: str
+    isolation: Isolation
+    counts: Counts
+
+    @property
+    def name(self) -> str:
+        """The operator's full name."""
+        return f"{self.domain}.{self.operator}" if self.domain else self.operator
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OperatorRows:
+    """All that the report is made from."""
+
+    targets: tuple[TargetCounts, ...]
+    coverage: tuple[Coverage, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The targets, in the order of their names."""
+        return tuple(dict.fromkeys(Column(target=row.target, isolation=row.isolation) for row in self.targets))
+
+    @property
+    def table(self) -> dict[str, dict[Column, Coverage]]:
+        """The coverage by operator's name and column."""
+        table: dict[str, dict[Column, Coverage]] = {}
+        for row in self.coverage:
+            table.setdefault(row.name, {})[Column(target=row.target, isolation=row.isolation)] = row
+        return table
+
+
+def read(database: Path) -> OperatorRows:
+    """Read the latest result of every operator test from a merged database.
+
+    Raises:
+        StoreError: it cannot be read, or holds no such results.
+    """
+    try:
+        with duckdb.connect(str(database), read_only=True) as connection:
+            targets = tuple(_target(row) for row in _records(connection, "report_operator_targets"))
+            coverage = tuple(_coverage(row) for row in _records(connection, "report_operator_coverage"))
+    except duckdb.Error as error:
+        raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice="Merge the shards into a new file.") from error
+    if not targets:
+        raise StoreError(f"{database}: it holds no operator tests", advice="Run them first: hwmatrix ops.")
+    return OperatorRows(targets=targets, coverage=coverage)
+
+
+def operators_md(rows: OperatorRows) -> str:
+    """The text of ops.md."""
+    return environment().get_template("operators.md.j2").render(rows=rows, shown=shown).strip() + "\n"
+
+
+def operators_json(rows: OperatorRows) -> str:
+    """The text of ops.json."""
+    document = {
+        "schema": OPERATORS_SCHEMA,
+        "targets": [dataclasses.asdict(row) | {"started_at": row.started_at.isoformat()} for row in rows.targets],
+        "operators": [dataclasses.asdict(row) for row in rows.coverage],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def write_operators(database: Path, output_dir: Path, *, page: Path | None = None) -> list[Path]:
+    """Write ``ops.md`` and ``ops.json``, and the text of ``ops.md`` as another page where one is named.
+
+    Raises:
+        StoreError: the database cannot be read or holds no operator tests, or the folder cannot be written.
+    """
+    rows = read(database)
+    written = replace(output_dir, {"ops.md": operators_md(rows), "ops.json": operators_json(rows)})
+    return written + (replace(page.parent, {page.name: operators_md(rows)}) if page is not None else [])
+
+
+def shown(found: Coverage | None) -> str:
+    """One cell of the table: ``✅ 14``, ``🟡 9/14`` or what most of the tests came to, such as ``❌ unsupported``."""
+    if found is None:
+        return "⬜"
+    counts = found.counts
+    if counts.on_target == counts.tests:
+        return f"✅ {counts.tests}"
+    if counts.passed:
+        part = f", {counts.on_target} wholly there" if counts.on_target < counts.passed else ""
+        return f"🟡 {counts.passed}/{counts.tests}{part}"
+    word = max(_WORDS, key=lambda name: int(getattr(counts, name)))
+    return f"{'🟠' if word == 'fallback' else '❌'} {'crash' if word == 'ended' else word}"
+
+
+def _records(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(query(name))
+    columns = [column[0] for column in cursor.description or ()]
+    return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _counts(row: dict[str, Any]) -> Counts:
+    return Counts(**{field.name: row[field.name] for field in dataclasses.fields(Counts)})
+
+
+def _target(row: dict[str, Any]) -> TargetCounts:
+    return TargetCounts(
+        target=row["target"],
+        isolation=Isolation(row["isolation"]),
+        expanded=row["expanded"],
+        versions=json.loads(row["versions"]),
+        started_at=row["started_at"],
+        counts=_counts(row),
+    )
+
+
+def _coverage(row: dict[str, Any]) -> Coverage:
+    return Coverage(
+        domain=row["domain"], operator=row["operator"], target=row["target"], isolation=Isolation(row["isolation"]), counts=_counts(row)
+    )

@@ -1,0 +1,256 @@
+"""The ONNX standard's operator tests on one target, in its image: many in each forked child, each with a verdict of its own.
+
+A child tells which test it begins, so that the one that ends it is known; that one is tried once more alone, in case another had
+broken something before it, and the rest goes on in a new child. A test that takes too long is ended by an alarm of the kernel's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import signal
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hwmatrix.advice.catalogue import match
+from hwmatrix.errors import CellFailure, UnavailableError
+from hwmatrix.models import operator_tests
+from hwmatrix.models.operator_tests import OperatorTest, Tensor
+from hwmatrix.records import Dtype, Limits, OperatorResult, Plan, Status, TargetPlan
+from hwmatrix.runner.endings import describe
+from hwmatrix.runner.events import emit
+from hwmatrix.runner.forked import End, run_forked
+from hwmatrix.runner.identity import interpreter, packages
+from hwmatrix.runner.keeper import Keeper
+from hwmatrix.runner.operator_verdict import judge
+from hwmatrix.store.shard import ShardIdentity, ShardWriter
+from hwmatrix.targets.table import operators_class
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hwmatrix.targets.protocol import OperatorRunner
+
+    Send = Callable[[dict[str, Any]], None]
+
+BATCH: Final = 50
+"""Tests a child: starting a runtime anew costs as much as some tests."""
+TEST_S: Final = 20.0
+"""The tests' tensors are tiny: what takes longer hangs."""
+_START_S: Final = 60.0
+_MEMORY_MB: Final = 4096
+_CANARY: Final = "test_add"
+_MESSAGE_LIMIT: Final = 2000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OperatorOrder:
+    """What one run of the operator tests is to do, and what the host knows about the place it runs in.
+
+    ``pattern`` is a regular expression searched in the tests' names.
+    """
+
+    plan: Plan
+    target: TargetPlan
+    pattern: str
+    cache: Path
+    out: Path
+    host: str
+    image: str | None
+    image_digest: str | None
+
+
+def run_operators(order: OperatorOrder) -> Path:
+    """Run the tests that the pattern selects; give the sealed shard. A target that is not here leaves a shard without any.
+
+    Raises:
+        StoreError: the shard cannot be written.
+        BundleError: the tests are missing or damaged.
+    """
+    tests = operator_tests.read(order.cache)
+    chosen = [test for test in tests.tests if re.search(order.pattern, test.name)]
+    runner = operators_class(order.target.backend)
+    begin = time.perf_counter()
+    runner.preload()
+    identity = _identity(order, runner, tests.version, (time.perf_counter() - begin) * 1000)
+    with ShardWriter(order.out, order.plan, identity) as shard, Keeper(runner.service(order.target.options)) as keeper:
+        batches = _Batches(order, keeper)
+        ok, detail = batches.canaries(next(test for test in tests.tests if test.name == _CANARY))
+        shard.set_canaries(ok=ok, detail=detail)
+        if ok:
+            counts: Counter[str] = Counter()
+            for start in range(0, len(chosen), BATCH):
+                results = batches.run(chosen[start : start + BATCH])
+                shard.add_operators(results)
+                counts.update(result.status.value for result in results)
+                emit("operators", done=counts.total(), total=len(chosen), counts=dict(counts))
+        else:
+            emit("operators_refused", unavailable=ok is None, message=detail)
+        path = shard.seal()
+    emit("sealed", shard=path.name)
+    return path
+
+
+def _identity(order: OperatorOrder, runner: type[OperatorRunner], version: str, warm_up_ms: float) -> ShardIdentity:
+    installed = packages()
+    versions = {name: installed[name] for name in ("hwmatrix", *runner.packages) if name in installed}
+    return ShardIdentity(
+        shard_id=uuid.uuid4().hex[:12],
+        target=order.target.name,
+        image=order.image,
+        image_digest=order.image_digest,
+        host=order.host,
+        interpreter=interpreter(),
+        versions=versions | {"operator tests": f"onnx {version}"},
+        packages=installed,
+        warm_up_ms=warm_up_ms,
+    )
+
+
+class _Batches:
+    """Runs tests in children, and gives each of them a result."""
+
+    def __init__(self, order: OperatorOrder, keeper: Keeper) -> None:
+        self._order = order
+        self._keeper = keeper
+        runner = operators_class(order.target.backend)
+        self._reserves = runner.reserves_address_space
+        exact = runner.precision is Dtype.FLOAT32
+        self._relative_error = None if exact else order.plan.tolerances[runner.precision].relative_error
+
+    def canaries(self, test: OperatorTest) -> tuple[bool | None, str | None]:
+        """A simple test must pass, and the same with a wrong expectation must be found out. None: the target is not here at all."""
+        right, wrong = test, _wrong(test)
+        (good,) = self.run([right])
+        if good.status is Status.UNAVAILABLE:
+            return None, good.message
+        (bad,) = self.run([wrong])
+        problems = [
+            f"{test.name} {how} is {result.status.value} and must be {wanted.value}: {result.message}"
+            for how, result, wanted in (("as it is", good, Status.PASS), ("with a wrong expectation", bad, Status.MISMATCH))
+            if result.status is not wanted
+        ]
+        return not problems, "; ".join(problems) or None
+
+    def run(self, tests: Sequence[OperatorTest]) -> list[OperatorResult]:
+        """Run some tests, in as many children as that takes."""
+        results: list[OperatorResult] = []
+        left = list(tests)
+        while left:
+            done, culprit = self._child(left)
+            results += done
+            left = left[len(done) :]
+            if culprit is not None:
+                if done:  # was one of these to blame?
+                    alone, again = self._child(left[:1])
+                    results += alone or [again or culprit]
+                else:
+                    results.append(culprit)
+                left = left[1:]
+        return results
+
+    def _child(self, tests: list[OperatorTest]) -> tuple[list[OperatorResult], OperatorResult | None]:
+        """One child: the results that it told, and that of the test in which it ended before its time (None: it did not)."""
+        begin = time.monotonic()
+        try:
+            address = self._keeper.address()
+        except UnavailableError as failure:
+            return [], self._result(tests[0], status=Status.UNAVAILABLE, error_type=failure.error_type, message=str(failure))
+        limits = Limits(timeout_s=_START_S + TEST_S * len(tests), memory_mb=_MEMORY_MB)
+        work = functools.partial(execute, self._order.target, tests, address, self._relative_error)
+        end = run_forked(work, limits=limits, reserves_address_space=self._reserves)
+        told = [message for message in end.messages if "status" in message]
+        done = [
+            self._result(test, **message | {"status": Status(message["status"]), "needs": tuple(message["needs"])})
+            for test, message in zip(tests, told, strict=False)
+        ]
+        if done and done[-1].status is Status.CRASH:  # a process that worked for the child has ended: so has the child
+            return done[:-1], done[-1]
+        if len(done) == len(tests):
+            return done, None
+        return done, self._ended(tests[len(done)], end, limits, (time.monotonic() - begin) * 1000)
+
+    def _ended(self, test: OperatorTest, end: End, limits: Limits, wall_ms: float) -> OperatorResult:
+        """What it means that the child ended in this test."""
+        if end.timed_out or end.signal == signal.SIGALRM:
+            status, message = Status.TIMEOUT, f"no end within {TEST_S:g} s"
+        else:
+            status, message = (Status.OOM if end.oom_killed else Status.CRASH), describe(end, limits)
+        found = match(message, hardware=self._order.target.backend.value, status=status)
+        return self._result(test, status=status, error_type=found.type, message=message, wall_ms=wall_ms)
+
+    def _result(self, test: OperatorTest, **found: Any) -> OperatorResult:
+        return OperatorResult(
+            target=self._order.target.name,
+            test=test.name,
+            operator=test.operator,
+            domain=test.domain,
+            opset=test.opset,
+            expanded=test.expanded,
+            **found,
+        )
+
+
+def execute(
+    target: TargetPlan, tests: Sequence[OperatorTest], service: dict[str, Any] | None, relative_error: float | None, send: Send
+) -> None:
+    """In the child: every test in its turn, one message each. After one that took its helper process along, no more."""
+    runner = operators_class(target.backend)(options=target.options, service=service)
+    try:
+        runner.check()
+    except CellFailure as failure:
+        for _ in tests:
+            send(_failed(failure, target))
+        return
+    for test in tests:
+        signal.setitimer(signal.ITIMER_REAL, TEST_S)
+        begin = time.perf_counter()
+        message = _tried(runner, test, target, relative_error)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        send(message | {"wall_ms": (time.perf_counter() - begin) * 1000})
+        if message["status"] == Status.CRASH.value:
+            return
+
+
+def _tried(runner: OperatorRunner, test: OperatorTest, target: TargetPlan, relative_error: float | None) -> dict[str, Any]:
+    try:
+        executed = runner.execute(test)
+        verdict = judge(test, executed.outputs, relative_error=relative_error)
+    except Exception as failure:  # noqa: BLE001 - a failing test is data, whatever it raises
+        return _failed(failure, target)
+    right = Status.PASS if executed.on_target > 0 else Status.FALLBACK
+    status = right if verdict.problem is None else Status.MISMATCH
+    return {
+        "status": status.value,
+        "on_target": executed.on_target,
+        "max_error": verdict.max_error,
+        "error_type": "mismatch" if verdict.problem is not None else None,
+        "message": verdict.problem,
+        "needs": [],
+    }
+
+
+def _failed(failure: Exception, target: TargetPlan) -> dict[str, Any]:
+    text = str(failure)[:_MESSAGE_LIMIT]
+    if isinstance(failure, CellFailure):
+        status, kind, needs = failure.status, failure.error_type, list(getattr(failure, "needs", ()))
+    else:
+        kind, needs = match(text, hardware=target.backend.value, exception=failure).type, []
+        status = Status.OOM.value if kind == "memory_pressure" else Status.ERROR.value
+    message = text if isinstance(failure, CellFailure) else f"{type(failure).__name__}: {text}"
+    return {"status": status, "on_target": None, "max_error": None, "error_type": kind, "message": message, "needs": needs}
+
+
+def _wrong(test: OperatorTest) -> OperatorTest:
+    """The same test with an expectation that is off by one."""
+    outputs = tuple(
+        (name, dataclasses.replace(value, array=np.asarray(value.array + 1)) if isinstance(value, Tensor) else value)
+        for name, value in test.outputs
+    )
+    return dataclasses.replace(test, outputs=outputs)

@@ -1,0 +1,130 @@
+"""ONNX Runtime on the CPU: the ONNX exports of a bundle, as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hwmatrix.errors import CellFailure, UnsupportedError
+from hwmatrix.hardware import onnxruntime as hardware
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
+from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets import ort_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import Settings
+    from hwmatrix.targets.protocol import Arrays
+
+_LOG_ERRORS: Final = 3
+"""ONNX Runtime's severity: errors and worse."""
+
+
+class OnnxRuntime:
+    """The first ONNX export of which ONNX Runtime makes a session, on its execution provider for processors."""
+
+    packages: tuple[str, ...] = ("onnxruntime",)
+    reserves_address_space = False
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        self._settings = settings
+        self._exports: tuple[OnnxExport, ...] = ()
+        self._failures: tuple[OnnxFailure, ...] = ()
+        self._session: Any = None
+        self._feed: dict[str, np.ndarray[Any, Any]] = {}
+        self._wanted: dict[str, str] = {}
+
+    @staticmethod
+    def preload(model_classes: Sequence[str]) -> None:
+        """Nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> None:
+        """Cells share nothing."""
+
+    def check(self) -> str:
+        """Import the runtime.
+
+        Raises:
+            UnavailableError: it is not installed.
+            UnsupportedError: the cell is not in float32, the precision of the exports.
+        """
+        if self._settings.dtype is not Dtype.FLOAT32:
+            message = f"the exports are in float32, and nothing here makes them {self._settings.dtype.value}"
+            raise UnsupportedError(message, needs=(self._settings.dtype.value,), error_type="unsupported_dtype")
+        name, _ = hardware.detect()
+        import onnxruntime  # noqa: PLC0415 - starts a thread: never in the warm parent
+
+        onnxruntime.set_default_logger_severity(_LOG_ERRORS)
+        return f"{name}, {hardware.PROVIDER}"
+
+    def load(self, bundle: Bundle) -> int:
+        """Read and verify the exports. The number is that of the model's parameters: graphs hold folded copies besides."""
+        found = read_all(bundle, bundle.path.parent)
+        self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
+        self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
+        return bundle.parameters
+
+    def prepare(self, inputs: Arrays) -> str:
+        """Make a session of the first export that gives one.
+
+        Raises:
+            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one; it is named.
+            CellFailure: no exporter made a graph.
+        """
+        if not self._exports:
+            raise no_graph(self._failures)
+        failures: list[Exception] = []
+        for export in self._exports:
+            try:
+                self._session = self._made(export)
+            except MemoryError:
+                raise
+            except Exception as failure:  # noqa: BLE001 - whatever the runtime raises, the other export is tried
+                failure.add_note(f"This was the export by {export.exporter}.")
+                failures.append(failure)
+                continue
+            self._feed = {name: np.ascontiguousarray(inputs[name]) for name in export.inputs}
+            names = [output.name for output in self._session.get_outputs()]
+            self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
+            return f"{export.exporter} ONNX export, opset {export.opset}"
+        told = "; ".join(f"{type(failure).__name__}: {failure}" for failure in failures)
+        refusal = ort_graph.refusal(failures[0])
+        if refusal is not None:
+            raise UnsupportedError(told, needs=refusal.needs, error_type=refusal.error_type) from failures[0]
+        raise CellFailure(f"ONNX Runtime takes no export of this model: {told}", error_type="onnxruntime_graph_failed") from failures[0]
+
+    def run(self) -> Any:
+        """One synchronous inference."""
+        return self._session.run(list(self._wanted), self._feed)
+
+    def elapsed_ns(self) -> int | None:
+        """The host's clock is right: a run returns when it is done."""
+        return None
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Outputs by the reference's names."""
+        arrays = dict(zip(self._wanted.values(), result, strict=True))
+        return {name: data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data for name, data in arrays.items()}
+
+    def placement(self) -> Placement:
+        """The session's own record of which execution provider got which nodes."""
+        nodes = Counter(str(part.ep_name) for part in self._session.get_provider_graph_assignment_info() for _ in part.get_nodes())
+        own = nodes[hardware.PROVIDER]
+        share = own / nodes.total() if nodes else 0.0
+        return Placement(on_target=share, detail=f"{own} of {nodes.total()} nodes assigned to {hardware.PROVIDER}")
+
+    def device_use(self) -> None:
+        """The CPU's memory is the host's."""
+
+    def _made(self, export: OnnxExport) -> Any:
+        import onnxruntime  # noqa: PLC0415
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._settings.threads
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        return onnxruntime.InferenceSession(export.path, options, providers=[hardware.PROVIDER])
