@@ -138,7 +138,7 @@ class _Cells:
         self._keeper = keeper
 
     def run_canaries(self) -> tuple[bool | None, str | None]:
-        """The known-good model must pass and the wrong one must be found out. None where the target is not here at all."""
+        """The known-good model must pass and the wrong one must be found out. None where the target is not here at all, or something else ran in its place."""
         target = self._order.target.name
         dtype = next((cell.settings.dtype for cell in self._order.cells), Dtype.FLOAT32)
         problems: list[str] = []
@@ -148,7 +148,7 @@ class _Cells:
             cell = CellPlan(key=key, model=model.name, size=model.size, target=target, settings=settings, limits=_CANARY_LIMITS)
             result = self.run(cell, model, canaries_failed=None)
             wanted = _CANARY_WANTED[model.role]
-            if result.status is Status.UNAVAILABLE:
+            if result.status in {Status.UNAVAILABLE, Status.FALLBACK}:
                 return None, result.error.message if result.error else None
             if result.status is not wanted:
                 why = f": {result.error.message}" if result.error else ""
