@@ -138,7 +138,10 @@ class _Cells:
         self._keeper = keeper
 
     def run_canaries(self) -> tuple[bool | None, str | None]:
-        """The known-good model must pass and the wrong one must be found out. None where the target is not here at all, or something else ran in its place."""
+        """The known-good model must pass and the wrong one must be found out.
+
+        None where nothing is proved: the target is not here at all, or something else ran in its place.
+        """
         target = self._order.target.name
         dtype = next((cell.settings.dtype for cell in self._order.cells), Dtype.FLOAT32)
         problems: list[str] = []
