@@ -52,7 +52,7 @@ CREATE TABLE shards (
     interpreter    VARCHAR NOT NULL,
     versions       JSON NOT NULL,           -- the packages that matter for this target, to their versions
     packages       JSON NOT NULL,           -- every installed package, to its version
-    canary_ok      BOOLEAN,                 -- NULL: cut off before the canaries ended
+    canary_ok      BOOLEAN,                 -- NULL: cut off before they ended, or nothing ran on the target
     canary_detail  VARCHAR,
     warm_up_ms     DOUBLE,                  -- import of the frameworks, once a shard
     sha256         VARCHAR                  -- of the shard's file; filled by the merge

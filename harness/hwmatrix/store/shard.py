@@ -282,7 +282,8 @@ def finished_cells(shards: list[Path]) -> set[str]:
         try:
             with duckdb.connect(str(shard), read_only=True) as connection:
                 rows = connection.execute(
-                    "SELECT cell_key FROM cells JOIN shards USING (shard_id) WHERE role = 'model' AND (canary_ok OR status = 'unavailable')"
+                    "SELECT cell_key FROM cells JOIN shards USING (shard_id) "
+                    "WHERE role = 'model' AND (canary_ok OR status IN ('unavailable', 'fallback'))"
                 )
                 keys.update(key for (key,) in rows.fetchall())
         except duckdb.Error as error:

@@ -27,7 +27,7 @@ FROM sorted;
 CREATE OR REPLACE VIEW results AS
 WITH executed AS (
     SELECT c.*, s.isolation, s.image, s.image_digest, s.versions, s.host, s.canary_detail,
-           s.canary_ok IS TRUE OR c.status IN ('unavailable', 'factory_error', 'infra_error') AS believed,
+           s.canary_ok IS TRUE OR c.status IN ('unavailable', 'fallback', 'factory_error', 'infra_error') AS believed,
            row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.started_at DESC, c.cell_id) AS newest
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'model'
