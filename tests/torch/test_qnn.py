@@ -185,7 +185,7 @@ def target(monkeypatch: pytest.MonkeyPatch, **sessions: Session | Exception) -> 
             raise found
         return found
 
-    monkeypatch.setattr(made, "_session", session)
+    monkeypatch.setattr(made, "session", session)
     monkeypatch.setattr(qnn, "make_graph", lambda given, *_, **__: QnnGraph(path=Path(given.exporter), steps=(f"by {given.exporter}",)))
     return made
 

@@ -70,11 +70,22 @@ class Coverage:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A target whose tests were not run, and why: it is not here, or (``broken``) a canary did not end as it must."""
+
+    target: str
+    isolation: Isolation
+    broken: bool
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorRows:
     """All that the report is made from."""
 
     targets: tuple[TargetCounts, ...]
     coverage: tuple[Coverage, ...]
+    refused: tuple[Refused, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -94,17 +105,16 @@ def read(database: Path) -> OperatorRows:
     """Read the latest result of every operator test from a merged database.
 
     Raises:
-        StoreError: it cannot be read, or holds no such results.
+        StoreError: it cannot be read.
     """
     try:
         with duckdb.connect(str(database), read_only=True) as connection:
             targets = tuple(_target(row) for row in _records(connection, "report_operator_targets"))
             coverage = tuple(_coverage(row) for row in _records(connection, "report_operator_coverage"))
+            refused = tuple(_refused(row) for row in _records(connection, "report_operator_refused"))
     except duckdb.Error as error:
         raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice="Merge the shards into a new file.") from error
-    if not targets:
-        raise StoreError(f"{database}: it holds no operator tests", advice="Run them first: hwmatrix ops.")
-    return OperatorRows(targets=targets, coverage=coverage)
+    return OperatorRows(targets=targets, coverage=coverage, refused=refused)
 
 
 def operators_md(rows: OperatorRows) -> str:
@@ -117,6 +127,7 @@ def operators_json(rows: OperatorRows) -> str:
     document = {
         "schema": OPERATORS_SCHEMA,
         "targets": [dataclasses.asdict(row) | {"started_at": row.started_at.isoformat()} for row in rows.targets],
+        "refused": [dataclasses.asdict(row) for row in rows.refused],
         "operators": [dataclasses.asdict(row) for row in rows.coverage],
     }
     return json.dumps(document, indent=1) + "\n"
@@ -126,7 +137,7 @@ def write_operators(database: Path, output_dir: Path, *, page: Path | None = Non
     """Write ``ops.md`` and ``ops.json``, and the text of ``ops.md`` as another page where one is named.
 
     Raises:
-        StoreError: the database cannot be read or holds no operator tests, or the folder cannot be written.
+        StoreError: the database cannot be read, or a folder cannot be written.
     """
     rows = read(database)
     written = replace(output_dir, {"ops.md": operators_md(rows), "ops.json": operators_json(rows)})
@@ -172,3 +183,8 @@ def _coverage(row: dict[str, Any]) -> Coverage:
     return Coverage(
         domain=row["domain"], operator=row["operator"], target=row["target"], isolation=Isolation(row["isolation"]), counts=_counts(row)
     )
+
+
+def _refused(row: dict[str, Any]) -> Refused:
+    reason = row["canary_detail"] or "the run was cut off before its canaries ended"
+    return Refused(target=row["target"], isolation=Isolation(row["isolation"]), broken=row["canary_ok"] is False, reason=reason)

@@ -125,11 +125,16 @@ class _Batches:
         self._relative_error = None if exact else order.plan.tolerances[runner.precision].relative_error
 
     def canaries(self, test: OperatorTest) -> tuple[bool | None, str | None]:
-        """A simple test must pass, and the same with a wrong expectation must be found out. None: the target is not here at all."""
+        """A simple test must pass, and the same with a wrong expectation must be found out. None: the target is not here at all.
+
+        Nor is it where the simple test ran, but not on the target.
+        """
         right, wrong = test, _wrong(test)
         (good,) = self.run([right])
         if good.status is Status.UNAVAILABLE:
             return None, good.message
+        if good.status is Status.FALLBACK:
+            return None, f"{test.name} ran, and nothing of it on the target"
         (bad,) = self.run([wrong])
         problems = [
             f"{test.name} {how} is {result.status.value} and must be {wanted.value}: {result.message}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.records import Settings
+    from hwmatrix.targets.browser_log import Nodes
     from hwmatrix.targets.protocol import Arrays
 
 _SOFTWARE: Final = "swiftshader"
@@ -40,7 +41,7 @@ class WebGpu:
         self._settings = settings
         self._wanted = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
         self._installed = _installed(options)
-        self._page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
+        self.page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
         self._adapter: dict[str, Any] = {}
         self._made: Made | None = None
         self._elapsed_ms = 0.0
@@ -61,8 +62,8 @@ class WebGpu:
             UnavailableError: there is none, or the browser hangs.
         """
         self._installed.runtime_version()
-        self._page.open()
-        adapter = self._page.ask("adapter")
+        self.page.open()
+        adapter = self.page.ask("adapter")
         if adapter is None:
             raise UnavailableError("the browser gives no WebGPU adapter", error_type="webgpu_no_adapter")
         self._adapter = adapter
@@ -70,7 +71,7 @@ class WebGpu:
 
     def load(self, bundle: Bundle) -> int:
         """Fetch runtime and model into the page."""
-        self._page.load(bundle)
+        self.page.load(bundle)
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
@@ -80,12 +81,12 @@ class WebGpu:
             UnsupportedError: the adapter has no such precision, or the runtime no kernel for an operator.
         """
         _require_float32(self._settings.dtype, features=self._adapter["features"])
-        self._made = self._page.prepare({"name": "webgpu"}, "WebGpu", inputs)
-        return _method(self._made, self._page)
+        self._made = self.page.prepare({"name": "webgpu"}, "WebGpu", inputs)
+        return _method(self._made, self.page)
 
     def run(self) -> None:
         """One inference with its outputs read back, which ends only when the device is done."""
-        self._elapsed_ms = self._page.run()
+        self._elapsed_ms = self.page.run()
 
     def elapsed_ns(self) -> int | None:
         """The page's clock (performance.now, 5 microseconds in an isolated page): the way to the page is not the model's."""
@@ -93,17 +94,21 @@ class WebGpu:
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - it has stayed in the page
         """The outputs of the last run."""
-        return self._page.outputs()
+        return self.page.outputs()
 
     def placement(self) -> Placement:
         """The runtime's own log. A software adapter where hardware was asked for is another device: nothing ran on the target."""
         assert self._made is not None  # noqa: S101 - the order of the protocol
-        used = self._made.device or self._adapter
+        return self.placed(self._made.nodes, self._made.device)
+
+    def placed(self, nodes: Nodes, device: Mapping[str, Any] | None) -> Placement:
+        """Where nodes are that the runtime has placed; ``device`` is that of the session, as far as it tells."""
+        used = device or self._adapter
         software = bool(used.get("isFallbackAdapter")) or used.get("architecture") == _SOFTWARE
         if software and self._wanted == "hardware":
             detail = f"a software adapter, where hardware was asked for: {_shown(used)}"
             return Placement(on_target=0.0, detail=detail)
-        return self._made.nodes.placement("WebGpu", about=_shown({**self._adapter, **used}))
+        return nodes.placement("WebGpu", about=_shown({**self._adapter, **used}))
 
     def device_use(self) -> None:
         """A browser does not tell."""
@@ -119,7 +124,7 @@ class WebNn:
         self._settings = settings
         self._device = _choice(options, "device", ("cpu", "gpu", "npu"))
         self._installed = _installed(options)
-        self._page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
+        self.page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
         self._made: Made | None = None
         self._elapsed_ms = 0.0
 
@@ -139,15 +144,15 @@ class WebNn:
             UnavailableError: the browser has no WebNN, or not on this platform, or hangs.
         """
         self._installed.runtime_version()
-        self._page.open()
-        context = self._page.ask("context", deviceType=self._device)
+        self.page.open()
+        context = self.page.ask("context", deviceType=self._device)
         if context is None:
             raise UnavailableError("the browser has no navigator.ml", error_type="webnn_unavailable")
         return f"WebNN context for {self._device}"
 
     def load(self, bundle: Bundle) -> int:
         """Fetch runtime and model into the page."""
-        self._page.load(bundle)
+        self.page.load(bundle)
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
@@ -157,12 +162,12 @@ class WebNn:
             UnsupportedError: it is not float32, or the runtime has no kernel for an operator.
         """
         _require_float32(self._settings.dtype, features=())
-        self._made = self._page.prepare({"name": "webnn", "deviceType": self._device}, "WebNN", inputs)
-        return _method(self._made, self._page)
+        self._made = self.page.prepare({"name": "webnn", "deviceType": self._device}, "WebNN", inputs)
+        return _method(self._made, self.page)
 
     def run(self) -> None:
         """One inference with its outputs read back."""
-        self._elapsed_ms = self._page.run()
+        self._elapsed_ms = self.page.run()
 
     def elapsed_ns(self) -> int | None:
         """The page's clock, as for WebGPU."""
@@ -170,14 +175,18 @@ class WebNn:
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - it has stayed in the page
         """The outputs of the last run."""
-        return self._page.outputs()
+        return self.page.outputs()
 
     def placement(self) -> Placement:
         """The runtime's own log, and the devices of the graphs: a context for a GPU is given where only the CPU computes."""
         assert self._made is not None  # noqa: S101 - the order of the protocol
-        devices = sorted({device for graph in self._made.graphs for device in graph})
-        about = f"device type asked for: {self._device}; devices of {len(self._made.graphs)} graphs: {', '.join(devices) or 'not told'}"
-        placement = self._made.nodes.placement("WebNN", about=about)
+        return self.placed(self._made.nodes, self._made.graphs)
+
+    def placed(self, nodes: Nodes, graphs: Sequence[Sequence[str]]) -> Placement:
+        """Where nodes are that the runtime has placed; ``graphs`` has the devices of each WebNN graph that it built."""
+        devices = sorted({device for graph in graphs for device in graph})
+        about = f"device type asked for: {self._device}; devices of {len(graphs)} graphs: {', '.join(devices) or 'not told'}"
+        placement = nodes.placement("WebNN", about=about)
         elsewhere = bool(devices) and self._device not in devices
         return dataclasses.replace(placement, on_target=0.0) if elsewhere else placement
 

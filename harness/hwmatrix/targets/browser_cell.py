@@ -93,6 +93,10 @@ class CellPage:
             raise failure_of(answer)
         return answer.get("value")
 
+    def load_runtime(self) -> None:
+        """Load ONNX Runtime Web into the page."""
+        self.runtime_version = str(self.call("runtime", url=f"/runtime/{_RUNTIME}", threads=self._threads))
+
     def load(self, bundle: Bundle) -> None:
         """Load the runtime, and the first export.
 
@@ -106,7 +110,7 @@ class CellPage:
             failures: list[OnnxFailure] = [failure for failure in found if not isinstance(failure, OnnxExport)]
             told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
             raise CellFailure(f"no exporter made an ONNX graph of this model: {told}", error_type="export_failed")
-        self.runtime_version = str(self.call("runtime", url=f"/runtime/{_RUNTIME}", threads=self._threads))
+        self.load_runtime()
         self._fetch(self._exports[0])
 
     def prepare(self, provider: Mapping[str, Any], name: str, inputs: Arrays) -> Made:
@@ -136,7 +140,7 @@ class CellPage:
                 failures[0].add_note(f"of another export the runtime said: {other}")
             raise failures[0] if not made else failures[-1]
         best = max(made, key=lambda one: one.nodes.share(name))
-        self.call("choose", name=best.export.exporter, inputs={name: _encoded(inputs[name]) for name in best.export.inputs})
+        self.call("choose", name=best.export.exporter, inputs={name: encoded(inputs[name]) for name in best.export.inputs})
         self._made = best
         return best
 
@@ -175,7 +179,7 @@ class CellPage:
         )
 
 
-def _encoded(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+def encoded(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     """An array as the page reads it: the type's name is the same in numpy and in ONNX Runtime Web."""
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
     return {"dtype": str(array.dtype), "shape": list(array.shape), "data": data}

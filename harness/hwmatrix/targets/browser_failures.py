@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure, CrashedError, OutOfMemoryError, UnavailableError, UnsupportedError
+from hwmatrix.targets.ort_graph import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +36,10 @@ _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
         r"Required limit \(.*\) is greater than the supported limit|exceeds the max (?:\w+ )*(?:size|limit)",
         lambda text: UnsupportedError(text, needs=(_limit(text),), error_type="webgpu_limit_exceeded"),
     ),
+    (
+        r"requires f16 but the device does not support it",
+        lambda text: UnsupportedError(text, needs=("shader-f16",), error_type="webgpu_unsupported_feature"),
+    ),
     (_FEATURE.pattern, lambda text: UnsupportedError(text, needs=_named(_FEATURE, text), error_type="webgpu_unsupported_feature")),
     (
         _OPERATOR.pattern,
@@ -56,7 +61,7 @@ def failure_of(answer: Mapping[str, Any]) -> CellFailure:
     for pattern, make in _KINDS:
         if re.search(pattern, told):
             return make(told)
-    return CellFailure(told, error_type="browser_runtime_failed")
+    return refusal(told) or CellFailure(told, error_type="browser_runtime_failed")
 
 
 def _named(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:

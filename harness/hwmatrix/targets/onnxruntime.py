@@ -93,7 +93,7 @@ class OnnxRuntime:
             self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
             return f"{export.exporter} ONNX export, opset {export.opset}"
         told = "; ".join(f"{type(failure).__name__}: {failure}" for failure in failures)
-        refusal = ort_graph.refusal(failures[0])
+        refusal = ort_graph.refusal(str(failures[0]))
         if refusal is not None:
             raise UnsupportedError(told, needs=refusal.needs, error_type=refusal.error_type) from failures[0]
         raise CellFailure(f"ONNX Runtime takes no export of this model: {told}", error_type="onnxruntime_graph_failed") from failures[0]

@@ -63,7 +63,7 @@ class OnnxRuntimeOperators:
             session = onnxruntime.InferenceSession(test.model, options, providers=[hardware.PROVIDER])
             outputs = ort_graph.run(session, test)
         except Exception as error:
-            refusal = ort_graph.refusal(error)
+            refusal = ort_graph.refusal(str(error))
             if refusal is None:
                 raise
             raise refusal from error

@@ -44,6 +44,7 @@ _TYPES: Final = {
 _NAMES: Final = {number: name for name, number in _TYPES.items()}
 _NO_KERNEL: Final = re.compile(r"Could not find an implementation for (\w+)\(\d+\)|Failed to find kernel for (\w+)\(\d+\)")
 _NOT_REGISTERED: Final = re.compile(r"([\w.]+:)?(\w+)\(-?\d+\) is not a registered function/op")
+_NO_OP: Final = re.compile(r"No Op registered for (\w+) with domain_version of \d+")
 _IR: Final = re.compile(r"Unsupported model IR version: (\d+)")
 _OPSET: Final = re.compile(r"Opset (\d+) is under development")
 
@@ -57,13 +58,12 @@ def run(session: Any, test: OperatorTest) -> tuple[Value, ...]:
     return tuple(_value(result) for result in session.run(None, feed))
 
 
-def refusal(error: Exception) -> UnsupportedError | None:
-    """The typed failure for an error in which ONNX Runtime names what it lacks; None for any other."""
-    text = str(error)
-    for pattern in (_NO_KERNEL, _NOT_REGISTERED):
+def refusal(text: str) -> UnsupportedError | None:
+    """The typed failure for a message in which ONNX Runtime names what it lacks; None for any other."""
+    for pattern in (_NO_KERNEL, _NOT_REGISTERED, _NO_OP):
         found = pattern.search(text)
         if found:
-            return UnsupportedError(text, needs=("".join(part for part in found.groups() if part),))
+            return UnsupportedError(text, needs=("".join(part for part in found.groups() if part).replace(":", "."),))
     found = _IR.search(text)
     if found:
         return UnsupportedError(text, needs=(f"ONNX IR version {found[1]}",), error_type="unsupported_opset")

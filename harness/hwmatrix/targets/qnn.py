@@ -95,7 +95,7 @@ class Qnn:
 
         onnxruntime.set_default_logger_severity(_LOG_ERRORS)
         self._devices = hardware.provider_devices()
-        if hardware.PROVIDER not in _nodes(self._session(_transpose())):
+        if hardware.PROVIDER not in nodes_of(self.session(_transpose())):
             message = f"QNN made no device for soc_model {self._soc_model}: it gave a graph that every HTP can run to the CPU"
             raise UnavailableError(message, error_type="qnn_soc_model")
         return f"{name}, soc_model {self._soc_model}"
@@ -173,10 +173,10 @@ class Qnn:
     def _prepare(self, export: OnnxExport, inputs: Arrays) -> Prepared:
         with tempfile.TemporaryDirectory(prefix="hwmatrix-qnn-") as folder:
             graph = make_graph(export, Path(folder), dtype=self._settings.dtype, inputs=inputs, ids=self._ids)
-            session = self._session(str(graph.path))
-        return Prepared(session=session, export=export, nodes=_nodes(session), steps=graph.steps)
+            session = self.session(str(graph.path))
+        return Prepared(session=session, export=export, nodes=nodes_of(session), steps=graph.steps)
 
-    def _session(self, model: str | bytes) -> Any:
+    def session(self, model: str | bytes) -> Any:
         """A session that never falls back as a whole, and that records which nodes QNN took."""
         import onnxruntime  # noqa: PLC0415
         import onnxruntime_qnn  # noqa: PLC0415
@@ -193,7 +193,7 @@ class Qnn:
         return onnxruntime.InferenceSession(model, options, enable_fallback=0)
 
 
-def _nodes(session: Any) -> dict[str, Counter[str]]:
+def nodes_of(session: Any) -> dict[str, Counter[str]]:
     """Operator types by execution provider, from the session's record of its assignment."""
     nodes: dict[str, Counter[str]] = {}
     for part in session.get_provider_graph_assignment_info():

@@ -48,6 +48,9 @@ def target_class(backend: Backend) -> type[Target]:
 OPERATORS: Final[dict[Backend, str]] = {
     Backend.OPENVINO: "hwmatrix.targets.openvino_operators:OpenVinoOperators",
     Backend.ONNXRUNTIME: "hwmatrix.targets.onnxruntime_operators:OnnxRuntimeOperators",
+    Backend.QNN: "hwmatrix.targets.qnn_operators:QnnOperators",
+    Backend.WEBGPU: "hwmatrix.targets.browser_operators:WebGpuOperators",
+    Backend.WEBNN: "hwmatrix.targets.browser_operators:WebNnOperators",
 }
 """Backends that execute small ONNX graphs, and so the tests of the standard's operators."""
 

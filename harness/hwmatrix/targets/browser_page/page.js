@@ -14,7 +14,8 @@ for (const level of ["debug", "log", "info", "warn", "error"]) {
 
 const ARRAYS = {
   float32: Float32Array, float64: Float64Array, int64: BigInt64Array, uint64: BigUint64Array, int32: Int32Array, uint32: Uint32Array,
-  int16: Int16Array, uint16: Uint16Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array,
+  int16: Int16Array, uint16: Uint16Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array, float16: Uint16Array,
+  int4: Uint8Array, uint4: Uint8Array,
 };
 
 let ort = null;
@@ -43,8 +44,13 @@ function toBase64(data) {
   return btoa(text);
 }
 
+function fromBase64(text) {
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+}
+
 function toTensor({ dtype, shape, data }) {
-  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+  if (dtype === "string") return new ort.Tensor(dtype, data, shape);
+  const bytes = fromBase64(data);
   return new ort.Tensor(dtype, new ARRAYS[dtype](bytes.buffer), shape);
 }
 
@@ -140,8 +146,20 @@ const commands = {
   async outputs() {
     return session.outputNames.map((name) => {
       const { type, dims, data } = outputs[name];
-      return { name, dtype: type, shape: dims, data: toBase64(data) };
+      return { name, dtype: type, shape: dims, data: type === "string" ? [...data] : toBase64(data) };
     });
+  },
+
+  // Execute a small graph once: what making its session told, and its outputs. The session stays until the next one is made, since
+  // the runtime gives the device back with its last session.
+  async execute({ graph, provider, inputs }) {
+    model = { graph: fromBase64(graph), beside: [] };
+    const before = session;
+    const made = await commands.create({ name: "graph", provider });
+    await commands.choose({ name: "graph", inputs });
+    await before?.release();
+    await commands.run();
+    return { ...made, results: await commands.outputs() };
   },
 };
 
