@@ -163,7 +163,7 @@ class ContainerPlace:
         limits = containers.Limits(memory_mb=min(job.memory_mb + _PARENT_MB, physical_mb), cpuset=job.cpuset)
         with containers.running(
             self._engine,
-            image=self._images[job.target].tag,
+            image=self._images[job.target].digest,  # what was built here, even if the tag is another's by now
             argv=arguments,
             limits=limits,
             mounts=mounts,

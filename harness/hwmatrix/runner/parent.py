@@ -20,6 +20,7 @@ from hwmatrix.records import (
     CellResult,
     Detection,
     Dtype,
+    Execution,
     Limits,
     MeasureRule,
     ModelPlan,
@@ -171,7 +172,7 @@ class _Cells:
             status=result.status.value,
             stage=result.stage.value,
             wall_ms=result.wall_ms,
-            p50_ms=median(sorted(result.samples_wall_ns)) / 1e6 if result.samples_wall_ns else None,
+            p50_ms=_shown_ms(result),
             error=result.error.message if result.error else None,
         )
         return result
@@ -228,3 +229,10 @@ class _Cells:
         target = self._order.target
         error = error_record(message, hardware=target.backend.value, status=status, stage=stage, error_type=kind, traceback=traceback)
         return not_executed(cell=cell, model=model, target=target, started_at=started_at, status=status, stage=stage, error=error)
+
+
+def _shown_ms(result: CellResult) -> float | None:
+    """The median for the live view. An emulator's time is no speed, and is not shown as one."""
+    if not result.samples_wall_ns or result.execution is Execution.EMULATED:
+        return None
+    return median(sorted(result.samples_wall_ns)) / 1e6
