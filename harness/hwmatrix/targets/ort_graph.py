@@ -42,7 +42,8 @@ _TYPES: Final = {
 }
 """onnx.proto, TensorProto.DataType."""
 _NAMES: Final = {number: name for name, number in _TYPES.items()}
-_NO_KERNEL: Final = re.compile(r"Could not find an implementation for (\w+)\(\d+\)|Failed to find kernel for (\w+)\(\d+\)")
+_NO_KERNEL: Final = re.compile(r"(?:Could not find an implementation for|Failed to find kernel for) (\w+)\(\d+\)")
+_NOT_PLACED: Final = re.compile(r"Provider type for (\w+) node with name '.*' is not set")
 _NOT_REGISTERED: Final = re.compile(r"([\w.]+:)?(\w+)\(-?\d+\) is not a registered function/op")
 _NO_OP: Final = re.compile(r"No Op registered for (\w+) with domain_version of \d+")
 _IR: Final = re.compile(r"Unsupported model IR version: (\d+)")
@@ -60,7 +61,7 @@ def run(session: Any, test: OperatorTest) -> tuple[Value, ...]:
 
 def refusal(text: str) -> UnsupportedError | None:
     """The typed failure for a message in which ONNX Runtime names what it lacks; None for any other."""
-    for pattern in (_NO_KERNEL, _NOT_REGISTERED, _NO_OP):
+    for pattern in (_NO_KERNEL, _NOT_PLACED, _NOT_REGISTERED, _NO_OP):
         found = pattern.search(text)
         if found:
             return UnsupportedError(text, needs=("".join(part for part in found.groups() if part).replace(":", "."),))
