@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ class Runner:
 
     packages: tuple[str, ...] = ("numpy",)
     precision = Dtype.FLOAT32
+    keeps_state = False
     reserves_address_space = False
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
@@ -58,6 +60,7 @@ class Runner:
     def execute(self, test: OperatorTest) -> Executed:
         kind = test.name.removeprefix("test_")
         if kind == "crash" or (kind == "victim" and self._broken):
+            faulthandler.disable()  # pytest's, which would print the crash on pytest's own terminal
             os.kill(os.getpid(), signal.SIGSEGV)
         if kind == "hang":
             time.sleep(60)
@@ -70,7 +73,7 @@ class Runner:
         if kind == "memory":
             raise MemoryError
         self._broken = self._broken or kind == "breaking"
-        value = tensor([1.0, 2.5] if kind == "off" else [1.0, 2.0])
+        value = tensor([1.0, 2.5] if kind == "off" or (kind == "spoilt" and self._broken) else [1.0, 2.0])
         return Executed(outputs=(value,), on_target={"elsewhere": 0.0, "partly": 0.5}.get(kind, 1.0))
 
 
@@ -122,7 +125,8 @@ def test_every_end_has_its_own_status(order: OperatorOrder) -> None:
     assert (found["partly"].on_target, found["elsewhere"].on_target, found["crash"].on_target) == (0.5, 0.0, None)
     assert found["lacking"].needs == ("Add",)
     assert found["off"].max_error == 0.5
-    assert "signal 11" in (found["crash"].message or "")
+    assert (found["crash"].message or "").startswith("SIGSEGV: ")
+    assert found["crash"].error_type == "segmentation_fault"
     assert found["hang"].message == "no end within 1 s"
     assert found["lost"].error_type == "browser_lost"
 
@@ -130,6 +134,20 @@ def test_every_end_has_its_own_status(order: OperatorOrder) -> None:
 def test_a_test_that_another_one_broke_is_tried_alone(order: OperatorOrder) -> None:
     found = run(order, "breaking", "victim", "fine")
     assert {kind: result.status for kind, result in found.items()} == dict.fromkeys(("breaking", "victim", "fine"), Status.PASS)
+
+
+@pytest.mark.parametrize(("keeps", "status"), [(True, Status.PASS), (False, Status.MISMATCH)])
+def test_where_a_runtime_keeps_state_failures_are_tried_alone(
+    order: OperatorOrder, monkeypatch: pytest.MonkeyPatch, *, keeps: bool, status: Status
+) -> None:
+    monkeypatch.setattr(Runner, "keeps_state", keeps)
+    found = run(order, "breaking", "spoilt", "off", "fine")
+    assert {kind: result.status for kind, result in found.items()} == {
+        "breaking": Status.PASS,
+        "spoilt": status,
+        "off": Status.MISMATCH,
+        "fine": Status.PASS,
+    }
 
 
 def put(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
@@ -150,7 +168,7 @@ def rows(order: OperatorOrder, tmp_path: Path, query: str) -> list[tuple[Any, ..
 def test_a_shard_holds_the_tests_that_were_chosen(order: OperatorOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, "add", "off", "fine", *(f"more{n}" for n in range(operators.BATCH)))
     operators.run_operators(dataclasses.replace(order, pattern="^test_(more|off)"))
-    assert rows(order, tmp_path, "SELECT canary_ok FROM shards") == [(True,)]
+    assert rows(order, tmp_path, "SELECT canary_ok, canary_detail FROM shards") == [(True, "a device")]
     counted = rows(order, tmp_path, "SELECT status, count(*) FROM operator_results GROUP BY status ORDER BY status")
     assert counted == [("mismatch", 1), ("pass", operators.BATCH)]
 

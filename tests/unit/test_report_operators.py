@@ -45,7 +45,7 @@ def database(tmp_path: Path) -> Path:
         result("test_det", "Det", status=Status.FALLBACK, on_target=0.0),
         result("test_momentum", "Momentum", domain="ai.onnx.preview.training"),
     ]
-    shard(folder, "cpu", tests)
+    shard(folder, "cpu", tests, detail="a processor")
     shard(folder, "openvino", [], ok=None, detail="no device here")
     models = make.run_folder(tmp_path / "runs", make.plan())
     make.write_shard(models / "shards", make.plan(), "cpu", "aaaaaaaaaaaa")
@@ -82,7 +82,9 @@ def test_the_page_has_a_row_for_each_operator(database: Path, tmp_path: Path) ->
     lines = [line.replace(" ", "") for line in text.splitlines()]
     for line in ("|`Add`|🟡1/2|", "|`Mul`|🟡1/1,0whollythere|", "|`Gelu`|❌crash|", "|`Det`|🟠fallback|"):
         assert line in lines
+    assert "- cpu (container): `Add` 1\n" in text
     assert "➖ openvino (container) was not tested: `no device here`" in text  # noqa: RUF001 - the sign of what is not here
+    assert "| a processor |" in text
     document = json.loads((tmp_path / "out" / "ops.json").read_text())
     assert document["schema"] == "hwmatrix/operators/1"
     assert document["targets"][0]["counts"]["tests"] == 6

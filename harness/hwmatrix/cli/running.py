@@ -38,6 +38,7 @@ from hwmatrix.host.runs import OPERATORS, RUNS, RunFolder, claim, release
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan
 from hwmatrix.records import Isolation, Plan, Size
+from hwmatrix.report.operators import write_operators
 from hwmatrix.report.write import write_reports
 from hwmatrix.store.merge import merge
 from hwmatrix.store.shard import utc_now
@@ -177,7 +178,7 @@ def _report(folder: RunFolder, output: Path, view: View) -> None:
     merged = merge([folder.path, *(plan.parent for plan in operators)], output / DATABASE, fresh=True)
     for rejection in merged.rejected:
         view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
-    written = write_reports(output / DATABASE, output)
+    written = [*write_reports(output / DATABASE, output), *write_operators(output / DATABASE, output)]
     counts = json.loads((output / "matrix.json").read_text(encoding="utf-8"))["run"]["counts"]
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     view.say(f"{sum(counts.values())} cells: {told}")

@@ -10,6 +10,7 @@ import typer
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Output
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.host.runs import RUNS
+from hwmatrix.report.operators import write_operators
 from hwmatrix.report.write import write_reports
 from hwmatrix.store.merge import merge
 
@@ -44,7 +45,8 @@ def report_command(
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
     """Write the reports of a merged database."""
-    for path in write_reports(database or output_dir / "matrix.duckdb", output_dir, run_id=run):
+    database = database or output_dir / "matrix.duckdb"
+    for path in [*write_reports(database, output_dir, run_id=run), *write_operators(database, output_dir)]:
         typer.echo(f"wrote {path}")
 
 

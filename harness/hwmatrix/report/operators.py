@@ -49,6 +49,7 @@ class TargetCounts:
     isolation: Isolation
     expanded: bool
     versions: dict[str, str]
+    device: str | None
     started_at: dt.datetime
     counts: Counts
 
@@ -80,17 +81,36 @@ class Refused:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Need:
+    """Something that a target lacks, and how many tests need it."""
+
+    target: str
+    isolation: Isolation
+    need: str
+    tests: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorRows:
     """All that the report is made from."""
 
     targets: tuple[TargetCounts, ...]
     coverage: tuple[Coverage, ...]
-    refused: tuple[Refused, ...] = ()
+    needs: tuple[Need, ...]
+    refused: tuple[Refused, ...]
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The targets, in the order of their names."""
         return tuple(dict.fromkeys(Column(target=row.target, isolation=row.isolation) for row in self.targets))
+
+    @property
+    def lacks(self) -> dict[Column, list[Need]]:
+        """What each target lacks most."""
+        lacks: dict[Column, list[Need]] = {}
+        for row in self.needs:
+            lacks.setdefault(Column(target=row.target, isolation=row.isolation), []).append(row)
+        return lacks
 
     @property
     def table(self) -> dict[str, dict[Column, Coverage]]:
@@ -111,10 +131,14 @@ def read(database: Path) -> OperatorRows:
         with duckdb.connect(str(database), read_only=True) as connection:
             targets = tuple(_target(row) for row in _records(connection, "report_operator_targets"))
             coverage = tuple(_coverage(row) for row in _records(connection, "report_operator_coverage"))
+            needs = tuple(
+                Need(target=row["target"], isolation=Isolation(row["isolation"]), need=row["need"], tests=row["tests"])
+                for row in _records(connection, "report_operator_needs")
+            )
             refused = tuple(_refused(row) for row in _records(connection, "report_operator_refused"))
     except duckdb.Error as error:
         raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice="Merge the shards into a new file.") from error
-    return OperatorRows(targets=targets, coverage=coverage, refused=refused)
+    return OperatorRows(targets=targets, coverage=coverage, needs=needs, refused=refused)
 
 
 def operators_md(rows: OperatorRows) -> str:
@@ -136,10 +160,14 @@ def operators_json(rows: OperatorRows) -> str:
 def write_operators(database: Path, output_dir: Path, *, page: Path | None = None) -> list[Path]:
     """Write ``ops.md`` and ``ops.json``, and the text of ``ops.md`` as another page where one is named.
 
+    A database without any operator tests gives no files.
+
     Raises:
         StoreError: the database cannot be read, or a folder cannot be written.
     """
     rows = read(database)
+    if not rows.targets and not rows.refused:
+        return []
     written = replace(output_dir, {"ops.md": operators_md(rows), "ops.json": operators_json(rows)})
     return written + (replace(page.parent, {page.name: operators_md(rows)}) if page is not None else [])
 
@@ -174,6 +202,7 @@ def _target(row: dict[str, Any]) -> TargetCounts:
         isolation=Isolation(row["isolation"]),
         expanded=row["expanded"],
         versions=json.loads(row["versions"]),
+        device=row["device"],
         started_at=row["started_at"],
         counts=_counts(row),
     )

@@ -47,6 +47,8 @@ _START_S: Final = 60.0
 _MEMORY_MB: Final = 4096
 _CANARY: Final = "test_add"
 _MESSAGE_LIMIT: Final = 2000
+_SIGNALS: Final = {number.value for number in signal.Signals}
+"""Those that have names; real-time signals have none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,13 +123,15 @@ class _Batches:
         self._keeper = keeper
         runner = operators_class(order.target.backend)
         self._reserves = runner.reserves_address_space
+        self._keeps_state = runner.keeps_state
+        self._device: str | None = None
         exact = runner.precision is Dtype.FLOAT32
         self._relative_error = None if exact else order.plan.tolerances[runner.precision].relative_error
 
     def canaries(self, test: OperatorTest) -> tuple[bool | None, str | None]:
-        """A simple test must pass, and the same with a wrong expectation must be found out. None: the target is not here at all.
+        """A simple test must pass, and the same with a wrong expectation must be found out. The detail then names the device.
 
-        Nor is it where the simple test ran, but not on the target.
+        None: the target is not here at all, or the simple test ran, but not on it.
         """
         right, wrong = test, _wrong(test)
         (good,) = self.run([right])
@@ -141,10 +145,17 @@ class _Batches:
             for how, result, wanted in (("as it is", good, Status.PASS), ("with a wrong expectation", bad, Status.MISMATCH))
             if result.status is not wanted
         ]
-        return not problems, "; ".join(problems) or None
+        return not problems, "; ".join(problems) or self._device
 
     def run(self, tests: Sequence[OperatorTest]) -> list[OperatorResult]:
         """Run some tests, in as many children as that takes."""
+        results = self._in_company(tests)
+        if not self._keeps_state or len(tests) == 1:
+            return results
+        spoilt = {Status.MISMATCH, Status.ERROR}
+        return [self._in_company([test])[0] if result.status in spoilt else result for test, result in zip(tests, results, strict=True)]
+
+    def _in_company(self, tests: Sequence[OperatorTest]) -> list[OperatorResult]:
         results: list[OperatorResult] = []
         left = list(tests)
         while left:
@@ -170,6 +181,7 @@ class _Batches:
         limits = Limits(timeout_s=_START_S + TEST_S * len(tests), memory_mb=_MEMORY_MB)
         work = functools.partial(execute, self._order.target, tests, address, self._relative_error)
         end = run_forked(work, limits=limits, reserves_address_space=self._reserves)
+        self._device = next((message["device"] for message in end.messages if "device" in message), self._device)
         told = [message for message in end.messages if "status" in message]
         done = [
             self._result(test, **message | {"status": Status(message["status"]), "needs": tuple(message["needs"])})
@@ -187,6 +199,7 @@ class _Batches:
             status, message = Status.TIMEOUT, f"no end within {TEST_S:g} s"
         else:
             status, message = (Status.OOM if end.oom_killed else Status.CRASH), describe(end, limits)
+            message = f"{signal.Signals(end.signal).name}: {message}" if end.signal in _SIGNALS else message
         found = match(message, hardware=self._order.target.backend.value, status=status)
         return self._result(test, status=status, error_type=found.type, message=message, wall_ms=wall_ms)
 
@@ -208,7 +221,7 @@ def execute(
     """In the child: every test in its turn, one message each. After one that took its helper process along, no more."""
     runner = operators_class(target.backend)(options=target.options, service=service)
     try:
-        runner.check()
+        send({"device": runner.check()})
     except CellFailure as failure:
         for _ in tests:
             send(_failed(failure, target))

@@ -144,7 +144,7 @@ FROM detections;
 CREATE OR REPLACE VIEW operator_results AS
 SELECT * EXCLUDE (newest)
 FROM (
-    SELECT o.*, s.run_id, s.isolation, s.started_at, s.versions,
+    SELECT o.*, s.run_id, s.isolation, s.started_at, s.versions, s.canary_detail AS device,
            row_number() OVER (PARTITION BY o.target, s.isolation, o.test ORDER BY s.started_at DESC, s.shard_id) AS newest
     FROM operators o JOIN shards s USING (shard_id)
     WHERE s.canary_ok

@@ -32,6 +32,7 @@ class WebGpuOperators:
 
     packages: tuple[str, ...] = WebGpu.packages
     precision = Dtype.FLOAT32
+    keeps_state = False
     reserves_address_space = False
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
@@ -52,9 +53,9 @@ class WebGpuOperators:
         Raises:
             UnavailableError: there is no adapter, or the browser hangs.
         """
-        device = self._target.check()
-        self._target.page.load_runtime()
-        return device
+        device, page = self._target.check(), self._target.page
+        page.load_runtime()
+        return f"{device}, ONNX Runtime Web {page.runtime_version}, {page.product}"
 
     def execute(self, test: OperatorTest) -> Executed:
         """One session, one run.
@@ -73,6 +74,7 @@ class WebNnOperators:
 
     packages: tuple[str, ...] = WebNn.packages
     precision = Dtype.FLOAT32
+    keeps_state = False
     reserves_address_space = False
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
@@ -94,9 +96,9 @@ class WebNnOperators:
         Raises:
             UnavailableError: the browser has no WebNN, or not on this platform, or hangs.
         """
-        device = self._target.check()
-        self._target.page.load_runtime()
-        return device
+        device, page = self._target.check(), self._target.page
+        page.load_runtime()
+        return f"{device}, ONNX Runtime Web {page.runtime_version}, {page.product}"
 
     def execute(self, test: OperatorTest) -> Executed:
         """One session, one run.

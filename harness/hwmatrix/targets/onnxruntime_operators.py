@@ -23,6 +23,7 @@ class OnnxRuntimeOperators:
 
     packages: tuple[str, ...] = ("onnxruntime",)
     precision = Dtype.FLOAT32
+    keeps_state = False
     reserves_address_space = False
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:

@@ -43,6 +43,7 @@ class OpenVinoOperators:
 
     packages: tuple[str, ...] = ("openvino",)
     precision = Dtype.FLOAT32
+    keeps_state = False
     reserves_address_space = False
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002

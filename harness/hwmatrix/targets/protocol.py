@@ -121,6 +121,8 @@ class OperatorRunner(Protocol):
     """Distributions whose versions are evidence."""
     precision: Dtype
     """What floating-point numbers are computed in at least: it decides how exact results must be."""
+    keeps_state: bool
+    """Whether one graph can spoil the next in the same process: a test that fails in company is then tried again alone."""
     reserves_address_space: bool
     """As of a :class:`Target`."""
 

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class QnnOperators:
-    """One session a test, all of one child for the same chip: between those of different chips QNN keeps state."""
+    """One session a test. QNN keeps state between the sessions of a process, so that some tests fail only after others."""
 
     packages: tuple[str, ...] = ("onnxruntime-qnn", "onnxruntime")
     precision = Dtype.FLOAT16
+    keeps_state = True
     reserves_address_space = False
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002

@@ -1,7 +1,8 @@
 -- What came of the operator tests on each target: the operators themselves, and their definitions in terms of others (expanded).
 SELECT
     target, isolation, expanded,
-    any_value(versions ORDER BY started_at DESC) AS versions,
+    arg_max(versions, started_at) AS versions,
+    arg_max(device, started_at) AS device,
     max(started_at) AS started_at,
     count(*) AS tests,
     count(*) FILTER (status = 'pass') AS passed,
