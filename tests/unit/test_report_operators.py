@@ -8,8 +8,9 @@ import pytest
 from factory_operators import result
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Status
+from hwmatrix.records import ErrorRecord, Severity, Status
 from hwmatrix.report import rows as model_rows
+from hwmatrix.report.markdown import errors_md
 from hwmatrix.report.operators import Counts, Coverage, read, shown, write_operators
 from hwmatrix.store.merge import merge
 from hwmatrix.store.shard import ShardWriter
@@ -111,6 +112,20 @@ def test_a_later_run_of_some_tests_replaces_those_alone(database: Path, tmp_path
 
 def test_the_latest_run_of_models_is_still_the_one_that_is_reported(database: Path) -> None:
     assert model_rows.read(database).run.run_id == make.plan().run_id
+
+
+def test_what_a_model_lacks_comes_with_the_operators_own_tests(database: Path, tmp_path: Path) -> None:
+    plan = make.plan(run_id="20260105T000000Z-later1", created_at="2026-01-05T00:00:00.000000")
+    folder = make.run_folder(tmp_path / "later", plan)
+    cells = [cell for cell in plan.cells if cell.target == "cpu"]
+    error = ErrorRecord(type="unsupported_operator", severity=Severity.ERROR, message="no kernel", needs=("Add", "NoSuch"))
+    failed = make.result(cells[0], **make.failure(Status.UNSUPPORTED, error=error))
+    make.write_shard(folder / "shards", plan, "cpu", "cccccccccccc", results=[failed, make.result(cells[1])])
+    merge([folder], database)
+    text = errors_md(model_rows.read(database))
+    assert "The target lacks: `Add`, `NoSuch`" in text
+    assert "Of 2 tests of `Add` in the ONNX standard, this target passes 1, 1 of them wholly on itself." in text
+    assert "of `NoSuch` in the ONNX standard" not in text
 
 
 def test_a_missing_database_is_told(tmp_path: Path) -> None:

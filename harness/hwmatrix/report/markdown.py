@@ -21,7 +21,7 @@ from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hwmatrix.report.rows import ReportRows
+    from hwmatrix.report.rows import NeededOperator, ReportRows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,6 +148,12 @@ def _findings(rows: ReportRows) -> tuple[Finding, ...]:
     return tuple(Finding(columns=tuple(dict.fromkeys(columns[alike])), found=found) for alike, found in first.items())
 
 
+def _tested(rows: ReportRows, cell: CellRow) -> tuple[NeededOperator, ...]:
+    """What operator tests say of the operators that a cell lacked."""
+    same = (found for found in rows.operators if (found.target, found.isolation) == (cell.target, cell.column_isolation))
+    return tuple(found for found in same if found.name in (cell.needs or ()))
+
+
 def _facts(features: dict[str, Any]) -> list[str]:
     """What is known about a piece of hardware, short enough to read: ``cores 8``, ``avx2 yes``."""
     facts = []
@@ -176,6 +182,7 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
             counts={status: counts[status] for status in Status if counts[status]},
             machines=_machines(rows),
             rejected=rows.rejected,
+            tested=functools.partial(_tested, rows),
             analysis=rows.analysis,
             **facts,
         )

@@ -157,6 +157,18 @@ class CellRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NeededOperator:
+    """An operator that some cell lacked, and how its own tests ended on the same target, where they were run."""
+
+    target: str
+    isolation: Isolation
+    name: str
+    tests: int
+    passed: int
+    on_target: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Analysis:
     """The results of the queries that only people read: one dictionary a row, by the columns of the query of that name."""
 
@@ -179,6 +191,7 @@ class ReportRows:
     outputs: tuple[OutputRow, ...]
     detections: tuple[DetectionRow, ...]
     rejected: tuple[RejectedRow, ...]
+    operators: tuple[NeededOperator, ...]
     analysis: Analysis
 
 
@@ -213,6 +226,7 @@ def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
         outputs=tuple(_build(OutputRow, row) for row in _records(connection, "report_outputs")),
         detections=tuple(_build(DetectionRow, row) for row in _records(connection, "report_detections", this)),
         rejected=tuple(_build(RejectedRow, row) for row in _records(connection, "report_rejected", this)),
+        operators=tuple(_build(NeededOperator, row) for row in _records(connection, "report_operators_needed")),
         analysis=Analysis(
             **{
                 field.name: tuple(_records(connection, f"report_{field.name}"))  # a field is named after its query
