@@ -176,10 +176,12 @@ def test_a_model_is_one_row_and_other_precisions_are_columns(tmp_path: Path) -> 
             planned = database.plan("bert", "cuda", dtype=dtype, cell_key=f"bert/cuda/{dtype}")
             database.cell(planned, "s-gpu", wall=steady(1.0))
             database.plan("bert", "rocm", dtype=dtype, cell_key=f"bert/rocm/{dtype}", unavailable="no such driver")
+            database.plan("unmade", "rocm", dtype=dtype, cell_key=f"unmade/rocm/{dtype}", unbuildable="a reason")
     text = matrix_md(read(path))
     assert table(text, "Embedding") == [
         ["Model", "cpu (container)", "cuda (container)", "cuda float16 (container)", "rocm (container)"],
         ["`bert`", "✅ High", "✅ High · 2.0×", "🟡 Medium", "➖ unavailable"],
+        ["`unmade`", "", "", "", "🔧 factory error"],
     ]
     assert "float32 where the column names no other precision" in text
 

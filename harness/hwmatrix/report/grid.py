@@ -149,7 +149,7 @@ def _place(cell: CellRow) -> tuple[str, Isolation, Dtype]:
 
 def _columns(cells: tuple[CellRow, ...]) -> dict[tuple[str, Isolation, Dtype], Column]:
     """The column of every target, isolation and precision. One that is not here at all needs no more than one."""
-    here = {(cell.target, cell.column_isolation) for cell in cells if cell.status is not Status.UNAVAILABLE}
+    here = {(cell.target, cell.column_isolation) for cell in cells if cell.status not in {Status.UNAVAILABLE, Status.FACTORY_ERROR}}
     own = _own_dtype(cells)
     return {
         (target, isolation, dtype): Column(
