@@ -11,6 +11,12 @@ nox.options.error_on_missing_interpreters = True
 
 TORCH = ["--constraint", "images/constraints.txt", "--retries", "2", "--requirement", "images/base/torch-cpu.index.txt"]
 
+RUNTIMES = [
+    *("transformers", "openvino", "onnx", "onnxscript", "onnxruntime"),
+    "onnxruntime-qnn; sys_platform == 'linux' and platform_machine == 'x86_64'",
+]
+"""What the targets' tests run on, as far as it can be installed on a host."""
+
 
 def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
     """Install the host's half of the project, and run one of its commands."""
@@ -76,7 +82,7 @@ def report(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests: unit, conformance, integration (real containers where an engine answers)."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints.txt", "--editable", ".[dev]", "openvino", "transformers")
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[dev]", *RUNTIMES)
     session.run("pytest", *session.posargs)
 
 
