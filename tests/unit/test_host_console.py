@@ -145,3 +145,15 @@ def test_only_the_latest_details_are_shown() -> None:
 )
 def test_the_view_suits_the_console(*, terminal: bool, verbose: bool, kind: type[View]) -> None:
     assert type(view(console(terminal=terminal), verbose=verbose)) is kind
+
+
+def test_operator_tests_are_told_in_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    with PlainView(Console(width=120), verbose=False) as view:
+        view.begin("qnn", 0, "operator tests")
+        view.event("qnn", {"event": "operators", "done": 50, "total": 1884, "counts": {"pass": 49, "crash": 1}})
+        view.event("qnn", {"event": "operators_refused", "unavailable": True, "message": "no such chip"})
+    assert capsys.readouterr().out.splitlines() == [
+        "qnn: operator tests",
+        "  50/1884  49 pass, 1 crash",
+        "  no operator tests on qnn: no such chip",
+    ]

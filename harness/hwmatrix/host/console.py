@@ -92,7 +92,7 @@ class PlainView:
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
         """Say how much there is to do."""
         self._done[target], self._total[target] = 0, count
-        self.say(f"{target}: {count} {noun}")
+        self.say(f"{target}: {count} {noun}" if count else f"{target}: {noun}")
 
     def event(self, target: str, event: dict[str, Any]) -> None:
         """A line for each finished cell and each bundle that failed."""
