@@ -202,16 +202,16 @@ def test_faults_inside_a_container_stay_with_their_cells(main_run: MainRun, engi
 
 
 def test_an_interrupted_run_keeps_what_is_finished_and_goes_on_with_the_rest(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
-    arguments = ("--models", *MANY, "--targets", "cpu", *CONTAINERS, "--output-dir", str(tmp_path))
+    arguments = ("--models", *MANY[:4], "--targets", *BOTH, *CONTAINERS, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
-        command.wait_for("[2/10]")
+        command.wait_for("[2/4]")  # the second target's cells take so long that some are left, however slowly the engine stops
         command.process.send_signal(signal.SIGINT)
         assert command.end(timeout_s=60) == 130, command.output
         assert ours(engine, command) == []
     assert "interrupted: what is finished is kept; continue with --resume" in command.output
     assert left_behind(tmp_path) == []
     found = statuses(tmp_path)
-    assert len(found) == len(MANY)
+    assert len(found) == 8
     assert set(found.values()) == {"pass", "not_run"}, found
     finished = executions(tmp_path)
     assert len(finished) >= 2
