@@ -43,6 +43,12 @@ def images(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu_images(session: nox.Session) -> None:
+    """Build the images of cuda and rocm, GPU or not: several gigabytes."""
+    hwmatrix(session, "images", "--targets", "cuda", "rocm")
+
+
+@nox.session
 def base(session: nox.Session) -> None:
     """Make a base image without any image registry."""
     hwmatrix(session, "base")

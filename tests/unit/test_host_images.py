@@ -73,7 +73,8 @@ def test_another_build_of_pytorch_is_all_that_differs(path: Path) -> None:
 def test_the_builds_of_pytorch() -> None:
     assert re.search(r"^torch===[0-9.]+$", (ROOT / "images/constraints-torch-cuda.txt").read_text(), re.MULTILINE)
     assert re.search(r"^torch==[0-9.]+\+rocm[0-9.]+$", (ROOT / "images/constraints-torch-rocm.txt").read_text(), re.MULTILINE)
-    assert "https://download.pytorch.org/whl/rocm" in (ROOT / "images/base/torch-rocm.index.txt").read_text()
+    assert "--extra-index-url ${TORCH_INDEX}" in (ROOT / "images/base/torch-rocm.index.txt").read_text()
+    assert "torch-rocm" in load(ROOT / "matrix.yaml").spec.images.indexes
 
 
 def test_every_requirement_is_pinned_in_the_one_place_and_nowhere_else() -> None:

@@ -149,7 +149,10 @@ def build_images(
                 name=f"base {stage}",
                 tag=image_tag(f"base-{stage}"),
                 dockerfile="base/Dockerfile",
-                arguments={"BASE_IMAGE": base.reference},
+                arguments={
+                    "BASE_IMAGE": base.reference,
+                    **({"TORCH_INDEX": spec.images.indexes[stage]} if stage in spec.images.indexes else {}),
+                },
                 stage=stage,
             )
             for stage in dict.fromkeys(spec.targets[target].base for target in targets)

@@ -86,11 +86,15 @@ def ensure_venv(
     root = cache_dir / "venvs"
     root.mkdir(parents=True, exist_ok=True)
     clean = {name: value for name, value in environment.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}
-    maker = _Maker(environment={**clean, "PYTHONNOUSERSITE": "1"}, on_line=lambda line: on_line(f"[{target}] {line}"))
+    index = spec.images.indexes.get(wanted.base)
+    maker = _Maker(
+        environment={**clean, "PYTHONNOUSERSITE": "1", **({"TORCH_INDEX": index} if index else {})},
+        on_line=lambda line: on_line(f"[{target}] {line}"),
+    )
     key = _interpreter()
     below: tuple[Path, ...] = ()
     for layer in layers(project_root, base=wanted.base, image=wanted.image):
-        key = hashlib.sha256(f"{key}:{layer.digest}".encode()).hexdigest()
+        key = hashlib.sha256(f"{key}:{layer.digest}:{index if layer.index_file else None}".encode()).hexdigest()
         venv = _Venv(folder=root / f"{layer.name}-{key[:16]}", below=below)
         _ensure(venv, key, maker, _pip_commands(layer))
         below = (venv.site, *below)

@@ -103,10 +103,14 @@ class ToleranceSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ImagesSpec:
-    """How images are built: the image that the common base starts from, and who builds bundles."""
+    """How images are built: the image that the common base starts from, and who builds bundles.
+
+    ``indexes`` has, for a stage of images/base, the package index of its PyTorch: PyTorch's own, or a mirror of it.
+    """
 
     base: str = "python:3.11-slim-bookworm"
     reference: Name = "cpu"
+    indexes: dict[Name, Annotated[str, Field(pattern=r"^(https?|file)://\S+$")]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
