@@ -94,9 +94,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, types and the import contract."""
+    """Check style, types (those of the runtimes too) and the import contract."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints.txt", "--editable", ".[dev]")
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[dev]", *RUNTIMES)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")

@@ -52,11 +52,15 @@ def ready(target: TorchDevice, dtype: Dtype = Dtype.FLOAT32) -> Any:
     return target.run()
 
 
+PRECISIONS: tuple[Any, ...] = (torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn.conv)
+
+
 @pytest.fixture(autouse=True)
 def _precision() -> Iterator[None]:
-    before = torch.backends.fp32_precision
+    before = [kind.fp32_precision for kind in PRECISIONS]
     yield
-    torch.backends.fp32_precision = before
+    for kind, precision in zip(PRECISIONS, before, strict=True):
+        kind.fp32_precision = precision
 
 
 class Driver:
@@ -151,7 +155,8 @@ def test_float32_is_float32_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for(monkeypatch, nvidia="13.0")
     Driver(monkeypatch)
     monkeypatch.setattr(cuda.hardware, "detect", lambda: ("2 GPUs", FACTS))
-    torch.backends.fp32_precision = "tf32"
+    for kind in PRECISIONS:
+        kind.fp32_precision = "tf32"
     cuda.TorchCuda(settings=settings(), options={}).check()
     assert torch.backends.cuda.matmul.fp32_precision == "ieee"
     assert torch.backends.cudnn.conv.fp32_precision == "ieee"

@@ -61,7 +61,10 @@ class TorchCuda(TorchDevice):
         if not 0 <= (self.device.index or 0) < count:
             raise UnavailableError(f"there is no {self.device}: PyTorch finds {count} GPUs", error_type="gpu_not_usable")
         torch.cuda.set_device(self.device)
-        torch.backends.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        # Each by itself: what a library has set for one of them stands above what holds for all.
+        backends: Any = torch.backends
+        for kind in (backends, backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn):
+            kind.fp32_precision = "ieee"
         self._name = torch.cuda.get_device_name(self.device)
         self._start, self._stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(self.device)
