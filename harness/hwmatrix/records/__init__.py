@@ -5,6 +5,7 @@ what those files hold.
 """
 
 from hwmatrix.records.files import from_json, plan_from_json, to_json
+from hwmatrix.records.knowledge import Basis, Classification, Requirements, SizeTier, Structure
 from hwmatrix.records.operators import OperatorResult
 from hwmatrix.records.plans import (
     BUNDLE_SCHEMA,
@@ -26,8 +27,10 @@ __all__ = [
     "BUNDLE_SCHEMA",
     "PLAN_SCHEMA",
     "Backend",
+    "Basis",
     "CellPlan",
     "CellResult",
+    "Classification",
     "Detection",
     "Dtype",
     "ErrorRecord",
@@ -44,12 +47,15 @@ __all__ = [
     "Parity",
     "Placement",
     "Plan",
+    "Requirements",
     "Role",
     "Settings",
     "Severity",
     "Size",
+    "SizeTier",
     "Stage",
     "Status",
+    "Structure",
     "TargetPlan",
     "Tolerance",
     "cell_command",
