@@ -15,7 +15,7 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records import Role, Status
 from hwmatrix.store import merge as merging
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import sha256_of, write_atomically
+from hwmatrix.store.shard import sha256_of, sql, write_atomically
 from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '9'"),
-        "its schema is version 9, this hwmatrix reads 1: run the target again",
+        "its schema is version 9, this hwmatrix reads 2: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -289,12 +289,28 @@ def test_a_database_that_is_none_is_not_replaced(run: Path, database: Path, text
 
 def test_a_database_of_another_version_is_refused_with_advice(run: Path, database: Path) -> None:
     merge([run], database)
-    change_version = "UPDATE meta SET value = '2' WHERE key = 'schema_version'"
+    change_version = "UPDATE meta SET value = '9' WHERE key = 'schema_version'"
     with duckdb.connect(str(database)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 2, this hwmatrix reads 1") as caught:
+    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 2") as caught:
         merge([run], database)
     assert "Merge the shards into a new file" in caught.value.advice
+
+
+def test_a_database_of_schema_1_is_upgraded_and_keeps_its_rows(run: Path, database: Path) -> None:
+    merge([run], database)
+    before = rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id")
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("DROP TABLE classifications; UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+    assert merge([run], database).merged == ()
+    assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
+    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("2",)]
+    with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
+        fresh.execute(sql("schema.sql"))
+        columns = (
+            "SELECT column_name, data_type, is_nullable FROM duckdb_columns() WHERE table_name = 'classifications' ORDER BY column_index"
+        )
+        assert upgraded.execute(columns).fetchall() == fresh.execute(columns).fetchall()
 
 
 def test_somebody_elses_database_is_refused(run: Path, database: Path) -> None:

@@ -9,7 +9,7 @@ import factory_plans as make
 import pytest
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Detection, Role, Status
+from hwmatrix.records import Classification, Detection, Family, Role, Status, Structure
 from hwmatrix.store import shard as shards
 from hwmatrix.store.shard import (
     ShardWriter,
@@ -31,6 +31,19 @@ CELL = PLAN.cells[0]
 FOUND = Detection(hardware_type="cpu", available=True, name="x", features={"cores": 2}, reason=None, detected_at="2026-01-02T03:04:05")
 
 
+KNOWN = Classification(
+    model_name="bert",
+    architecture="bert",
+    model_class="BertForMaskedLM",
+    family=Family.EMBEDDING,
+    subfamily="masked_lm",
+    structure=Structure.ENCODER_ONLY,
+    confidence=0.98,
+    evidence="class",
+    source="the class's head ForMaskedLM",
+)
+
+
 def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
     with duckdb.connect(str(path), read_only=True) as connection:
         return connection.execute(query).fetchall()
@@ -48,12 +61,19 @@ def unfinished(folder: Path, plan: Plan = PLAN, shard_id: str = "0123456789ab") 
 def test_every_table_has_its_rows(tmp_path: Path) -> None:
     with ShardWriter(tmp_path, PLAN, make.identity()) as shard:
         shard.add_detections([FOUND])
+        shard.add_classifications([KNOWN])
         shard.set_canaries(ok=True, detail="as they must")
         shard.add_cell(make.result(CELL), command="nox -s matrix -- again")
         shard.add_cell(make.result(PLAN.cells[2], **make.failure(Status.CRASH, signal=11, exit_code=None)), command="again")
         path = shard.seal()
     counts = {table: rows(path, f"SELECT count(*) FROM {table}")[0][0] for table in COUNTED}  # noqa: S608
-    assert counts == {"runs": 1, "shards": 1, "detections": 1, "cells": 2, "stages": 10, "outputs": 2, "samples": 40, "operators": 0}
+    assert counts == {"runs": 1, "shards": 1, "detections": 1, "cells": 2, "stages": 10, "outputs": 2, "samples": 40} | {
+        "operators": 0,
+        "classifications": 1,
+    }
+    assert rows(path, "SELECT model, family, structure, confidence, parameters FROM classifications") == [
+        ("bert", "embedding", "encoder-only", 0.98, None)
+    ]
     assert rows(path, "SELECT value FROM meta WHERE key = 'schema_version'") == [(shards.SCHEMA_VERSION,)]
     assert rows(path, "SELECT target, canary_ok, canary_detail, versions->>'torch', finished_at IS NOT NULL FROM shards") == [
         ("cpu", True, "as they must", "2.13.0", True)
@@ -100,6 +120,7 @@ def test_the_sidecar_tells_what_is_in_it(tmp_path: Path) -> None:
         "outputs": 4,
         "samples": 80,
         "operators": 0,
+        "classifications": 0,
     }
     assert json.loads(sidecar_path(path).read_text())["bytes"] == path.stat().st_size
     assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, f"{path.name}.json"]
@@ -243,10 +264,10 @@ def test_an_unreadable_shard_is_told_with_its_name(tmp_path: Path) -> None:
         ("{", "its sidecar cannot be read"),
         ("[]", "its version is None"),
         (
-            '{"schema": "hwmatrix/shard/2"}',
-            "its version is 'hwmatrix/shard/2', this hwmatrix reads 'hwmatrix/shard/1': run the target again",
+            '{"schema": "hwmatrix/shard/9"}',
+            "its version is 'hwmatrix/shard/9', this hwmatrix reads 'hwmatrix/shard/2': run the target again",
         ),
-        ('{"schema": "hwmatrix/shard/1"}', "its sidecar is broken: shard_id is None"),
+        ('{"schema": "hwmatrix/shard/2"}', "its sidecar is broken: shard_id is None"),
     ],
 )
 def test_a_broken_sidecar(tmp_path: Path, text: str, reason: str) -> None:

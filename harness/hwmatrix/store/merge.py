@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
-_COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators")
+_COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
+_UPGRADES: Final = {"1": "upgrade_1_to_2.sql"}
+"""Older databases, and what makes them of this version: what was measured then still counts."""
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
 
@@ -120,7 +122,9 @@ def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
         connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
     else:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
-        if row is None or row[0] != SCHEMA_VERSION:
+        if row is not None and row[0] in _UPGRADES:
+            connection.execute(sql(_UPGRADES[row[0]]))
+        elif row is None or row[0] != SCHEMA_VERSION:
             found = row[0] if row else "none"
             raise StoreError(
                 f"{database}: schema version {found}, this hwmatrix reads {SCHEMA_VERSION}",

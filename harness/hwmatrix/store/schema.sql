@@ -1,4 +1,4 @@
--- The tables of a shard and of a merged database (schema 1). Reports read the views of views.sql, never these directly.
+-- The tables of a shard and of a merged database (schema 2). Reports read the views of views.sql, never these directly.
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (
@@ -160,6 +160,21 @@ CREATE TABLE operators (                    -- the ONNX standard's tests of sing
     message    VARCHAR,
     needs      VARCHAR[],                   -- operators, versions or types that the target lacks
     wall_ms    DOUBLE
+);
+
+CREATE TABLE classifications (              -- what the run's models are, as the packages of a target's image tell it
+    shard_id     VARCHAR NOT NULL,
+    model        VARCHAR NOT NULL,
+    architecture VARCHAR,
+    model_class  VARCHAR,
+    family       VARCHAR,                   -- NULL: nothing says it
+    subfamily    VARCHAR,
+    structure    VARCHAR,
+    confidence   DOUBLE NOT NULL,           -- the share of model types for which this kind of evidence was right; 0: none
+    evidence     VARCHAR NOT NULL,          -- the kind of evidence
+    source       VARCHAR NOT NULL,          -- what was read, in words
+    parameters   BIGINT,
+    size_tier    VARCHAR
 );
 
 CREATE TABLE rejected (                     -- shards that a merge refused, and why

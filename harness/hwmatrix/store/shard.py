@@ -7,6 +7,7 @@ shard without a matching sidecar is not whole. (A truncated write-ahead log woul
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import hashlib
@@ -20,16 +21,16 @@ import duckdb
 import numpy as np
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import CellResult, Detection, OperatorResult, Plan, to_json
+from hwmatrix.records import CellResult, Classification, Detection, OperatorResult, Plan, to_json
 from hwmatrix.store.sidecar import COUNTED, SHARD_SCHEMA, sidecar_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
 _LOG: Final = logging.getLogger(__name__)
-SCHEMA_VERSION: Final = "1"
+SCHEMA_VERSION: Final = "2"
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
 _BLOCK_SIZE: Final = "16384"
 """DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
@@ -135,15 +136,22 @@ class ShardWriter:
 
     def add_detections(self, detections: list[Detection]) -> None:
         """Keep what the machine has."""
-        connection = self._open()
-        try:
-            connection.execute("BEGIN")
+        with self._transaction() as connection:
             for found in detections:
                 row = dataclasses.asdict(found) | {"shard_id": self._identity.shard_id, "features": json.dumps(found.features)}
                 _insert(connection, "detections", row)
-            self._commit()
-        except duckdb.Error as error:
-            raise _cannot_write(self._path, error) from error
+
+    def add_classifications(self, classifications: Sequence[Classification]) -> None:
+        """Keep what the models are, as the packages here tell it.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written.
+        """
+        with self._transaction() as connection:
+            for found in classifications:
+                row = dataclasses.asdict(found)
+                row["model"] = row.pop("model_name")
+                _insert(connection, "classifications", row | {"shard_id": self._identity.shard_id})
 
     def add_cell(self, result: CellResult, *, command: str) -> None:
         """Keep one finished cell, whole or not at all.
@@ -151,10 +159,8 @@ class ShardWriter:
         Raises:
             StoreError: the disk is full or the file cannot be written.
         """
-        connection = self._open()
         cell_id = f"{self._identity.shard_id}/{result.role.value}/{result.key}"
-        try:
-            connection.execute("BEGIN")
+        with self._transaction() as connection:
             _insert(connection, "cells", _cell_row(result, cell_id, self._identity.shard_id, self._plan.run_id, command))
             for stage, wall_ms in result.stages.items():
                 _insert(connection, "stages", {"cell_id": cell_id, "stage": stage.value, "wall_ms": wall_ms})
@@ -164,9 +170,6 @@ class ShardWriter:
                 _insert(connection, "outputs", row | parity)
             if result.samples_wall_ns:
                 self._insert_samples(connection, cell_id, result)
-            self._commit()
-        except duckdb.Error as error:
-            raise _cannot_write(self._path, error) from error
 
     def add_operators(self, results: Sequence[OperatorResult]) -> None:
         """Keep what became of some operator tests, all of them or none.
@@ -174,25 +177,15 @@ class ShardWriter:
         Raises:
             StoreError: the disk is full or the file cannot be written.
         """
-        connection = self._open()
-        try:
-            connection.execute("BEGIN")
+        with self._transaction() as connection:
             for result in results:
                 row = dataclasses.asdict(result) | {"shard_id": self._identity.shard_id, "needs": list(result.needs)}
                 _insert(connection, "operators", row)
-            self._commit()
-        except duckdb.Error as error:
-            raise _cannot_write(self._path, error) from error
 
     def set_canaries(self, *, ok: bool | None, detail: str | None) -> None:
         """Keep whether the canaries ended as they must: at once, so that it counts for a shard that is cut off later too."""
-        connection = self._open()
-        try:
-            connection.execute("BEGIN")
+        with self._transaction() as connection:
             connection.execute("UPDATE shards SET canary_ok = ?, canary_detail = ?", [ok, detail])
-            self._commit()
-        except duckdb.Error as error:
-            raise _cannot_write(self._path, error) from error
 
     def seal(self) -> Path:
         """End the shard: checkpoint, rename, sidecar. The writer is closed afterwards."""
@@ -203,6 +196,21 @@ class ShardWriter:
             raise _cannot_write(self._path, error) from error
         self.__exit__(None, None, None)
         return seal_file(self._path)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Everything or nothing of what is written inside, on the disk when it ends.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written.
+        """
+        connection = self._open()
+        try:
+            connection.execute("BEGIN")
+            yield connection
+            self._commit()
+        except duckdb.Error as error:
+            raise _cannot_write(self._path, error) from error
 
     def _insert_shard(self, connection: duckdb.DuckDBPyConnection) -> None:
         identity = dataclasses.asdict(self._identity) | {

@@ -13,8 +13,8 @@ from hwmatrix.errors import StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
-SHARD_SCHEMA: Final = "hwmatrix/shard/1"
-COUNTED: Final = ("runs", "shards", "detections", "cells", "stages", "outputs", "samples", "operators")
+SHARD_SCHEMA: Final = "hwmatrix/shard/2"
+COUNTED: Final = ("runs", "shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
 """The tables whose rows are counted, and must be there when a shard is merged."""
 
 

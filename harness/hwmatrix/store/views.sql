@@ -1,4 +1,4 @@
--- The views of a merged database (schema 1). Every report is a query over these; no statistic is computed anywhere else.
+-- The views of a merged database (schema 2). Every report is a query over these; no statistic is computed anywhere else.
 
 -- The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n), 1.96 standard deviations of a binomial
 -- with p = 1/2. Below 6 samples there is no such interval.

@@ -1,0 +1,16 @@
+-- A merged database of schema 1 becomes one of schema 2: the table of classifications is new, everything else is as it was.
+CREATE TABLE classifications (
+    shard_id     VARCHAR NOT NULL,
+    model        VARCHAR NOT NULL,
+    architecture VARCHAR,
+    model_class  VARCHAR,
+    family       VARCHAR,
+    subfamily    VARCHAR,
+    structure    VARCHAR,
+    confidence   DOUBLE NOT NULL,
+    evidence     VARCHAR NOT NULL,
+    source       VARCHAR NOT NULL,
+    parameters   BIGINT,
+    size_tier    VARCHAR
+);
+UPDATE meta SET value = '2' WHERE key = 'schema_version';
