@@ -11,7 +11,9 @@ from typing import Any, Final
 
 __version__ = "0.1.0"
 
-_PUBLIC: Final[dict[str, str]] = {}
+_PUBLIC: Final[dict[str, str]] = {
+    "classify_model": "hwmatrix.models.classify",
+}
 """Public name to the module that has it. One explicit table: nothing registers itself."""
 
 __all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604 - every entry is a string

@@ -24,7 +24,7 @@ from hwmatrix.records import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hwmatrix.matrix.spec import ModelSpec, TargetSpec
+    from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
 
 DEFAULT_SUITE = "default"
 
@@ -99,7 +99,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     check_selection(matrix, selection)
     spec = matrix.spec
     chosen = [
-        _model_plan(name, spec.models[name], size, matrix)
+        model_plan(name, spec, size, line=matrix.lines.get(("models", name)))
         for name, size in _selected_models(matrix, selection)
         if not selection.architectures or spec.models[name].architecture in selection.architectures
     ]
@@ -181,8 +181,10 @@ def _default_suite(matrix: LoadedMatrix) -> str:
     return DEFAULT_SUITE
 
 
-def _model_plan(name: str, model: ModelSpec, size: Size, matrix: LoadedMatrix) -> ModelPlan:
-    variant, defaults = model.variant(size), matrix.spec.sizes[size]
+def model_plan(name: str, spec: MatrixSpec, size: Size, *, line: int | None = None) -> ModelPlan:
+    """The plan of one model of matrix.yaml in one size. ``line`` is where the file has it."""
+    model, defaults = spec.models[name], spec.sizes[size]
+    variant = model.variant(size)
     return ModelPlan(
         name=name,
         selector=name,
@@ -198,7 +200,7 @@ def _model_plan(name: str, model: ModelSpec, size: Size, matrix: LoadedMatrix) -
         batch=variant.batch or defaults.batch,
         sequence_length=variant.sequence_length or defaults.sequence_length,
         unbuildable=variant.unbuildable,
-        matrix_line=matrix.lines.get(("models", name)),
+        matrix_line=line,
     )
 
 

@@ -36,7 +36,7 @@ def fetch(hub_id: str, revision: str | None, cache: Path) -> Path:
     try:
         commit = _commit(hub_id, revision)
     except FactoryError as error:
-        folder = _cached(hub_id, revision, cache) if error.error_type == "hub_unreachable" else None
+        folder = cached(hub_id, cache, revision=revision) if error.error_type == "hub_unreachable" else None
         if folder is None:
             raise
     else:
@@ -82,12 +82,18 @@ def _download(hub_id: str, commit: str, cache: Path, patterns: list[str]) -> Pat
     return Path(folder)
 
 
-def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:
-    import huggingface_hub  # noqa: PLC0415 - only hosts have it
+def cached(hub_id: str, cache: Path | None = None, *, revision: str | None = None) -> Path | None:
+    """The folder of a snapshot that an earlier download left, or None. Nobody is asked.
 
+    ``cache`` None means the cache of the hub's own client. Without that client nothing is found.
+    """
+    try:
+        import huggingface_hub  # noqa: PLC0415 - only hosts have it
+    except ImportError:
+        return None
     try:
         return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, cache_dir=cache, local_files_only=True))
-    except huggingface_hub.errors.LocalEntryNotFoundError:
+    except (huggingface_hub.errors.LocalEntryNotFoundError, huggingface_hub.errors.HFValidationError):
         return None
 
 
