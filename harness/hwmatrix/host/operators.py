@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
-from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
 from hwmatrix.host.places import Job
 from hwmatrix.host.run import RunOrder, RunOutcome, follow
+from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 
 if TYPE_CHECKING:
     from hwmatrix.host.console import View
-    from hwmatrix.records import TargetPlan
 
 _TESTS: Final = "operator-tests"
 _MEMORY_MB: Final = 4096
@@ -34,26 +32,8 @@ def run_operators(run: OperatorRun, view: View) -> RunOutcome:
         HwmatrixError: the reference image cannot be built, or the tests cannot be made.
         NoTargetAvailableError: no target of the plan can run here.
     """
-    order = run.order
-    targets = [target for target in order.plan.targets if target.unavailable is None]
-    for target in order.plan.targets:
-        if target.unavailable is not None:
-            view.say(f"{target.name}: unavailable: {target.unavailable}")
-    if not targets:
-        raise NoTargetAvailableError("no requested target can run here", advice="See docs/images.md, or choose other --targets.")
-    failed = order.place.prepare(list(dict.fromkeys((order.reference, *(target.name for target in targets)))))
-    if order.reference in failed:
-        raise failed[order.reference]
-    try:
-        _make_tests(order, view)
-        for target in targets:
-            if target.name not in failed:
-                error = _run_target(run, target, view)
-                failed |= {target.name: error} if error is not None else {}
-    except BaseException:
-        order.place.stop()
-        raise
-    return RunOutcome(failed=failed)
+    work = TargetWork(work="operators", noun="operator tests", arguments=(f"--tests={run.pattern}",), memory_mb=_MEMORY_MB)
+    return run_on_targets(run.order, work, view, first=lambda: _make_tests(run.order, view))
 
 
 def _make_tests(order: RunOrder, view: View) -> None:
@@ -68,34 +48,3 @@ def _make_tests(order: RunOrder, view: View) -> None:
     ended = follow(order.place, job, view, _TESTS)
     if ended.code != 0:
         raise infrastructure.failure(order.reference, "the operator tests could not be made", ended)
-
-
-def _run_target(run: OperatorRun, target: TargetPlan, view: View) -> HwmatrixError | None:
-    """Run one target's tests. What ends it early is told; its shard keeps the tests that were done."""
-    order = run.order
-    image, digest = order.place.identity(target.name)
-    arguments = ["--target", target.name, f"--tests={run.pattern}", "--host", machine_identity()]
-    arguments += ["--image", image] if image else []
-    arguments += ["--image-digest", digest] if digest else []
-    job = Job(
-        target=target.name,
-        work="operators",
-        plan_dir=order.folder.path,
-        cache=order.cache,
-        out=order.folder.shards,
-        arguments=tuple(arguments),
-        memory_mb=_MEMORY_MB,
-    )
-    view.begin(target.name, 0, "operator tests")
-    try:
-        ended = follow(order.place, job, view, target.name)
-    except HwmatrixError as error:
-        order.folder.salvage(target.name)
-        return error
-    if ended.code != 0:
-        failure = infrastructure.failure(target.name, "the runner ended before all tests were done", ended)
-        view.say(str(failure))
-        order.folder.salvage(target.name)
-        return failure
-    view.end(target.name)
-    return None

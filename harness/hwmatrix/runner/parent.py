@@ -7,18 +7,16 @@ import functools
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from hwmatrix.advice.catalogue import catalogue
 from hwmatrix.errors import UnavailableError
-from hwmatrix.hardware.detector import detect_all
 from hwmatrix.measure.latency import median
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import (
     Backend,
     CellPlan,
     CellResult,
-    Detection,
     Dtype,
     Execution,
     Limits,
@@ -35,6 +33,7 @@ from hwmatrix.records import (
 )
 from hwmatrix.runner.bundles import BundleEntry
 from hwmatrix.runner.cell import CellJob, execute
+from hwmatrix.runner.detecting import detections
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.identity import interpreter, packages
@@ -43,15 +42,10 @@ from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now
 from hwmatrix.targets.table import target_class
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _CANARY_RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=3, max_s=0.5)
 """A canary is there for its verdict: timing it would only take time."""
 _CANARY_WANTED: Final = {Role.CANARY_GOOD: Status.PASS, Role.CANARY_WRONG: Status.MISMATCH}
-_DETECT_LIMITS: Final = Limits(timeout_s=60.0, memory_mb=8192)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,24 +104,6 @@ def preload(backend: Backend, models: list[ModelPlan]) -> None:
     """Import all that the cells need, once. Nothing is computed here: see ``forked``."""
     target_class(backend).preload(sorted({model.model_class for model in (*models, *canary_plans())}))
     catalogue()
-
-
-def detections() -> list[Detection]:
-    """What the machine has, asked in a child, since asking starts runtimes."""
-    end = run_forked(_detect, limits=_DETECT_LIMITS, reserves_address_space=True)  # browsers and GPU runtimes do
-    found = [Detection(**message) for message in end.messages]
-    asked = {detection.hardware_type for detection in found}
-    how = "took too long" if end.timed_out else f"ended the process (signal {end.signal}, exit code {end.exit_code})"
-    for kind in Backend:
-        if kind.value not in asked:
-            reason = f"asking for it {how}"
-            found.append(Detection(hardware_type=kind.value, available=False, name=None, features={}, reason=reason, detected_at=utc_now()))
-    return found
-
-
-def _detect(send: Callable[[dict[str, Any]], None]) -> None:
-    for detection in detect_all():
-        send(dataclasses.asdict(detection))
 
 
 class _Cells:

@@ -1,0 +1,34 @@
+"""What the machine has, asked in a child: asking starts runtimes, and one that breaks must not take the parent along."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.hardware.detector import detect_all
+from hwmatrix.records import Backend, Detection, Limits
+from hwmatrix.runner.forked import run_forked
+from hwmatrix.store.shard import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LIMITS: Final = Limits(timeout_s=60.0, memory_mb=8192)
+
+
+def detections() -> list[Detection]:
+    """Every kind of hardware: here, or absent with the reason. A kind during which the child ended is absent for that reason."""
+    end = run_forked(_detect, limits=_LIMITS, reserves_address_space=True)  # browsers and GPU runtimes do
+    found = [Detection(**message) for message in end.messages]
+    asked = {detection.hardware_type for detection in found}
+    how = "took too long" if end.timed_out else f"ended the process (signal {end.signal}, exit code {end.exit_code})"
+    for kind in Backend:
+        if kind.value not in asked:
+            reason = f"asking for it {how}"
+            found.append(Detection(hardware_type=kind.value, available=False, name=None, features={}, reason=reason, detected_at=utc_now()))
+    return found
+
+
+def _detect(send: Callable[[dict[str, Any]], None]) -> None:
+    for detection in detect_all():
+        send(dataclasses.asdict(detection))
