@@ -1,0 +1,167 @@
+"""Evidence: what a merged database has on record of models, and how near each record is to the model that is asked about."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib.resources
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Size, Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwmatrix.records import ModelPlan
+
+DATABASE: Final = "matrix.duckdb"
+READABLE: Final = frozenset({"1", "2"})
+"""Versions of the schema that have what is read here: the view ``matrix`` has been the same since 1."""
+_ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
+
+
+class Nearness(enum.StrEnum):
+    """How near an executed model is to the one that is asked about, the nearest first."""
+
+    MODEL = "model"
+    ARCHITECTURE = "architecture"
+    FAMILY = "family"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One cell on record: what was executed with which settings, and what became of it.
+
+    Times in milliseconds, memory in MiB; ``speed_up`` is that over the cpu cell of the same run, machine and settings, and
+    ``speed_differs`` says that the two can be told apart. ``level`` is None where nothing was executed (``unavailable``,
+    ``factory_error``, ``infra_error``). What was not measured is None.
+    """
+
+    model: str
+    hub_id: str | None
+    architecture: str
+    family: Family
+    size: Size
+    target: str
+    backend: Backend
+    dtype: Dtype
+    batch: int
+    sequence_length: int
+    threads: int
+    execution: Execution
+    status: Status
+    level: Level | None
+    on_target: float | None
+    p50_ms: float | None
+    speed_up: float | None
+    speed_differs: bool
+    load_ms: float | None
+    peak_mb: float | None
+    device_peak_mb: float | None
+    parameters: int | None
+    error_type: str | None
+    message: str | None
+    isolation: Isolation | None
+    host: str | None
+    run_id: str
+    started_at: str | None
+    command: str | None
+
+    def nearness(self, *, plan: ModelPlan | None, model_name: str, architecture: str | None, family: Family | None) -> Nearness | None:
+        """How near this record is to a model; None where it says nothing of it.
+
+        The same model has the same name and, where both have one, the same hub id. Names count without regard to case.
+        """
+        if self._is(plan, model_name):
+            return Nearness.MODEL
+        if architecture is not None and self.architecture == architecture:
+            return Nearness.ARCHITECTURE
+        return Nearness.FAMILY if family is not None and self.family is family else None
+
+    def _is(self, plan: ModelPlan | None, model_name: str) -> bool:
+        mine = _folded(self.hub_id)
+        if plan is not None and plan.hub_id and mine:
+            return mine == _folded(plan.hub_id)
+        asked = {_folded(model_name)} | ({_folded(plan.name), _folded(plan.hub_id)} - {""} if plan is not None else set())
+        return bool(asked & ({_folded(self.model), mine} - {""}))
+
+
+_PARSERS: Final[dict[str, Any]] = {
+    "family": Family,
+    "size": Size,
+    "backend": Backend,
+    "dtype": Dtype,
+    "execution": Execution,
+    "status": Status,
+    "level": Level,
+    "isolation": Isolation,
+    "started_at": lambda stamp: stamp.isoformat(timespec="seconds"),
+}
+
+
+def default_database(output_dir: Path) -> Path | None:
+    """The merged database of a folder of reports, or None where nothing was merged there yet."""
+    path = output_dir / DATABASE
+    return path if path.is_file() else None
+
+
+def read_evidence(database: Path) -> tuple[Evidence, ...]:
+    """Everything that a merged database has on record, the newest run first. The file is not changed.
+
+    Raises:
+        StoreError: it is missing, is no merged database, is in use by a writer, or is of a version that is not read here.
+    """
+    if not database.is_file():
+        raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
+    try:
+        with duckdb.connect(str(database), read_only=True) as connection:
+            _check_version(connection, database)
+            cursor = connection.execute(_sql())
+            columns = [column[0] for column in cursor.description or ()]
+            rows = cursor.fetchall()
+    except duckdb.Error as error:
+        raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
+    return tuple(_record(dict(zip(columns, row, strict=True)), database) for row in rows)
+
+
+def _check_version(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+    """Refuse what is no merged database, and other versions of it.
+
+    Raises:
+        StoreError: it is one of the two.
+    """
+    names = {
+        name
+        for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()").fetchall()
+    }
+    if not {"meta", "runs", "matrix"} <= names:
+        shard = " It looks like a shard, which has to be merged first." if "shards" in names else ""
+        raise StoreError(f"{database}: it is no merged database of hwmatrix.{shard}", advice=_ADVICE)
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is None or row[0] not in READABLE:
+        found = row[0] if row else "none"
+        known = ", ".join(sorted(READABLE))
+        raise StoreError(f"{database}: schema version {found}, this hwmatrix reads {known}", advice=_ADVICE)
+
+
+def _record(row: dict[str, Any], database: Path) -> Evidence:
+    fields: dict[str, Any] = {}
+    for name, value in row.items():
+        parser = None if value is None else _PARSERS.get(name)
+        try:
+            fields[name] = value if parser is None else parser(value)
+        except ValueError as error:
+            advice = "Use the hwmatrix that wrote it, or run the models again."
+            raise StoreError(f"{database}: it holds {value!r} as {name}, which this hwmatrix does not know", advice=advice) from error
+    return Evidence(**fields)
+
+
+def _sql() -> str:
+    return (importlib.resources.files("hwmatrix.advice") / "evidence.sql").read_text(encoding="utf-8")
+
+
+def _folded(name: str | None) -> str:
+    return (name or "").lower().replace("_", "-")
