@@ -11,7 +11,7 @@ import pytest
 from fake_place import FakePlace
 
 from hwmatrix.cli import inspecting, main, running
-from hwmatrix.cli.main import app, spread
+from hwmatrix.cli.main import _COMMANDS, program, spread
 from hwmatrix.errors import ConfigError, EngineError, ImageBuildError
 from hwmatrix.records import Detection
 
@@ -292,7 +292,8 @@ def test_classification(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("--help") == 0
-    names = {command.name for command in app.registered_commands if command.name}
+    names = {command.name for command in program().registered_commands if command.name}
+    assert names == _COMMANDS.keys()
     assert names >= {"matrix", "images", "base", "detect", "classify", "merge", "report", "schema"}
     shown = capsys.readouterr().out
     for name in names:

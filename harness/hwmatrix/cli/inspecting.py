@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hwmatrix.cli.options import Matrix, Models, outside
+from hwmatrix.cli.options import Format, FormatOption, Matrix, Models, outside
 from hwmatrix.cli.selecting import select
 from hwmatrix.errors import CellFailure
 from hwmatrix.hardware.detector import detect_all
@@ -26,22 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Format(enum.StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 class Schema(enum.StrEnum):
     """Formats of ours that have a JSON Schema."""
 
     MATRIX_FILE = "matrix-file"
     MATRIX = "matrix"
     ERRORS = "errors"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="A table to read, or JSON to process.")]
 
 
 def add_to(app: typer.Typer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -11,30 +12,29 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from rich.console import Console
 
-from hwmatrix.cli import inspecting, operators, running, storing
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
-from hwmatrix.matrix.load import near_miss
 
 if TYPE_CHECKING:
     from types import FrameType
+
+_COMMANDS: Final = {
+    "base": "running",
+    "classify": "inspecting",
+    "detect": "inspecting",
+    "images": "running",
+    "matrix": "running",
+    "merge": "storing",
+    "ops": "operators",
+    "report": "storing",
+    "schema": "inspecting",
+}
+"""Command to the module here that has it: to run one command, no other's module is imported."""
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 _LISTS: Final = frozenset({"--models", "--targets", "--architectures"})
 """Options that take several words: ``--models bert vit``."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError, wherever this version of typer has it: some bring a click of their own."""
-
-app = typer.Typer(
-    name="hwmatrix",
-    help="Which Hugging Face models work on which hardware, how well, how fast, and where they don't, why.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-running.add_to(app)
-operators.add_to(app)
-inspecting.add_to(app)
-storing.add_to(app)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,7 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     stderr = Console(stderr=True)
     try:
         _log_at(os.environ.get("LOGLEVEL", "WARNING"))
-        result = app(spread(sys.argv[1:] if argv is None else argv), standalone_mode=False)
+        words = spread(sys.argv[1:] if argv is None else argv)
+        result = program(words[0] if words else None)(words, standalone_mode=False)
         if result == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
             raise KeyboardInterrupt  # noqa: TRY301 - told in one place
     except HwmatrixError as error:
@@ -58,9 +59,31 @@ def main(argv: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def program(command: str | None = None) -> typer.Typer:
+    """The program with the commands of one module, or with all where ``command`` is none of them."""
+    app = typer.Typer(
+        name="hwmatrix",
+        help="Which Hugging Face models work on which hardware, how well, how fast, and where they don't, why.",
+        callback=_always_named,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    modules = [_COMMANDS[command]] if command in _COMMANDS else dict.fromkeys(_COMMANDS.values())
+    for module in modules:
+        importlib.import_module(f"hwmatrix.cli.{module}").add_to(app)
+    return app
+
+
+def _always_named() -> None:
+    """Without this, typer takes the only command of a module for the program itself."""
+
+
 def _log_at(level: str) -> None:
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
+        from hwmatrix.matrix.load import near_miss  # noqa: PLC0415 - imports more than a command may need
+
         raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is no level", hint=near_miss(level.upper(), known))])
     logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,15 @@ DEFAULT_OUTPUT: Final = Path("reports/latest")
 CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
 BASE_VARIABLE: Final = "HWMATRIX_BASE_IMAGE"
 
+
+class Format(enum.StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="A table to read, or JSON to process.")]
 Matrix = Annotated[Path, typer.Option("--matrix", help="The matrix.yaml to read.", metavar="FILE")]
 Output = Annotated[Path, typer.Option("--output-dir", help="Where reports are written.", metavar="DIR")]
 Models = Annotated[
