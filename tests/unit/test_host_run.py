@@ -20,10 +20,11 @@ from hwmatrix.host.console import PlainView
 from hwmatrix.host.places import Ended
 from hwmatrix.host.run import RunOrder, RunOutcome, _core_sets, run
 from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 from hwmatrix.store.merge import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hwmatrix.records import Plan
 
@@ -312,3 +313,53 @@ def test_a_broken_plan(folder: RunFolder, content: str | None, message: str) -> 
 def test_cells_are_named_for_the_runner(folder: RunFolder) -> None:
     named: Any = json.loads(folder.write_cells("cpu", ["a", "b"]).read_text())
     assert named == ["a", "b"]
+
+
+SURVEY = TargetWork(work="survey", noun="survey", arguments=("--more",), memory_mb=99)
+
+
+def survey(scene: Scene, place: FakePlace, *, unavailable: str | None = None, first: Callable[[], None] | None = None) -> RunOutcome:
+    plan = dataclasses.replace(PLAN, cells=(), targets=(PLAN.targets[0], dataclasses.replace(PLAN.targets[1], unavailable=unavailable)))
+    folder = scene.begin(plan)
+    order = RunOrder(folder=folder, plan=plan, place=place, reference="openvino", cache=scene.tmp / "cache", workers=1)
+    return run_on_targets(order, SURVEY, PlainView(Console(file=scene.printed, width=200), verbose=False), first=first)
+
+
+def test_work_without_cells_goes_to_every_target_that_is_here(scene: Scene) -> None:
+    place = FakePlace(ends={"cpu": Ended(code=0, output="", oom_killed=False)})
+    assert survey(scene, place, unavailable="no such thing").failed == {}
+    assert place.prepared == [("cpu",)]
+    assert [(job.target, job.work, job.memory_mb) for job in place.jobs] == [("cpu", "survey", 99)]
+    assert place.jobs[0].arguments[:3] == ("--target", "cpu", "--more")
+    assert "openvino: unavailable: no such thing" in scene.printed.getvalue()
+
+
+def test_a_target_that_fails_at_it_costs_the_others_nothing(scene: Scene) -> None:
+    ends = {"cpu": Ended(code=9, output="the last words", oom_killed=False), "openvino": Ended(code=0, output="", oom_killed=False)}
+    outcome = survey(scene, FakePlace(ends=ends))
+    assert list(outcome.failed) == ["cpu"]
+    with pytest.raises(EngineError, match="the last words"):
+        outcome.raise_first()
+    assert "openvino: done" in scene.printed.getvalue()
+
+
+def test_what_comes_first_needs_the_reference_image(scene: Scene) -> None:
+    done: list[str] = []
+    with pytest.raises(ImageBuildError):
+        survey(scene, FakePlace(broken_images=frozenset({"openvino"})), unavailable="gone", first=lambda: done.append("first"))
+    assert done == []
+    ends = {"cpu": Ended(code=0, output="", oom_killed=False)}
+    assert (
+        survey(
+            dataclasses.replace(scene, tmp=scene.tmp / "b"), FakePlace(ends=ends), unavailable="gone", first=lambda: done.append("first")
+        ).failed
+        == {}
+    )
+    assert done == ["first"]
+
+
+def test_without_any_target_there_is_nothing_to_ask(scene: Scene) -> None:
+    plan = dataclasses.replace(PLAN, cells=(), targets=(dataclasses.replace(PLAN.targets[0], unavailable="gone"),))
+    order = RunOrder(folder=scene.begin(plan), plan=plan, place=FakePlace(), reference="cpu", cache=scene.tmp / "cache", workers=1)
+    with pytest.raises(NoTargetAvailableError):
+        run_on_targets(order, SURVEY, PlainView(Console(file=scene.printed, width=200), verbose=False))

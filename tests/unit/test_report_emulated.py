@@ -9,8 +9,8 @@ import pytest
 from factory_rows import Database, steady
 
 from hwmatrix.report.markdown import matrix_md, summary_md
-from hwmatrix.report.queries import query
 from hwmatrix.report.rows import ReportRows, read
+from hwmatrix.store.reading import query
 
 if TYPE_CHECKING:
     from pathlib import Path

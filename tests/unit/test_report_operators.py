@@ -129,7 +129,7 @@ def test_what_a_model_lacks_comes_with_the_operators_own_tests(database: Path, t
 
 
 def test_a_missing_database_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be read as a merged database"):
+    with pytest.raises(StoreError, match="there is no such file"):
         read(tmp_path / "none.duckdb")
 
 

@@ -6,8 +6,8 @@ import pytest
 from factory_rows import BEGIN, RUN, Database, steady, unmeasured
 
 from hwmatrix.errors import StoreError
-from hwmatrix.report.queries import names, query
 from hwmatrix.report.rows import Analysis, read
+from hwmatrix.store.reading import names, query
 
 if TYPE_CHECKING:
     from pathlib import Path

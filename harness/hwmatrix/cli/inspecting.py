@@ -1,4 +1,4 @@
-"""``hwmatrix detect``, ``classify``, ``schema``: what is here, what models are, what files may say."""
+"""``hwmatrix classify``, ``schema``, and what ``detect`` prints of this machine: what is here, what models are, what files may say."""
 
 from __future__ import annotations
 
@@ -36,23 +36,21 @@ class Schema(enum.StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("detect")(detect_command)
     app.command("classify")(classify_command)
     app.command("schema")(schema_command)
 
 
-def detect_command(*, output: FormatOption = Format.TABLE) -> None:
-    """Say what hardware and runtimes are here, and why others are not."""
+def tell_detections(output: Format) -> None:
+    """Print what hardware and runtimes are here, and why others are not."""
     found = detect_all()
     if output is Format.JSON:
         typer.echo(json.dumps([json.loads(to_json(detection)) for detection in found], indent=2))
         return
     rows = []
     for detection in found:
-        facts = detection.features if detection.available else {"": detection.reason}
-        text = "\n".join(f"{name}: {_fact(value)}" if name else str(value) for name, value in facts.items() if value is not None)
+        text = facts(detection.features) if detection.available else detection.reason or ""
         rows.append((detection.hardware_type, "yes" if detection.available else "no", detection.name or "", text))
-    _print(("hardware", "here", "name", "facts"), rows)
+    print_table(("hardware", "here", "name", "facts"), rows)
 
 
 def classify_command(
@@ -79,7 +77,7 @@ def classify_command(
     if output is Format.JSON:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        _print(tuple(rows[0]), [tuple(str(value or "") for value in row.values()) for row in rows])
+        print_table(tuple(rows[0]), [tuple(str(value or "") for value in row.values()) for row in rows])
 
 
 def schema_command(which: Annotated[Schema, typer.Argument(help="Which format.")] = Schema.MATRIX_FILE) -> None:
@@ -88,11 +86,17 @@ def schema_command(which: Annotated[Schema, typer.Argument(help="Which format.")
     typer.echo(json.dumps(schemas[which](), indent=2))
 
 
-def _print(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Print rows with lines between them."""
     table = Table(*columns, show_lines=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
+
+
+def facts(features: dict[str, Any]) -> str:
+    """Facts by name, one a line; what is not known is left out."""
+    return "\n".join(f"{name}: {_fact(value)}" for name, value in features.items() if value is not None)
 
 
 def _fact(value: Any) -> str:

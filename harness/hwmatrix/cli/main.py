@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _COMMANDS: Final = {
     "base": "running",
     "classify": "inspecting",
-    "detect": "inspecting",
+    "detect": "detecting",
     "images": "running",
     "matrix": "running",
     "merge": "storing",

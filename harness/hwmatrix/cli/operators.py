@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Output, Targets, Verbose, outside, progress
-from hwmatrix.cli.running import DATABASE, IsolationChoice, facts_of, order_of, workshop_of
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    BaseImage,
+    Isolating,
+    IsolationChoice,
+    Matrix,
+    Output,
+    Targets,
+    Verbose,
+    outside,
+    progress,
+)
+from hwmatrix.cli.running import DATABASE, facts_of, order_of, workshop_of
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.host import runs
 from hwmatrix.host.operators import OperatorRun, run_operators
@@ -40,9 +51,7 @@ def ops_command(
     tests: Annotated[
         str, typer.Option("--tests", help="Only tests in whose name this regular expression is found.", metavar="PATTERN")
     ] = "",
-    isolation: Annotated[
-        IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")
-    ] = IsolationChoice.AUTO,
+    isolation: Isolating = IsolationChoice.AUTO,
     write_docs: Annotated[bool, typer.Option("--write-docs", help="Also write docs/operators.md beside matrix.yaml.")] = False,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),

@@ -27,6 +27,15 @@ class Format(enum.StrEnum):
     JSON = "json"
 
 
+class IsolationChoice(enum.StrEnum):
+    """What may be asked for. ``auto`` takes containers when an engine answers, else virtual environments."""
+
+    AUTO = "auto"
+    CONTAINER = "container"
+    VENV = "venv"
+    NONE = "none"
+
+
 FormatOption = Annotated[Format, typer.Option("--format", help="A table to read, or JSON to process.")]
 Matrix = Annotated[Path, typer.Option("--matrix", help="The matrix.yaml to read.", metavar="FILE")]
 Output = Annotated[Path, typer.Option("--output-dir", help="Where reports are written.", metavar="DIR")]
@@ -38,6 +47,8 @@ Targets = Annotated[list[str] | None, typer.Option("--targets", help="Targets of
 Architectures = Annotated[list[str] | None, typer.Option("--architectures", help="Only models of these architectures.", metavar="A ...")]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
 BaseImage = Annotated[str | None, typer.Option("--base-image", help="What the images start from, instead of matrix.yaml's images.base.")]
+Images = Annotated[bool, typer.Option("--images", help="Ask inside every target's image, and keep the answers.")]
+Isolating = Annotated[IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all output of builds, as plain lines.")]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import enum
 import json
 import secrets
 import subprocess
@@ -18,6 +17,9 @@ from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     Architectures,
     BaseImage,
+    Format,
+    Isolating,
+    IsolationChoice,
     Matrix,
     Models,
     Output,
@@ -50,15 +52,6 @@ if TYPE_CHECKING:
 DATABASE = "matrix.duckdb"
 
 
-class IsolationChoice(enum.StrEnum):
-    """What may be asked for. ``auto`` takes containers when an engine answers, else virtual environments."""
-
-    AUTO = "auto"
-    CONTAINER = "container"
-    VENV = "venv"
-    NONE = "none"
-
-
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("matrix")(matrix_command)
@@ -76,9 +69,7 @@ def matrix_command(
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
     detect_only: Annotated[bool, typer.Option("--detect-only", help="Only say what hardware is here.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
-    isolation: Annotated[
-        IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")
-    ] = IsolationChoice.AUTO,
+    isolation: Isolating = IsolationChoice.AUTO,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: only what is missing.")] = False,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
@@ -98,7 +89,7 @@ def matrix_command(
         hwmatrix matrix --resume
     """
     if detect_only:
-        inspecting.detect_command()
+        inspecting.tell_detections(Format.TABLE)
         return
     place_outside = outside()
     loaded = load(matrix)

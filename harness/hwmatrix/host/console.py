@@ -62,6 +62,11 @@ def describe_operators(event: dict[str, Any]) -> str:
     return f"{event['done']}/{event['total']}  {counts}"
 
 
+def describe_survey(event: dict[str, Any]) -> str:
+    """What an image told of itself, such as ``sees cpu, openvino; 15 of 16 models have a family``."""
+    return f"sees {', '.join(event['here']) or 'nothing'}; {event['classified']} of {event['models']} models have a family"
+
+
 class PlainView:
     """One line a thing, for logs and pipes. Build output only if ``verbose``, and else when it is the only sign of life."""
 
@@ -105,6 +110,8 @@ class PlainView:
             self.say(f"  {describe_operators(event)}")
         elif event["event"] == "operators_refused":
             self.say(f"  no operator tests on {target}: {event['message']}")
+        elif event["event"] == "survey":
+            self.say(f"  {describe_survey(event)}")
 
     def end(self, target: str) -> None:
         """Say that it is over."""
@@ -171,6 +178,9 @@ class LiveView:
             self._progress.update(task, completed=event["done"], total=event["total"], running=describe_operators(event))
         elif event["event"] == "operators_refused":
             self.say(f"no operator tests on {target}: {event['message']}")
+        elif event["event"] == "survey":
+            self._progress.update(task, completed=1, total=1)
+            self.say(f"{target}: {describe_survey(event)}")
 
     def end(self, target: str) -> None:
         """Leave the full bar."""

@@ -150,6 +150,7 @@ class ContainerPlace:
     def run(self, job: Job, on_line: OnLine) -> Ended:
         """Start, follow, remove."""
         making = job.work in _MAKING
+        job.cache.mkdir(parents=True, exist_ok=True)  # a survey may be the first thing that ever runs here
         for folder in (job.out, job.cache) if making else (job.out,):
             containers.prepare_writable(folder, self._engine)
         arguments = (job.work, *(part for name, path in _IN_CONTAINER.items() for part in _flag(name, path)), *job.arguments)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 RUNS: Final = "runs"
 OPERATORS: Final = "operators"
 """Runs of operator tests have a folder of their own in the output folder: ``--resume`` looks for runs of models."""
+SURVEYS: Final = "surveys"
+"""So have surveys, which execute nothing."""
 _PLAN: Final = "plan.json"
 _OWNER: Final = "owner.pid"
 _START_TOLERANCE_S: Final = 5.0  # psutil derives start times from the boot time, which moves when the clock is set

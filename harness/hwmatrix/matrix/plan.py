@@ -97,25 +97,16 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
         NothingSelectedError: no cell is left.
     """
     check_selection(matrix, selection)
-    spec = matrix.spec
-    chosen = [
-        model_plan(name, spec, size, line=matrix.lines.get(("models", name)))
-        for name, size in _selected_models(matrix, selection)
-        if not selection.architectures or spec.models[name].architecture in selection.architectures
-    ]
-    chosen += [model for model in selection.extra if not selection.architectures or model.architecture in selection.architectures]
-    _check_names(chosen)
-    names = [name for name in spec.targets if not selection.targets or name in selection.targets]
-    targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
+    models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
     cells = tuple(
-        _cell_plan(model, target, dtype, spec.targets[target.name].threads, matrix)
-        for model in chosen
+        _cell_plan(model, target, dtype, matrix.spec.targets[target.name].threads, matrix)
+        for model in models
         for target in targets
-        for dtype in spec.targets[target.name].dtypes
+        for dtype in matrix.spec.targets[target.name].dtypes
     )
     if not cells:
         raise NothingSelectedError("no cell matches the selection", advice="Ask for fewer restrictions, or for another --suite.")
-    return _plan(matrix, facts, targets=targets, models=tuple(chosen), cells=cells)
+    return _plan(matrix, facts, targets=targets, models=models, cells=cells)
 
 
 def make_operator_plan(matrix: LoadedMatrix, names: Sequence[str], facts: RunFacts) -> Plan:
@@ -124,9 +115,44 @@ def make_operator_plan(matrix: LoadedMatrix, names: Sequence[str], facts: RunFac
     Raises:
         ConfigError: matrix.yaml has no such target.
     """
-    check_selection(matrix, Selection(targets=tuple(names)))
-    targets = tuple(_target_plan(name, matrix.spec.targets[name], matrix, facts) for name in matrix.spec.targets if name in names)
-    return _plan(matrix, facts, targets=targets, models=(), cells=())
+    selection = Selection(targets=tuple(names))
+    check_selection(matrix, selection)
+    return _plan(matrix, facts, targets=_chosen_targets(matrix, selection, facts), models=(), cells=())
+
+
+def make_survey_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Plan:
+    """The plan of a survey: targets to ask, and models to ask about. Nothing is executed, so it has no cells.
+
+    Raises:
+        ConfigError: the selection names something that matrix.yaml does not have, or two models by one name.
+    """
+    check_selection(matrix, selection)
+    models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
+    return _plan(matrix, facts, targets=targets, models=models, cells=())
+
+
+def _chosen_models(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPlan, ...]:
+    """The models of a selection, in the order of matrix.yaml, then those that it does not list.
+
+    Raises:
+        ConfigError: two of them have one name.
+    """
+    listed = [
+        model_plan(name, matrix.spec, size, line=matrix.lines.get(("models", name))) for name, size in _selected_models(matrix, selection)
+    ]
+    wanted = selection.architectures
+    chosen = [model for model in (*listed, *selection.extra) if not wanted or model.architecture in wanted]
+    _check_names(chosen)
+    return tuple(chosen)
+
+
+def _chosen_targets(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> tuple[TargetPlan, ...]:
+    """The targets of a selection, in the order of matrix.yaml."""
+    return tuple(
+        _target_plan(name, target, matrix, facts)
+        for name, target in matrix.spec.targets.items()
+        if not selection.targets or name in selection.targets
+    )
 
 
 def _plan(

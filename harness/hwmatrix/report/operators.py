@@ -7,14 +7,11 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-import duckdb
-
-from hwmatrix.errors import StoreError
 from hwmatrix.records import Isolation
 from hwmatrix.report.grid import Column
 from hwmatrix.report.markdown import environment
-from hwmatrix.report.queries import query
 from hwmatrix.report.write import replace
+from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,17 +124,14 @@ def read(database: Path) -> OperatorRows:
     Raises:
         StoreError: it cannot be read.
     """
-    try:
-        with duckdb.connect(str(database), read_only=True) as connection:
-            targets = tuple(_target(row) for row in _records(connection, "report_operator_targets"))
-            coverage = tuple(_coverage(row) for row in _records(connection, "report_operator_coverage"))
-            needs = tuple(
-                Need(target=row["target"], isolation=Isolation(row["isolation"]), need=row["need"], tests=row["tests"])
-                for row in _records(connection, "report_operator_needs")
-            )
-            refused = tuple(_refused(row) for row in _records(connection, "report_operator_refused"))
-    except duckdb.Error as error:
-        raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice="Merge the shards into a new file.") from error
+    with reading(database) as connection:
+        targets = tuple(_target(row) for row in records(connection, "report_operator_targets"))
+        coverage = tuple(_coverage(row) for row in records(connection, "report_operator_coverage"))
+        needs = tuple(
+            Need(target=row["target"], isolation=Isolation(row["isolation"]), need=row["need"], tests=row["tests"])
+            for row in records(connection, "report_operator_needs")
+        )
+        refused = tuple(_refused(row) for row in records(connection, "report_operator_refused"))
     return OperatorRows(targets=targets, coverage=coverage, needs=needs, refused=refused)
 
 
@@ -184,12 +178,6 @@ def shown(found: Coverage | None) -> str:
         return f"🟡 {counts.passed}/{counts.tests}{part}"
     word = max(_WORDS, key=lambda name: int(getattr(counts, name)))
     return f"{'🟠' if word == 'fallback' else '❌'} {'crash' if word == 'ended' else word}"
-
-
-def _records(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
-    cursor = connection.execute(query(name))
-    columns = [column[0] for column in cursor.description or ()]
-    return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 
 
 def _counts(row: dict[str, Any]) -> Counts:

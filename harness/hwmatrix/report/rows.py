@@ -11,14 +11,14 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import duckdb
-
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Severity, Size, Stage, Status
-from hwmatrix.report.queries import query
+from hwmatrix.store.reading import query, reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import duckdb
 
 Row = TypeVar("Row")
 
@@ -201,14 +201,8 @@ def read(database: Path, run_id: str | None = None) -> ReportRows:
     Raises:
         StoreError: the file is missing, is no merged database, or holds no such run.
     """
-    if not database.is_file():
-        raise StoreError(f"{database}: there is no such file", advice="Merge the shards of a run first: hwmatrix merge.")
-    try:
-        with duckdb.connect(str(database), read_only=True) as connection:
-            connection.execute("SET threads = 1")  # sums of floats in one order: the same database gives the same bytes
-            return _read(connection, database, run_id)
-    except duckdb.Error as error:
-        raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice="Merge the shards into a new file.") from error
+    with reading(database) as connection:
+        return _read(connection, database, run_id)
 
 
 def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
@@ -237,9 +231,7 @@ def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
 
 
 def _records(connection: duckdb.DuckDBPyConnection, name: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    cursor = connection.execute(query(name), parameters)
-    columns = [column[0] for column in cursor.description or ()]
-    return [dict(zip(columns, map(_plain, row), strict=True)) for row in cursor.fetchall()]
+    return [{column: _plain(value) for column, value in row.items()} for row in records(connection, name, parameters)]
 
 
 def _plain(value: Any) -> Any:

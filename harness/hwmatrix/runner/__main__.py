@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwmatrix.errors import HwmatrixError
-from hwmatrix.records import Plan, plan_from_json, to_json
+from hwmatrix.records import Plan, plan_from_json
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import end_with_parent
 
@@ -53,19 +53,17 @@ def _parser() -> argparse.ArgumentParser:
     operators.add_argument("--target", required=True)
     operators.add_argument("--tests", default="", help="a regular expression: run only the tests in whose name it is found")
     operators.set_defaults(work=_operators)
-    for work in (run, operators):
+    asking = works.add_parser("survey", help="say what hardware is here and what the plan's models are, in a shard")
+    asking.add_argument("--target", required=True)
+    asking.set_defaults(work=_survey)
+    for work in (run, operators, asking):
         work.add_argument("--host", required=True, help="the machine's identity")
         work.add_argument("--image")
         work.add_argument("--image-digest")
-    for work in (bundles, run, tests, operators):
+    for work in (bundles, run, tests, operators, asking):
         work.add_argument("--plan", type=Path, required=True)
         work.add_argument("--cache", type=Path, required=True, help="the folder of bundles")
         work.add_argument("--out", type=Path, required=True)
-    detect = works.add_parser("detect", help="say what hardware is here, as JSON")
-    detect.set_defaults(work=_detect)
-    classify = works.add_parser("classify", help="say what the plan's models are, as transformers here sees them")
-    classify.add_argument("--plan", type=Path, required=True)
-    classify.set_defaults(work=_classify)
     return parser
 
 
@@ -130,28 +128,20 @@ def _operators(arguments: argparse.Namespace) -> None:
     )
 
 
-def _detect(_arguments: argparse.Namespace) -> None:
-    from hwmatrix.hardware.detector import detect_all  # noqa: PLC0415
+def _survey(arguments: argparse.Namespace) -> None:
+    from hwmatrix.runner.survey import SurveyOrder, survey  # noqa: PLC0415
 
-    for detection in detect_all():
-        emit("detection", **json.loads(to_json(detection)))
-
-
-def _classify(arguments: argparse.Namespace) -> None:
-    from hwmatrix.models.families import family_of  # noqa: PLC0415
-
-    for model in _plan(arguments.plan).models:
-        found = family_of(model.architecture, model.model_class)
-        emit(
-            "classification",
-            model=model.name,
-            architecture=model.architecture,
-            model_class=model.model_class,
-            declared=model.family.value,
-            family=found.family.value,
-            source=found.source,
-            confidence=found.confidence,
+    plan = _plan(arguments.plan)
+    survey(
+        SurveyOrder(
+            plan=plan,
+            target=plan.target(arguments.target),
+            out=arguments.out,
+            host=arguments.host,
+            image=arguments.image,
+            image_digest=arguments.image_digest,
         )
+    )
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.identity import interpreter, packages
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
+from hwmatrix.runner.survey import classifications
 from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now
 from hwmatrix.targets.table import target_class
 
@@ -89,6 +90,7 @@ def run_shard(order: ShardOrder) -> Path:
     with ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
         shard.add_detections(detections())
+        shard.add_classifications(classifications(order.plan.models))
         cells = _Cells(order, shard, keeper)
         canary_ok, canary_detail = cells.run_canaries()
         shard.set_canaries(ok=canary_ok, detail=canary_detail)

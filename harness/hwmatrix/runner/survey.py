@@ -1,0 +1,94 @@
+"""A survey of one target's image: what hardware it sees, and what the plan's models are to the packages in it. Nothing is executed."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hwmatrix.errors import ConfigError
+from hwmatrix.models.classify import classify
+from hwmatrix.records import Classification, Plan, TargetPlan
+from hwmatrix.runner.detecting import detections
+from hwmatrix.runner.events import emit
+from hwmatrix.runner.identity import interpreter, packages
+from hwmatrix.store.shard import ShardIdentity, ShardWriter
+from hwmatrix.targets.table import target_class
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwmatrix.records import ModelPlan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SurveyOrder:
+    """What one survey is to do, and what the host knows about the place it runs in."""
+
+    plan: Plan
+    target: TargetPlan
+    out: Path
+    host: str
+    image: str | None
+    image_digest: str | None
+
+
+def survey(order: SurveyOrder) -> Path:
+    """Ask, keep the answers; give the sealed shard. It has no cells, so that nothing rests on its canaries, which are not run.
+
+    Raises:
+        StoreError: the shard cannot be written.
+    """
+    installed = packages()
+    needed = ("hwmatrix", *target_class(order.target.backend).packages)
+    identity = ShardIdentity(
+        shard_id=uuid.uuid4().hex[:12],
+        target=order.target.name,
+        image=order.image,
+        image_digest=order.image_digest,
+        host=order.host,
+        interpreter=interpreter(),
+        versions={name: installed[name] for name in needed if name in installed},
+        packages=installed,
+        warm_up_ms=None,
+    )
+    with ShardWriter(order.out, order.plan, identity) as shard:
+        found = detections()
+        shard.add_detections(found)
+        known = classifications(order.plan.models)
+        shard.add_classifications(known)
+        path = shard.seal()
+    emit(
+        "survey",
+        here=[detection.hardware_type for detection in found if detection.available],
+        classified=sum(each.family is not None for each in known),
+        models=len(known),
+    )
+    emit("sealed", shard=path.name)
+    return path
+
+
+def classifications(models: Iterable[ModelPlan]) -> list[Classification]:
+    """What each model is, once by name: its sizes are of one kind.
+
+    A checkpoint is called like its folder, which says nothing, and may be called anything: its architecture and class decide.
+    """
+    found = []
+    for model in {model.name: model for model in models}.values():
+        try:
+            known = classify(model.architecture, model_class=model.model_class, architecture=model.architecture, config=model.config)
+        except ConfigError as refused:
+            known = Classification(
+                model_name=model.name,
+                architecture=model.architecture,
+                model_class=model.model_class,
+                family=None,
+                subfamily=None,
+                structure=None,
+                confidence=0.0,
+                evidence="none",
+                source=str(refused),
+            )
+        found.append(dataclasses.replace(known, model_name=model.name))
+    return found

@@ -1,0 +1,83 @@
+"""Reading a merged database: the one place that opens it, checks its version, and turns rows into records."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.resources
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+READABLE: Final = frozenset({"1", "2"})
+"""Versions of the schema whose views and tables are a part of what is read here: 2 only added a table."""
+_ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
+
+
+@contextlib.contextmanager
+def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a merged database to read. The file is not changed, and sums of floats come in one order: the same rows, the same bytes.
+
+    Raises:
+        StoreError: it is missing, is no merged database, is in use by a writer, or is of a version that is not read here; also for
+            any error of the database inside the block.
+    """
+    if not database.is_file():
+        raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
+    try:
+        with duckdb.connect(str(database), read_only=True) as connection:
+            connection.execute("SET threads = 1")
+            _check(connection, database)
+            yield connection
+    except duckdb.Error as error:
+        raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
+
+
+@functools.cache
+def query(name: str) -> str:
+    """The text of ``queries/<name>.sql``.
+
+    Raises:
+        FileNotFoundError: there is no such query.
+    """
+    text: str = (_folder() / f"{name}.sql").read_text(encoding="utf-8")
+    return text
+
+
+def names() -> tuple[str, ...]:
+    """The names of all queries."""
+    return tuple(sorted(entry.name.removesuffix(".sql") for entry in _folder().iterdir() if entry.name.endswith(".sql")))
+
+
+def records(connection: duckdb.DuckDBPyConnection, name: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The rows of one of the queries, by column."""
+    cursor = connection.execute(query(name), dict(parameters) if parameters is not None else None)
+    columns = [column[0] for column in cursor.description or ()]
+    return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+
+def has_table(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
+    """Whether a table is there: those that a later version added are not in older databases."""
+    return connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [name]).fetchone() is not None
+
+
+def _folder() -> Any:
+    return importlib.resources.files("hwmatrix.store") / "queries"
+
+
+def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+    asked = connection.execute("SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()")
+    found = {name for (name,) in asked.fetchall()}
+    if not {"meta", "runs", "matrix"} <= found:
+        shard = " It looks like a shard, which has to be merged first." if "shards" in found else ""
+        raise StoreError(f"{database}: it is no merged database of hwmatrix.{shard}", advice=_ADVICE)
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is None or row[0] not in READABLE:
+        version = row[0] if row else "none"
+        raise StoreError(f"{database}: schema version {version}, this hwmatrix reads {', '.join(sorted(READABLE))}", advice=_ADVICE)
