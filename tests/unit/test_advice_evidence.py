@@ -10,10 +10,9 @@ import factory_plans as make
 import pytest
 from factory_rows import BEGIN, FAILURES, Database, example, steady, unmeasured
 
-from hwmatrix.advice.evidence import READABLE, Evidence, Nearness, default_database, read_evidence
+from hwmatrix.advice.evidence import Evidence, Nearness, default_database, read_evidence
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Backend, Execution, Family, Isolation, Level, Size, Status
-from hwmatrix.store.shard import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +25,6 @@ def path(tmp_path: Path) -> Path:
 
 def by_cell(records: tuple[Evidence, ...]) -> dict[tuple[str, str], Evidence]:
     return {(record.model, record.target): record for record in records}
-
-
-def test_this_schema_is_read() -> None:
-    assert SCHEMA_VERSION in READABLE
 
 
 def test_every_executed_cell_with_what_was_measured(path: Path) -> None:

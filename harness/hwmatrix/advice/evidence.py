@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib.resources
 from typing import TYPE_CHECKING, Any, Final
-
-import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Size, Status
+from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 DATABASE: Final = "matrix.duckdb"
-READABLE: Final = frozenset({"1", "2"})
-"""Versions of the schema that have what is read here: the view ``matrix`` has been the same since 1."""
-_ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 
 
 class Nearness(enum.StrEnum):
@@ -114,37 +109,9 @@ def read_evidence(database: Path) -> tuple[Evidence, ...]:
     Raises:
         StoreError: it is missing, is no merged database, is in use by a writer, or is of a version that is not read here.
     """
-    if not database.is_file():
-        raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
-    try:
-        with duckdb.connect(str(database), read_only=True) as connection:
-            _check_version(connection, database)
-            cursor = connection.execute(_sql())
-            columns = [column[0] for column in cursor.description or ()]
-            rows = cursor.fetchall()
-    except duckdb.Error as error:
-        raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
-    return tuple(_record(dict(zip(columns, row, strict=True)), database) for row in rows)
-
-
-def _check_version(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
-    """Refuse what is no merged database, and other versions of it.
-
-    Raises:
-        StoreError: it is one of the two.
-    """
-    names = {
-        name
-        for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()").fetchall()
-    }
-    if not {"meta", "runs", "matrix"} <= names:
-        shard = " It looks like a shard, which has to be merged first." if "shards" in names else ""
-        raise StoreError(f"{database}: it is no merged database of hwmatrix.{shard}", advice=_ADVICE)
-    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-    if row is None or row[0] not in READABLE:
-        found = row[0] if row else "none"
-        known = ", ".join(sorted(READABLE))
-        raise StoreError(f"{database}: schema version {found}, this hwmatrix reads {known}", advice=_ADVICE)
+    with reading(database) as connection:
+        rows = records(connection, "evidence")
+    return tuple(_record(row, database) for row in rows)
 
 
 def _record(row: dict[str, Any], database: Path) -> Evidence:
@@ -157,10 +124,6 @@ def _record(row: dict[str, Any], database: Path) -> Evidence:
             advice = "Use the hwmatrix that wrote it, or run the models again."
             raise StoreError(f"{database}: it holds {value!r} as {name}, which this hwmatrix does not know", advice=advice) from error
     return Evidence(**fields)
-
-
-def _sql() -> str:
-    return (importlib.resources.files("hwmatrix.advice") / "evidence.sql").read_text(encoding="utf-8")
 
 
 def _folded(name: str | None) -> str:
