@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COMMANDS: Final = {
     "base": "running",
-    "classify": "inspecting",
+    "classify": "classifying",
     "detect": "detecting",
     "images": "running",
     "matrix": "running",
