@@ -1,0 +1,162 @@
+"""Evidence, detections and requirements for tests of advice: real records, made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from hwmatrix.advice.compatibility import Subject, compatibility_of
+from hwmatrix.advice.evidence import Evidence
+from hwmatrix.advice.profiles import HardwareProfile, availability_of
+from hwmatrix.records import (
+    Backend,
+    Basis,
+    Classification,
+    Detection,
+    Dtype,
+    Execution,
+    Family,
+    Isolation,
+    Level,
+    ModelPlan,
+    Requirements,
+    Size,
+    Status,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hwmatrix.advice.profiles import Override
+
+
+def evidence(model: str = "bert", hardware: str = "cpu", **changes: Any) -> Evidence:
+    """A full-size model that passed at level High."""
+    made = Evidence(
+        model=model,
+        hub_id=None,
+        architecture=model,
+        family=Family.EMBEDDING,
+        size=Size.FULL,
+        target=hardware,
+        backend=Backend(hardware),
+        dtype=Dtype.FLOAT32,
+        batch=1,
+        sequence_length=128,
+        threads=1,
+        execution=Execution.HARDWARE,
+        status=Status.PASS,
+        level=Level.HIGH,
+        on_target=1.0,
+        p50_ms=10.0,
+        speed_up=None,
+        speed_differs=False,
+        load_ms=100.0,
+        peak_mb=900.0,
+        device_peak_mb=None,
+        parameters=110_000_000,
+        error_type=None,
+        message=None,
+        isolation=Isolation.CONTAINER,
+        host="f00d",
+        run_id="run-1",
+        started_at="2026-01-02T03:04:05",
+        command="hwmatrix matrix",
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def failed(model: str = "bert", hardware: str = "cpu", status: Status = Status.ERROR, **changes: Any) -> Evidence:
+    """A model that was executed and does not work."""
+    unmeasured = {"level": Level.NONE, "on_target": None, "p50_ms": None, "peak_mb": None, "message": "it broke\nin two lines"}
+    return evidence(model, hardware, status=status, **(unmeasured | changes))
+
+
+def fast(model: str, hardware: str, speed_up: float, **changes: Any) -> Evidence:
+    """A model whose speed can be told from that of the cpu."""
+    level = Level.HIGH if speed_up > 1 else Level.MEDIUM
+    return evidence(model, hardware, speed_up=speed_up, speed_differs=True, level=level, **changes)
+
+
+def classification(model_name: str = "bert", family: Family | None = Family.EMBEDDING, **changes: Any) -> Classification:
+    """What a model is."""
+    made = Classification(
+        model_name=model_name,
+        architecture=model_name if family else None,
+        model_class=None,
+        family=family,
+        subfamily=None,
+        structure=None,
+        confidence=0.9 if family else 0.0,
+        evidence="architecture" if family else "none",
+        source="a test",
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def subject(model_name: str = "bert", family: Family | None = Family.EMBEDDING, plan: ModelPlan | None = None, **changes: Any) -> Subject:
+    """A model that is asked about."""
+    return Subject(model_name=model_name, plan=plan, classification=classification(model_name, family, **changes))
+
+
+def detections(*here: str, memory_mb: int | None = 16_000, gpu_mb: int | None = 24_000) -> dict[str, Detection]:
+    """A machine with a cpu and this hardware; GPUs have memory of their own."""
+
+    def one(backend: Backend) -> Detection:
+        available = backend.value in {"cpu", *here}
+        features: dict[str, Any] = {"memory_left_mb": memory_mb} if backend is Backend.CPU else {}
+        if available and backend in {Backend.CUDA, Backend.ROCM}:
+            features = {"gpus": [{"memory_mb": 4_000, "free_mb": 100}, {"memory_mb": gpu_mb, "free_mb": gpu_mb}]}
+        return Detection(
+            hardware_type=backend.value,
+            available=available,
+            name=backend.value if available else None,
+            features=features,
+            reason=None if available else f"no {backend.value} in this test",
+            detected_at="2026-01-02T03:04:05",
+        )
+
+    return {backend.value: one(backend) for backend in Backend}
+
+
+def requirements(min_memory_mb: int = 1_000, hardware: str = "cpu", **changes: Any) -> Requirements:
+    """What a model needs."""
+    made = Requirements(
+        model_name="bert",
+        hardware=hardware,
+        dtype=Dtype.FLOAT32,
+        batch=1,
+        sequence_length=128,
+        memory_kind="device" if hardware in {"cuda", "rocm", "mps"} else "host",
+        min_memory_mb=min_memory_mb,
+        recommended_memory_mb=min_memory_mb * 5 // 4,
+        cpu_cores=1,
+        disk_space_mb=450,
+        batch_size=8,
+        parameters=110_000_000,
+        basis=Basis.ESTIMATED,
+        note="a test",
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def profiles(
+    asked: Subject,
+    records: Iterable[Evidence] = (),
+    machine: Mapping[str, Detection] | None = None,
+    *,
+    memory_mb: int | None = 1_000,
+    overrides: Mapping[Backend, Override] | None = None,
+) -> dict[Backend, HardwareProfile]:
+    """A model on every hardware; ``memory_mb`` is what it needs, None that nobody knows."""
+    known = list(records)
+    return {
+        hardware: HardwareProfile(
+            compatibility=compatibility_of(asked, hardware, known),
+            availability=availability_of(hardware, detections() if machine is None else machine),
+            requirements=None if memory_mb is None else requirements(memory_mb, hardware.value),
+            unknown="nobody knows its size" if memory_mb is None else None,
+            override=(overrides or {}).get(hardware),
+        )
+        for hardware in Backend
+    }
