@@ -1,0 +1,122 @@
+"""The size of a model: from the meta device, or, where torch is not installed, from the table that comes with hwmatrix."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pydantic
+import yaml
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models.sizes import ModelSize, model_size
+from hwmatrix.records import Dtype
+from hwmatrix.records.strict import STRICT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwmatrix.records import ModelPlan
+
+_FILE: Final = "sizes.yaml"
+_WEIGHT_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 1, Dtype.A8W8: 1}
+_ACTIVATION_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 2, Dtype.A8W8: 1}
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One forward pass of one sample in float32, in bytes, as of :class:`hwmatrix.models.sizes.ModelSize`."""
+
+    sequence_length: int
+    input_bytes: int
+    activation_bytes: int
+    output_bytes: int
+    largest_output_bytes: int
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListedSize:
+    """A model of matrix.yaml in full size: what decides its shapes, its parameters, and passes of several sequence lengths."""
+
+    model: str
+    architecture: str
+    model_class: str
+    config: dict[str, Any]
+    parameters: int
+    stored_bytes: int
+    passes: tuple[Pass, ...]
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Table:
+    version: Literal[1]
+    versions: dict[str, str]
+    sizes: tuple[ListedSize, ...]
+
+
+@functools.cache
+def listed_sizes() -> tuple[ListedSize, ...]:
+    """Every entry of sizes.yaml."""
+    text = (importlib.resources.files("hwmatrix.advice") / _FILE).read_text(encoding="utf-8")
+    return pydantic.TypeAdapter(_Table).validate_python(yaml.safe_load(text)).sizes
+
+
+def known_size(plan: ModelPlan, dtype: Dtype, *, cache: Path | None = None) -> tuple[ModelSize, str]:
+    """A model's size with the plan's settings, and where it is from, in words (empty: from the model itself).
+
+    Raises:
+        FactoryError: as of ``model_size``; ``not_installed`` where torch or transformers is missing and the table has no such model.
+    """
+    try:
+        return model_size(plan, dtype, cache=cache), ""
+    except FactoryError as failure:
+        if failure.error_type != "not_installed":
+            raise
+        listed = _listed(plan)
+        if listed is None:
+            raise
+        return _scaled(listed, plan, dtype), "size from the table that comes with hwmatrix, since torch is not installed here"
+
+
+def _listed(plan: ModelPlan) -> ListedSize | None:
+    if plan.weights != "recipe":
+        return None
+    wanted = (plan.architecture, plan.model_class, plan.config)
+    return next((size for size in listed_sizes() if (size.architecture, size.model_class, size.config) == wanted), None)
+
+
+def _scaled(listed: ListedSize, plan: ModelPlan, dtype: Dtype) -> ModelSize:
+    """The listed pass at another batch and sequence length: in proportion to the batch, and linear between the lengths listed."""
+    weights, activations = _WEIGHT_BYTES[dtype], _ACTIVATION_BYTES[dtype]
+    at = {name: _interpolated(name, listed.passes, plan.sequence_length) * plan.batch for name in _PASS_FIELDS}
+    return ModelSize(
+        parameters=listed.parameters,
+        stored_bytes=listed.stored_bytes,
+        stored_dtype=Dtype.FLOAT32.value,
+        weight_bytes=listed.stored_bytes * weights // 4,
+        dtypes={dtype.value: listed.stored_bytes * weights // 4},
+        input_bytes=round(at["input_bytes"]),
+        activation_bytes=round(at["activation_bytes"] * activations / 4),
+        output_bytes=round(at["output_bytes"]),
+        largest_output_bytes=round(at["largest_output_bytes"]),
+        method="table",
+    )
+
+
+_PASS_FIELDS: Final = ("input_bytes", "activation_bytes", "output_bytes", "largest_output_bytes")
+
+
+def _interpolated(field: str, passes: tuple[Pass, ...], length: int) -> float:
+    """Between the two listed lengths around it; beyond them on the line through the nearest two."""
+    ordered = sorted(passes, key=lambda entry: entry.sequence_length)
+    if len(ordered) == 1:
+        return float(getattr(ordered[0], field))
+    above = next((index for index, entry in enumerate(ordered) if entry.sequence_length >= length), len(ordered) - 1)
+    low, high = ordered[max(above - 1, 0)], ordered[max(above, 1)]
+    slope = (getattr(high, field) - getattr(low, field)) / (high.sequence_length - low.sequence_length)
+    return float(max(0.0, getattr(low, field) + slope * (length - low.sequence_length)))

@@ -1,0 +1,75 @@
+"""Peaks of memory that are on record: those of a model with its very settings, and what models a name stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Backend, Dtype, ModelPlan, Size, from_json
+from hwmatrix.store.reading import reading, records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryOnRecord:
+    """One measured cell: its model as the run's plan has it, its settings, and its peaks in MiB (None: not measured)."""
+
+    run_id: str
+    plan: ModelPlan | None
+    model: str
+    size: Size
+    hub_id: str | None
+    target: str
+    backend: Backend
+    dtype: Dtype
+    batch: int
+    sequence_length: int
+    threads: int
+    isolation: str | None
+    started_at: str
+    peak_mb: float | None
+    device_peak_mb: float | None
+    parameters: int | None
+
+
+def memory_on_record(database: Path) -> tuple[MemoryOnRecord, ...]:
+    """Every cell of a merged database whose peak was measured, the newest first.
+
+    Raises:
+        StoreError: the database cannot be read.
+    """
+    with reading(database) as connection:
+        return tuple(_record(row, database) for row in records(connection, "memory_measured"))
+
+
+def named(name: str, found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord, ...]:
+    """The cells of the model that a name stands for: its name in the run, its hub id, or the last part of that."""
+    wanted = _folded(name)
+    return tuple(
+        cell for cell in found if wanted in {_folded(cell.model), _folded(cell.hub_id), _folded((cell.hub_id or "").rpartition("/")[2])}
+    )
+
+
+def same_model(plan: ModelPlan, other: ModelPlan | None) -> bool:
+    """Whether two plans are of one model, settings aside: what decides a model's shapes is the same in both."""
+    return other is not None and _identity(plan) == _identity(other)
+
+
+def _identity(plan: ModelPlan) -> tuple[Any, ...]:
+    return plan.architecture, plan.model_class, plan.weights, plan.revision, plan.config
+
+
+def _record(row: dict[str, Any], database: Path) -> MemoryOnRecord:
+    plan = from_json(ModelPlan, row["plan"], where=f"{database}, run {row['run_id']}") if row["plan"] is not None else None
+    try:
+        kinds = {"size": Size(row["size"]), "backend": Backend(row["backend"]), "dtype": Dtype(row["dtype"])}
+    except ValueError as error:
+        raise StoreError(f"{database}: {error}", advice="It was written by another version of hwmatrix: use that one.") from error
+    return MemoryOnRecord(**(row | kinds | {"plan": plan, "started_at": row["started_at"].isoformat(timespec="seconds")}))
+
+
+def _folded(name: str | None) -> str:
+    return (name or "").lower().replace("_", "-")

@@ -1,0 +1,298 @@
+"""How large a model is before it runs: its weights, and what one forward pass holds at most, without using memory for either.
+
+The model is built on torch's meta device, where tensors have shapes and no storage, and its forward pass is run there while a
+dispatch mode adds up the tensors that are alive. That takes about a tenth of a second. Where a forward pass depends on values,
+which such tensors lack, a formula takes its place, and the result says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import FactoryError, StoreError
+from hwmatrix.models.build import HUB, RECIPE, parameter_count, recipe_config
+from hwmatrix.models.checkpoint import inspect, inspect_config
+from hwmatrix.models.inputs import make_inputs
+from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.records import Dtype, from_json, to_json
+from hwmatrix.records.strict import STRICT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+
+    from hwmatrix.records import ModelPlan
+
+SIZES_DIR: Final = "sizes"
+FORWARD: Final = "forward"
+"""``method`` of a size whose activations are those of a forward pass on the meta device."""
+FORMULA: Final = "formula"
+"""``method`` of a size whose activations are estimated from the configuration's dimensions."""
+_SCHEMA: Final = "hwmatrix/size/1"  # a change of what is counted must change it
+_STANDS_FOR: Final = {Dtype.A16W8: Dtype.FLOAT16, Dtype.A8W8: Dtype.FLOAT16}
+"""What is computed on the meta device in place of the quantised precisions, which it does not have."""
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """What a model with some settings takes, in bytes, whatever executes it.
+
+    ``stored_bytes`` are its weights in the checkpoint, in ``stored_dtype`` (float32 for a recipe), ``weight_bytes`` the same, buffers
+    included, in the precision that is computed in; tied weights count once. ``dtypes`` are the latter by torch's name of the type.
+    ``activation_bytes`` is the most that the tensors of one forward pass take at one time, weights and inputs left out, with the
+    attention that transformers chooses by itself. ``output_bytes`` are all outputs in float32, ``largest_output_bytes`` the largest of
+    them. ``method`` is ``forward``, ``formula`` (and ``note`` says why), or ``table`` (the one that comes with hwmatrix).
+    """
+
+    parameters: int
+    stored_bytes: int
+    stored_dtype: str
+    weight_bytes: int
+    dtypes: dict[str, int]
+    input_bytes: int
+    activation_bytes: int
+    output_bytes: int
+    largest_output_bytes: int
+    method: str
+    note: str = ""
+
+
+def model_size(plan: ModelPlan, dtype: Dtype = Dtype.FLOAT32, *, cache: Path | None = None) -> ModelSize:
+    """The size of a plan's model with the plan's batch and sequence length. ``unbuildable`` is not looked at: nothing is built.
+
+    With ``cache`` (the folder that also holds bundles) the result is kept in ``<cache>/sizes`` under a checksum of everything that
+    decides it.
+
+    Raises:
+        FactoryError: torch or transformers is not installed (``not_installed``), the model's weights have not been fetched
+            (``weights_not_fetched``), it cannot be built, or its inputs cannot be made up, as of ``build_model`` and ``make_inputs``.
+    """
+    file = cache / SIZES_DIR / f"{_key(plan, dtype)}.json" if cache is not None else None
+    if file is not None:
+        with contextlib.suppress(OSError, StoreError):  # missing, or damaged: it is made again in a moment
+            return from_json(ModelSize, file.read_bytes(), where=str(file))
+    size = _measured(plan, dtype)
+    if file is not None:
+        _keep(file, size)
+    return size
+
+
+def _measured(plan: ModelPlan, dtype: Dtype) -> ModelSize:
+    model = _on_meta(plan, dtype)
+    inputs = make_inputs(model, plan)
+    weights = _distinct([*model.parameters(), *model.buffers()])
+    kinds: dict[str, int] = {}
+    for tensor in weights:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        kinds[kind] = kinds.get(kind, 0) + tensor.nbytes
+    moved = {name: tensor.to("meta", _dtype(model) if tensor.is_floating_point() else tensor.dtype) for name, tensor in inputs.items()}
+    method, note = FORWARD, ""
+    try:
+        peak, outputs = _forward(model, moved, known=[*weights, *moved.values()])
+    except Exception as error:  # noqa: BLE001 - a model's own code may raise anything where tensors have no values
+        method, note = FORMULA, f"the forward pass needs values ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+        peak, outputs = _by_dimensions(model, moved)
+    stored_bytes, stored_dtype = _stored(plan, model)
+    return ModelSize(
+        parameters=sum(parameter.numel() for parameter in _distinct(list(model.parameters()))),
+        stored_bytes=stored_bytes,
+        stored_dtype=stored_dtype,
+        weight_bytes=sum(_weight_bytes(tensor, dtype) for tensor in weights),
+        dtypes=kinds,
+        input_bytes=sum(tensor.nbytes for tensor in inputs.values()),
+        activation_bytes=peak // 2 if dtype is Dtype.A8W8 else peak,  # computed in float16 above, of two bytes
+        output_bytes=sum(outputs),
+        largest_output_bytes=max(outputs, default=0),
+        method=method,
+        note=note,
+    )
+
+
+def _dtype(model: torch.nn.Module) -> torch.dtype:
+    """What a model computes in."""
+    return next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+
+
+def _stored(plan: ModelPlan, model: torch.nn.Module) -> tuple[int, str]:
+    """The bytes of a checkpoint's weights and their type: of a recipe, which is saved in float32, or of a folder's files."""
+    if plan.weights != RECIPE:
+        checkpoint = inspect(Path(plan.weights))
+        named = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or Dtype.FLOAT32.value
+        return sum(file.stat().st_size for file in checkpoint.weights), str(named)
+    tensors = _distinct(list(model.state_dict().values()))
+    return sum(4 * tensor.numel() if tensor.is_floating_point() else tensor.nbytes for tensor in tensors), Dtype.FLOAT32.value
+
+
+def _weight_bytes(tensor: torch.Tensor, dtype: Dtype) -> int:
+    """The quantised precisions keep weights in 8 bits."""
+    return tensor.numel() if dtype in _STANDS_FOR and tensor.is_floating_point() else tensor.nbytes
+
+
+def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Each storage once: tied weights are one."""
+    return list({id(tensor.untyped_storage()): tensor for tensor in tensors}.values())
+
+
+def _on_meta(plan: ModelPlan, dtype: Dtype) -> torch.nn.Module:
+    """The model without storage, in evaluation mode, with the attention that transformers chooses for its users.
+
+    Raises:
+        FactoryError: as of :func:`model_size`.
+    """
+    try:
+        import torch  # noqa: PLC0415
+        import transformers  # noqa: PLC0415
+    except ImportError as error:
+        message = f"{error.name} is not installed here, and without it no model can be built: pip install torch transformers"
+        raise FactoryError(message, error_type="not_installed") from error
+    config = _config(plan)
+    if not isinstance(getattr(transformers, plan.model_class, None), type):
+        parameter_count(plan)  # raises what is wrong with the name of the class
+    try:
+        with torch.device("meta"):
+            model = getattr(transformers, plan.model_class)(config)
+        return model.to(getattr(torch, _STANDS_FOR.get(dtype, dtype).value)).eval()  # type: ignore[no-any-return]
+    except Exception as error:  # a model's own code may raise anything; it becomes data
+        message = f"{plan.model_class} cannot be built: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        raise FactoryError(message, error_type="build_failed") from error
+
+
+def _config(plan: ModelPlan) -> Any:
+    """The configuration of a recipe, or of a checkpoint's folder, of which only its config.json is read."""
+    import transformers  # noqa: PLC0415
+
+    if plan.weights == HUB:
+        raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
+    if plan.weights == RECIPE:
+        config = recipe_config(plan)
+    else:
+        folder = Path(plan.weights)
+        inspect_config(folder)
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config._experts_implementation = "eager"  # noqa: SLF001 - as every target loads it; transformers offers no other way
+    config._attn_implementation = None  # noqa: SLF001 - "whatever is the default", for nested configurations too
+    return config
+
+
+def _forward(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], *, known: list[torch.Tensor]) -> tuple[int, list[int]]:
+    """Run one forward pass: the most that was alive at one time besides ``known``, and each output's size in float32, in bytes."""
+    import torch  # noqa: PLC0415
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415 - the documented way to see every operator
+    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+
+    tallies = _Alive(known)
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in {torch.ops.aten.is_nonzero.default, torch.ops.aten._local_scalar_dense.default}:  # noqa: SLF001
+                answer = tallies.answer(args[0])
+                if answer is not None:
+                    return answer
+            result = func(*args, **(kwargs or {}))
+            for tensor in tree_leaves(result):
+                if isinstance(tensor, torch.Tensor):
+                    tallies.add(tensor, is_any=func.overloadpacket is torch.ops.aten.any)
+            return result
+
+    # Experts are chosen by values: with this, each is given every token, the most that any of them can get.
+    shapes: Any = importlib.import_module("torch.fx.experimental._config")
+    watch: Any = Watch
+    with shapes.patch(meta_nonzero_assume_all_nonzero=True), torch.inference_mode(), watch():
+        result = model(**inputs, **call_options(model))
+    outputs = flatten_outputs(result)
+    return tallies.peak, [tensor.numel() * (4 if tensor.is_floating_point() else tensor.element_size()) for tensor in outputs.values()]
+
+
+class _Alive:
+    """Counts the bytes of storages that are alive. One that a tensor no longer holds is told by its finalizer."""
+
+    def __init__(self, known: list[torch.Tensor]) -> None:
+        self.live = self.peak = 0
+        self._known = [tensor.untyped_storage() for tensor in known]  # kept, so that their ids stay theirs
+        self._sizes: dict[int, int] = {id(storage): 0 for storage in self._known}
+        self._any: set[int] = set()
+
+    def add(self, tensor: torch.Tensor, *, is_any: bool) -> None:
+        """A result of an operator: a new storage, or a view of one that is counted already."""
+        storage = tensor.untyped_storage()
+        if id(storage) in self._sizes:
+            return
+        self._sizes[id(storage)] = storage.nbytes()
+        if is_any:
+            self._any.add(id(storage))
+        weakref.finalize(storage, self._drop, id(storage)).atexit = False
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+
+    def answer(self, tensor: torch.Tensor) -> bool | None:
+        """What a question about values is answered with: masks are all ones, as in the inputs; nothing unusual is found anywhere.
+
+        Models ask ``mask.all()``, to leave the mask out, and ``values.isinf().any()``, to mend them. None: it is no such question.
+        """
+        return None if str(tensor.dtype) != "torch.bool" else id(tensor.untyped_storage()) not in self._any
+
+    def _drop(self, key: int) -> None:
+        self.live -= self._sizes.pop(key, 0)
+        self._any.discard(key)
+
+
+def _by_dimensions(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[int, list[int]]:
+    """Activations and output from a transformer's dimensions, in bytes.
+
+    At its widest a layer holds, for each token, the residual stream, its normalised copy and the two sides of the feed-forward network,
+    2 x hidden + 2 x intermediate elements; at the end there are the logits, once in the precision computed in. The larger counts.
+    """
+    text: Any = model.config.get_text_config()
+    hidden = next((width for name in ("hidden_size", "d_model") if isinstance(width := getattr(text, name, None), int)), 0)
+    widths = (getattr(text, name, None) for name in ("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "n_inner"))
+    inner = next((int(width) for width in widths if isinstance(width, int)), 4 * hidden)
+    ids = [tensor for name, tensor in inputs.items() if name.endswith("input_ids")]
+    tokens = max((tensor.numel() for tensor in ids), default=0)
+    if not hidden or not tokens:
+        tokens, hidden, inner = sum(tensor.numel() for tensor in inputs.values()), 1, 1  # four times its input, for want of dimensions
+    element = _dtype(model).itemsize
+    logits = tokens * int(getattr(text, "vocab_size", 0)) if ids else 0
+    return max(tokens * 2 * (hidden + inner), logits) * element, [4 * (logits or tokens * hidden)]
+
+
+def _key(plan: ModelPlan, dtype: Dtype) -> str:
+    """A checksum of everything that decides a size."""
+    identity = {
+        "schema": _SCHEMA,
+        "architecture": plan.architecture,
+        "model_class": plan.model_class,
+        "config": plan.config if plan.weights == RECIPE else inspect_config(Path(plan.weights)) if plan.weights != HUB else None,
+        "batch": plan.batch,
+        "sequence_length": plan.sequence_length,
+        "dtype": dtype.value,
+        "versions": dict(_versions()),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _versions() -> Iterator[tuple[str, str | None]]:
+    for name in ("torch", "transformers"):
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield name, None
+
+
+def _keep(file: Path, size: ModelSize) -> None:
+    """Write it under a temporary name and rename. A cache that cannot be written costs a tenth of a second, and no more."""
+    partial = file.with_suffix(f".{os.getpid()}")
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(to_json(size), encoding="utf-8")
+        partial.replace(file)

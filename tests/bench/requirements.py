@@ -1,0 +1,186 @@
+"""Fits the memory formula to measured peaks, and writes what came of it: calibration.yaml, sizes.yaml, the table that a unit test
+recomputes it from, and the tables of docs/requirements.md.
+
+``nox -s calibrate`` runs ``memory_runs.py``, which measures, and then this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers
+import yaml
+
+from hwmatrix.advice.calibration import TERMS, Calibration, Features, features_of
+from hwmatrix.advice.fitting import MeasuredPeak, calibrate
+from hwmatrix.advice.measured_memory import MemoryOnRecord, memory_on_record
+from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import model_plan
+from hwmatrix.models.sizes import model_size
+from hwmatrix.records import Backend, Dtype, Size, to_json
+from hwmatrix.store.reading import reading
+
+ROOT: Final = Path(__file__).parents[2]
+ADVICE: Final = ROOT / "harness" / "hwmatrix" / "advice"
+RECORDED: Final = ROOT / "tests" / "unit" / "recorded" / "memory.csv"
+SETTINGS: Final = ("model", "held_out", "backend", "dtype", "batch", "sequence_length")
+LENGTHS: Final = (32, 128, 512, 1024)
+
+
+def main() -> int:
+    """Read the database, fit, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database", type=Path, default=ROOT / ".hwmatrix" / "memory" / "matrix.duckdb")
+    parser.add_argument("--evidence", default="", help="the folder under reports/published that holds this database")
+    arguments = parser.parse_args()
+    unseen = set(yaml.safe_load((ROOT / "tests" / "bench" / "memory.yaml").read_text(encoding="utf-8"))["models"])
+    rows = [_row(cell, unseen) for cell in memory_on_record(arguments.database) if cell.size is Size.FULL and cell.peak_mb is not None]
+    rows.sort(key=lambda row: (row.backend, row.held_out, row.model, row.dtype, row.batch, row.sequence_length))
+    _write_table(rows)
+    # Fitted to what the table holds, so that whoever reads the table gets the same.
+    date, machine = _origin(arguments.database)
+    found = calibration_of(read_table(RECORDED), date=date, machine=machine, evidence=arguments.evidence or str(arguments.database))
+    _write_yaml(ADVICE / "calibration.yaml", _CALIBRATION_HEAD, json.loads(to_json(found)))
+    _write_yaml(ADVICE / "sizes.yaml", _SIZES_HEAD, _sizes())
+    sys.stdout.write(yaml.safe_dump(json.loads(to_json(found)), sort_keys=False))
+    return 0
+
+
+def calibration_of(rows: list[MeasuredPeak], *, date: str, machine: str, evidence: str) -> Calibration:
+    """One calibration a backend."""
+    backends = {
+        backend: calibrate([row for row in rows if row.backend is backend]) for backend in dict.fromkeys(row.backend for row in rows)
+    }
+    return Calibration(version=1, date=date, machine=machine, evidence=evidence, backends=backends)
+
+
+def read_table(path: Path) -> list[MeasuredPeak]:
+    """The recorded cells. Lines that begin with # say what they are."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return [
+        MeasuredPeak(
+            model=row["model"],
+            held_out=row["held_out"] == "yes",
+            backend=Backend(row["backend"]),
+            dtype=Dtype(row["dtype"]),
+            batch=int(row["batch"]),
+            sequence_length=int(row["sequence_length"]),
+            features=Features(**{term: float(row[term]) for term in TERMS}),
+            peak_mb=float(row["peak_mb"]),
+        )
+        for row in csv.DictReader(lines)
+    ]
+
+
+def _row(cell: MemoryOnRecord, unseen: set[str]) -> MeasuredPeak:
+    if cell.plan is None or cell.peak_mb is None:
+        raise SystemExit(f"run {cell.run_id} does not say what {cell.model} is")
+    plan = dataclasses.replace(cell.plan, batch=cell.batch, sequence_length=cell.sequence_length)
+    return MeasuredPeak(
+        model=cell.model,
+        held_out=cell.model in unseen,
+        backend=cell.backend,
+        dtype=cell.dtype,
+        batch=cell.batch,
+        sequence_length=cell.sequence_length,
+        features=features_of(model_size(plan, cell.dtype), cell.dtype),
+        peak_mb=cell.peak_mb,
+    )
+
+
+def _write_table(rows: list[MeasuredPeak]) -> None:
+    RECORDED.parent.mkdir(exist_ok=True)
+    with RECORDED.open("w", encoding="utf-8", newline="") as file:
+        file.write("# Measured peaks (peak_mb) and what the memory formula is given of each cell, in MiB; held_out: no fit saw it.\n")
+        file.write("# Written by tests/bench/requirements.py from the database of the evidence that calibration.yaml names.\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*SETTINGS, *TERMS, "peak_mb"])
+        for row in rows:
+            settings = [row.model, "yes" if row.held_out else "no", row.backend, row.dtype, row.batch, row.sequence_length]
+            writer.writerow([*settings, *(f"{getattr(row.features, term):.2f}" for term in TERMS), f"{row.peak_mb:.1f}"])
+
+
+def _origin(database: Path) -> tuple[str, str]:
+    """When the cells were measured, and on what."""
+    with reading(database) as connection:
+        first = connection.execute("SELECT min(started_at) FROM cells").fetchone()
+        machine = connection.execute(
+            "SELECT name, features->>'$.cores', features->>'$.architecture' FROM detections WHERE hardware_type = 'cpu' LIMIT 1"
+        ).fetchone()
+    if first is None or machine is None:
+        raise SystemExit(f"{database} holds no cell")
+    return f"{first[0]:%Y-%m-%d}", f"{machine[0]}, {machine[1]} cores, {machine[2]}"
+
+
+def _sizes() -> dict[str, Any]:
+    """The models of matrix.yaml in full size, for hosts without torch."""
+    loaded = load(ROOT / "matrix.yaml")
+    longest = yaml.safe_load((ROOT / "tests" / "bench" / "memory.yaml").read_text(encoding="utf-8"))["longest"]
+    listed = []
+    for name in loaded.spec.models:
+        plan = model_plan(name, loaded.spec, Size.FULL)
+        if plan.architecture not in transformers.CONFIG_MAPPING:
+            continue  # a pipeline, which has no size of its own
+        lengths = sorted({min(length, longest.get(name, length)) for length in (*LENGTHS, plan.sequence_length)})
+        sizes = {length: _size_at(plan, length) for length in lengths}
+        known = {length: size for length, size in sizes.items() if size is not None}
+        first = next(iter(known.values()))
+        passes = _distinct(
+            [{"sequence_length": length} | {field: getattr(size, field) for field in _PASS} for length, size in known.items()]
+        )
+        listed.append(
+            {
+                "model": name,
+                "architecture": plan.architecture,
+                "model_class": plan.model_class,
+                "config": plan.config,
+                "parameters": first.parameters,
+                "stored_bytes": first.stored_bytes,
+                "passes": passes,
+            }
+        )
+    versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
+    return {"version": 1, "versions": versions, "sizes": listed}
+
+
+_PASS: Final = ("input_bytes", "activation_bytes", "output_bytes", "largest_output_bytes")
+
+
+def _size_at(plan: Any, length: int) -> Any:
+    """The size with one sample of this length; None where the model takes no such length."""
+    try:
+        return model_size(dataclasses.replace(plan, batch=1, sequence_length=length))
+    except Exception as error:
+        if getattr(error, "error_type", "").startswith("sequence_too_"):
+            return None
+        raise
+
+
+def _distinct(passes: list[dict[str, int]]) -> list[dict[str, int]]:
+    """One pass is enough for a model without text: all lengths give the same."""
+    return passes[:1] if len({tuple(entry[field] for field in _PASS) for entry in passes}) == 1 else passes
+
+
+_CALIBRATION_HEAD: Final = """\
+# The memory formula of each backend (advice/calibration.py), fitted to measured peaks. Written by `nox -s calibrate`; a unit test
+# recomputes it from tests/unit/recorded/memory.csv. Memory in MiB, errors as shares.
+"""
+_SIZES_HEAD: Final = """\
+# What the models of matrix.yaml take in full size, for machines without torch: bytes of one sample in float32, from the meta device.
+# Written by `nox -s calibrate`; see models/sizes.py for the meaning of each number.
+"""
+
+
+def _write_yaml(path: Path, head: str, content: dict[str, Any]) -> None:
+    path.write_text(head + yaml.safe_dump(content, sort_keys=False, width=140, default_flow_style=None), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
