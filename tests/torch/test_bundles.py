@@ -287,7 +287,6 @@ def test_remote_code_is_judged_by_what_transformers_has(tmp_path: Path) -> None:
 
 def test_families_are_the_same_with_transformers_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts = [family_of(model.architecture, model.model_class) for model in MATRIX.models.values()]
-    assert family_of("florence2", "Florence2ForConditionalGeneration").source.startswith("transformers'")
     for module in ("transformers", "transformers.models.auto.modeling_auto"):
         monkeypatch.setitem(sys.modules, module, None)
     assert [family_of(model.architecture, model.model_class) for model in MATRIX.models.values()] == verdicts

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from hwmatrix.errors import FactoryError
-from hwmatrix.models import families
+from hwmatrix.models.classify import classify
 from hwmatrix.models.families import family_of
+from hwmatrix.models.taxonomy import taxonomy
 from hwmatrix.records import Family
 
 
@@ -49,7 +50,20 @@ def test_unknown_says_what_to_do() -> None:
     assert caught.value.error_type == "family_unknown"
 
 
-def test_no_architecture_stands_in_two_families() -> None:
-    listed = [name for names in families._USES.values() for name in names.split()]
-    assert len(listed) == len(set(listed))
-    assert families._USES.keys() == set(Family)
+def test_what_no_family_describes_says_so() -> None:
+    with pytest.raises(FactoryError, match="autoformer is for time series, which none of the families describes: give it an entry"):
+        family_of("autoformer", "AutoformerModel")
+
+
+def test_it_is_the_decision_of_classify() -> None:
+    for architecture, class_name in (("vit", "ViTModel"), ("clip", "CLIPVisionModel"), ("brand-new", "BrandNewForMaskedLM")):
+        verdict = family_of(architecture, class_name)
+        found = classify("x", architecture=architecture, model_class=class_name)
+        assert (verdict.family, verdict.source) == (found.family, found.source)
+
+
+def test_another_table() -> None:
+    table = taxonomy().only(frozenset({"vit"}))
+    assert family_of("vit", "ViTModel", table).confidence == "medium"
+    with pytest.raises(FactoryError):
+        family_of("brand-new", "BertModel", table)

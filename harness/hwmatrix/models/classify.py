@@ -1,23 +1,35 @@
-"""What a model is, from whatever is known of it: its configuration, its class, what it is used for, or only its name."""
+"""What a model is, from whatever is known of it: its configuration, its class, what it is used for, or only its name.
+
+One procedure. Everything that is given speaks as a witness; how far each is believed was measured (docs/classification.md), the
+most credible decides, and a witness that contradicts it lowers the confidence. All facts stand in taxonomy.yaml.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from hwmatrix.errors import ConfigError, FactoryError, Problem
-from hwmatrix.models.families import _ARCHITECTURES, _HINTS, family_of
-from hwmatrix.records import Classification, Family, Structure
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.models.evidence import Known, Witness, from_name, most_credible, witnesses
+from hwmatrix.models.structure import structure_of, tier_in_name, tier_of
+from hwmatrix.models.taxonomy import Taxonomy, joined, taxonomy
+from hwmatrix.records import Classification, SizeTier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
-_CONFIDENCE: Final = {"high": 0.95, "medium": 0.9, "low": 0.7}
+_NAME: Final = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
+_LONGEST_NAME: Final = 200
+"""Twice what the hub allows."""
+_FIRM: Final = frozenset({"head", "architecture", "mapping", "task", "stem"})
+"""Kinds of evidence that contradict one another when they differ; the others are known to stand on models of several families."""
+_PARTICULAR: Final = ("head", "task", "usual_head", "usual_task")
+"""Kinds of evidence that say which member of a family a model is, the most particular first."""
+_UNKNOWN: Final = "nothing says what it is: give its class, its tasks or its configuration"
 
 
 class ModelClassification(TypedDict):
-    """What :func:`classify_model` returns."""
+    """What :func:`classify_model` returns: the fields of ``records.Classification`` as plain values."""
 
     model_name: str
     family: str | None
@@ -36,10 +48,13 @@ def classify_model(
     tasks: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
 ) -> ModelClassification:
-    """Classify a model by its name and, where known, its class, its tasks and the methods it is called by.
+    """Classify a model by its name and, where known, its class, its tasks (the hub's tags) and the methods that it is called by.
+
+    A model that nothing is known of has the family None and the confidence 0; ``source`` says what would help. What the values
+    mean is said at ``records.Classification``. Nothing is downloaded, and no framework is imported.
 
     Raises:
-        ConfigError: the name is empty, a path, or has characters that no model name has.
+        ConfigError: the name is empty, a path, or has characters that no model name has; a task or method is no text.
     """
     found = classify(model_name, model_class=model_class, tasks=tasks or (), methods=methods or ())
     return ModelClassification(
@@ -63,40 +78,51 @@ def classify(
     tasks: Sequence[str] = (),
     methods: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
+    parameters: int | None = None,
+    known: Taxonomy | None = None,
 ) -> Classification:
-    """Classify a model. Pure: nothing is downloaded, and no framework is imported.
+    """Classify a model. Nothing is downloaded, and no framework is imported.
 
-    ``architecture`` is a configuration's ``model_type``, ``model_class`` a class of transformers, ``tasks`` are the hub's pipeline
-    tags, ``config`` is the content of a config.json.
+    Args:
+        model_name: a name of matrix.yaml or a hub id. It is asked for the family only where nothing more credible is given.
+        model_class: a class of transformers.
+        architecture: a configuration's ``model_type``.
+        tasks: the hub's pipeline tags. Unknown ones are mentioned in ``source``.
+        methods: names of methods that the model is called by.
+        config: the content of a config.json; ``architecture`` and ``model_class`` are read from it unless they are given.
+        parameters: how many parameters it has, where that is known.
+        known: another table than the one that hwmatrix comes with.
 
     Raises:
-        ConfigError: the name is empty, a path, or has characters that no model name has.
+        ConfigError: the name is empty, a path, or has characters that no model name has; a task or method is no text; the
+            configuration's ``model_type`` or ``architectures`` are not what they must be.
     """
     check_name(model_name)
-    del tasks, methods
-    if config is not None:
-        architecture = architecture or config.get("model_type")
-        model_class = model_class or next(iter(config.get("architectures") or ()), None)
-    evidence = "architecture" if architecture else "class"
-    if architecture is None:
-        architecture = _architecture_of(model_name)
-        evidence = "class" if model_class else "name"
-    try:
-        verdict = family_of(architecture or "", model_class or "")
-    except FactoryError:
-        family, confidence, source, evidence = _hinted(model_name)
-    else:
-        family, confidence, source = verdict.family, _CONFIDENCE[verdict.confidence], verdict.source
+    known = known or taxonomy()
+    model = _known(model_class, architecture, tasks, methods, config or {})
+    heard = witnesses(model, known)
+    best = most_credible(heard)
+    named = from_name(model_name, known)
+    if named and (best is None or best.confidence < named.confidence):
+        best, heard = named, [*heard, named]
+    found = best.architecture if best and best.architecture else model.architecture
+    if found is None and named:
+        found = named.architecture
+    subfamily = _subfamily(best, heard, known)
+    tier, sized = _size(model_name, parameters, best, known)
+    confidence, source = _judged(best, heard, known)
     return Classification(
         model_name=model_name,
-        architecture=architecture,
-        model_class=model_class,
-        family=family,
-        subfamily=None,
-        structure=_structure(config or {}),
+        architecture=found,
+        model_class=model.model_class,
+        family=known.family(best.subfamily) if best and best.subfamily else None,
+        subfamily=subfamily,
+        structure=structure_of(model.config, found, subfamily, known),
         confidence=confidence,
-        evidence=evidence,
-        source=source,
+        evidence=best.evidence if best and best.subfamily else "none",
+        source="; ".join([source, *sized, *_unknown_words(model, known)]),
+        parameters=parameters,
+        size_tier=tier,
     )
 
 
@@ -106,27 +132,93 @@ def check_name(model_name: str) -> None:
     Raises:
         ConfigError: it is empty, a path, or has characters that no model name has.
     """
-    if not _NAME.fullmatch(model_name):
-        hint = "a name of matrix.yaml or a hub id (owner/name): letters, digits, '-', '_' and '.'"
-        raise ConfigError([Problem(where="model name", what=f"{model_name!r} is no model's name", hint=hint)])
+    where = "the model's name"
+    if not isinstance(model_name, str) or not model_name.strip():
+        raise ConfigError([Problem(where=where, what="it is empty", hint="give a name of matrix.yaml or a hub id (owner/name)")])
+    if _NAME.fullmatch(model_name) and len(model_name) <= _LONGEST_NAME and ".." not in model_name:
+        return
+    if model_name.startswith((".", "/", "~")) or model_name.count("/") > 1 or "\\" in model_name:
+        hint = "hwmatrix classify --models PATH reads the configuration of a checkpoint's folder"
+        raise ConfigError([Problem(where=where, what=f"{model_name!r} is a path", hint=hint)])
+    proposal = re.sub(r"[^A-Za-z0-9._/-]+", "-", model_name).strip("-./")[:_LONGEST_NAME]
+    hint = "a name has at most 200 letters, digits, '-', '_', '.', and one '/' between owner and name"
+    if proposal and _NAME.fullmatch(proposal):
+        hint += f"; did you mean {proposal!r}?"
+    raise ConfigError([Problem(where=where, what=f"{model_name[:_LONGEST_NAME]!r} is no model's name", hint=hint)])
 
 
-def _architecture_of(model_name: str) -> str | None:
-    words = re.split(r"[^a-z0-9]+", model_name.lower())
-    fitting = [name for name in _ARCHITECTURES if set(re.split(r"[^a-z0-9]+", name)) <= set(words)]
-    return max(fitting, key=len, default=None)
+def _known(
+    model_class: str | None, architecture: str | None, tasks: Sequence[str], methods: Sequence[str], config: Mapping[str, Any]
+) -> Known:
+    """What is given, checked.
+
+    Raises:
+        ConfigError: something is not text where text belongs.
+    """
+    problems = [
+        Problem(where=where, what=f"{value!r} is no list of words", hint="give a list, such as ['fill-mask']")
+        for where, value in (("tasks", tasks), ("methods", methods))
+        if isinstance(value, str) or not all(isinstance(word, str) for word in value)
+    ]
+    kind, classes = config.get("model_type"), config.get("architectures") or ()
+    if kind is not None and not isinstance(kind, str):
+        problems.append(Problem(where="config.model_type", what=f"{kind!r} is no text", hint="name an architecture, such as 'bert'"))
+    if not isinstance(classes, (list, tuple)) or not all(isinstance(name, str) for name in classes):
+        hint = "list class names, such as ['BertForMaskedLM']"
+        problems.append(Problem(where="config.architectures", what=f"{classes!r} is no list of class names", hint=hint))
+    if problems:
+        raise ConfigError(problems)
+    named = config.get("_class_name")  # what diffusers calls it
+    first = next(iter(classes), named if isinstance(named, str) else None)
+    return Known(
+        model_class=model_class or first, architecture=architecture or kind, tasks=tuple(tasks), methods=tuple(methods), config=config
+    )
 
 
-def _hinted(model_name: str) -> tuple[Family | None, float, str, str]:
-    hint = next((hint for hint in _HINTS if hint in re.split(r"[^a-z]+", model_name.lower())), None)
-    if hint:
-        return _HINTS[hint], 0.7, f"{hint!r} in the name", "name"
-    return None, 0.0, "nothing says what it is: give its class, a task, or its configuration", "none"
+def _subfamily(best: Witness | None, heard: Iterable[Witness], known: Taxonomy) -> str | None:
+    if best is None or best.subfamily is None:
+        return None
+    family = known.family(best.subfamily)
+    same = {witness.kind: witness.subfamily for witness in heard if witness.subfamily and known.family(witness.subfamily) is family}
+    return next((same[kind] for kind in _PARTICULAR if kind in same), best.subfamily)
 
 
-def _structure(config: Mapping[str, Any]) -> Structure | None:
-    if config.get("num_local_experts") or config.get("num_experts"):
-        return Structure.MIXTURE_OF_EXPERTS
-    if config.get("is_encoder_decoder"):
-        return Structure.ENCODER_DECODER
-    return None
+def _judged(best: Witness | None, heard: Iterable[Witness], known: Taxonomy) -> tuple[float, str]:
+    """The confidence, lowered by what contradicts the most credible witness, and what was read, in words.
+
+    Two witnesses that err independently, with probabilities 1 - p and 1 - q, and say different things: the first is right
+    with p(1 - q) / (p(1 - q) + q(1 - p)), by Bayes' rule, if either is right.
+    """
+    if best is None:
+        return 0.0, _UNKNOWN
+    if best.subfamily is None:
+        return 0.0, best.source
+    confidence, against = best.confidence, []
+    for witness in heard:
+        if witness is best or not {witness.kind, best.kind} <= _FIRM or witness.subfamily is None:
+            continue
+        family = known.family(witness.subfamily)
+        if not known.agree(known.family(best.subfamily), family):
+            right, wrong = confidence * (1 - witness.confidence), witness.confidence * (1 - confidence)
+            confidence = right / (right + wrong)
+            against.append(f"contradicted by {witness.source}, which says {family.value}")
+    return round(confidence, 2), "; ".join([best.source, *against])
+
+
+def _size(name: str, parameters: int | None, best: Witness | None, known: Taxonomy) -> tuple[SizeTier | None, list[str]]:
+    """The size tier, and, where only the name says it, that word."""
+    if parameters is not None:
+        return tier_of(parameters), []
+    found = tier_in_name(name, known.family(best.subfamily) if best and best.subfamily else None, known)
+    return (found[0], [f"its size is only guessed from {found[1]!r} in the name"]) if found else (None, [])
+
+
+def _unknown_words(model: Known, known: Taxonomy) -> list[str]:
+    """What was given and is in no table. Methods are many, so only those of the table count."""
+    unknown = [task for task in model.tasks if task not in known.tasks and task not in known.usual_tasks]
+    return [f"unknown task {task!r}{_near(task, (*known.tasks, *known.usual_tasks))}" for task in unknown]
+
+
+def _near(word: str, allowed: Iterable[str]) -> str:
+    same = next((other for other in allowed if joined(other) == joined(word)), None)
+    return f" (did you mean {same!r}?)" if same else ""

@@ -1,0 +1,83 @@
+"""How a model is built and how large it is: from its configuration and its parameters where they are known, else from tables and names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.models.words import COUNT
+from hwmatrix.records import Family, SizeTier, Structure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hwmatrix.models.taxonomy import Taxonomy
+
+_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_layer")
+_STATES: Final = ("state_size", "ssm_state_size", "mamba_d_state")
+_DIFFUSERS: Final = "_diffusers_version"
+_UNITS: Final = {"b": 1e9, "m": 1e6}
+_BOUNDS: Final = ((10e6, SizeTier.TINY), (100e6, SizeTier.SMALL), (1e9, SizeTier.MEDIUM), (10e9, SizeTier.LARGE))
+"""The number of parameters that each tier stays below, as records.SizeTier says."""
+
+
+def structure_of(config: Mapping[str, Any], architecture: str | None, subfamily: str | None, known: Taxonomy) -> Structure | None:
+    """How a model is built: what its configuration says, else its architecture, else what its subfamily usually is.
+
+    The particular comes before the general: experts, states and diffusion before speech, and that before encoders and decoders.
+    """
+    parts = list(_parts(config))
+    usual = known.subfamilies[subfamily].structure if subfamily else None
+    listed = known.structures.get(architecture or "")
+    experts = [part[key] for part in parts for key in _EXPERTS if isinstance(part.get(key), int)]
+    holds = {
+        Structure.MIXTURE_OF_EXPERTS: any(number > 1 for number in experts) if experts else listed is Structure.MIXTURE_OF_EXPERTS,
+        Structure.STATE_SPACE: listed is Structure.STATE_SPACE or any(part.get(key) for part in parts for key in _STATES),
+        Structure.DIFFUSION: _DIFFUSERS in config or Structure.DIFFUSION in {listed, usual},
+        Structure.SPEECH: usual is Structure.SPEECH,
+        Structure.ENCODER_DECODER: listed is Structure.ENCODER_DECODER or config.get("is_encoder_decoder") is True,
+        Structure.DECODER_ONLY: config.get("is_decoder") is True,
+    }
+    return next((structure for structure, true in holds.items() if true), usual)
+
+
+def is_of_diffusers(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration is that of a part or a pipeline of the diffusers library."""
+    return _DIFFUSERS in config
+
+
+def tier_of(parameters: int) -> SizeTier:
+    """The size tier of a number of parameters."""
+    return next((tier for bound, tier in _BOUNDS if parameters < bound), SizeTier.XLARGE)
+
+
+def tier_in_name(name: str, family: Family | None, known: Taxonomy) -> tuple[SizeTier, str] | None:
+    """The size tier that a name gives away, and the word that did: a number of parameters, else a word such as ``base``.
+
+    Of several numbers the largest counts: the smaller ones are active parameters of a mixture of experts.
+    """
+    numbers = {match.group(): _number(match.group()) for match in COUNT.finditer(name)}
+    if numbers:
+        word = max(numbers, key=lambda each: numbers[each])
+        return tier_of(int(numbers[word])), word
+    own = known.sizes_of.get(family, {}) if family else {}
+    for word in re.findall(r"[a-z]+", name.rpartition("/")[2].lower()):
+        tier = own.get(word) or known.sizes.get(word)
+        if tier:
+            return tier, word
+    return None
+
+
+def _number(count: str) -> float:
+    """How many parameters ``7b``, ``1.3B``, ``350M`` or ``8x7B`` means."""
+    times, _, each = count.lower().rpartition("x")
+    return float(times or 1) * float(each[:-1].lstrip("ae")) * _UNITS[each[-1]]
+
+
+def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A configuration, and those within it that say how its language model is built."""
+    yield config
+    for key in ("text_config", "llm_config", "language_config", "thinker_config"):
+        inner = config.get(key)
+        if isinstance(inner, dict):
+            yield from _parts(inner)

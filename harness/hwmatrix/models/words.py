@@ -1,0 +1,135 @@
+"""What words give away: the words of a model's name, of an architecture that no table has, or of a class's stem."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.records import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hwmatrix.models.taxonomy import Taxonomy
+
+COUNT: Final = re.compile(r"(?<![A-Za-z0-9.])(?:\d+x)?[AEae]?\d+(?:\.\d+)?[BbMm](?![A-Za-z0-9])")
+"""A number of parameters in a name: ``7b``, ``1.3B``, ``350M``, ``8x7B``, ``A3B`` (active ones), ``E4B`` (effective ones)."""
+_PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+"""A run of digits, or of letters up to the next hump: ``Qwen2.5-VL`` is Qwen, 2, 5, VL."""
+_SHORTEST_PART: Final = 4
+"""Letters that a known architecture must have to be recognised within a word: ``roberta`` in ``distilroberta``."""
+_SHORTEST_END: Final = 3
+"""Letters that a word for a purpose must have to be recognised at the end of another, and two names to be of one line."""
+Pieces = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What words say. ``architecture`` is the known one that they name, if they do; otherwise they only hint at the subfamily.
+
+    ``subfamily`` is None where the architecture is one that no family describes.
+    """
+
+    subfamily: str | None
+    architecture: str | None
+    source: str
+
+
+def read_words(text: str, known: Taxonomy) -> Reading | None:
+    """What a text of words and numbers says a model is, or None where none of them says anything.
+
+    The longest known architecture that stands in it as words of its own comes first. A word for a purpose beside it (``vision``,
+    ``asr``) says more, where the two differ. Without either: architectures that begin alike, a known architecture within a
+    word, words that say it only where nothing else does, and a number of billions, which language models are named by.
+    """
+    runs = [tuple(piece.lower() for piece in _PIECE.findall(part)) for part in COUNT.split(text)]
+    named = max((_named(run, known) for run in runs), key=lambda found: found.length, default=_Named())
+    word = _purpose([*named.beside, *(piece for run in runs if run is not named.run for piece in run)], known.words)
+    if named.architecture is None:
+        hints = (_hint(word, known.words), *(_kin(run, known) for run in runs), *(_within(run, known) for run in runs))
+        usual = _hint(_purpose([piece for run in runs for piece in run], known.usual_words), known.usual_words)
+        return next(filter(None, (*hints, usual, _billions(text))), None)
+    subfamily = known.architectures.get(named.architecture)
+    if subfamily is None:
+        return Reading(subfamily=None, architecture=named.architecture, source=repr(named.architecture))
+    family = known.family(subfamily)
+    if word and family is not Family.MULTIMODAL and known.family(known.words[word]) is not family:
+        return Reading(subfamily=known.words[word], architecture=None, source=f"{word!r} beside {named.architecture!r}")
+    return Reading(subfamily=subfamily, architecture=named.architecture, source=repr(named.architecture))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Named:
+    """A known architecture in a run of words, and the words beside it."""
+
+    architecture: str | None = None
+    length: int = 0
+    run: Pieces = ()
+    beside: Pieces = ()
+
+
+def _named(run: Pieces, known: Taxonomy) -> _Named:
+    """The longest known architecture in a run of words; of equal ones, the first."""
+    found = _Named()
+    for first in range(len(run)):
+        spelt = ""
+        for last in range(first, len(run)):
+            spelt += run[last]
+            if spelt in known.joined and len(spelt) > found.length:
+                beside = (*run[:first], *run[last + 1 :])
+                found = _Named(architecture=known.joined[spelt], length=len(spelt), run=run, beside=beside)
+    return found
+
+
+def _purpose(pieces: Sequence[str], words: dict[str, str]) -> str | None:
+    """The first word, in the table's order, that says what a model is for: on its own, or at the end of another (``FastVLM``)."""
+    for word in words:
+        if any(piece == word or (len(word) >= _SHORTEST_END and piece.endswith(word)) for piece in pieces):
+            return word
+    return None
+
+
+def _hint(word: str | None, words: dict[str, str]) -> Reading | None:
+    return Reading(subfamily=words[word], architecture=None, source=repr(word)) if word else None
+
+
+def _kin(run: Pieces, known: Taxonomy) -> Reading | None:
+    """What most known architectures are that begin with the same words, the longest such beginning first."""
+    for beginning in _beginnings(run):
+        kin = [name for short, name in known.joined.items() if short.startswith(beginning) and name in known.architectures]
+        kin = [name for name in kin if not _has_purpose(name, known)]
+        if kin:
+            subfamily = collections.Counter(known.architectures[name] for name in kin).most_common(1)[0][0]
+            return Reading(subfamily=subfamily, architecture=None, source=f"the beginning that it shares with {min(kin, key=len)!r}")
+    return None
+
+
+def _beginnings(run: Pieces) -> Iterator[str]:
+    for end in range(len(run), 0, -1):
+        beginning = "".join(run[:end])
+        if len(beginning) >= _SHORTEST_END and not beginning.isdigit():
+            yield beginning
+
+
+def _has_purpose(architecture: str, known: Taxonomy) -> bool:
+    """Whether an architecture's own name has a word for a purpose: then it is not what its line usually is."""
+    return _purpose([piece.lower() for piece in _PIECE.findall(architecture)], known.words) is not None
+
+
+def _within(run: Pieces, known: Taxonomy) -> Reading | None:
+    """A known architecture at the end, else at the beginning of a word."""
+    for word in run:
+        for fits in (word.endswith, word.startswith):
+            parts = [name for name in known.joined if len(name) >= _SHORTEST_PART and fits(name)]
+            architecture = known.joined[max(parts, key=len)] if parts else None
+            if architecture in known.architectures:
+                source = f"{architecture!r} within {word!r}"
+                return Reading(subfamily=known.architectures[architecture], architecture=None, source=source)
+    return None
+
+
+def _billions(text: str) -> Reading | None:
+    counted = next((match.group() for match in COUNT.finditer(text) if match.group()[-1] in "Bb"), None)
+    return Reading(subfamily="causal_lm", architecture=None, source=f"{counted!r}, as language models are named") if counted else None
