@@ -12,7 +12,9 @@ from typing import Any, Final
 __version__ = "0.1.0"
 
 _PUBLIC: Final[dict[str, str]] = {
+    "ResourcePool": "hwmatrix.advice.pool",
     "classify_model": "hwmatrix.models.classify",
+    "get_global_resource_pool": "hwmatrix.advice.pool",
 }
 """Public name to the module that has it. One explicit table: nothing registers itself."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import re
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 import pydantic
@@ -13,12 +14,10 @@ from pydantic.dataclasses import dataclass
 
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import near_miss
-from hwmatrix.records import Backend, Family, Structure
+from hwmatrix.records import Backend, Classification, Family, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from hwmatrix.records import Classification
 
 _STRICT = pydantic.ConfigDict(extra="forbid")
 _LAST: Final = Backend.CPU
@@ -38,6 +37,15 @@ class Priority:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class NameRule:
+    """What a model is, most likely, in whose name the pattern is found."""
+
+    pattern: re.Pattern[str]
+    family: Family
+    structure: Structure | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Priorities:
     """The whole of priorities.yaml."""
 
@@ -45,6 +53,7 @@ class Priorities:
     priorities: tuple[Priority, ...]
     chains: dict[Backend, tuple[Backend, ...]]
     unknown: Order
+    names: tuple[NameRule, ...]
 
     @pydantic.model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -117,6 +126,22 @@ def order_of(
         listed = known and preferred in expected
         expected = expected[expected.index(preferred) + 1 :] if listed else chain_from(preferred)
     return tuple(dict.fromkeys((*begun, *expected)))
+
+
+def guess_from_name(model_name: str) -> Classification:
+    """What a model is by its name alone, for when the classifier cannot be used. Its confidence is 0: nobody has measured it."""
+    rule = next((rule for rule in priorities().names if rule.pattern.search(model_name.lower())), None)
+    return Classification(
+        model_name=model_name,
+        architecture=None,
+        model_class=None,
+        family=rule.family if rule else None,
+        subfamily=None,
+        structure=rule.structure if rule else None,
+        confidence=0.0,
+        evidence="name" if rule else "none",
+        source=f"the pattern {rule.pattern.pattern} in its name" if rule else "nothing in its name is known",
+    )
 
 
 def backend_of(hardware: str) -> Backend:
