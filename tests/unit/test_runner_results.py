@@ -113,7 +113,7 @@ def test_what_the_target_lacks_is_kept() -> None:
     ("number", "error_type"),
     [
         (signal.SIGSEGV, "segmentation_fault"),
-        (signal.SIGBUS, "segmentation_fault"),
+        (signal.SIGBUS, "bus_error"),
         (signal.SIGABRT, "abort"),
         (signal.SIGILL, "illegal_instruction"),
         (signal.SIGFPE, "floating_point_exception"),
