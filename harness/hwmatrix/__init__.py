@@ -12,9 +12,21 @@ from typing import Any, Final
 __version__ = "0.1.0"
 
 _PUBLIC: Final[dict[str, str]] = {
+    "CPU": "hwmatrix.hardware.api",
+    "CUDA": "hwmatrix.hardware.api",
+    "HardwareDetector": "hwmatrix.hardware.api",
+    "MPS": "hwmatrix.hardware.api",
+    "OPENVINO": "hwmatrix.hardware.api",
+    "QNN": "hwmatrix.hardware.api",
+    "ROCM": "hwmatrix.hardware.api",
     "ResourcePool": "hwmatrix.advice.pool",
+    "WEBGPU": "hwmatrix.hardware.api",
+    "WEBNN": "hwmatrix.hardware.api",
     "classify_model": "hwmatrix.models.classify",
+    "detect_available_hardware": "hwmatrix.hardware.api",
+    "get_cuda_details": "hwmatrix.hardware.api",
     "get_global_resource_pool": "hwmatrix.advice.pool",
+    "get_torch_device_with_priority": "hwmatrix.hardware.api",
 }
 """Public name to the module that has it. One explicit table: nothing registers itself."""
 

@@ -75,7 +75,7 @@ class Nvml(types.ModuleType):
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
         used, total = (int(text) * 2**20 for text in self.memory[handle])
-        return self.told("memory", types.SimpleNamespace(total=total, used=used))
+        return self.told("memory", types.SimpleNamespace(total=total, used=used, free=total - used))
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> Any:  # noqa: ARG002, N802
         return self.told("capability", (10, 0))  # of a B200, by NVIDIA's table of GPUs
@@ -89,6 +89,9 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any trace of the driver."""
     monkeypatch.setattr(cuda, "_PROC", tmp_path / "version")
     monkeypatch.setattr(cuda, "_CONTROL", tmp_path / "nvidiactl")
+    monkeypatch.setattr(cuda, "_CUDNN_FOLDERS", (tmp_path / "none", tmp_path))
+    monkeypatch.setattr(cuda, "_CUDNN_PACKAGES", ("no-such-package",))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     return tmp_path
 
 
@@ -111,10 +114,12 @@ def test_a_recorded_machine(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert name == "2 x NVIDIA B200"
     assert (facts["driver"], facts["cuda"], facts["count"]) == ("610.43.02", "13.3", 2)
     assert facts["gpus"][1] == {
+        "index": 1,
         "name": "NVIDIA B200",
         "uuid": "GPU-2",
         "memory_mb": 183359,
         "used_mb": 0,
+        "free_mb": 183359,
         "compute_capability": "10.0",
         "processes": 0,
     }
@@ -125,7 +130,7 @@ def test_a_recorded_machine(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_a_driver_does_not_tell_is_not_known(nowhere: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:  # noqa: ARG001
     install(monkeypatch, Nvml({"memory": code, "capability": code, "processes": code}))
     _, facts = cuda.detect()
-    assert [facts["gpus"][0][name] for name in ("memory_mb", "used_mb", "compute_capability", "processes")] == [None] * 4
+    assert [facts["gpus"][0][name] for name in ("memory_mb", "used_mb", "free_mb", "compute_capability", "processes")] == [None] * 5
 
 
 @pytest.mark.parametrize("call", ["count", "handle", "memory", "driver"])
@@ -177,3 +182,49 @@ def test_the_version_of_the_kernel_module(nowhere: Path, monkeypatch: pytest.Mon
     assert cuda.module_version() is None
     monkeypatch.setattr(cuda, "_PROC", MODULE)
     assert cuda.module_version() == "580.173.02"
+
+
+def test_use_is_asked_anew(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    nvml = Nvml()
+    install(monkeypatch, nvml)
+    _, facts = cuda.detect()
+    nvml.memory = [("1000", "183359"), ("2000", "183359")]
+    now = cuda.refreshed(facts)
+    assert [(gpu["used_mb"], gpu["free_mb"]) for gpu in now["gpus"]] == [(1000, 182359), (2000, 181359)]
+    assert [gpu["used_mb"] for gpu in facts["gpus"]] == [0, 0]
+    assert {name: value for name, value in now.items() if name != "gpus"} == {
+        name: value for name, value in facts.items() if name != "gpus"
+    }
+    assert nvml.closed == 2
+
+
+def test_other_gpus_than_before_are_told(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    nvml = Nvml()
+    install(monkeypatch, nvml)
+    _, facts = cuda.detect()
+    nvml.names = nvml.names[:1]
+    with pytest.raises(UnavailableError, match="other GPUs than before"):
+        cuda.refreshed(facts)
+
+
+def test_cudnn_of_the_system(nowhere: Path) -> None:
+    assert cuda.cudnn_version() is None
+    for name in ("libcudnn.so.9", "libcudnn.so.9.1.0", "libcudnn_ops.so.9.1.0"):
+        (nowhere / name).touch()
+    assert cuda.cudnn_version() == "9.1.0"
+
+
+def test_cudnn_of_a_package(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nowhere / "libcudnn.so.9.1.0").touch()
+    monkeypatch.setattr(cuda, "_CUDNN_PACKAGES", ("no-such-package", "pytest"))
+    assert cuda.cudnn_version() == pytest.__version__
+
+
+@pytest.mark.parametrize(("told", "version"), [(92000, "9.20.0"), (90101, "9.1.1"), (8907, "8.9.7"), (None, None)])
+def test_cudnn_of_a_pytorch_that_is_imported(monkeypatch: pytest.MonkeyPatch, told: int | None, version: str | None) -> None:
+    torch = types.ModuleType("torch")
+    torch.version = types.SimpleNamespace(cuda="13.0", hip=None)  # type: ignore[attr-defined]
+    torch.cuda = types.SimpleNamespace()  # type: ignore[attr-defined]
+    torch.backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(version=lambda: told))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert cuda.cudnn_version() == version

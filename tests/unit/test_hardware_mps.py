@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hwmatrix.errors import UnavailableError
-from hwmatrix.hardware import mps
+from hwmatrix.hardware import mps, sysctl
 
 RECORDED = Path(__file__).parent / "recorded"
 M1 = "".join((RECORDED / f"sysctl-{part}-m1.txt").read_text(encoding="ascii") for part in ("machdep-cpu", "hw-optional", "hw-memsize"))
@@ -23,7 +23,7 @@ def mac(monkeypatch: pytest.MonkeyPatch, printed: str, *, machine: str = "arm64"
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "mac_ver", lambda: ("14.2.1", ("", "", ""), machine))
-    monkeypatch.setattr(mps.subprocess, "run", run)
+    monkeypatch.setattr(sysctl.subprocess, "run", run)
 
 
 def refused() -> str:
@@ -60,5 +60,5 @@ def test_a_mac_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_arguments: Any, **_options: Any) -> Any:
         raise subprocess.TimeoutExpired("sysctl", 10)
 
-    monkeypatch.setattr(mps.subprocess, "run", run)
+    monkeypatch.setattr(sysctl.subprocess, "run", run)
     assert "does not answer" in refused()

@@ -27,6 +27,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(rocm, "_DEVICE", tmp_path / "dev-kfd")
     monkeypatch.setattr(rocm, "_RENDER", tmp_path / "dri")
     monkeypatch.setattr(rocm, "_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(rocm, "_DRM", tmp_path / "drm")
+    monkeypatch.setattr(rocm, "_ROCM", (tmp_path / "rocm",))
     monkeypatch.setattr(rocm, "_rocminfo", lambda: "")
     return tmp_path
 
@@ -45,8 +47,43 @@ def test_a_recorded_machine(machine: Path) -> None:
     name, facts = rocm.detect()
     assert name == "gfx90a"
     (gpu,) = facts["gpus"]
-    assert gpu == {"node": 2, "architecture": "gfx90a", "compute_units": 104, "memory_mb": None, "render_minor": 128, "name": None}
-    assert (facts["driver"], facts["count"], facts["processes"]) == ("6.12.12", 1, 2)
+    assert gpu == {
+        "index": 0,
+        "node": 2,
+        "uuid": "GPU-1901ead3a2ecd4a6",
+        "architecture": "gfx90a",
+        "compute_units": 104,
+        "memory_mb": None,
+        "used_mb": None,
+        "free_mb": None,
+        "render_minor": 128,
+        "name": None,
+    }
+    assert (facts["driver"], facts["rocm"], facts["count"], facts["processes"]) == ("6.12.12", None, 1, 2)
+
+
+def test_used_memory_is_read_anew(machine: Path) -> None:
+    """The numbers are a real card's: github.com/elementary/monitor issue 369."""
+    device = machine / "drm/renderD128/device"
+    device.mkdir(parents=True)
+    (device / "mem_info_vram_total").write_text("8573157376\n", encoding="ascii")
+    (device / "mem_info_vram_used").write_text("6812925952\n", encoding="ascii")
+    (machine / "rocm").write_text("6.4.1-83\n", encoding="ascii")
+    _, facts = rocm.detect()
+    assert facts["rocm"] == "6.4.1"
+    assert [facts["gpus"][0][name] for name in ("memory_mb", "used_mb", "free_mb")] == [8176, 6497, 1678]
+    (device / "mem_info_vram_used").write_text("0\n", encoding="ascii")
+    (machine / "kfd/proc/4711").mkdir(parents=True)
+    now = rocm.refreshed(facts)
+    assert [now["gpus"][0][name] for name in ("used_mb", "free_mb")] == [0, 8176]
+    assert (now["processes"], facts["processes"]) == (1, None)
+
+
+def test_a_gpu_that_is_gone_is_told(machine: Path) -> None:
+    _, facts = rocm.detect()
+    shutil.rmtree(machine / "kfd/topology/nodes/2")
+    with pytest.raises(UnavailableError, match="other GPUs than before"):
+        rocm.refreshed(facts)
 
 
 def test_rocminfo_adds_the_name_of_a_node(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

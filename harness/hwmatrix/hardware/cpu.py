@@ -2,40 +2,75 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import importlib.resources
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
+from hwmatrix.hardware import cgroups, memory, sysctl
+
 _CPUINFO: Final = Path("/proc/cpuinfo")
-_FLAGS: Final = ("avx", "avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "fma", "neon", "asimd", "sve")
-_CGROUP: Final = Path("/sys/fs/cgroup")
-_UNLIMITED: Final = 1 << 60
-"""cgroup v1 writes a number near 2**63 where there is no limit."""
+_FLAGS: Final = (
+    *("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_fp16", "amx_int8", "f16c", "fma"),
+    *("neon", "asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "sme"),
+)
+"""Instructions that matter for the speed of models, as Linux names them."""
+_MAC_FLAGS: Final = {"AVX1.0": "avx", "AVX2": "avx2", "AVX512F": "avx512f", "FMA": "fma", "F16C": "f16c"}
+"""How an Intel Mac names them in machdep.cpu.features and machdep.cpu.leaf7_features."""
+_MAC_OPTIONAL: Final = {
+    "hw.optional.neon": "neon",
+    "hw.optional.AdvSIMD": "asimd",
+    "hw.optional.arm.FEAT_FP16": "asimdhp",
+    "hw.optional.arm.FEAT_DotProd": "asimddp",
+    "hw.optional.arm.FEAT_BF16": "bf16",
+    "hw.optional.arm.FEAT_I8MM": "i8mm",
+    "hw.optional.arm.FEAT_SME": "sme",
+}
+_MAC_NAMES: Final = (
+    *("machdep.cpu.brand_string", "machdep.cpu.vendor", "machdep.cpu.features", "machdep.cpu.leaf7_features", memory.MAC_LEVEL),
+    *_MAC_OPTIONAL,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Processor:
+    """What a system tells of its processor. ``instructions`` are those that matter here; None where nothing tells."""
+
+    name: str
+    vendor: str | None
+    instructions: tuple[str, ...] | None
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The processor's name, and its facts. Memory in MiB; ``cores`` counts logical ones."""
-    info = cpuinfo()
-    memory = psutil.virtual_memory()
-    flags = set(info.get("flags", info.get("Features", "")).split())
+    """The processor's name, and its facts. Memory in MiB.
+
+    ``cores`` counts logical ones, ``usable_cores`` those that this process may use (its affinity, its cgroups' set and quota).
+    """
+    limits, values = cgroups.limits(), _sysctl()
+    processor = _mac_processor(values) if values else _processor()
     facts: dict[str, Any] = {
-        "vendor": info.get("vendor_id", info.get("CPU implementer")),
+        "vendor": processor.vendor,
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "physical_cores": psutil.cpu_count(logical=False),
-        "usable_cores": usable_cores(),
-        "instructions": [flag for flag in _FLAGS if flag in flags],
-        "memory_mb": memory.total // 2**20,
-        "available_memory_mb": memory.available // 2**20,
-        "memory_pressure_percent": memory.percent,
-        "memory_limit_mb": memory_limit_mb(),
+        "usable_cores": usable_cores(limits),
+        "instructions": None if processor.instructions is None else list(processor.instructions),
+        **memory.facts(limits, mac_level=values.get(memory.MAC_LEVEL)),
         "system": f"{platform.system()} {platform.release()}",
     }
-    return info.get("model name") or platform.processor() or platform.machine(), facts
+    return processor.name, facts
+
+
+def refreshed(_facts: dict[str, Any]) -> dict[str, Any]:
+    """All anew: it takes a millisecond."""
+    return detect()[1]
 
 
 def cpuinfo(path: Path = _CPUINFO) -> dict[str, str]:
@@ -48,35 +83,61 @@ def cpuinfo(path: Path = _CPUINFO) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
 
 
-def usable_cores() -> float:
-    """Cores that this process may use: its affinity, cut by a cgroup's quota."""
+def usable_cores(limits: cgroups.Limits | None = None) -> float:
+    """Cores that this process may use: its affinity, cut by the sets and quotas of its cgroups."""
     affinity = len(os.sched_getaffinity(0)) if sys.platform.startswith("linux") else (os.cpu_count() or 1)
-    quota = _cpu_quota()
-    return min(float(affinity), quota) if quota else float(affinity)
+    found = limits or cgroups.limits()
+    return min([float(affinity), *(float(limit) for limit in (found.cpuset, found.cores) if limit)])
 
 
-def memory_limit_mb() -> int | None:
-    """The cgroup's memory limit in MiB, or None where there is none."""
-    for path in (_CGROUP / "memory.max", _CGROUP / "memory" / "memory.limit_in_bytes"):
-        text = _read(path)
-        if text is not None and text.isdigit() and int(text) < _UNLIMITED:
-            return int(text) // 2**20
-    return None
+def _processor() -> Processor:
+    """From /proc/cpuinfo; elsewhere (Windows) from what Python itself knows, which has no instructions."""
+    info = cpuinfo()
+    flags = info.get("flags", info.get("Features"))
+    known = None if flags is None else tuple(flag for flag in _FLAGS if flag in flags.split())
+    maker, part = _arm_names(info)
+    name = info.get("model name") or part or info.get("cpu") or info.get("uarch")
+    if name:
+        return Processor(name=name, vendor=info.get("vendor_id") or maker, instructions=known)
+    generic = platform.processor()  # may start a program, so only now
+    described = ", " in generic  # Windows: "Intel64 Family 6 Model 140 Stepping 1, GenuineIntel"
+    vendor = maker or (generic.rpartition(", ")[2] if described else None)
+    return Processor(name=generic or platform.machine(), vendor=vendor, instructions=known)
 
 
-def _cpu_quota() -> float | None:
-    text = _read(_CGROUP / "cpu.max")
-    if text:
-        quota, _, period = text.partition(" ")
-        return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
-    quota_us, period_us = _read(_CGROUP / "cpu" / "cpu.cfs_quota_us"), _read(_CGROUP / "cpu" / "cpu.cfs_period_us")
-    if quota_us and period_us and int(quota_us) > 0:
-        return int(quota_us) / int(period_us)
-    return None
+def _arm_names(info: dict[str, str]) -> tuple[str | None, str | None]:
+    """Who made an ARM processor, and what it is: the kernel tells numbers."""
+    if "CPU implementer" not in info:
+        return None, None
+    table = _processors()
+    maker = table["implementers"].get(info["CPU implementer"], info["CPU implementer"])
+    part = table["parts"].get(maker, {}).get(info.get("CPU part"))
+    return maker, f"{maker} {part}" if part else None
 
 
-def _read(path: Path) -> str | None:
+@functools.cache
+def _processors() -> dict[str, Any]:
+    import yaml  # noqa: PLC0415 - on ARM only
+
+    text = (importlib.resources.files("hwmatrix.hardware") / "processors.yaml").read_text(encoding="utf-8")
+    table: dict[str, Any] = yaml.safe_load(text)
+    return table
+
+
+def _sysctl() -> dict[str, str]:
+    """What macOS tells; nothing elsewhere, or where it does not answer."""
+    if platform.system() != "Darwin":
+        return {}
     try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+        return sysctl.ask(_MAC_NAMES)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+
+
+def _mac_processor(values: dict[str, str]) -> Processor:
+    name = values.get("machdep.cpu.brand_string", platform.machine())
+    words = f"{values.get('machdep.cpu.features', '')} {values.get('machdep.cpu.leaf7_features', '')}".split()
+    flags = {_MAC_FLAGS[word] for word in words if word in _MAC_FLAGS}
+    flags |= {flag for key, flag in _MAC_OPTIONAL.items() if values.get(key) == "1"}
+    vendor = values.get("machdep.cpu.vendor") or ("Apple" if name.startswith("Apple") else None)
+    return Processor(name=name, vendor=vendor, instructions=tuple(flag for flag in _FLAGS if flag in flags))

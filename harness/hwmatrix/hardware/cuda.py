@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from importlib import util
+from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware import torch_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,26 +18,63 @@ _PROC: Final = Path("/proc/driver/nvidia/version")
 """What the kernel's module says of itself; it is there as soon as the module is loaded."""
 _MODULE_VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _CONTROL: Final = Path("/dev/nvidiactl")
+_CUDNN_PACKAGES: Final = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu11")
+_CUDNN_FOLDERS: Final = tuple(
+    Path(folder) for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/cuda/lib64")
+)
+_CUDNN_FILE: Final = re.compile(r"libcudnn\.so\.(\d+\.\d+\.\d+)$")
 _MIB: Final = 2**20
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The GPUs' name, and their facts: driver, the newest CUDA that it runs, and of each GPU what NVML tells.
+    """The GPUs' name, and their facts: driver, the newest CUDA that it runs, cuDNN, and of each GPU what NVML tells.
 
     ``processes`` counts the processes that have a CUDA context on a GPU at this moment. What a driver does not tell is None.
-    Memory in MiB.
+    Memory in MiB. ``index`` is NVML's, which is the order on the bus.
 
     Raises:
         UnavailableError: no driver, no GPU, or no way to ask; the message says which, and what to do.
     """
     with _nvml() as nvml:
-        gpus = [_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+        gpus = [{"index": index, **_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index))} for index in range(nvml.nvmlDeviceGetCount())]
         driver, cuda = _text(nvml.nvmlSystemGetDriverVersion()), nvml.nvmlSystemGetCudaDriverVersion_v2()
     if not gpus:
         raise UnavailableError(f"NVIDIA's driver {driver} is here and lists no GPU", error_type="gpu_not_found")
     names = [str(gpu["name"]) for gpu in gpus]
-    facts = {"driver": driver, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}", "count": len(gpus), "gpus": gpus}
+    facts = {"driver": driver, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}", "cudnn": cudnn_version(), "count": len(gpus), "gpus": gpus}
     return ", ".join(f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)), facts
+
+
+def refreshed(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts with each GPU's memory and processes as they are now; the others do not change while the machine runs.
+
+    Raises:
+        UnavailableError: the driver no longer answers, or lists other GPUs.
+    """
+    with _nvml() as nvml:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        if [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles] != [gpu["uuid"] for gpu in facts["gpus"]]:
+            raise UnavailableError("NVIDIA's driver lists other GPUs than before", error_type="gpu_not_found")
+        return facts | {"gpus": [gpu | _use(nvml, handle) for gpu, handle in zip(facts["gpus"], handles, strict=True)]}
+
+
+def cudnn_version() -> str | None:
+    """The version of cuDNN: of the imported PyTorch, of NVIDIA's package, or of the system's library; None where it is not known."""
+    torch = torch_build.imported()
+    if torch is not None and torch.version.cuda is not None:
+        told = torch.backends.cudnn.version()  # 92000 for 9.20.0, 8907 for 8.9.7
+        return None if told is None else _dotted(told)
+    for package in _CUDNN_PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    names = (path.name for folder in _CUDNN_FOLDERS for path in folder.glob("libcudnn.so.*"))
+    return next((found[1] for name in names if (found := _CUDNN_FILE.match(name))), None)
+
+
+def _dotted(number: int) -> str:
+    """The library's own number: major * 10000 + minor * 100 + patch from version 9 on, major * 1000 before (cudnn_version.h)."""
+    major, rest = divmod(number, 10000) if number >= 90000 else divmod(number, 1000)  # noqa: PLR2004 - the first number of version 9
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 @contextlib.contextmanager
@@ -95,15 +133,22 @@ def module_version() -> str | None:
 
 
 def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
-    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # not there where the GPU has no memory of its own
     capability = _asked(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
-    processes = _asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     return {
         "name": _text(nvml.nvmlDeviceGetName(handle)),
         "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
+        "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
+        **_use(nvml, handle),
+    }
+
+
+def _use(nvml: Any, handle: Any) -> dict[str, Any]:
+    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # not there where the GPU has no memory of its own
+    processes = _asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return {
         "memory_mb": memory.total // _MIB if memory else None,
         "used_mb": memory.used // _MIB if memory else None,
-        "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
+        "free_mb": memory.free // _MIB if memory else None,
         "processes": len(processes) if processes is not None else None,
     }
 

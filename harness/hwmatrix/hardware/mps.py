@@ -7,10 +7,9 @@ import subprocess
 from typing import Any, Final
 
 from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware import sysctl
 
-_SYSCTL: Final = "/usr/sbin/sysctl"
 _NAMES: Final = ("machdep.cpu.brand_string", "hw.model", "hw.memsize", "hw.optional.arm64", "sysctl.proc_translated")
-_SYSCTL_S: Final = 10
 _MIB: Final = 2**20
 
 
@@ -22,7 +21,7 @@ def detect() -> tuple[str, dict[str, Any]]:
     """
     if platform.system() != "Darwin":
         raise UnavailableError(f"this is {platform.system()}: MPS needs macOS on Apple silicon", error_type="gpu_not_found")
-    values = parse(_sysctl())
+    values = _values()
     if values.get("hw.optional.arm64") != "1":
         chip = values.get("machdep.cpu.brand_string", platform.machine())
         raise UnavailableError(f"this Mac has no Apple silicon ({chip}): PyTorch's MPS needs it", error_type="gpu_not_found")
@@ -38,15 +37,8 @@ def detect() -> tuple[str, dict[str, Any]]:
     return values.get("machdep.cpu.brand_string", "Apple silicon"), facts
 
 
-def parse(text: str) -> dict[str, str]:
-    """What sysctl prints: ``name: value`` a line."""
-    pairs = (line.partition(": ") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, separator, value in pairs if separator}
-
-
-def _sysctl() -> str:
-    """The values that this Mac has; ``-i`` passes over those that it has not."""
+def _values() -> dict[str, str]:
     try:
-        return subprocess.run([_SYSCTL, "-i", *_NAMES], capture_output=True, text=True, timeout=_SYSCTL_S, check=False).stdout
+        return sysctl.ask(_NAMES)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(f"{_SYSCTL} does not answer: {error}", error_type="gpu_not_found") from error
+        raise UnavailableError(f"{sysctl.PROGRAM} does not answer: {error}", error_type="gpu_not_found") from error

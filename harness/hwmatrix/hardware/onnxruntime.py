@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import metadata, util
+from importlib import util
+from pathlib import Path
 from typing import Any, Final
 
 from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware.assignments import constants
 
 PROVIDER: Final = "CPUExecutionProvider"
+_INFO: Final = Path("capi") / "build_and_package_info.py"
 
 
 def detect() -> tuple[str, dict[str, Any]]:
@@ -16,9 +19,22 @@ def detect() -> tuple[str, dict[str, Any]]:
     Raises:
         UnavailableError: the package is not installed.
     """
-    if util.find_spec("onnxruntime") is None:
-        raise UnavailableError("the package onnxruntime is not installed", error_type="missing_package")
+    name, facts = installed()
     import onnxruntime  # noqa: PLC0415 - not in every image
 
-    facts = {"version": metadata.version("onnxruntime"), "providers": list(onnxruntime.get_available_providers())}
-    return f"ONNX Runtime {facts['version']}", facts
+    return name, facts | {"providers": list(onnxruntime.get_available_providers())}
+
+
+def installed() -> tuple[str, dict[str, Any]]:
+    """What is known without importing it: the version; ``providers`` is None.
+
+    Raises:
+        UnavailableError: the package is not installed.
+    """
+    spec = util.find_spec("onnxruntime")
+    if spec is None:
+        raise UnavailableError("the package onnxruntime is not installed", error_type="missing_package")
+    # Not from the distribution's metadata: it has other names too, such as onnxruntime-gpu.
+    files = (Path(folder) / _INFO for folder in spec.submodule_search_locations or ())
+    version = next((str(told["__version__"]) for path in files if "__version__" in (told := constants(path))), None)
+    return f"ONNX Runtime {version}" if version else "ONNX Runtime", {"version": version, "providers": None}

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import sys
-from importlib import import_module, metadata, util
-from typing import Any, Final
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware import cgroups, torch_build
+from hwmatrix.hardware.assignments import constants
+from hwmatrix.hardware.onnxruntime import installed as onnxruntime_installed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PROVIDER: Final = "QNNExecutionProvider"
 _MACHINES: Final = frozenset({"x86_64", "AMD64"})
 _GLIBC: Final = (2, 35)
 """What the wheel's libraries were linked with (onnxruntime-qnn 2.7.0: manylinux_2_35)."""
+_LIBRARY: Final = "libonnxruntime_providers_qnn.so"
+_SDK_VARIABLES: Final = ("QNN_SDK_ROOT", "QAIRT_SDK_ROOT")
+_SDKS: Final = Path("/opt/qcom/aistack")
+"""Where Qualcomm's installer puts its SDKs: qairt/<version>, qnn/<version>."""
+_SDK_VERSION: Final = re.compile(r"^version:\s*(\S+)", re.MULTILINE)
 
 
 def detect() -> tuple[str, dict[str, Any]]:
@@ -22,22 +36,50 @@ def detect() -> tuple[str, dict[str, Any]]:
         UnavailableError: another system or processor (``qnn_platform``), a C library that is too old (``qnn_glibc``), no package
             (``missing_package``), or the runtime does not list the provider (``qnn_provider_missing``).
     """
-    _check_platform(sys.platform, platform.machine(), *platform.libc_ver())
-    if util.find_spec("onnxruntime_qnn") is None:
-        raise UnavailableError("the package onnxruntime-qnn is not installed", error_type="missing_package")
-    devices = provider_devices()
-    if not devices:
+    name, facts = installed()
+    if not provider_devices():
         raise UnavailableError(f"ONNX Runtime lists no device of {PROVIDER}", error_type="qnn_provider_missing")
-    qairt = str(import_module("onnxruntime_qnn.build_and_package_info").qnn_version)
+    return name, facts | {"registered": True}
+
+
+def installed() -> tuple[str, dict[str, Any]]:
+    """What is known without loading the provider; ``registered`` is None.
+
+    Raises:
+        UnavailableError: as for :func:`detect`, but that the runtime is not asked.
+    """
+    _check_platform(sys.platform, platform.machine(), *platform.libc_ver())
+    spec, kit = util.find_spec("onnxruntime_qnn"), sdk(os.environ)
+    if spec is None:
+        other = f" (Qualcomm's own SDK in {kit['folder']} is not used)" if kit else ""
+        raise UnavailableError(f"the package onnxruntime-qnn is not installed{other}", error_type="missing_package")
+    folder = Path(next(iter(spec.submodule_search_locations or ()), ""))
+    if not (folder / _LIBRARY).is_file():
+        raise UnavailableError(f"the package onnxruntime-qnn has no {_LIBRARY} in {folder}", error_type="qnn_provider_missing")
+    told = constants(folder / "build_and_package_info.py")
     facts = {
-        "qairt": qairt,
-        "onnxruntime_qnn": metadata.version("onnxruntime-qnn"),
-        "onnxruntime": metadata.version("onnxruntime"),
+        "qairt": told.get("qnn_version"),
+        "onnxruntime_qnn": told.get("__version__"),
+        "onnxruntime": onnxruntime_installed()[1]["version"],
         "architecture": platform.machine(),
         "glibc": platform.libc_ver()[1],
         "execution": "emulated",
+        "registered": None,
+        "sdk": kit,
     }
-    return f"Qualcomm HTP, emulated on x86-64 (QAIRT {qairt})", facts
+    return f"Qualcomm HTP, emulated on x86-64 (QAIRT {facts['qairt']})", facts
+
+
+def sdk(environment: Mapping[str, str], installed_in: Path = _SDKS) -> dict[str, str | None] | None:
+    """Qualcomm's own SDK: its folder, by its variables or where its installer puts it, and its version; None where there is none."""
+    named = [Path(environment[name]) for name in _SDK_VARIABLES if environment.get(name)]
+    newest = sorted(installed_in.glob("*/*/sdk.yaml"), key=lambda path: torch_build.number(path.parent.name), reverse=True)
+    for folder in (*named, *(path.parent for path in newest)):
+        text = cgroups.read(folder / "sdk.yaml")
+        if text is not None:
+            found = _SDK_VERSION.search(text)
+            return {"folder": str(folder), "version": found[1] if found else None}
+    return None
 
 
 def provider_devices() -> list[Any]:

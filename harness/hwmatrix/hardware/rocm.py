@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware import cgroups
 
 _KFD: Final = Path("/sys/class/kfd/kfd")
 _DEVICE: Final = Path("/dev/kfd")
 _RENDER: Final = Path("/dev/dri")
 _DRIVER: Final = Path("/sys/module/amdgpu/version")
+_DRM: Final = Path("/sys/class/drm")
+_ROCM: Final = (Path("/opt/rocm/.info/version"), Path("/opt/rocm/.info/version-dev"))
 _AMD: Final = 0x1002
 """AMD's PCI vendor id (4098)."""
 _MIB: Final = 2**20
@@ -24,7 +27,9 @@ _FIELD: Final = re.compile(r"^  ([A-Z][\w ./()]*?):[ \t]+(.*?)[ \t]*$", re.MULTI
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The GPUs' names, and their facts: driver, and of each GPU its architecture (gfx...), compute units and memory (MiB).
+    """The GPUs' names, and their facts: driver, ROCm's version where it is installed, and of each GPU what KFD tells.
+
+    That is its architecture (gfx...), compute units and memory (MiB; ``used_mb`` and ``free_mb`` by the graphics driver).
 
     Raises:
         UnavailableError: no driver, no GPU, or no right to use it; the message says which, and what to do.
@@ -40,22 +45,37 @@ def detect() -> tuple[str, dict[str, Any]]:
     _check_access([_DEVICE, *(_RENDER / f"renderD{gpu['render_minor']}" for gpu in gpus)])
     names = marketing_names(_rocminfo())
     for gpu in gpus:
-        gpu["name"] = names.get(gpu["node"])
+        gpu |= {"name": names.get(gpu["node"]), **_use(gpu)}
     shown = [str(gpu["name"] or gpu["architecture"]) for gpu in gpus]
-    facts = {"driver": _read(_DRIVER), "count": len(gpus), "processes": processes(), "gpus": gpus}
+    rocm = next((text.partition("-")[0] for path in _ROCM if (text := cgroups.read(path))), None)
+    facts = {"driver": cgroups.read(_DRIVER), "rocm": rocm, "count": len(gpus), "processes": processes(), "gpus": gpus}
     return ", ".join(f"{shown.count(name)} x {name}" if shown.count(name) > 1 else name for name in dict.fromkeys(shown)), facts
+
+
+def refreshed(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts with memory and processes as they are now.
+
+    Raises:
+        UnavailableError: the driver lists other GPUs than before.
+    """
+    nodes = [gpu["node"] for gpu in topology(_KFD / "topology" / "nodes")]
+    if nodes != [gpu["node"] for gpu in facts["gpus"]]:
+        raise UnavailableError("the AMD compute driver lists other GPUs than before", error_type="gpu_not_found")
+    return facts | {"processes": processes(), "gpus": [gpu | _use(gpu) for gpu in facts["gpus"]]}
 
 
 def topology(nodes: Path) -> list[dict[str, Any]]:
     """The GPUs among the nodes of KFD's topology, in the order of their numbers. Processors are nodes too, without SIMD units."""
-    found = []
+    found: list[dict[str, Any]] = []
     for folder in sorted(nodes.glob("*"), key=lambda path: int(path.name)):
         values = properties(folder / "properties")
         if values.get("vendor_id") != _AMD or not values.get("gfx_target_version"):
             continue
         found.append(
             {
+                "index": len(found),
                 "node": int(folder.name),
+                "uuid": f"GPU-{values['unique_id']:016x}" if values.get("unique_id") else None,
                 "architecture": architecture(values["gfx_target_version"]),
                 "compute_units": values["simd_count"] // values["simd_per_cu"],
                 "memory_mb": memory_mb(folder),
@@ -67,7 +87,7 @@ def topology(nodes: Path) -> list[dict[str, Any]]:
 
 def properties(path: Path) -> dict[str, int]:
     """A properties file of KFD: a name and a number a line. A node that this container may not see has none that can be read."""
-    text = _read(path) or ""
+    text = cgroups.read(path) or ""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}  # noqa: PLR2004 - a pair
 
@@ -107,6 +127,18 @@ def memory_mb(node: Path) -> int | None:
     return sum(sizes) // _MIB if sizes else None
 
 
+def _use(gpu: dict[str, Any]) -> dict[str, Any]:
+    """What is used of a GPU's memory, by the graphics driver (amdgpu: mem_info_vram_used, bytes); None where it is not told."""
+    device = _DRM / f"renderD{gpu['render_minor']}" / "device"
+    total, used = cgroups.number(device / "mem_info_vram_total"), cgroups.number(device / "mem_info_vram_used")
+    told = gpu.get("memory_mb")
+    return {
+        "memory_mb": total // _MIB if told is None and total is not None else told,
+        "used_mb": None if used is None else used // _MIB,
+        "free_mb": None if total is None or used is None else max(0, total - used) // _MIB,
+    }
+
+
 def _check_access(devices: list[Path]) -> None:
     missing = [str(device) for device in devices if not device.exists()]
     if missing:
@@ -127,10 +159,3 @@ def _rocminfo() -> str:
         return subprocess.run([program], capture_output=True, text=True, timeout=_ROCMINFO_S, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None

@@ -1,0 +1,260 @@
+"""The library's way to ask what hardware is here: kept between processes, asked again on request, no framework imported.
+
+The public functions give plain dicts; their keys are the contract (docs/hardware.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from hwmatrix.hardware import cache, container, detector, torch_build, visible
+from hwmatrix.hardware.choice import DEFAULT_ORDER, Circumstances, DeviceChoice, choose, kind_of, parse
+from hwmatrix.records import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.records import Detection
+
+CPU: Final[str] = Backend.CPU.value
+CUDA: Final[str] = Backend.CUDA.value
+ROCM: Final[str] = Backend.ROCM.value
+MPS: Final[str] = Backend.MPS.value
+OPENVINO: Final[str] = Backend.OPENVINO.value
+WEBNN: Final[str] = Backend.WEBNN.value
+WEBGPU: Final[str] = Backend.WEBGPU.value
+QNN: Final[str] = Backend.QNN.value
+
+_BEST: Final = (Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO, Backend.CPU)
+"""The chain from GPUs over OpenVINO to the processor. What is emulated or runs in a browser is never the best."""
+
+
+class CudaDevice(TypedDict):
+    """One NVIDIA GPU; memory in MiB. ``torch_device`` is PyTorch's name for it; None where it is hidden or not certain."""
+
+    index: int
+    name: str
+    uuid: str
+    compute_capability: str | None
+    memory_mb: int | None
+    used_mb: int | None
+    free_mb: int | None
+    processes: int | None
+    torch_device: str | None
+
+
+class CudaDetails(TypedDict):
+    """NVIDIA's GPUs. ``cuda_version`` is the newest that the driver runs, ``torch_cuda_version`` what PyTorch is built for."""
+
+    available: bool
+    reason: str | None
+    device_count: int
+    driver_version: str | None
+    cuda_version: str | None
+    cudnn_version: str | None
+    torch_cuda_version: str | None
+    devices: list[CudaDevice]
+
+
+class AvailableHardware(TypedDict):
+    """What :func:`detect_available_hardware` gives: by hardware, whether it is here, its facts, and why it is not."""
+
+    hardware: dict[str, bool]
+    details: dict[str, dict[str, Any]]
+    errors: dict[str, str]
+    best_available: str
+    torch_device: str
+
+
+class ContainerView(TypedDict):
+    """Whether a container sees a kind of hardware, and why."""
+
+    visible: bool
+    why: str
+
+
+class HardwareDetector:
+    """Each kind of hardware, asked when it is first needed, and remembered.
+
+    ``cache_path`` is a file, or a folder for ``hardware.json``; without it the project's cache folder (HWMATRIX_CACHE) is taken.
+    ``force_refresh`` asks all anew instead of reading it. Facts that change (memory in use, memory pressure, processes) are
+    asked anew by every call that gives facts. May be used by several threads.
+    """
+
+    def __init__(self, cache_path: Path | str | None = None, force_refresh: bool = False) -> None:  # noqa: FBT001, FBT002 - a public name
+        self._path = None if cache_path is None else Path(cache_path)
+        self._ignore_file = force_refresh
+        self._found: dict[Backend, Detection] = {}
+        self._kept: dict[str, Detection] | None = None
+        self._lock = threading.RLock()
+
+    def detect(self) -> dict[str, Detection]:
+        """Every kind of hardware, by ``hardware_type``, with the facts that change as they are now. Never raises."""
+        with self._lock:
+            older = [kind for kind in Backend if kind in self._found or kind.value in self._stored()]
+            self._ask(tuple(Backend))
+            self._found |= {kind: detector.refreshed(self._found[kind]) for kind in older}
+            return {kind.value: self._found[kind] for kind in Backend}
+
+    def refresh(self) -> dict[str, Detection]:
+        """As :meth:`detect`, with everything asked anew and written to the file."""
+        with self._lock:
+            self._found, self._kept, self._ignore_file = {}, None, True
+            return self.detect()
+
+    def clear_cache(self) -> bool:
+        """Forget what was found, and remove the file; whether there was one.
+
+        Raises:
+            StoreError: the file cannot be removed.
+        """
+        with self._lock:
+            self._found, self._kept = {}, None
+            file = self._file()
+            return file is not None and cache.clear(file)
+
+    def is_available(self, hw: str) -> bool:
+        """Whether a kind of hardware is here.
+
+        Raises:
+            ConfigError: there is no such kind of hardware.
+        """
+        return self._one(kind_of(hw, where="hardware")).available
+
+    def errors(self) -> list[tuple[str, str]]:
+        """The kinds that are not here, each with the reason."""
+        return [(hw, found.reason or "") for hw, found in self.detect().items() if not found.available]
+
+    def get_cuda_details(self) -> CudaDetails:
+        """NVIDIA's GPUs with their memory and processes as they are now. Never raises."""
+        with self._lock:
+            found = self._found[Backend.CUDA] = detector.refreshed(self._one(Backend.CUDA))
+        facts, build = found.features, torch_build.torch_build()
+        gpus = facts.get("gpus", [])
+        names = _torch_names(gpus, os.environ)
+        return CudaDetails(
+            available=found.available,
+            reason=found.reason,
+            device_count=len(gpus),
+            driver_version=facts.get("driver"),
+            cuda_version=facts.get("cuda"),
+            cudnn_version=facts.get("cudnn"),
+            torch_cuda_version=build.cuda if build else None,
+            devices=[_cuda_device(gpu, names) for gpu in gpus],
+        )
+
+    def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
+        """PyTorch's name of the first device of a list that it can use here: ``cuda:1``, ``mps``, ``cpu``.
+
+        ROCm's devices are called ``cuda:...`` by PyTorch too. Without a list: CUDA, ROCm, MPS, CPU. An entry may have its own
+        number (``cuda:1``), which counts before ``preferred_index``; a number that is not here becomes 0, with a warning.
+        Nothing is named that the installed PyTorch is not built for; without PyTorch, what the drivers list counts.
+
+        Raises:
+            ConfigError: an entry is no hardware, or a number is none.
+        """
+        return self.choose_torch_device(priority_list, preferred_index).torch_device
+
+    def choose_torch_device(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> DeviceChoice:
+        """As :meth:`get_torch_device_with_priority`, with the reasons.
+
+        Raises:
+            ConfigError: an entry is no hardware, or a number is none.
+        """
+        wanted = parse([kind.value for kind in DEFAULT_ORDER] if priority_list is None else priority_list)
+        return choose(wanted, preferred_index, Circumstances(ask=self._one, torch=torch_build.torch_build(), environment=os.environ))
+
+    def in_container(self) -> dict[str, ContainerView]:
+        """What a container sees of each kind of hardware: this one, or one that would be started here."""
+        found, around = self.detect(), container.look()
+        views = {hw: container.view(Backend(hw), each, around) for hw, each in found.items()}
+        return {hw: ContainerView(visible=each.visible, why=each.why) for hw, each in views.items()}
+
+    def _one(self, kind: Backend) -> Detection:
+        with self._lock:
+            self._ask((kind,))
+            return self._found[kind]
+
+    def _ask(self, kinds: tuple[Backend, ...]) -> None:
+        """Find out what is not known yet: from the file, where it holds, else by asking, and then keep it."""
+        fresh = []
+        for kind in kinds:
+            if kind in self._found:
+                continue
+            stored = self._stored().get(kind.value) if kind in cache.KEPT else None
+            if stored is None:
+                stored = detector.detect(kind, light=True)
+                fresh += [stored] if stored.available and kind in cache.KEPT else []
+            self._found[kind] = stored
+        file = self._file() if fresh else None
+        if file is not None:
+            cache.save(file, cache.current_key(), {**self._stored(), **{each.hardware_type: each for each in fresh}}.values())
+
+    def _stored(self) -> dict[str, Detection]:
+        """What the file holds, read once."""
+        if self._kept is None:
+            file = None if self._ignore_file else self._file()
+            self._kept = cache.load(file, cache.current_key()) if file is not None and file.exists() else {}
+        return self._kept
+
+    def _file(self) -> Path | None:
+        if self._path is None:
+            return cache.default_file(os.environ)
+        return self._path / cache.NAME if self._path.is_dir() else self._path
+
+
+def detect_available_hardware(cache_path: Path | str | None = None, force_refresh: bool = False) -> AvailableHardware:  # noqa: FBT001, FBT002 - a public name
+    """What hardware is here, its facts, why the rest is not, the best of it, and the device that PyTorch would use. Never raises."""
+    asked = _shared() if cache_path is None else HardwareDetector(cache_path)
+    found = asked.refresh() if force_refresh else asked.detect()
+    return AvailableHardware(
+        hardware={hw: each.available for hw, each in found.items()},
+        details={hw: each.features for hw, each in found.items()},
+        errors={hw: each.reason or "" for hw, each in found.items() if not each.available},
+        best_available=next(kind.value for kind in _BEST if found[kind.value].available or kind is Backend.CPU),
+        torch_device=asked.get_torch_device_with_priority(),
+    )
+
+
+def get_cuda_details() -> CudaDetails:
+    """As :meth:`HardwareDetector.get_cuda_details`, of the detector that this process shares."""
+    return _shared().get_cuda_details()
+
+
+def get_torch_device_with_priority(priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
+    """As :meth:`HardwareDetector.get_torch_device_with_priority`, of the detector that this process shares.
+
+    Raises:
+        ConfigError: an entry is no hardware, or a number is none.
+    """
+    return _shared().get_torch_device_with_priority(priority_list, preferred_index)
+
+
+@functools.cache
+def _shared() -> HardwareDetector:
+    return HardwareDetector()
+
+
+def _cuda_device(gpu: Mapping[str, Any], names: Mapping[str, str]) -> CudaDevice:
+    return CudaDevice(
+        index=gpu["index"],
+        name=gpu["name"],
+        uuid=gpu["uuid"],
+        compute_capability=gpu["compute_capability"],
+        memory_mb=gpu["memory_mb"],
+        used_mb=gpu["used_mb"],
+        free_mb=gpu["free_mb"],
+        processes=gpu["processes"],
+        torch_device=names.get(gpu["uuid"]),
+    )
+
+
+def _torch_names(gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> dict[str, str]:
+    """PyTorch's names by UUID. CUDA puts the fastest first unless told otherwise, so unlike GPUs have certain names only then."""
+    alike = len({gpu["name"] for gpu in gpus}) <= 1 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    shown = visible.cuda_gpus(gpus, environment) if alike else []
+    return {gpu["uuid"]: f"cuda:{index}" for index, gpu in enumerate(shown) if gpu is not None}

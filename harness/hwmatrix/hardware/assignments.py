@@ -1,0 +1,24 @@
+"""What a Python file assigns, read without executing it: packages keep their versions and build options in such files."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def constants(path: Path) -> dict[str, Any]:
+    """Names to the constants that the file gives them at its top level; empty where it cannot be read or is no Python."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets if isinstance(node, ast.Assign) else []
+        value = node.value if isinstance(node, ast.AnnAssign | ast.Assign) else None
+        if isinstance(value, ast.Constant):
+            found |= {target.id: value.value for target in targets if isinstance(target, ast.Name)}
+    return found

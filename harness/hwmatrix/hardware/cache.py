@@ -1,0 +1,169 @@
+"""What was found is kept in a file, with what must not have changed for it to hold.
+
+Only what is here is kept, and only where asking takes long. What is absent is asked again each time: that is quick, and what was
+installed a minute ago must count. A file that cannot be read, is another program's or another version's is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+import hwmatrix
+from hwmatrix.errors import StoreError
+from hwmatrix.hardware import browser, cgroups, container
+from hwmatrix.hardware.detector import machine_identity
+from hwmatrix.records import Backend, Detection, from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+SCHEMA: Final = "hwmatrix/hardware/1"
+NAME: Final = "hardware.json"
+KEPT: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO, Backend.WEBGPU, Backend.WEBNN})
+"""Kinds that are asked by starting a driver, a runtime or a program. The others take a millisecond or two."""
+_MARK: Final = '"hwmatrix/hardware/'
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"), Path("/opt/rocm/.info/version"))
+_KFD_GENERATION: Final = Path("/sys/class/kfd/kfd/topology/generation_id")
+_PACKAGES: Final = ("openvino", "nvidia-ml-py", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu11", "torch")
+_LOG: Final = logging.getLogger(__name__)
+
+Key = dict[str, str]
+
+
+def default_file(environment: Mapping[str, str]) -> Path | None:
+    """The file in the project's cache folder: HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or ~/.cache.
+
+    None where none is set and this user has no home: then nothing is kept.
+    """
+    named = environment.get("HWMATRIX_CACHE")
+    if named:
+        return Path(named).absolute() / NAME
+    try:
+        return (Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwmatrix" / NAME).absolute()
+    except RuntimeError:
+        _LOG.info("this user has no home folder, so what is found is not kept; HWMATRIX_CACHE names another folder")
+        return None
+
+
+def current_key() -> Key:
+    """What must be the same for a file to hold: machine, boot, place, user, kernel, drivers, device nodes, packages, browsers."""
+    around = container.look()
+    return {
+        "machine": machine_identity(),
+        "boot": cgroups.read(_BOOT) or str(round(psutil.boot_time(), -1)),
+        "place": around.inside or "",
+        "user": _user(),
+        "kernel": platform.release(),
+        "drivers": " | ".join(cgroups.read(path) or "" for path in (*_DRIVERS, _KFD_GENERATION)),
+        "nodes": " ".join(around.nodes),
+        "python": f"{sys.prefix} {platform.python_version()}",
+        "packages": " ".join(f"{name}=={version}" for name in _PACKAGES if (version := _version(name))),
+        "browsers": " ".join(
+            _dated((*map(shutil.which, browser.EXECUTABLES), browser.SPARTICUZ / "chromium", browser.ASSETS / "package.json"))
+        ),
+        "hwmatrix": hwmatrix.__version__,
+    }
+
+
+def load(file: Path, key: Key) -> dict[str, Detection]:
+    """What the file holds for this machine as it is; empty where it does not hold, which is logged with the reason. Never raises."""
+    try:
+        return _held(file.read_text(encoding="utf-8"), key, file)
+    except FileNotFoundError:
+        return {}
+    except _Stale as reason:
+        _LOG.info("the cache %s no longer holds and is made anew: %s", file, reason)
+    except (OSError, ValueError, TypeError, KeyError, StoreError) as error:
+        _LOG.warning("the cache %s is broken or not hwmatrix's, and is made anew: %s: %s", file, type(error).__name__, error)
+    return {}
+
+
+class _Stale(Exception):  # noqa: N818 - nothing is wrong with the file
+    """The file was right, and something has changed since."""
+
+
+def _held(text: str, key: Key, file: Path) -> dict[str, Detection]:
+    stored = json.loads(text)
+    if stored["schema"] != SCHEMA:
+        raise _Stale(f"it is of version {stored['schema']!r}, not {SCHEMA!r}")
+    before: Key = dict(stored["key"])
+    changed = [name for name in sorted(before.keys() | key.keys()) if before.get(name) != key.get(name)]
+    if changed:
+        raise _Stale(f"changed since: {', '.join(changed)}")
+    found = [from_json(Detection, json.dumps(each), where=str(file)) for each in stored["found"]]
+    return {each.hardware_type: each for each in found if Backend(each.hardware_type) in KEPT and each.available}
+
+
+def save(file: Path, key: Key, found: Iterable[Detection]) -> bool:
+    """Write a file in one step: whoever reads meanwhile sees the old or the new one. Whether it worked; if not, that is logged.
+
+    A file that is not hwmatrix's is not lost: it gets the ending ``.bak``.
+    """
+    kept = [each for each in found if each.available and Backend(each.hardware_type) in KEPT]
+    content = json.dumps({"schema": SCHEMA, "key": key, "found": [json.loads(to_json(each)) for each in kept]}, indent=1)
+    temporary: str | None = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists() and _MARK not in file.read_text(encoding="utf-8", errors="replace"):
+            file.replace(file.with_name(f"{file.name}.bak"))
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}.", delete=False) as writing:
+            temporary = writing.name
+            writing.write(content)
+        Path(temporary).replace(file)
+    except OSError as error:
+        _LOG.warning("the cache %s cannot be written, hardware is asked again next time: %s", file, error)
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+        return False
+    return True
+
+
+def clear(file: Path) -> bool:
+    """Remove the file; whether there was one.
+
+    Raises:
+        StoreError: it cannot be removed.
+    """
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(
+            f"the cache {file} cannot be removed: {error}", advice="Remove it by hand, or name another with HWMATRIX_CACHE."
+        ) from error
+    return True
+
+
+def _user() -> str:
+    """Who asks: what a user may use depends on the groups. Windows has no such numbers."""
+    return f"{os.getuid()} {sorted(os.getgroups())}" if hasattr(os, "getuid") else ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _dated(paths: Iterable[Any]) -> Iterable[str]:
+    """Files that are there, with the moment of their last change."""
+    for path in paths:
+        if path is not None:
+            with contextlib.suppress(OSError):
+                yield f"{path}@{Path(path).stat().st_mtime_ns}"

@@ -1,0 +1,170 @@
+"""What cgroups leave to this process: cores and memory, in version 1, version 2 and both at once, in a container and outside.
+
+A limit of any group on the way up holds, so every level that can be seen is read. Formats: the kernel's documentation,
+admin-guide/cgroup-v1 (memory, cpusets), scheduler/sched-bwc, admin-guide/cgroup-v2; mountinfo: proc(5).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path("/")
+_MIB: Final = 2**20
+_UNLIMITED: Final = 1 << 60
+"""Version 1 writes a number near 2**63 where there is no limit."""
+_V2: Final = ""
+"""Version 2 has one hierarchy for all controllers; /proc/self/cgroup gives it an empty name."""
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the groups above this process allow; None where they do not limit.
+
+    ``cores`` is the smallest quota, in cores; ``cpuset`` counts the processors of the group's set. ``memory_mb`` is the smallest
+    limit and ``left_mb`` what may still be taken below it, in MiB: the limit less what is used and cannot be given back at once
+    (file pages that nothing uses are not counted), at the level where that is least. ``stalled`` is the text of the
+    group's own memory.pressure.
+    """
+
+    cores: float | None = None
+    cpuset: int | None = None
+    memory_mb: int | None = None
+    left_mb: int | None = None
+    stalled: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Mount:
+    """One hierarchy as it is mounted: ``shown`` is the group that can be seen at ``point``."""
+
+    controllers: frozenset[str]
+    shown: str
+    point: str
+
+
+def limits(root: Path = ROOT) -> Limits:
+    """Read the limits. Never raises: what cannot be read does not limit."""
+    own, mounts = _own_groups(root), _mounts(root)
+    cpu, cpuset, memory = ([*_folders(own, mounts, name, root)] for name in ("cpu", "cpuset", "memory"))
+    quotas = [quota for folder in cpu if (quota := _quota(folder)) is not None]
+    sets = [count for folder in cpuset if (count := _cpuset(folder)) is not None]
+    levels = [level for folder in memory for level in _memory(folder)]
+    return Limits(
+        cores=min(quotas, default=None),
+        cpuset=min(sets, default=None),
+        memory_mb=min((limit // _MIB for limit, _ in levels), default=None),
+        left_mb=min((max(0, limit - used) // _MIB for limit, used in levels if used is not None), default=None),
+        stalled=next((text for folder in memory if (text := read(folder / "memory.pressure"))), None),
+    )
+
+
+def read(path: Path) -> str | None:
+    """A small file's text without the white space around it; None where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def number(path: Path) -> int | None:
+    """A file that holds one whole number; None where it does not, or cannot be read."""
+    return _whole(read(path))
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _own_groups(root: Path) -> dict[str, str]:
+    """The group of this process in each hierarchy, by controller: lines ``4:memory:/a/b`` and ``0::/a/b``."""
+    own: dict[str, str] = {}
+    for line in (read(root / "proc/self/cgroup") or "").splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:  # noqa: PLR2004 - number, controllers, path
+            own |= dict.fromkeys(parts[1].split(","), parts[2])
+    return own
+
+
+def _mounts(root: Path) -> list[_Mount]:
+    """Where hierarchies are mounted, and from which group on each is shown."""
+    found = []
+    for line in (read(root / "proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        left, right = before.split(), after.split()
+        if len(left) < 5 or len(right) < 3 or right[0] not in {"cgroup", "cgroup2"}:  # noqa: PLR2004 - the fixed fields
+            continue
+        controllers = frozenset({_V2} if right[0] == "cgroup2" else right[2].split(","))
+        found.append(_Mount(controllers=controllers, shown=_plain(left[3]), point=_plain(left[4])))
+    return found
+
+
+def _plain(field: str) -> str:
+    """As mountinfo writes them, spaces and the like are octal numbers."""
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), field)
+
+
+def _folders(own: dict[str, str], mounts: list[_Mount], controller: str, root: Path) -> Iterator[Path]:
+    """The folders of this process's group and of those above it, from below, where the controller may limit."""
+    for mount in mounts:
+        for name in {controller, _V2} & mount.controllers & own.keys():
+            point = root / mount.point.lstrip("/")
+            folder = point / _below(own[name], mount.shown)
+            if not folder.is_dir():  # a namespace names groups that this mount does not show
+                folder = point
+            yield folder
+            yield from (parent for parent in folder.parents if parent == point or point in parent.parents)
+
+
+def _below(group: str, shown: str) -> str:
+    """A group's path below the group that a mount shows. Outside of it (Docker shows a container its own group): nothing."""
+    base = shown.rstrip("/")
+    inside = group == base or group.startswith(f"{base}/")
+    relative = group[len(base) :].lstrip("/") if inside else ""
+    return "" if ".." in relative.split("/") else relative
+
+
+def _quota(folder: Path) -> float | None:
+    """Cores' worth of time: a quota in every period, both in microseconds."""
+    text = read(folder / "cpu.max")
+    quota, period = (
+        text.split(maxsplit=1) if text and " " in text else (read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us"))
+    )
+    if not quota or not period or not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None  # "max" in version 2, -1 in version 1
+    return int(quota) / int(period)
+
+
+def _cpuset(folder: Path) -> int | None:
+    """How many processors a set such as ``0-3,8`` has."""
+    text = read(folder / "cpuset.cpus.effective") or read(folder / "cpuset.effective_cpus")
+    if not text:
+        return None
+    ranges = [part.partition("-") for part in text.split(",")]
+    if not all(first.isdigit() and (last.isdigit() or not dash) for first, dash, last in ranges):
+        return None
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
+
+
+def _memory(folder: Path) -> Iterator[tuple[int, int | None]]:
+    """Limits in bytes that hold at this level, with what is used below them where that is known.
+
+    Version 1 also tells the limit of groups above that a container cannot see; what those use it does not tell.
+    """
+    told = dict(line.split(maxsplit=1) for line in (read(folder / "memory.stat") or "").splitlines() if " " in line)
+    for limit, usage, idle in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        most, now = number(folder / limit), number(folder / usage)
+        if most is not None and most < _UNLIMITED:
+            yield most, None if now is None else max(0, now - (_whole(told.get(idle)) or 0))
+    above = _whole(told.get("hierarchical_memory_limit"))
+    if above is not None and above < _UNLIMITED:
+        yield above, None

@@ -1,0 +1,189 @@
+"""Which device PyTorch is to use: the first of a list that is here, that this PyTorch is built for, and that nothing hides."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.hardware import torch_build, visible
+from hwmatrix.hardware.torch_build import TorchBuild
+from hwmatrix.records import Backend, Detection
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AUTO: Final = "auto"
+DEFAULT_ORDER: Final = (Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.CPU)
+"""GPUs before the processor, as in the design documents' chains; at most one of the three is in a machine as a rule."""
+_SINCE_MPS: Final = (1, 12)
+"""PyTorch 1.12 is the first with MPS (its release notes)."""
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """One entry of a list of priorities: ``cuda``, or ``cuda:1`` with a number of its own."""
+
+    kind: Backend
+    index: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceChoice:
+    """What was chosen: the kind of hardware, PyTorch's name for the device, why, and what was passed over with the reason."""
+
+    hardware: str
+    torch_device: str
+    reason: str
+    passed_over: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What a choice depends on: how to ask for a kind of hardware, the PyTorch that is installed, and the environment."""
+
+    ask: Callable[[Backend], Detection]
+    torch: TorchBuild | None
+    environment: Mapping[str, str]
+
+
+def kind_of(name: str, *, where: str) -> Backend:
+    """A kind of hardware from its name.
+
+    Raises:
+        ConfigError: there is no such kind; with a near miss.
+    """
+    try:
+        return Backend(name)
+    except ValueError:
+        known = [kind.value for kind in Backend]
+        close = difflib.get_close_matches(str(name).lower(), known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ConfigError([Problem(where=where, what=f"{name!r} is no hardware", hint=f"{hint}known: {', '.join(known)}")]) from None
+
+
+def parse(priorities: Sequence[str]) -> list[Wanted]:
+    """A list of priorities; ``auto`` stands for the default order.
+
+    Raises:
+        ConfigError: an entry is no hardware, or its number is none.
+    """
+    wanted: list[Wanted] = []
+    for entry in priorities:
+        name, colon, number = str(entry).partition(":")
+        if entry == AUTO:
+            wanted += [Wanted(kind=kind, index=None) for kind in DEFAULT_ORDER]
+            continue
+        kind = kind_of(name, where="priority_list")
+        if colon and not number.isdigit():
+            raise ConfigError([Problem(where="priority_list", what=f"{entry!r} has no device number", hint=f"such as {kind.value}:1")])
+        wanted.append(Wanted(kind=kind, index=int(number) if colon else None))
+    return wanted
+
+
+def choose(wanted: Sequence[Wanted], preferred_index: int, given: Circumstances) -> DeviceChoice:
+    """The first entry that PyTorch can use, else the CPU.
+
+    An entry's own number counts before ``preferred_index``. A number that this machine has not becomes 0, with a warning.
+
+    Raises:
+        ConfigError: ``preferred_index`` is negative or no number.
+    """
+    if isinstance(preferred_index, bool) or not isinstance(preferred_index, int) or preferred_index < 0:
+        what = f"{preferred_index!r} is no device number"
+        raise ConfigError([Problem(where="preferred_index", what=what, hint="devices are counted from 0")])
+    passed: list[tuple[str, str]] = []
+    for entry in wanted:
+        count, why = _usable(entry.kind, given)
+        if count:
+            index = _index(entry, preferred_index, count)
+            device = _torch_name(entry.kind, index)
+            return DeviceChoice(hardware=entry.kind.value, torch_device=device, reason=why, passed_over=tuple(passed))
+        _LOG.debug("%s is passed over: %s", entry.kind.value, why)
+        passed.append((entry.kind.value, why))
+    if wanted:
+        _LOG.warning("none of %s can be used with PyTorch here: using the CPU", ", ".join(entry.kind.value for entry in wanted))
+    reason = "nothing else of the list can be used" if wanted else "the list is empty"
+    return DeviceChoice(hardware=Backend.CPU.value, torch_device="cpu", reason=reason, passed_over=tuple(passed))
+
+
+def _index(entry: Wanted, preferred: int, count: int) -> int:
+    index = preferred if entry.index is None else entry.index
+    if index < count:
+        return index
+    if entry.kind in {Backend.CUDA, Backend.ROCM} or entry.index is not None:  # a preferred GPU means nothing to a CPU
+        _LOG.warning("there is no %s device %d, only %d: using device 0", entry.kind.value, index, count)
+    return 0
+
+
+def _torch_name(kind: Backend, index: int) -> str:
+    """ROCm's PyTorch has CUDA's names."""
+    return f"cuda:{index}" if kind in {Backend.CUDA, Backend.ROCM} else kind.value
+
+
+def _usable(kind: Backend, given: Circumstances) -> tuple[int, str]:
+    """How many devices of a kind PyTorch can use here, and why; 0 with the reason why not."""
+    if kind is Backend.CPU:
+        return 1, "it is always here"
+    if kind not in DEFAULT_ORDER:
+        return 0, "it is no device of PyTorch: its own runtime executes models"
+    found = given.ask(kind)
+    if not found.available:
+        return 0, found.reason or "it is not here"
+    refusal = _REFUSALS[kind](found.features, given.torch) if given.torch is not None else None
+    if refusal is not None:
+        return 0, refusal
+    count, hidden = _COUNTS[kind](found.features, given)
+    here = f"{found.name} is here" + ("" if given.torch else ", and no PyTorch is installed that could say otherwise")
+    return (count, here) if count else (0, hidden)
+
+
+def _cuda_refusal(facts: Mapping[str, Any], torch: TorchBuild) -> str | None:
+    if torch.cuda is None:
+        return f"the installed PyTorch {torch.version} is built for {torch.purpose}, not for CUDA"
+    needed, able = torch_build.number(torch.cuda)[:1], torch_build.number(str(facts.get("cuda")))[:1]
+    if needed and able and needed > able:  # within one major version every driver runs every CUDA (CUDA Compatibility, minor versions)
+        return (
+            f"PyTorch {torch.version} is built for CUDA {torch.cuda}, and driver {facts.get('driver')} runs CUDA up to {facts.get('cuda')}"
+        )
+    return None
+
+
+def _rocm_refusal(_facts: Mapping[str, Any], torch: TorchBuild) -> str | None:
+    return None if torch.hip else f"the installed PyTorch {torch.version} is built for {torch.purpose}, not for ROCm"
+
+
+def _mps_refusal(_facts: Mapping[str, Any], torch: TorchBuild) -> str | None:
+    return None if torch_build.number(torch.version) >= _SINCE_MPS else f"PyTorch {torch.version} has no MPS: it came with 1.12"
+
+
+def _cuda_count(facts: Mapping[str, Any], given: Circumstances) -> tuple[int, str]:
+    count = _started() or len(visible.cuda_gpus(facts["gpus"], given.environment))
+    return count, _hidden(visible.CUDA, given)
+
+
+def _rocm_count(facts: Mapping[str, Any], given: Circumstances) -> tuple[int, str]:
+    count = _started() or len(visible.rocm_gpus(facts["gpus"], given.environment))
+    return count, _hidden((*visible.ROCM, *visible.CUDA), given)
+
+
+def _hidden(names: tuple[str, ...], given: Circumstances) -> str:
+    return "hidden by " + ", ".join(f"{name}={given.environment[name]!r}" for name in names if name in given.environment)
+
+
+def _started() -> int:
+    """The devices that a running PyTorch counts; 0 where it has not started any, and asking would start them."""
+    torch = torch_build.imported()
+    return int(torch.cuda.device_count()) if torch is not None and torch.cuda.is_initialized() else 0
+
+
+_REFUSALS: Final = {Backend.CUDA: _cuda_refusal, Backend.ROCM: _rocm_refusal, Backend.MPS: _mps_refusal}
+_COUNTS: Final[dict[Backend, Callable[[Mapping[str, Any], Circumstances], tuple[int, str]]]] = {
+    Backend.CUDA: _cuda_count,
+    Backend.ROCM: _rocm_count,
+    Backend.MPS: lambda _facts, _given: (1, ""),
+}

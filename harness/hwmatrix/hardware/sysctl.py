@@ -1,0 +1,29 @@
+"""What macOS tells by its own program sysctl: a name and a value a line."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PROGRAM: Final = "/usr/sbin/sysctl"
+_TIMEOUT_S: Final = 10
+
+
+def ask(names: Iterable[str]) -> dict[str, str]:
+    """The values that this Mac has; ``-i`` passes over those that it has not.
+
+    Raises:
+        OSError: the program cannot be started.
+        subprocess.TimeoutExpired: it does not answer.
+    """
+    command = [PROGRAM, "-i", *names]
+    return parse(subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False).stdout)
+
+
+def parse(text: str) -> dict[str, str]:
+    """What sysctl prints: ``name: value`` a line."""
+    pairs = (line.partition(": ") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, separator, value in pairs if separator}
