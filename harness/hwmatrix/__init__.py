@@ -19,14 +19,17 @@ _PUBLIC: Final[dict[str, str]] = {
     "OPENVINO": "hwmatrix.hardware.api",
     "QNN": "hwmatrix.hardware.api",
     "ROCM": "hwmatrix.hardware.api",
+    "RequirementsError": "hwmatrix.advice.requirements",
     "ResourcePool": "hwmatrix.advice.pool",
     "WEBGPU": "hwmatrix.hardware.api",
     "WEBNN": "hwmatrix.hardware.api",
     "classify_model": "hwmatrix.models.classify",
     "detect_available_hardware": "hwmatrix.hardware.api",
+    "estimate_for_name": "hwmatrix.advice.requirements",
     "get_cuda_details": "hwmatrix.hardware.api",
     "get_global_resource_pool": "hwmatrix.advice.pool",
     "get_torch_device_with_priority": "hwmatrix.hardware.api",
+    "requirements_for": "hwmatrix.advice.requirements",
 }
 """Public name to the module that has it. One explicit table: nothing registers itself."""
 
