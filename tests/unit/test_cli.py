@@ -14,6 +14,7 @@ from hwmatrix.cli import inspecting, main, running
 from hwmatrix.cli.main import _COMMANDS, program, spread
 from hwmatrix.errors import ConfigError, EngineError, ImageBuildError
 from hwmatrix.records import Detection
+from hwmatrix.report.schemas import REPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -258,7 +259,7 @@ def test_merging_and_reporting_again(project: Path, place: FakePlace, capsys: py
     assert len(place.ran) == 2
 
 
-@pytest.mark.parametrize("which", ["matrix-file", "matrix", "errors"])
+@pytest.mark.parametrize("which", ["matrix-file", *REPORTS])
 def test_schemas_are_printed(which: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("schema", which) == 0
     assert json.loads(capsys.readouterr().out)["$schema"] == "https://json-schema.org/draft/2020-12/schema"

@@ -12,7 +12,7 @@ from hwmatrix.errors import ConfigError
 from hwmatrix.matrix.load import load, near_miss
 from hwmatrix.matrix.spec import json_schema
 from hwmatrix.records import Dtype, Size
-from hwmatrix.report.schemas import errors_schema, matrix_schema
+from hwmatrix.report.schemas import REPORTS
 
 ROOT = Path(__file__).parents[2]
 BASE = """\
@@ -187,7 +187,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         (f"{BASE}x: 2026-13-45\n", "matrix.yaml: not YAML: month must be in 1..12 (put the value in quotes)"),
         (f"{BASE}? [a, b]\n: 1\n", "matrix.yaml:16: a key is a list or a mapping (keys are names)"),
         (f"{BASE}x: &x {{y: *x}}\n", "matrix.yaml: nested too deeply"),
-        (f"{BASE}1: x\n", "matrix.yaml:16: unknown key '1' at 1 (allowed: images, "),
+        (f"{BASE}1: x\n", "matrix.yaml:16: unknown key '1' at 1 (allowed: expect, images, "),
         (b"\xff\xfe", "matrix.yaml: cannot be read: 'utf-8' codec can't decode"),
         ("a\0b", "matrix.yaml: not YAML: unacceptable character"),
     ],
@@ -228,8 +228,7 @@ def written(name: str) -> Any:
     ("name", "schema", "argument"),
     [
         ("matrix.schema.json", json_schema, "matrix-file"),
-        ("matrix-report.schema.json", matrix_schema, "matrix"),
-        ("errors-report.schema.json", errors_schema, "errors"),
+        *((f"{name}-report.schema.json", schema, name) for name, schema in REPORTS.items()),
     ],
 )
 def test_the_published_schemas_are_up_to_date(name: str, schema: Any, argument: str) -> None:

@@ -15,7 +15,7 @@ from hwmatrix.cli.options import Format
 from hwmatrix.hardware.detector import detect_all
 from hwmatrix.matrix.spec import json_schema
 from hwmatrix.records import to_json
-from hwmatrix.report.schemas import errors_schema, matrix_schema
+from hwmatrix.report.schemas import REPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,8 @@ class Schema(enum.StrEnum):
     MATRIX_FILE = "matrix-file"
     MATRIX = "matrix"
     ERRORS = "errors"
+    DIFF = "diff"
+    GATE = "gate"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -48,9 +50,8 @@ def tell_detections(output: Format) -> None:
 
 
 def schema_command(which: Annotated[Schema, typer.Argument(help="Which format.")] = Schema.MATRIX_FILE) -> None:
-    """Print the JSON Schema of matrix.yaml, matrix.json or errors.json."""
-    schemas = {Schema.MATRIX_FILE: json_schema, Schema.MATRIX: matrix_schema, Schema.ERRORS: errors_schema}
-    typer.echo(json.dumps(schemas[which](), indent=2))
+    """Print the JSON Schema of matrix.yaml, or of a JSON report."""
+    typer.echo(json.dumps((json_schema if which is Schema.MATRIX_FILE else REPORTS[which.value])(), indent=2))
 
 
 def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:

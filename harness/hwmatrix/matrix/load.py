@@ -15,12 +15,23 @@ import yaml
 
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.spec import SPEC_ADAPTER, MatrixSpec
-from hwmatrix.records import Size
+from hwmatrix.records import Size, Status
 
 if typing.TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
 Location = tuple[str | int, ...]
+_EXPECTABLE: typing.Final = (
+    Status.MISMATCH,
+    Status.FALLBACK,
+    Status.UNSUPPORTED,
+    Status.ERROR,
+    Status.OOM,
+    Status.TIMEOUT,
+    Status.CRASH,
+    Status.FACTORY_ERROR,
+)
+"""Passing needs no expectation, and what was not executed or is our own failure says nothing about a model."""
 _NOT_KEYS: typing.Final = ("[key]", "literal[", "tuple[")
 """Parts of pydantic's locations that name a part of a type instead of a key of the file."""
 
@@ -193,10 +204,8 @@ def _aliases(kind: Any) -> dict[str, str]:
 
 def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> list[Problem]:
     """What types cannot say: names that refer to other names."""
-    return [
-        Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint)
-        for at, what, hint in (*_size_problems(spec), *_suite_problems(spec), *_target_problems(spec), *_model_problems(spec))
-    ]
+    checks = (_size_problems, _suite_problems, _target_problems, _model_problems, _expect_problems)
+    return [Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint) for check in checks for at, what, hint in check(spec)]
 
 
 def _size_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
@@ -225,6 +234,19 @@ def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     if spec.images.reference not in spec.targets:
         what = f"images.reference is the unknown target {spec.images.reference!r}"
         yield ("images", "reference"), what, near_miss(spec.images.reference, spec.targets)
+
+
+def _expect_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
+    for index, expect in enumerate(spec.expect):
+        for key, named, known in (("models", expect.models, spec.models), ("targets", expect.targets, spec.targets)):
+            for position, name in enumerate(() if named == "all" else named):
+                if name not in known:
+                    what = f"expect.{index} names the unknown {key.removesuffix('s')} {name!r}"
+                    yield ("expect", index, key, position), what, near_miss(name, known)
+        if expect.status not in _EXPECTABLE:
+            what = f"expect.{index} expects {expect.status.value!r}"
+            hint = f"what can be expected of a model is one of: {', '.join(status.value for status in _EXPECTABLE)}"
+            yield ("expect", index, "status"), what, hint
 
 
 def _model_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:

@@ -8,7 +8,7 @@ import pydantic
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import Backend, Dtype, Execution, Family, MeasureRule, Size
+from hwmatrix.records import Backend, Dtype, Execution, Family, MeasureRule, Size, Status
 
 SPEC_VERSION: Final = 1
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
@@ -94,6 +94,33 @@ class SuiteSpec:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ExpectSpec:
+    """A known problem: cells that are expected to end otherwise than in ``pass``, why, and where to read about it.
+
+    It speaks of the cells of these models on these targets, in all precisions and sizes unless it names some. Gates hold runs to it
+    both ways: such a cell may fail like this, and an expectation that no longer holds fails too.
+    """
+
+    models: Literal["all"] | Annotated[tuple[Name, ...], Field(min_length=1)]
+    targets: Literal["all"] | Annotated[tuple[Name, ...], Field(min_length=1)]
+    dtypes: tuple[Dtype, ...] = ()
+    sizes: tuple[Size, ...] = ()
+    status: Status
+    error_type: str | None = None
+    reason: Annotated[str, Field(min_length=1)]
+    link: Annotated[str, Field(min_length=1)]
+
+    def covers(self, model: str, target: str, dtype: Dtype, size: Size) -> bool:
+        """Whether it speaks of a cell."""
+        return (
+            (self.models == "all" or model in self.models)
+            and (self.targets == "all" or target in self.targets)
+            and (not self.dtypes or dtype in self.dtypes)
+            and (not self.sizes or size in self.sizes)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ToleranceSpec:
     """The largest relative L2 error that still counts as the same result, and why this number."""
 
@@ -125,6 +152,7 @@ class MatrixSpec:
     targets: Annotated[dict[Name, TargetSpec], Field(min_length=1)]
     models: Annotated[dict[Name, ModelSpec], Field(min_length=1)]
     suites: Annotated[dict[Name, SuiteSpec], Field(min_length=1)]
+    expect: tuple[ExpectSpec, ...] = ()
 
 
 SPEC_ADAPTER: Final[pydantic.TypeAdapter[MatrixSpec]] = pydantic.TypeAdapter(MatrixSpec)

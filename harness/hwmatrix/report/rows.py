@@ -205,22 +205,31 @@ def read(database: Path, run_id: str | None = None) -> ReportRows:
         return _read(connection, database, run_id)
 
 
-def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
+def read_run(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None = None) -> RunRow:
+    """The run of that id, or the latest that had models to run.
+
+    Raises:
+        StoreError: the database holds no such run.
+    """
     runs = _records(connection, "report_run", {"run_id": run_id})
     if not runs:
         wanted = f"no run {run_id!r}" if run_id is not None else "no run"
         raise StoreError(f"{database}: it holds {wanted}", advice="Merge the shards of the run first: hwmatrix merge.")
-    run = _build(RunRow, runs[0])
+    return build(RunRow, runs[0])
+
+
+def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
+    run = read_run(connection, database, run_id)
     this = {"run_id": run.run_id}
     connection.execute(query("report_cells"), this)
     return ReportRows(
         run=run,
-        targets=tuple(_build(TargetRow, row) for row in _records(connection, "report_targets", this)),
-        cells=tuple(_build(CellRow, row) for row in _records(connection, "report_all_cells")),
-        outputs=tuple(_build(OutputRow, row) for row in _records(connection, "report_outputs")),
-        detections=tuple(_build(DetectionRow, row) for row in _records(connection, "report_detections", this)),
-        rejected=tuple(_build(RejectedRow, row) for row in _records(connection, "report_rejected", this)),
-        operators=tuple(_build(NeededOperator, row) for row in _records(connection, "report_operators_needed")),
+        targets=tuple(build(TargetRow, row) for row in _records(connection, "report_targets", this)),
+        cells=tuple(build(CellRow, row) for row in _records(connection, "report_all_cells")),
+        outputs=tuple(build(OutputRow, row) for row in _records(connection, "report_outputs")),
+        detections=tuple(build(DetectionRow, row) for row in _records(connection, "report_detections", this)),
+        rejected=tuple(build(RejectedRow, row) for row in _records(connection, "report_rejected", this)),
+        operators=tuple(build(NeededOperator, row) for row in _records(connection, "report_operators_needed")),
         analysis=Analysis(
             **{
                 field.name: tuple(_records(connection, f"report_{field.name}"))  # a field is named after its query
@@ -262,7 +271,7 @@ _PARSERS: dict[str, Any] = {
 """How a column becomes a field. An output's ``dtype`` is any name that its framework has, so it is left as it is."""
 
 
-def _build(kind: type[Row], record: dict[str, Any]) -> Row:
+def build(kind: type[Row], record: dict[str, Any]) -> Row:
     """Make a record, with closed sets as enums.
 
     Raises:

@@ -1,16 +1,19 @@
-"""The published JSON Schemas of the JSON reports, generated from the types that write them."""
+"""The JSON Schemas of the JSON reports, generated from the types that write them. docs/schemas has them as files."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
 from hwmatrix.report.contract import ERRORS_SCHEMA, MATRIX_SCHEMA, ErrorsDocument, MatrixDocument
+from hwmatrix.report.diff_contract import DIFF_SCHEMA, DiffDocument
+from hwmatrix.report.gate_text import GATE_SCHEMA, GateDocument
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def matrix_schema() -> dict[str, Any]:
@@ -20,19 +23,28 @@ def matrix_schema() -> dict[str, Any]:
 
 def errors_schema() -> dict[str, Any]:
     """The JSON Schema of errors.json."""
-    return _schema(ErrorsDocument, ERRORS_SCHEMA, "hwmatrix error report")
+    return _schema(ErrorsDocument, ERRORS_SCHEMA, "hwmatrix errors of a run")
+
+
+def diff_schema() -> dict[str, Any]:
+    """The JSON Schema of what ``hwmatrix diff --format json`` gives."""
+    return _schema(DiffDocument, DIFF_SCHEMA, "hwmatrix comparison of two runs")
+
+
+def gate_schema() -> dict[str, Any]:
+    """The JSON Schema of what ``hwmatrix gate --format json`` prints."""
+    return _schema(GateDocument, GATE_SCHEMA, "hwmatrix gate")
+
+
+REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
+    "matrix": matrix_schema,
+    "errors": errors_schema,
+    "diff": diff_schema,
+    "gate": gate_schema,
+}
+"""The JSON reports by the name that ``hwmatrix schema`` takes; docs/schemas/<name>-report.schema.json is the file."""
 
 
 def _schema(document: type, identity: str, title: str) -> dict[str, Any]:
     body = pydantic.TypeAdapter(document).json_schema(mode="serialization")
     return {"$schema": _DIALECT, "$id": identity, **body, "title": title}
-
-
-def write_published(folder: Path) -> None:
-    """Write both schemas where the package publishes them, after a change of the contract."""
-    for name, schema in (("matrix-1", matrix_schema()), ("errors-1", errors_schema())):
-        (folder / f"{name}.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write_published(Path(__file__).parent / "published")

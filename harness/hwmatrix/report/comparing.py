@@ -1,0 +1,163 @@
+"""What changed between two executions of the same cell: verdict, speed, memory, placement. Pure rules, each with its threshold."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from typing import Final
+
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Stage, Status
+
+FAILING: Final = frozenset({Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH})
+"""Verdicts on the model and the target. The statuses that are neither these nor ``pass`` are no verdict."""
+LEAST_CHANGE: Final = 0.05
+"""A smaller change of the median is never told: the same code measured again on a quiet machine differs by as much."""
+NOISE_FACTOR: Final = 4.0
+"""A change must also exceed so many standard deviations of the two cells' own noise together."""
+LEAST_SAMPLES: Final = 6
+"""Below, a median has no interval, and parts of the samples say nothing about noise."""
+LEAST_MEMORY_SHARE: Final = 0.10
+LEAST_MEMORY_MB: Final = 16.0
+"""Both must be exceeded: allocators and lazily loaded libraries move small cells by some MiB."""
+
+
+class Kind(enum.StrEnum):
+    """What can change. The order is that of reports: what somebody must act on comes first."""
+
+    BROKEN = "broken"
+    LOST = "lost"
+    WORKS = "works"
+    TESTED = "tested"
+    FAILS_OTHERWISE = "fails_otherwise"
+    PLACEMENT = "placement"
+    SLOWER = "slower"
+    FASTER = "faster"
+    MORE_MEMORY = "more_memory"
+    LESS_MEMORY = "less_memory"
+    VANISHED = "vanished"
+    APPEARED = "appeared"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComparedCell:
+    """One cell as one of the two runs has it. Times in milliseconds, memory in MiB; None: not measured."""
+
+    cell_key: str
+    model: str
+    size: Size
+    target: str
+    backend: str
+    family: Family
+    architecture: str
+    dtype: Dtype
+    batch: int
+    sequence_length: int
+    threads: int
+    execution: Execution
+    isolation: Isolation
+    host: str | None
+    matrix_line: int | None
+    status: Status
+    stage: Stage | None
+    level: Level | None
+    error_type: str | None
+    message: str | None
+    on_target: float | None
+    placement_detail: str | None
+    method: str | None
+    bundle: str | None
+    p50_ms: float | None
+    samples: int | None
+    contended: bool | None
+    noise_ms: float | None
+    delta_mb: float | None
+    device_peak_mb: float | None
+    image_digest: str | None
+    command: str | None
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What makes it the same cell in another run."""
+        settings = (self.dtype.value, str(self.batch), str(self.sequence_length), str(self.threads))
+        return (self.model, self.size.value, self.target, self.isolation.value, *settings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing that changed. ``ratio`` is new over old, of time or memory; ``detail`` says it in words."""
+
+    kind: Kind
+    cell: ComparedCell
+    old: ComparedCell | None
+    detail: str
+    ratio: float | None = None
+
+
+def compare(old: ComparedCell, new: ComparedCell) -> list[Change]:
+    """Everything that changed between two executions of one cell."""
+    verdict = _verdict(old, new)
+    if old.status is not Status.PASS or new.status is not Status.PASS:
+        return [verdict] if verdict else []
+    return [change for change in (_placement(old, new), _speed(old, new), _memory(old, new)) if change is not None]
+
+
+def why_not_timed(old: ComparedCell, new: ComparedCell) -> str | None:
+    """Why the speeds of two executions say nothing about each other, or None where they do."""
+    if new.execution is not Execution.HARDWARE or old.execution is not Execution.HARDWARE:
+        return f"{new.execution.value} time is no speed"
+    if old.p50_ms is None or new.p50_ms is None:
+        return "one of them was not timed"
+    if old.host != new.host:
+        return "another machine"
+    if min(old.samples or 0, new.samples or 0) < LEAST_SAMPLES:
+        return f"fewer than {LEAST_SAMPLES} samples"
+    if old.contended or new.contended:
+        return "disturbed while it was timed"
+    return None
+
+
+def _verdict(old: ComparedCell, new: ComparedCell) -> Change | None:
+    if old.status is new.status and (old.status is Status.PASS or old.error_type == new.error_type):
+        return None
+    was, now = (f"{cell.status.value}{f' ({cell.error_type})' if cell.error_type else ''}" for cell in (old, new))
+    told = {Status.PASS: 2} | dict.fromkeys(FAILING, 1)
+    before, after = told.get(old.status, 0), told.get(new.status, 0)
+    if before == after == 0:
+        return None
+    if after == 0:
+        kind = Kind.LOST
+    elif before == 0:
+        kind = Kind.TESTED
+    elif before == after:
+        kind = Kind.FAILS_OTHERWISE
+    else:
+        kind = Kind.WORKS if after > before else Kind.BROKEN
+    return Change(kind=kind, cell=new, old=old, detail=f"was {was}, is {now}")
+
+
+def _placement(old: ComparedCell, new: ComparedCell) -> Change | None:
+    if old.on_target is None or new.on_target is None or math.isclose(old.on_target, new.on_target, abs_tol=1e-9):
+        return None
+    return Change(kind=Kind.PLACEMENT, cell=new, old=old, detail=f"on the target: was {old.on_target:.1%}, is {new.on_target:.1%}")
+
+
+def _speed(old: ComparedCell, new: ComparedCell) -> Change | None:
+    if why_not_timed(old, new) is not None or old.p50_ms is None or new.p50_ms is None:
+        return None
+    change = new.p50_ms - old.p50_ms
+    noise = math.hypot(old.noise_ms or 0.0, new.noise_ms or 0.0)
+    if abs(change) <= max(LEAST_CHANGE * old.p50_ms, NOISE_FACTOR * noise):
+        return None
+    detail = f"p50 was {old.p50_ms:.4g} ms, is {new.p50_ms:.4g} ms; noise {noise:.2g} ms"
+    return Change(kind=Kind.SLOWER if change > 0 else Kind.FASTER, cell=new, old=old, detail=detail, ratio=new.p50_ms / old.p50_ms)
+
+
+def _memory(old: ComparedCell, new: ComparedCell) -> Change | None:
+    for name, was, now in (("device peak", old.device_peak_mb, new.device_peak_mb), ("added memory", old.delta_mb, new.delta_mb)):
+        if was is None or now is None or was <= 0:
+            continue
+        if abs(now - was) > max(LEAST_MEMORY_MB, LEAST_MEMORY_SHARE * was):
+            kind = Kind.MORE_MEMORY if now > was else Kind.LESS_MEMORY
+            return Change(kind=kind, cell=new, old=old, detail=f"{name} was {was:.0f} MiB, is {now:.0f} MiB", ratio=now / was)
+    return None

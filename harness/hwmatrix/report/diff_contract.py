@@ -1,0 +1,88 @@
+"""diff.json as types: what is written and the JSON Schema that is published both come from here. Every key is always there."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.records import Dtype, Isolation, Size, Status
+from hwmatrix.report.comparing import Kind
+
+DIFF_SCHEMA: Final = "hwmatrix/diff/1"
+
+_STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class RunSide:
+    """One of the two runs."""
+
+    run_id: str
+    created_at: dt.datetime
+    hwmatrix_version: str
+    commit: str | None
+    cells: int
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class CellState:
+    """A cell as one of the two runs has it: milliseconds, MiB, shares of one; null: not measured."""
+
+    status: Status
+    error_type: str | None
+    message: str | None
+    on_target: float | None
+    p50_ms: float | None
+    noise_ms: float | None
+    delta_mb: float | None
+    device_peak_mb: float | None
+    image_digest: str | None
+    command: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ChangeEntry:
+    """One thing that changed in one cell. ``ratio`` is new over old, of time or memory."""
+
+    kind: Kind
+    model: str
+    target: str
+    size: Size
+    dtype: Dtype
+    batch: int
+    sequence_length: int
+    threads: int
+    isolation: Isolation
+    detail: str
+    ratio: float | None
+    old: CellState | None
+    new: CellState | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PackageEntry:
+    """A package of a target's image that came (``old`` is null), went (``new`` is null) or changed its version."""
+
+    target: str
+    isolation: Isolation
+    package: str
+    old: str | None
+    new: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class DiffDocument:
+    """The whole of diff.json. ``untimed`` counts cells that pass in both runs and have no comparable speed, by reason."""
+
+    old: RunSide
+    new: RunSide
+    compared: int
+    timed: int
+    untimed: dict[str, int]
+    counts: dict[Kind, int]
+    changes: tuple[ChangeEntry, ...]
+    packages: tuple[PackageEntry, ...]
+    schema: str = DIFF_SCHEMA

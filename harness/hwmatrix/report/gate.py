@@ -1,0 +1,137 @@
+"""The gate: does a run hold what matrix.yaml expects, and is nothing worse than in a baseline."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.records import Status
+from hwmatrix.report.comparing import FAILING, Change, ComparedCell, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hwmatrix.matrix.load import LoadedMatrix
+    from hwmatrix.matrix.spec import ExpectSpec
+    from hwmatrix.report.diff import Diff, Side
+
+DEFAULT_KINDS: Final = (Kind.BROKEN, Kind.PLACEMENT, Kind.SLOWER)
+"""What must not have happened since a baseline, unless somebody asks for more or less."""
+GATEABLE: Final = (*DEFAULT_KINDS, Kind.LOST, Kind.MORE_MEMORY, Kind.VANISHED, Kind.FAILS_OTHERWISE)
+_UNBUILDABLE: Final = "unbuildable"
+"""The error type of a model of which matrix.yaml itself says why there is none."""
+_VERDICT: Final = FAILING | {Status.PASS}
+
+
+class Rule(enum.StrEnum):
+    """Why a gate does not open."""
+
+    UNEXPECTED_FAILURE = "unexpected_failure"
+    EXPECTATION_GONE = "expectation_gone"
+    OUR_FAILURE = "our_failure"
+    NO_VERDICT = "no_verdict"
+    REJECTED_SHARD = "rejected_shard"
+    REGRESSION = "regression"
+    NOTHING_TESTED = "nothing_tested"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Violation:
+    """One reason. ``line`` is where matrix.yaml has what it is about."""
+
+    rule: Rule
+    model: str | None
+    target: str | None
+    settings: str | None
+    what: str
+    advice: str
+    line: int | None
+    command: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GateRules:
+    """What is asked of a run: targets that must have given verdicts, and changes since a baseline that must not be."""
+
+    required: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = DEFAULT_KINDS
+
+
+def check(matrix: LoadedMatrix, side: Side, diff: Diff | None, rules: GateRules) -> tuple[Violation, ...]:
+    """Every reason why the gate stays shut; none: it opens."""
+    found = [*_of_the_run(side, rules), *_of_rejected(side.rejected), *_of_expectations(matrix, side)]
+    if diff is not None:
+        found += [violation for change in diff.of(*rules.kinds) for violation in _of_change(matrix, change)]
+    return tuple(found)
+
+
+def _of_the_run(side: Side, rules: GateRules) -> Iterator[Violation]:
+    if not any(cell.status in _VERDICT for cell in side.cells):
+        what = f"run {side.run.run_id} has not a single verdict"
+        yield _general(Rule.NOTHING_TESTED, what, "A gate that tested nothing must not open: see why its targets are unavailable.")
+    for target in rules.required:
+        cells = [cell for cell in side.cells if cell.target == target and cell.error_type != _UNBUILDABLE]
+        missing = [cell for cell in cells if cell.status in {Status.UNAVAILABLE, Status.NOT_RUN}]
+        if not cells:
+            yield _general(
+                Rule.NO_VERDICT, f"{target} is required, and the run planned nothing on it", "Run it with --targets.", target=target
+            )
+        elif missing:
+            why = next((cell.message for cell in missing if cell.message), "it was not run")
+            what = f"{target} is required, and {len(missing)} of {len(cells)} cells have no verdict: {why}"
+            yield _general(Rule.NO_VERDICT, what, "Run it on a machine that has the hardware, or do not require it.", target=target)
+
+
+def _of_rejected(rejected: Sequence[str]) -> Iterator[Violation]:
+    for reason in rejected:
+        yield _general(Rule.REJECTED_SHARD, f"a shard was rejected: {reason}", "Run its target again.")
+
+
+def _of_expectations(matrix: LoadedMatrix, side: Side) -> Iterator[Violation]:
+    for cell in side.cells:
+        expected = [(index, each) for index, each in enumerate(matrix.spec.expect) if _covers(each, cell)]
+        holds = any(_holds(each, cell) for _, each in expected)
+        line = matrix.lines.get(("models", cell.model))
+        if cell.status is Status.INFRA_ERROR:
+            yield _of_cell(Rule.OUR_FAILURE, cell, f"infra_error: {cell.message}", "Mend the image, the engine or the canary.", line)
+        elif cell.status in FAILING or (cell.status is Status.FACTORY_ERROR and cell.error_type != _UNBUILDABLE):
+            if not holds:
+                what = f"is {cell.status.value} ({cell.error_type}): {cell.message}"
+                advice = "Mend it, or add it to expect: in matrix.yaml with a reason and a link."
+                yield _of_cell(Rule.UNEXPECTED_FAILURE, cell, what, advice, line)
+        elif cell.status is Status.PASS:
+            for index, each in expected:
+                what = f"passes, and matrix.yaml expects {each.status.value} ({each.reason})"
+                advice = "Remove it from expect:, or narrow it to what still fails."
+                yield _of_cell(Rule.EXPECTATION_GONE, cell, what, advice, matrix.lines.get(("expect", index)))
+
+
+def _of_change(matrix: LoadedMatrix, change: Change) -> Iterator[Violation]:
+    cell = change.cell
+    if change.kind is Kind.PLACEMENT and change.old is not None and (cell.on_target or 0) > (change.old.on_target or 0):
+        return  # more of it runs on the target than before
+    if any(_covers(each, cell) and _holds(each, cell) for each in matrix.spec.expect):
+        return
+    advice = "See hwmatrix diff for the packages that changed; hwmatrix why tells about the cell."
+    line = matrix.lines.get(("models", cell.model))
+    yield _of_cell(Rule.REGRESSION, cell, f"{change.kind.value.replace('_', ' ')}: {change.detail}", advice, line)
+
+
+def _covers(each: ExpectSpec, cell: ComparedCell) -> bool:
+    return each.covers(cell.model, cell.target, cell.dtype, cell.size)
+
+
+def _holds(each: ExpectSpec, cell: ComparedCell) -> bool:
+    return cell.status is each.status and each.error_type in {None, cell.error_type}
+
+
+def _of_cell(rule: Rule, cell: ComparedCell, what: str, advice: str, line: int | None) -> Violation:
+    settings = f"{cell.size.value} {cell.dtype.value} b{cell.batch} s{cell.sequence_length} t{cell.threads}"
+    return Violation(
+        rule=rule, model=cell.model, target=cell.target, settings=settings, what=what, advice=advice, line=line, command=cell.command
+    )
+
+
+def _general(rule: Rule, what: str, advice: str, *, target: str | None = None) -> Violation:
+    return Violation(rule=rule, model=None, target=target, settings=None, what=what, advice=advice, line=None)

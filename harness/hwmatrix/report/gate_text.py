@@ -1,0 +1,83 @@
+"""What a gate says: a short table, JSON, and annotations for GitHub."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.report.escape import plain
+from hwmatrix.report.gate import Rule, Violation
+
+GATE_SCHEMA: Final = "hwmatrix/gate/1"
+_SHOWN: Final = 160
+
+_STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ViolationEntry:
+    """One reason why the gate stays shut. ``line`` is where matrix.yaml has what it is about."""
+
+    rule: Rule
+    model: str | None
+    target: str | None
+    settings: str | None
+    what: str
+    advice: str
+    line: int | None
+    command: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class GateDocument:
+    """What ``hwmatrix gate --format json`` prints."""
+
+    ok: bool
+    run_id: str
+    baseline: str | None
+    cells: int
+    violations: tuple[ViolationEntry, ...]
+    schema: str = GATE_SCHEMA
+
+
+def entry(violation: Violation) -> ViolationEntry:
+    """A violation as its published type."""
+    return ViolationEntry(
+        rule=violation.rule,
+        model=violation.model,
+        target=violation.target,
+        settings=violation.settings,
+        what=violation.what,
+        advice=violation.advice,
+        line=violation.line,
+        command=violation.command,
+    )
+
+
+def row(violation: Violation) -> tuple[str, str, str]:
+    """The rule, what it is about, and what is wrong: short, on one line each."""
+    about = " on ".join(part for part in (violation.model, violation.target) if part)
+    settings = f" ({violation.settings})" if violation.settings else ""
+    what = plain(violation.what)
+    return violation.rule.value.replace("_", " "), plain(about) + settings, what if len(what) <= _SHOWN else f"{what[:_SHOWN]}…"
+
+
+def annotation(violation: Violation, file: str) -> str:
+    """A workflow command of GitHub Actions: an error on the line of matrix.yaml that it is about.
+
+    Data and properties are escaped as GitHub's toolkit does it (``%``, line ends, and in properties ``:`` and ``,``).
+    """
+    rule, about, what = row(violation)
+    place = f"file={_property(file)}," + (f"line={violation.line}," if violation.line else "")
+    title = _property(f"{rule}: {about}" if about else rule)
+    return f"::error {place}title={title}::{_data(f'{what} {violation.advice}')}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,25 @@
+-- Every planned cell of a run, with what a comparison of two runs needs: its verdict, its medians, and its own noise.
+-- The noise is how far apart the medians of ten consecutive parts of its samples lie: 1.4826 times their median absolute deviation
+-- (the standard deviation, if they were normal). What changes slowly while a cell is timed shows there, and not in the interval of
+-- the whole. A cell with fewer than ten samples has as many parts as samples.
+WITH chosen AS (
+    SELECT * FROM matrix WHERE run_id = $run_id
+),
+parts AS (
+    SELECT cell_id, part, median(wall_ns) / 1e6 AS p50_ms
+    FROM (
+        SELECT s.cell_id, s.wall_ns, ntile(10) OVER (PARTITION BY s.cell_id ORDER BY s.n) AS part
+        FROM samples s WHERE s.cell_id IN (SELECT cell_id FROM chosen)
+    )
+    GROUP BY cell_id, part
+),
+noise AS (
+    SELECT cell_id, 1.4826 * mad(p50_ms) AS noise_ms FROM parts GROUP BY cell_id
+)
+SELECT
+    c.cell_key, c.model, c.size, c.target, c.backend, c.family, c.architecture, c.dtype, c.batch, c.sequence_length, c.threads,
+    c.execution, c.column_isolation AS isolation, c.host, c.matrix_line,
+    c.status, c.stage, c.level, c.error_type, c.message, c.on_target, c.placement_detail, c.method, c.bundle,
+    c.p50_ms, c.samples, c.contended, n.noise_ms, c.delta_mb, c.device_peak_mb, c.image_digest, c.command
+FROM chosen c LEFT JOIN noise n USING (cell_id)
+ORDER BY c.position, c.cell_key;

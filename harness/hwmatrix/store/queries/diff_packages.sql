@@ -1,0 +1,6 @@
+-- What each target of a run had installed, and in which image: the newest shard of it tells.
+SELECT target, isolation, image, image_digest, host, interpreter, CAST(packages AS VARCHAR) AS packages
+FROM shards
+WHERE run_id = $run_id
+QUALIFY row_number() OVER (PARTITION BY target, isolation ORDER BY started_at DESC, shard_id) = 1
+ORDER BY target, isolation;

@@ -1,0 +1,186 @@
+"""When the gate stays shut: each rule, and what it says; and that it opens for what is expected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factory_rows import Database, steady, unmeasured
+
+from hwmatrix.errors import ConfigError
+from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.report.comparing import Kind
+from hwmatrix.report.diff import make_diff, read_side
+from hwmatrix.report.gate import GateRules, Rule, Violation, check
+from hwmatrix.report.gate_text import annotation, row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MATRIX = """\
+version: 1
+sizes: {tiny: {}, full: {}}
+tolerances: {float32: {relative_error: 1.0e-3, reason: rounding}}
+targets:
+  cpu: {backend: cpu, image: cpu}
+  openvino: {backend: openvino, image: openvino}
+models:
+  bert: {family: embedding, architecture: bert, class: BertModel}
+  vit: {family: vision, architecture: vit, class: ViTModel}
+suites: {default: {models: all}}
+expect:
+"""
+KNOWN = "- {models: [bert], targets: [openvino], status: crash, reason: a bug there, link: 'https://example.com/1'}\n"
+
+
+def matrix(tmp_path: Path, expect: str = "  []\n") -> LoadedMatrix:
+    (tmp_path / "matrix.yaml").write_text(MATRIX + "".join(f"  {line}\n" for line in expect.splitlines()), encoding="utf-8")
+    return load(tmp_path / "matrix.yaml")
+
+
+def run(path: Path, *, rejected: bool = False, **cells: dict[str, Any] | None) -> Path:
+    """A run; ``bert_openvino={...}`` changes a cell that passes otherwise, None leaves it unexecuted."""
+    with Database(path) as database:
+        database.run()
+        for target in ("cpu", "openvino"):
+            database.shard(target, target)
+        for name in ("bert", "vit"):
+            for target in ("cpu", "openvino"):
+                changes = cells.get(f"{name}_{target}", {})
+                planned = database.plan(name, target)
+                if changes is not None:
+                    database.cell(planned, target, wall=() if "status" in changes else steady(changes.pop("p50", 2.0)), **changes)
+        if rejected:
+            database.insert("rejected", {"run_id": "run-1", "file": "gpu.duckdb", "reason": "damaged", "rejected_at": "2026-01-02"})
+    return path
+
+
+def violations(loaded: LoadedMatrix, path: Path, baseline: Path | None = None, **rules: Any) -> list[Violation]:
+    side = read_side(path)
+    diff = make_diff(read_side(baseline), side) if baseline else None
+    return list(check(loaded, side, diff, GateRules(**rules)))
+
+
+def test_a_run_that_passes_opens_it(tmp_path: Path) -> None:
+    path = run(tmp_path / "m.duckdb")
+    assert violations(matrix(tmp_path), path, path, required=("cpu", "openvino")) == []
+
+
+def test_an_unexpected_failure_shuts_it_with_the_models_line(tmp_path: Path) -> None:
+    (found,) = violations(matrix(tmp_path), run(tmp_path / "m.duckdb", bert_openvino=unmeasured("crash")))
+    assert (found.rule, found.model, found.target, found.line) == (Rule.UNEXPECTED_FAILURE, "bert", "openvino", 8)
+    assert "segmentation_fault" in found.what
+    assert found.command == "hwmatrix matrix --models bert --targets openvino"
+
+
+def test_a_known_problem_may_fail_as_it_is_known(tmp_path: Path) -> None:
+    path = run(tmp_path / "m.duckdb", bert_openvino=unmeasured("crash"))
+    assert violations(matrix(tmp_path, KNOWN), path) == []
+    (otherwise,) = violations(matrix(tmp_path, KNOWN.replace("crash", "oom")), path)
+    assert otherwise.rule is Rule.UNEXPECTED_FAILURE
+    (of_another_kind,) = violations(matrix(tmp_path, KNOWN.replace("status: crash", "status: crash, error_type: abort")), path)
+    assert of_another_kind.rule is Rule.UNEXPECTED_FAILURE
+    (in_another_precision,) = violations(matrix(tmp_path, KNOWN.replace("status: crash", "status: crash, sizes: [full]")), path)
+    assert in_another_precision.rule is Rule.UNEXPECTED_FAILURE
+
+
+def test_a_known_problem_that_is_gone_shuts_it(tmp_path: Path) -> None:
+    (found,) = violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb"))
+    assert (found.rule, found.line) == (Rule.EXPECTATION_GONE, 12)
+    assert "a bug there" in found.what
+
+
+def test_a_known_problem_of_what_was_not_run_says_nothing(tmp_path: Path) -> None:
+    assert violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb", bert_openvino=None)) == []
+    assert violations(matrix(tmp_path, KNOWN), run(tmp_path / "n.duckdb", bert_openvino=unmeasured("unavailable"))) == []
+
+
+def test_our_own_failure_is_never_expected(tmp_path: Path) -> None:
+    (found,) = violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb", bert_openvino=unmeasured("infra_error")))
+    assert found.rule is Rule.OUR_FAILURE
+
+
+def test_a_model_that_cannot_be_made(tmp_path: Path) -> None:
+    """Stated in matrix.yaml it is known; happening to us it is not."""
+    stated = run(tmp_path / "m.duckdb", bert_openvino=unmeasured("factory_error") | {"error_type": "unbuildable"})
+    assert violations(matrix(tmp_path), stated, required=("openvino",)) == []
+    (found,) = violations(matrix(tmp_path), run(tmp_path / "n.duckdb", bert_openvino=unmeasured("factory_error")))
+    assert found.rule is Rule.UNEXPECTED_FAILURE
+
+
+def test_a_gate_that_tested_nothing_stays_shut(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("bert_cpu", "vit_cpu", "bert_openvino", "vit_openvino"))
+    assert [found.rule for found in violations(matrix(tmp_path), run(tmp_path / "m.duckdb", **nothing))] == [Rule.NOTHING_TESTED]
+
+
+def test_required_targets_need_verdicts(tmp_path: Path) -> None:
+    path = run(tmp_path / "m.duckdb", bert_openvino=unmeasured("unavailable"))
+    assert violations(matrix(tmp_path), path) == []
+    (found,) = violations(matrix(tmp_path), path, required=("cpu", "openvino"))
+    assert (found.rule, found.target) == (Rule.NO_VERDICT, "openvino")
+    assert "1 of 2 cells have no verdict: no such device" in found.what
+    (never,) = violations(matrix(tmp_path), path, required=("cuda",))
+    assert "planned nothing on it" in never.what
+
+
+def test_a_rejected_shard_shuts_it(tmp_path: Path) -> None:
+    (found,) = violations(matrix(tmp_path), run(tmp_path / "m.duckdb", rejected=True))
+    assert found.rule is Rule.REJECTED_SHARD
+    assert "gpu.duckdb: damaged" in found.what
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds", "told"),
+    [
+        ({"p50": 3.0}, (Kind.SLOWER,), "slower: p50 was 2 ms, is 3 ms"),
+        ({"p50": 3.0}, (Kind.BROKEN,), None),
+        ({"p50": 1.0}, (Kind.SLOWER, Kind.PLACEMENT), None),
+        ({"on_target": 0.5}, (Kind.PLACEMENT,), "placement: on the target: was 100.0%, is 50.0%"),
+        ({"delta_mb": 300.0}, (Kind.MORE_MEMORY,), "more memory"),
+    ],
+)
+def test_regressions_against_a_baseline(tmp_path: Path, change: dict[str, Any], kinds: tuple[Kind, ...], told: str | None) -> None:
+    baseline = run(tmp_path / "old.duckdb")
+    found = violations(matrix(tmp_path), run(tmp_path / "new.duckdb", bert_openvino=change), baseline, kinds=kinds)
+    assert [each.rule for each in found] == ([Rule.REGRESSION] if told else [])
+    assert told is None or told in found[0].what
+
+
+def test_more_on_the_target_than_before_is_no_regression(tmp_path: Path) -> None:
+    baseline = run(tmp_path / "old.duckdb", bert_openvino={"on_target": 0.5})
+    assert violations(matrix(tmp_path), run(tmp_path / "new.duckdb"), baseline) == []
+
+
+def test_a_known_problem_is_no_regression(tmp_path: Path) -> None:
+    baseline = run(tmp_path / "old.duckdb")
+    now = run(tmp_path / "new.duckdb", bert_openvino=unmeasured("crash"))
+    assert violations(matrix(tmp_path, KNOWN), now, baseline) == []
+    assert {each.rule for each in violations(matrix(tmp_path), now, baseline)} == {Rule.UNEXPECTED_FAILURE, Rule.REGRESSION}
+
+
+@pytest.mark.parametrize(
+    ("expect", "what"),
+    [
+        (KNOWN.replace("[bert]", "[brt]"), r"matrix.yaml:12: expect.0 names the unknown model 'brt' \(did you mean 'bert'"),
+        (KNOWN.replace("[openvino]", "[opnvino]"), "unknown target 'opnvino'"),
+        (KNOWN.replace("status: crash", "status: pass"), "expects 'pass'"),
+        (KNOWN.replace("status: crash", "status: crsh"), "did you mean 'crash'"),
+        (KNOWN.replace("reason: a bug there, ", ""), "reason is missing"),
+        (KNOWN.replace("link:", "lnk:"), "unknown key 'lnk'"),
+        (KNOWN.replace("[bert]", "[]"), "expect.0.models"),
+    ],
+)
+def test_mistakes_in_expectations_are_told_with_their_line(tmp_path: Path, expect: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        matrix(tmp_path, expect)
+
+
+def test_annotations_cannot_be_broken_out_of() -> None:
+    violation = Violation(
+        rule=Rule.REGRESSION, model="a,b:c", target="cpu\n::error::x", settings=None, what="100 %\r\n::set-output::", advice="so", line=7
+    )
+    told = annotation(violation, "dir,1/matrix.yaml")
+    assert "\n" not in told
+    assert told.startswith("::error file=dir%2C1/matrix.yaml,line=7,title=regression%3A a%2Cb%3Ac on cpu")
+    assert "100 %25" in told
+    assert len(row(violation)) == 3
