@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _PUBLIC: Final[dict[str, str]] = {
     "CPU": "hwmatrix.hardware.api",
     "CUDA": "hwmatrix.hardware.api",
+    "HardwareAwareModelClassifier": "hwmatrix.advice.integration",
     "HardwareDetector": "hwmatrix.hardware.api",
     "MPS": "hwmatrix.hardware.api",
     "OPENVINO": "hwmatrix.hardware.api",
@@ -28,6 +29,7 @@ _PUBLIC: Final[dict[str, str]] = {
     "estimate_for_name": "hwmatrix.advice.requirements",
     "get_cuda_details": "hwmatrix.hardware.api",
     "get_global_resource_pool": "hwmatrix.advice.pool",
+    "get_hardware_aware_model_classification": "hwmatrix.advice.integration",
     "get_torch_device_with_priority": "hwmatrix.hardware.api",
     "requirements_for": "hwmatrix.advice.requirements",
 }

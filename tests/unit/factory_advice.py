@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hwmatrix.advice.compatibility import Subject, compatibility_of
 from hwmatrix.advice.evidence import Evidence
-from hwmatrix.advice.profiles import HardwareProfile, availability_of
+from hwmatrix.advice.profiles import HardwareProfile, Needs, availability_of
+from hwmatrix.advice.requirements import RequirementsError
 from hwmatrix.records import (
     Backend,
     Basis,
@@ -140,6 +141,17 @@ def requirements(min_memory_mb: int = 1_000, hardware: str = "cpu", **changes: A
     return dataclasses.replace(made, **changes)
 
 
+def needs(memory_mb: int | None, hardware: str = "cpu") -> Needs:
+    """What a model needs, or None that nobody knows."""
+
+    def ask() -> Requirements:
+        if memory_mb is None:
+            raise RequirementsError("nobody knows its size", advice="Run it once.")
+        return requirements(memory_mb, hardware)
+
+    return Needs(ask)
+
+
 def profiles(
     asked: Subject,
     records: Iterable[Evidence] = (),
@@ -154,8 +166,7 @@ def profiles(
         hardware: HardwareProfile(
             compatibility=compatibility_of(asked, hardware, known),
             availability=availability_of(hardware, detections() if machine is None else machine),
-            requirements=None if memory_mb is None else requirements(memory_mb, hardware.value),
-            unknown="nobody knows its size" if memory_mb is None else None,
+            needs=needs(memory_mb, hardware.value),
             override=(overrides or {}).get(hardware),
         )
         for hardware in Backend

@@ -78,7 +78,7 @@ def test_the_model_itself_comes_before_its_architecture_and_full_before_tiny() -
 def test_without_measurements_the_priority_of_the_kind_of_model_decides() -> None:
     found = chosen(VIT, [], "openvino", "webgpu")
     assert (found.hardware, found.basis) == (Backend.OPENVINO, "estimated")
-    assert "measured: cuda is not here: no cuda in this test" in texts(found)
+    assert "detected: cuda is not here: no cuda in this test" in texts(found)
     unknown = chosen(VIT, [], "openvino", memory_mb=None)
     assert (unknown.hardware, unknown.basis) == (Backend.OPENVINO, "prior")
     assert "none: memory: nobody knows its size" in texts(unknown)

@@ -7,17 +7,19 @@ profile overrides what is known of a model, never what is here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.compatibility import Compatibility
+from hwmatrix.advice.requirements import RequirementsError
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Backend, Basis, Requirements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hwmatrix.records import Detection
 
@@ -46,17 +48,38 @@ class Availability:
     memory_mb: int | None
 
 
+class Needs:
+    """What a model needs on one hardware, found out when it is first asked for: that may build the model without its weights."""
+
+    def __init__(self, ask: Callable[[], Requirements]) -> None:
+        self._ask = ask
+
+    @functools.cached_property
+    def answer(self) -> Requirements | RequirementsError:
+        """The requirements, or why nothing is known of the model's size."""
+        try:
+            return self._ask()
+        except RequirementsError as error:
+            return error
+
+    @property
+    def requirements(self) -> Requirements | None:
+        """The requirements, or None where nothing is known of the model's size."""
+        return self.answer if isinstance(self.answer, Requirements) else None
+
+    @property
+    def unknown(self) -> str | None:
+        """Why nothing is known of the model's size, and what to do; None where it is known."""
+        return str(self.answer) if isinstance(self.answer, RequirementsError) else None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HardwareProfile:
-    """A model on one hardware: what is known of it there, what it needs, and what is here.
-
-    ``requirements`` is None where nothing is known of the model's size; ``unknown`` says why.
-    """
+    """A model on one hardware: what is known of it there, what it needs, and what is here."""
 
     compatibility: Compatibility
     availability: Availability
-    requirements: Requirements | None
-    unknown: str | None = None
+    needs: Needs
     override: Override | None = None
 
     @property
@@ -73,6 +96,11 @@ class HardwareProfile:
     def basis(self) -> str:
         """What ``compatible`` stands on: a word of ``records.Basis``, or ``override``."""
         return OVERRIDE if self.override is not None else self.compatibility.basis.value
+
+    @property
+    def requirements(self) -> Requirements | None:
+        """What the model needs there; None where nothing is known of its size."""
+        return self.needs.requirements
 
     @property
     def peak_mb(self) -> float | None:

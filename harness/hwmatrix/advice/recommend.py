@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hwmatrix.records import Classification
 
 BASELINE: Final = Backend.CPU
+DETECTED: Final = "detected"
+"""The basis of what this machine's detector says."""
 _FASTER, _PREFERRED, _BASELINE, _SLOWER, _OTHER = range(5)
 _BY_ITSELF: Final = (Nearness.MODEL, Nearness.ARCHITECTURE)
 """How near a record must be for its speed to count. What a family's models gain differs by a factor of ten."""
@@ -29,7 +31,7 @@ _BY_ITSELF: Final = (Nearness.MODEL, Nearness.ARCHITECTURE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reason:
-    """One statement, and what it stands on: a word of ``records.Basis``, or ``override``."""
+    """One statement, and what it stands on: a word of ``records.Basis``, ``override``, or ``detected``."""
 
     basis: str
     text: str
@@ -39,11 +41,13 @@ class Reason:
 class Choice:
     """The hardware for a model (None: no hardware here can be recommended), what that stands on, and why.
 
-    ``order`` is every hardware on which the model is not known to fail, the best first, here or not.
+    ``nearness`` says whose measurements it stands on, if any. ``order`` is every hardware on which the model is not known to fail,
+    the best first, here or not.
     """
 
     hardware: Backend | None
     basis: str
+    nearness: Nearness | None
     reasons: tuple[Reason, ...]
     order: tuple[Backend, ...]
 
@@ -70,10 +74,16 @@ def choose(
     refused = [Reason(basis=each.basis, text=f"{each.hardware.value}: {each.reason()}") for each in considered if each.compatible is False]
     if best is None:
         nothing = Reason(basis=Basis.NONE.value, text="no hardware can be recommended" + (" among those asked for" if only else " here"))
-        return Choice(hardware=None, basis=Basis.NONE.value, reasons=(nothing, *skipped, *refused), order=order)
+        return Choice(hardware=None, basis=Basis.NONE.value, nearness=None, reasons=(nothing, *skipped, *refused), order=order)
     untried = [] if absent_too else _untried(best, ranked[ranked.index(best) + 1 :], priority)
     reasons = (Reason(basis=best.basis, text=f"{best.hardware.value}: {best.reason()}"), *_memory(best), *skipped, *untried)
-    return Choice(hardware=best.hardware, basis=stands_on(best), reasons=reasons, order=order)
+    nearness = best.compatibility.nearness if best.override is None else None
+    return Choice(hardware=best.hardware, basis=stands_on(best), nearness=nearness, reasons=reasons, order=order)
+
+
+def absence(profile: HardwareProfile) -> Reason:
+    """That a hardware is not on this system, and why."""
+    return Reason(basis=DETECTED, text=f"{profile.hardware.value} is not here: {profile.availability.reason}")
 
 
 def stands_on(profile: HardwareProfile) -> str:
@@ -112,7 +122,7 @@ def _obstacle(profile: HardwareProfile, *, absent_too: bool) -> Reason | None:
     """Why a hardware is not recommended although nothing says that the model fails on it; None where it can be."""
     name = profile.hardware.value
     if not profile.availability.available and not absent_too:
-        return Reason(basis=Basis.MEASURED.value, text=f"{name} is not here: {profile.availability.reason}")
+        return absence(profile)
     if profile.fits is False:
         return Reason(basis=profile.peak_basis, text=f"{name} is too small: {_needs(profile)}")
     if profile.compatible is None and profile.hardware is not BASELINE:
@@ -122,7 +132,7 @@ def _obstacle(profile: HardwareProfile, *, absent_too: bool) -> Reason | None:
 
 def _memory(profile: HardwareProfile) -> list[Reason]:
     if profile.peak_mb is None:
-        return [Reason(basis=Basis.NONE.value, text=f"memory: {profile.unknown or 'nothing is known of what it needs'}")]
+        return [Reason(basis=Basis.NONE.value, text=f"memory: {profile.needs.unknown}")]
     return [Reason(basis=profile.peak_basis, text=f"memory: {_needs(profile)}")]
 
 
