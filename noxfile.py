@@ -109,3 +109,12 @@ def bench(session: nox.Session) -> None:
     session.install(*TORCH)
     session.install("--constraint", "images/constraints.txt", "--editable", ".[host]", "transformers")
     session.run("python", "tests/bench/bench.py", *session.posargs)
+
+
+@nox.session
+def calibrate(session: nox.Session) -> None:
+    """Measure the memory of models in full size, and fit the estimate of requirements to it. Takes hours; goes on where it stopped."""
+    session.install(*TORCH)
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]", "transformers")
+    session.run("python", "tests/bench/memory_runs.py", *session.posargs)
+    session.run("python", "tests/bench/requirements.py")
