@@ -92,3 +92,44 @@ def test_an_id_that_is_none_is_not_one(tmp_path: Path, monkeypatch: pytest.Monke
     first = detector.machine_identity()
     monkeypatch.setattr(platform, "node", lambda: "another-name")
     assert detector.machine_identity() != first
+
+
+def test_the_facts_that_change_are_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    detecting(monkeypatch, ("A CPU", {"cores": 2, "free": 1}))
+    found = detector.detect(Backend.CPU)
+    module = sys.modules["fake_detector"]
+    module.refreshed = lambda facts: facts | {"free": 0}  # type: ignore[attr-defined]
+    now = detector.refreshed(found)
+    assert (now.features, now.name, now.detected_at) == ({"cores": 2, "free": 0}, found.name, found.detected_at)
+    assert found.features["free"] == 1
+
+
+def test_hardware_that_cannot_be_asked_anew_is_detected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    detecting(monkeypatch, ("A CPU", {}))
+    found = detector.detect(Backend.CPU)
+
+    def gone(_facts: Any) -> Any:
+        raise RuntimeError("the driver broke")
+
+    detecting(monkeypatch, UnavailableError("no driver", error_type="x"))
+    sys.modules["fake_detector"].refreshed = gone  # type: ignore[attr-defined]
+    assert detector.refreshed(found).reason == "no driver"
+
+
+def test_what_is_absent_or_never_changes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    detecting(monkeypatch, UnavailableError("no driver", error_type="x"))
+    absent = detector.detect(Backend.CPU)
+    assert detector.refreshed(absent) is absent
+    monkeypatch.setitem(detector.DETECTORS, Backend.QNN, "fake_detector")
+    detecting(monkeypatch, ("QNN", {}))
+    steady = detector.detect(Backend.QNN)
+    assert detector.refreshed(steady) is steady
+
+
+def test_each_question_is_logged_with_its_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """So that LOGLEVEL=DEBUG shows what takes long."""
+    detecting(monkeypatch, ("A CPU", {}))
+    with caplog.at_level("DEBUG", logger="hwmatrix.hardware"):
+        detector.detect(Backend.CPU)
+    assert caplog.messages[0].startswith("cpu asked in ")
+    assert caplog.messages[0].endswith(" ms: A CPU")

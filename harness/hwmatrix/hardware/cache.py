@@ -33,7 +33,7 @@ SCHEMA: Final = "hwmatrix/hardware/1"
 NAME: Final = "hardware.json"
 KEPT: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO, Backend.WEBGPU, Backend.WEBNN})
 """Kinds that are asked by starting a driver, a runtime or a program. The others take a millisecond or two."""
-_MARK: Final = '"hwmatrix/hardware/'
+_OURS: Final = "hwmatrix/hardware/"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"), Path("/opt/rocm/.info/version"))
 _KFD_GENERATION: Final = Path("/sys/class/kfd/kfd/topology/generation_id")
@@ -97,6 +97,8 @@ class _Stale(Exception):  # noqa: N818 - nothing is wrong with the file
 
 def _held(text: str, key: Key, file: Path) -> dict[str, Detection]:
     stored = json.loads(text)
+    if not str(stored["schema"]).startswith(_OURS):
+        raise ValueError(f"its schema is {stored['schema']!r}")
     if stored["schema"] != SCHEMA:
         raise _Stale(f"it is of version {stored['schema']!r}, not {SCHEMA!r}")
     before: Key = dict(stored["key"])
@@ -117,7 +119,8 @@ def save(file: Path, key: Key, found: Iterable[Detection]) -> bool:
     temporary: str | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        if file.exists() and _MARK not in file.read_text(encoding="utf-8", errors="replace"):
+        before = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        if before.strip() and _OURS not in before:
             file.replace(file.with_name(f"{file.name}.bak"))
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}.", delete=False) as writing:
             temporary = writing.name

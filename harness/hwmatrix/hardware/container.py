@@ -23,7 +23,7 @@ NODES: Final = ("nvidia*", "kfd", "dri/*", "accel/*", "dxg", "fastrpc-*")
 """Device nodes of accelerators below /dev: NVIDIA's, AMD's compute driver, GPUs, NPUs, WSL's GPU, Qualcomm's DSPs."""
 _TOOLKIT: Final = ("nvidia-ctk", "nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime-hook")
 _CDI: Final = ("etc/cdi", "var/run/cdi")
-_CDI_KIND: Final = re.compile(r"""^\s*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", re.MULTILINE)
+_CDI_KIND: Final = re.compile(r"""(?:^|[{,])\s*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", re.MULTILINE)
 _DAEMON: Final = "etc/docker/daemon.json"
 _MARKS: Final = (("docker", ".dockerenv"), ("podman", "run/.containerenv"))
 _GROUPS: Final = re.compile(r"[/:](docker|kubepods|containerd|libpod|lxc|crio)\b")
