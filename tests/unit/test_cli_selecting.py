@@ -11,10 +11,10 @@ import factory_plans as make
 import pytest
 
 from hwmatrix.cli.selecting import fetch_weights, select
-from hwmatrix.errors import ConfigError, FactoryError
+from hwmatrix.errors import ConfigError, FactoryError, NothingSelectedError
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.models import hub
-from hwmatrix.records import Family, Size
+from hwmatrix.records import Family, Size, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,6 +149,47 @@ def test_what_cannot_or_must_not_be_loaded(matrix: LoadedMatrix, here: Path, mak
     (problem,) = refused(matrix, "./mine")
     assert problem.startswith("--models ./mine: ")
     assert problem.endswith(f"({reason})")
+
+
+@pytest.mark.parametrize(
+    ("words", "architectures"),
+    [
+        (["bert", "vit"], ("bert", "vit")),
+        (["speech"], ("whisper", "wav2vec2")),
+        (["decoder-only"], ("gpt2", "llama", "llava")),
+        (["mixture-of-experts", "state-space", "diffusion"], ("mixtral", "mamba", "stable-diffusion")),
+        (["t5", "encoder-decoder", "vit"], ("t5", "vit")),
+        (["encoder-only"], ("bert", "roberta", "vit", "swin", "clip", "xclip", "videomae")),
+    ],
+)
+def test_architectures_and_structures(matrix: LoadedMatrix, words: list[str], architectures: tuple[str, ...]) -> None:
+    assert chosen(matrix, architectures=words).architectures == architectures
+
+
+def test_every_structure_is_that_of_a_model_of_ours(matrix: LoadedMatrix) -> None:
+    listed = [name for structure in Structure for name in chosen(matrix, architectures=[structure.value]).architectures]
+    assert sorted(listed) == sorted({model.architecture for model in matrix.spec.models.values()})
+
+
+def test_a_structure_holds_for_a_checkpoint_too(matrix: LoadedMatrix, here: Path) -> None:
+    checkpoint(here / "mine", {"model_type": "falcon_mamba", "architectures": ["FalconMambaForCausalLM"]})
+    assert chosen(matrix, "./mine", architectures=["state-space"]).architectures == ("mamba", "falcon_mamba")
+
+
+def test_an_unknown_architecture_has_a_near_miss_among_both(matrix: LoadedMatrix) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chosen(matrix, architectures=["encoder", "encoder-onli", "brt", "vit"])
+    first, second, third = map(str, caught.value.problems)
+    assert first.startswith("--architectures: 'encoder' is not in matrix.yaml, and no structure (")
+    assert "did you mean 'encoder-only'? allowed: bert, clip, decoder-only," in second
+    assert "did you mean 'bert'?" in third
+
+
+def test_a_structure_that_no_model_has_selects_nothing(matrix: LoadedMatrix) -> None:
+    models = {name: model for name, model in matrix.spec.models.items() if name != "mamba"}
+    smaller = dataclasses.replace(matrix, spec=dataclasses.replace(matrix.spec, models=models))
+    with pytest.raises(NothingSelectedError, match=r"no model of matrix\.yaml is state-space"):
+        chosen(smaller, architectures=["state-space"])
 
 
 def test_a_name_that_means_nothing_has_a_near_miss(matrix: LoadedMatrix, asked: list[str]) -> None:

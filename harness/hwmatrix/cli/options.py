@@ -44,7 +44,10 @@ Models = Annotated[
     typer.Option("--models", help="Names of matrix.yaml, hub ids or checkpoint folders: --models bert gpt2", metavar="M ..."),
 ]
 Targets = Annotated[list[str] | None, typer.Option("--targets", help="Targets of matrix.yaml: --targets cpu openvino", metavar="T ...")]
-Architectures = Annotated[list[str] | None, typer.Option("--architectures", help="Only models of these architectures.", metavar="A ...")]
+Architectures = Annotated[
+    list[str] | None,
+    typer.Option("--architectures", help="Only models of these architectures or structures: --architectures bert encoder-only", metavar="A ..."),
+]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
 BaseImage = Annotated[str | None, typer.Option("--base-image", help="What the images start from, instead of matrix.yaml's images.base.")]
 Images = Annotated[bool, typer.Option("--images", help="Ask inside every target's image, and keep the answers.")]

@@ -6,12 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwmatrix.errors import CellFailure, ConfigError, Problem
+from hwmatrix.errors import CellFailure, ConfigError, NothingSelectedError, Problem
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.matrix.plan import Selection
 from hwmatrix.models import hub
 from hwmatrix.models.checkpoint import plan_for
-from hwmatrix.records import ModelPlan, Plan, Size
+from hwmatrix.models.classify import classify
+from hwmatrix.records import ModelPlan, Plan, Size, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +33,11 @@ def select(
 ) -> Selection:
     """Sort out what was named. A folder or a hub id that matrix.yaml does not list is looked into now.
 
+    ``architectures`` may also have the words of ``records.Structure``: they stand for all architectures that are built so.
+
     Raises:
         ConfigError: every name that means nothing, with a near miss; every checkpoint that cannot or must not be loaded.
+        NothingSelectedError: no model is built as the architectures ask for.
     """
     named: list[str] = []
     extra: dict[str, ModelPlan] = {}
@@ -53,13 +57,16 @@ def select(
         else:
             hint = f"{near_miss(model, matrix.spec.models)}; or a hub id (owner/name), or a checkpoint's folder"
             problems.append(Problem(where="--models", what=f"{model!r} is not in {matrix.path.name}", hint=hint))
+    of_words = _architectures(architectures, matrix, tuple(extra.values()), problems)
     if problems:
         raise ConfigError(problems)
+    if architectures and not of_words:
+        raise NothingSelectedError(f"no model of {matrix.path.name} is {' or '.join(architectures)}", advice="Ask for others, or add one.")
     return Selection(
         suite=suite,
         models=tuple(named),
         extra=tuple(extra.values()),
-        architectures=tuple(architectures),
+        architectures=of_words,
         targets=tuple(targets),
         size=size,
         everything=everything,
@@ -86,6 +93,26 @@ def _fetched(model: ModelPlan, cache: Path) -> ModelPlan:
     except CellFailure as failure:
         return dataclasses.replace(model, unbuildable=str(failure))
     return model
+
+
+def _architectures(words: Sequence[str], matrix: LoadedMatrix, extra: tuple[ModelPlan, ...], problems: list[Problem]) -> tuple[str, ...]:
+    """Words for architectures and for structures as architectures. One that is neither is added to ``problems``."""
+    if not words:
+        return ()
+    classes = {model.architecture: model.model_class for model in matrix.spec.models.values()}
+    classes |= {model.architecture: model.model_class for model in extra}
+    structures = {name: classify("model", architecture=name, model_class=kind).structure for name, kind in classes.items()}
+    words_of_structure = {structure.value for structure in Structure}
+    found: list[str] = []
+    for word in words:
+        if word in structures:
+            found.append(word)
+        elif word in words_of_structure:
+            found += [architecture for architecture, structure in structures.items() if structure == word]
+        else:
+            hint = near_miss(word, {*structures, *words_of_structure})
+            problems.append(Problem(where="--architectures", what=f"{word!r} is not in {matrix.path.name}, and no structure", hint=hint))
+    return tuple(dict.fromkeys(found))
 
 
 def _is_folder(model: str) -> bool:
