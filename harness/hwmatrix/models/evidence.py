@@ -79,6 +79,8 @@ def from_name(name: str, known: Taxonomy) -> Witness | None:
 
 
 def _heads(model_class: str | None, known: Taxonomy) -> Iterator[Witness]:
+    if joined((model_class or "").removesuffix("Model")) in known.joined:
+        return  # AyaVisionModel is the whole of aya_vision, not a vision model of aya
     for kind, table, usual in (("head", known.heads, ""), ("usual_head", known.usual_heads, ", as usual")):
         head = max((head for head in table if (model_class or "").endswith(head)), key=len, default=None)
         if head:

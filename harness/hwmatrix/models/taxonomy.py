@@ -43,12 +43,12 @@ class Confidence:
     task: Share
     stem: Share
     type_in_name: Share
-    words_of_architecture: Share
     words_of_class: Share
+    words_of_architecture: Share
     words_of_name: Share
+    method: Share
     usual_head: Share
     usual_task: Share
-    method: Share
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=_STRICT)
