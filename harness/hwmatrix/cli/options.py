@@ -46,7 +46,9 @@ Models = Annotated[
 Targets = Annotated[list[str] | None, typer.Option("--targets", help="Targets of matrix.yaml: --targets cpu openvino", metavar="T ...")]
 Architectures = Annotated[
     list[str] | None,
-    typer.Option("--architectures", help="Only models of these architectures or structures: --architectures bert encoder-only", metavar="A ..."),
+    typer.Option(
+        "--architectures", help="Only models of these architectures or structures: --architectures bert encoder-only", metavar="A ..."
+    ),
 ]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
 BaseImage = Annotated[str | None, typer.Option("--base-image", help="What the images start from, instead of matrix.yaml's images.base.")]
