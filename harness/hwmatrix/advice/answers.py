@@ -8,6 +8,7 @@ from hwmatrix.matrix.priors import examples_for
 from hwmatrix.records import Basis
 
 if TYPE_CHECKING:
+    from hwmatrix.advice.compatibility import Compatibility
     from hwmatrix.advice.profiles import HardwareProfile
     from hwmatrix.matrix.priors import PriorExample
     from hwmatrix.records import Family
@@ -24,6 +25,16 @@ class ReasonAnswer(TypedDict):
 
     basis: str
     text: str
+
+
+class CompatibilityAnswer(TypedDict):
+    """Whether a model works on some hardware (None: not known), at which level, and what that stands on."""
+
+    compatible: bool | None
+    level: str | None
+    basis: str
+    nearness: str | None
+    reason: str
 
 
 class RequirementsAnswer(TypedDict):
@@ -111,6 +122,17 @@ class PoolAnswer(TypedDict):
     hardware_recommendations: dict[str, Any]
     basis: str
     reasons: list[ReasonAnswer]
+
+
+def compatibility_answer(found: Compatibility) -> CompatibilityAnswer:
+    """Whether a model works on some hardware, as plain data."""
+    return CompatibilityAnswer(
+        compatible=found.compatible,
+        level=found.level.value if found.level else None,
+        basis=found.basis.value,
+        nearness=found.nearness.value if found.nearness else None,
+        reason=found.reason,
+    )
 
 
 def requirements_answer(profile: HardwareProfile, model_name: str) -> RequirementsAnswer:

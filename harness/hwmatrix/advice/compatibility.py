@@ -106,11 +106,13 @@ def compatibility_of(subject: Subject, hardware: Backend, records: Iterable[Evid
             )
             if nearness is not None:
                 near[nearness].append(record)
-    for nearness in Nearness:
-        if near[nearness]:
-            judged = _of_itself(near[nearness]) if nearness is Nearness.MODEL else _of_others(nearness, near[nearness])
-            return dataclasses.replace(judged, expected=expected)
-    return dataclasses.replace(by_prior(hardware, family), expected=expected)
+    nearest = next((nearness for nearness in Nearness if near[nearness]), None)
+    if nearest is Nearness.MODEL:
+        return dataclasses.replace(_of_itself(near[nearest]), expected=expected)
+    judged = by_prior(hardware, family) if nearest is None else _of_others(nearest, near[nearest])
+    unbuildable = subject.plan.unbuildable if subject.plan is not None else None
+    never = f"; it cannot be run here as it is: {unbuildable}" if unbuildable else ""
+    return dataclasses.replace(judged, expected=expected, reason=f"{judged.reason}{never}")
 
 
 def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
@@ -118,7 +120,7 @@ def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
     expected = priors_for(family, hardware) if family is not None else ()
     if not expected:
         said = f"nothing is on record or expected of {family.value} on {hardware.value}" if family else "what the model is for is not known"
-        return Compatibility(hardware=hardware, compatible=None, level=None, basis=Basis.NONE, reason=f"{said}: it has to be run")
+        return Compatibility(hardware=hardware, compatible=None, level=None, basis=Basis.NONE, reason=f"{said}: only a run can tell")
     works = {prior.works for prior in expected}
     levels = [prior.level for prior in expected if prior.level is not None]
     said = "; ".join(str(prior) for prior in expected)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hwmatrix.advice.answers import (
+    CompatibilityAnswer,
     ModelAnswer,
     PoolAnswer,
     TaskAnswer,
+    compatibility_answer,
     expectations,
     requirements_answer,
     template_for,
@@ -207,14 +209,25 @@ class HardwareAwareModelClassifier:
     def get_compatible_models_for_hardware(self, models: Sequence[str], hardware: str) -> list[str]:
         """Those of the models that work on a kind of hardware, here or not, in the order given.
 
-        What is not known to work is left out; :meth:`classify_model` says why.
+        What is not known to work is left out; :meth:`explain_compatibility` says why.
 
         Raises:
             ConfigError: there is no such hardware, or no model can have such a name.
             StoreError: as of :meth:`classify_model`.
         """
+        found = self.explain_compatibility(models, hardware)
+        return [name for name, answer in found.items() if answer["compatible"] is True]
+
+    def explain_compatibility(self, models: Sequence[str], hardware: str) -> dict[str, CompatibilityAnswer]:
+        """Whether each of the models works on a kind of hardware, here or not, and what that stands on.
+
+        Raises:
+            ConfigError: as of :meth:`get_compatible_models_for_hardware`.
+            StoreError: as of :meth:`classify_model`.
+        """
         backend, records = backend_of(hardware), self._records()
-        return [name for name in words(models, "models") if compatibility_of(self._subject(name), backend, records).compatible is True]
+        found = {name: compatibility_of(self._subject(name), backend, records) for name in words(models, "models")}
+        return {name: compatibility_answer(each) for name, each in found.items()}
 
     def _subject(
         self, model_name: str, model_class: str | None = None, tasks: tuple[str, ...] = (), methods: tuple[str, ...] = ()

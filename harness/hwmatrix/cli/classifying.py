@@ -1,19 +1,58 @@
-"""``hwmatrix classify``: what models are."""
+"""``hwmatrix classify``: what models are, where they work, which of them do a task, and how to pool them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from hwmatrix.advice.integration import HardwareAwareModelClassifier, Sources
+from hwmatrix.advice.priorities import backend_of
+from hwmatrix.cli import answering
 from hwmatrix.cli.inspecting import print_table
-from hwmatrix.cli.options import Format, FormatOption, Matrix, Models, outside
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    BaseImage,
+    Format,
+    FormatOption,
+    Images,
+    Isolating,
+    IsolationChoice,
+    Matrix,
+    Models,
+    Output,
+    Targets,
+    Verbose,
+    outside,
+)
 from hwmatrix.cli.selecting import select
-from hwmatrix.errors import CellFailure
+from hwmatrix.cli.surveying import SurveyRequest, survey_images
+from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.matrix.load import load
-from hwmatrix.models.families import family_of
+from hwmatrix.matrix.plan import Selection, model_plan
+from hwmatrix.records import Size
+from hwmatrix.runner.survey import classifications
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hwmatrix.records import Classification, ModelPlan
+
+DEFAULT_MATRIX: Final = Path("matrix.yaml")
+
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="Also say where this model works, and where to run it here; may be given again.", metavar="M"),
+]
+Task = Annotated[str | None, typer.Option("--task", help="Recommend models for a task of the hub: text-generation, ...", metavar="T")]
+Hardware = Annotated[list[str] | None, typer.Option("--hw", help="Consider only this hardware: --hw cuda mps", metavar="H ...")]
+Pool = Annotated[list[str] | None, typer.Option("--resource-config", help="Configure a resource pool for these models.", metavar="M ...")]
+Database = Annotated[
+    Path | None, typer.Option("--database", help="Measurements. [default: reports/latest/matrix.duckdb, if it is there]", metavar="FILE")
+]
+ModelDatabase = Annotated[Path | None, typer.Option("--model-db", help="Keep classifications in this file.", metavar="FILE")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -23,26 +62,133 @@ def add_to(app: typer.Typer) -> None:
 
 def classify_command(
     *,
+    model: Names = None,
+    task: Task = None,
+    hw: Hardware = None,
+    resource_config: Pool = None,
+    database: Database = None,
+    model_db: ModelDatabase = None,
     models: Models = None,
-    matrix: Matrix = Path("matrix.yaml"),
+    images: Images = False,
+    targets: Targets = None,
+    isolation: Isolating = IsolationChoice.AUTO,
+    output_dir: Output = DEFAULT_OUTPUT,
+    matrix: Matrix = DEFAULT_MATRIX,
+    base_image: BaseImage = None,
+    verbose: Verbose = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say what models are: family and architecture, what that was read from, and how sure it is."""
-    loaded = load(matrix)
-    selection = select(loaded, models=models or (), cache=outside().cache)
-    known = {name: (spec.architecture, spec.model_class) for name, spec in loaded.spec.models.items() if not models or name in models}
-    known |= {model.name: (model.architecture, model.model_class) for model in selection.extra}
-    rows: list[dict[str, Any]] = []
-    for name, (architecture, model_class) in known.items():
-        row: dict[str, Any] = {"model": name, "architecture": architecture, "class": model_class}
-        try:
-            verdict = family_of(architecture, model_class)
-        except CellFailure as failure:
-            row |= {"family": None, "confidence": None, "source": str(failure)}
-        else:
-            row |= {"family": verdict.family.value, "confidence": verdict.confidence, "source": verdict.source}
-        rows.append(row)
-    if output is Format.JSON:
-        typer.echo(json.dumps(rows, indent=2))
+    """Say what models are, where they work and what they need; recommend models for a task; configure a pool.
+
+    Without options: what the models of matrix.yaml are. Every answer says what it stands on: measured, estimated or expected.
+    With --images, every target's image is asked what the models are, and the answers are kept in shards and in the database. Examples:
+
+        hwmatrix classify
+
+        hwmatrix classify --model bert-base-uncased
+
+        hwmatrix classify --task text-generation --hw cuda mps
+
+        hwmatrix classify --hw openvino webgpu
+
+        hwmatrix classify --resource-config bert-base-uncased t5-small gpt2
+    """
+    _check(model=model, task=task, resource_config=resource_config, models=models, hw=hw, images=images)
+    if images:
+        _survey(
+            SurveyRequest(
+                selection=Selection(targets=tuple(targets or ()), models=tuple(models or ())),
+                isolation=isolation.value,
+                output=output_dir,
+                matrix=matrix,
+                base_image=base_image,
+                verbose=verbose,
+            ),
+            output,
+        )
+        return
+    if not (model or task or hw or resource_config):
+        _tell_models(models or (), matrix, output)
+        return
+    sources = Sources(matrix=_matrix(matrix), database=database or _database(output_dir), cache=outside().cache)
+    classifier = HardwareAwareModelClassifier(model_db_path=model_db, sources=sources)
+    if model:
+        answers = [classifier.classify_model(name) for name in dict.fromkeys(model)]
+        _print(answers, output, lambda: answering.show_models(answers, [backend_of(name) for name in hw or ()]))
+    elif task:
+        found = classifier.recommend_model_for_task(task, hw)
+        if not found["recommendations"] and not found["not_recommended"]:
+            raise NothingSelectedError(f"none of the models here does the task {task}", advice="Add one to matrix.yaml, or run one.")
+        _print(found, output, lambda: answering.show_task(found))
+    elif resource_config:
+        config = classifier.get_optimal_resource_pool_config(resource_config)
+        _print(config, output, lambda: answering.show_pool(config))
     else:
-        print_table(tuple(rows[0]), [tuple(str(value or "") for value in row.values()) for row in rows])
+        names = list(load(matrix).spec.models)
+        working = {hardware: classifier.explain_compatibility(names, hardware) for hardware in hw or ()}
+        _print(working, output, lambda: answering.show_hardware(working))
+
+
+def _check(**given: Any) -> None:
+    """Refuse questions that cannot be asked at once.
+
+    Raises:
+        ConfigError: two of them are asked, or a hardware is unknown.
+    """
+    questions = {"--model": "model", "--task": "task", "--resource-config": "resource_config", "--models": "models", "--images": "images"}
+    asked = [option for option, name in questions.items() if given[name]]
+    if len(asked) > 1 and set(asked) != {"--models", "--images"}:
+        what = f"{' and '.join(asked)} are different questions"
+        raise ConfigError([Problem(where="hwmatrix classify", what=what, hint="ask one at a time")])
+    if given["hw"] and set(asked) & {"--resource-config", "--models", "--images"}:
+        what = f"--hw has no meaning with {asked[0]}"
+        raise ConfigError([Problem(where="hwmatrix classify", what=what, hint="use it with --model, with --task, or alone")])
+    for name in given["hw"] or ():
+        backend_of(name)
+
+
+def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
+    """What the models of matrix.yaml are, or those that were named."""
+    loaded = load(matrix)
+    selection = select(loaded, models=models, cache=outside().cache)
+    named = [name for name in loaded.spec.models if not models or name in models]
+    plans: list[ModelPlan] = [*(model_plan(name, loaded.spec, Size.FULL) for name in named), *selection.extra]
+    rows = [_row(found) for found in classifications(plans)]
+    _print(rows, output, lambda: print_table(tuple(rows[0]), [tuple(answering.cell(value) for value in row.values()) for row in rows]))
+
+
+def _row(found: Classification) -> dict[str, Any]:
+    return {
+        "model": found.model_name,
+        "architecture": found.architecture,
+        "class": found.model_class,
+        "family": found.family.value if found.family else None,
+        "subfamily": found.subfamily,
+        "structure": found.structure.value if found.structure else None,
+        "confidence": found.confidence,
+        "source": found.source,
+    }
+
+
+def _survey(request: SurveyRequest, output: Format) -> None:
+    """What every image says of the models."""
+    rows = survey_images(request).classifications()
+    columns = ("target", "model", "architecture", "family", "subfamily", "structure", "confidence", "source")
+    _print(rows, output, lambda: print_table(columns, [tuple(answering.cell(row[column]) for column in columns) for row in rows]))
+
+
+def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
+    if output is Format.JSON:
+        typer.echo(json.dumps(answer, indent=2, default=str))
+    else:
+        show()
+
+
+def _matrix(path: Path) -> Path | None:
+    """The file to read. Without one here, and without one named, names are only names."""
+    return None if path == DEFAULT_MATRIX and not path.is_file() else path
+
+
+def _database(output_dir: Path) -> Path | None:
+    path = output_dir / "matrix.duckdb"
+    return path if path.is_file() else None

@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "detect": "detecting",
     "diff": "comparing",
     "gate": "comparing",
+    "history": "history",
     "images": "running",
     "matrix": "running",
     "merge": "storing",
@@ -33,7 +34,7 @@ _COMMANDS: Final = {
 """Command to the module here that has it: to run one command, no other's module is imported."""
 
 INTERRUPTED: Final = 128 + signal.SIGINT
-_LISTS: Final = frozenset({"--models", "--targets", "--architectures", "--require", "--fail-on"})
+_LISTS: Final = frozenset({"--models", "--targets", "--architectures", "--require", "--fail-on", "--add", "--hw", "--resource-config"})
 """Options that take several words: ``--models bert vit``."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError, wherever this version of typer has it: some bring a click of their own."""
