@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "base": "running",
     "classify": "classifying",
     "detect": "detecting",
+    "devices": "devices",
     "diff": "comparing",
     "gate": "comparing",
     "history": "history",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +11,7 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, plan_from_json
+from hwmatrix.store.rewriting import rewriting
 from hwmatrix.store.shard import SCHEMA_VERSION, insert_run, sha256_of, sql, utc_now
 from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
-_COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-_UPGRADES: Final = {"1": "upgrade_1_to_2.sql"}
-"""Older databases, and what makes them of this version: what was measured then still counts."""
+COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
 
@@ -83,28 +80,8 @@ def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -
     files = [
         _File(path=path, run_id=plan.run_id) for folder, plan in folders for path in sorted((folder / _SHARDS_FOLDER).glob("*.duckdb"))
     ]
-    temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
-    try:
-        database.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{database.parent}: cannot be made: {error}", advice="Name another place for the database.") from error
-    try:
-        if database.exists() and not fresh:
-            shutil.copyfile(database, temporary)
-        with duckdb.connect(str(temporary)) as connection:
-            connection.execute("SET preserve_insertion_order = false")  # samples carry their number
-            _prepare(connection, database)
-            report = _merge_into(connection, plans, files)
-            connection.execute("CHECKPOINT")
-        temporary.replace(database)
-    except (duckdb.Error, OSError) as error:
-        raise StoreError(
-            f"{database}: the merge failed: {error}", advice="The database is as it was before; shards are untouched."
-        ) from error
-    finally:
-        for leftover in (temporary, temporary.with_name(f"{temporary.name}.wal")):
-            leftover.unlink(missing_ok=True)
-    return report
+    with rewriting(database, "the merge", fresh=fresh) as connection:
+        return _merge_into(connection, plans, files)
 
 
 def _read_plan(folder: Path) -> Plan:
@@ -113,24 +90,6 @@ def _read_plan(folder: Path) -> Plan:
         return plan_from_json(path.read_bytes(), where=str(path))
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error}", advice="Name a run's folder: it holds plan.json and shards/.") from error
-
-
-def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
-    tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-    if not tables:
-        connection.execute(sql("schema.sql"))
-        connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
-    else:
-        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
-        if row is not None and row[0] in _UPGRADES:
-            connection.execute(sql(_UPGRADES[row[0]]))
-        elif row is None or row[0] != SCHEMA_VERSION:
-            found = row[0] if row else "none"
-            raise StoreError(
-                f"{database}: schema version {found}, this hwmatrix reads {SCHEMA_VERSION}",
-                advice="Merge the shards into a new file, or use the hwmatrix that wrote it.",
-            )
-    connection.execute(sql("views.sql"))
 
 
 def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File]) -> MergeReport:
@@ -246,7 +205,7 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
         "WHERE database_name = current_database() GROUP BY table_name"
     )
     columns = dict(found.fetchall())
-    return {table: columns[table] for table in _COPIED}
+    return {table: columns[table] for table in COPIED}
 
 
 def _add_plan(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:

@@ -177,6 +177,12 @@ CREATE TABLE classifications (              -- what the run's models are, as the
     size_tier    VARCHAR
 );
 
+CREATE TABLE releases (                     -- what people call a run, in a history
+    run_id   VARCHAR PRIMARY KEY,
+    release  VARCHAR NOT NULL,
+    added_at TIMESTAMP NOT NULL
+);
+
 CREATE TABLE rejected (                     -- shards that a merge refused, and why
     run_id      VARCHAR,
     file        VARCHAR NOT NULL,

@@ -1,4 +1,5 @@
--- A merged database of schema 1 becomes one of schema 2: the table of classifications is new, everything else is as it was.
+-- A merged database of schema 1 becomes one of schema 2: the tables classifications and releases are new, everything
+-- else is as it was.
 CREATE TABLE classifications (
     shard_id     VARCHAR NOT NULL,
     model        VARCHAR NOT NULL,
@@ -12,5 +13,10 @@ CREATE TABLE classifications (
     source       VARCHAR NOT NULL,
     parameters   BIGINT,
     size_tier    VARCHAR
+);
+CREATE TABLE releases (
+    run_id   VARCHAR PRIMARY KEY,
+    release  VARCHAR NOT NULL,
+    added_at TIMESTAMP NOT NULL
 );
 UPDATE meta SET value = '2' WHERE key = 'schema_version';

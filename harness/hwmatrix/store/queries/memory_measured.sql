@@ -6,7 +6,7 @@ WITH described AS (
 )
 SELECT
     r.run_id, r.model, r.size, r.hub_id, r.target, r.backend, r.dtype, r.batch, r.sequence_length, r.threads, r.column_isolation AS isolation,
-    r.started_at, r.peak_mb, r.device_peak_mb, r.parameters, CAST(d.plan AS VARCHAR) AS plan
+    r.started_at, r.load_peak_mb, r.peak_mb, r.device_peak_mb, r.parameters, CAST(d.plan AS VARCHAR) AS plan
 FROM results r
 LEFT JOIN described d USING (run_id, model, size)
 WHERE r.status IN ('pass', 'mismatch') AND coalesce(r.peak_mb, r.device_peak_mb) IS NOT NULL

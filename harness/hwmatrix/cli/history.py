@@ -1,0 +1,126 @@
+"""``hwmatrix history``: runs kept over time, and how single cells went."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hwmatrix.cli.inspecting import print_table
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.records import Execution
+from hwmatrix.report.history import RunSummary, Trend, history_json, history_md, read_runs, read_trends
+from hwmatrix.store.history import add
+
+if TYPE_CHECKING:
+    from hwmatrix.report.history import Moment
+
+DEFAULT_HISTORY: Final = Path("reports/history.duckdb")
+
+
+class HistoryFormat(enum.StrEnum):
+    """How a history is told."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("history")(history_command)
+
+
+def history_command(
+    model: Annotated[str | None, typer.Argument(help="Show how this model went.", metavar="MODEL")] = None,
+    target: Annotated[str | None, typer.Argument(help="On this target only.", metavar="TARGET")] = None,
+    *,
+    adding: Annotated[
+        list[Path] | None,
+        typer.Option("--add", help="Take up these merged databases or folders of reports first: --add A B", metavar="RUN ..."),
+    ] = None,
+    release: Annotated[str | None, typer.Option("--release", help="What to call the runs that are added.", metavar="NAME")] = None,
+    database: Annotated[Path, typer.Option("--database", help="The history; made if missing.", metavar="FILE")] = DEFAULT_HISTORY,
+    output: Annotated[HistoryFormat, typer.Option("--format", help="A table to read, or a document.")] = HistoryFormat.TABLE,
+) -> None:
+    """Keep runs over time, and show how cells went: statuses, latency, memory, images.
+
+    A history is a merged database of many runs: diff, gate and report read it too (FILE@RUN). Examples:
+
+        hwmatrix history --add reports/latest --release 1.2
+
+        hwmatrix history
+
+        hwmatrix history bert openvino
+    """
+    if release is not None and not adding:
+        raise ConfigError([Problem(where="--release", what="nothing is added", hint="name databases with --add")])
+    if adding:
+        places = [place / "matrix.duckdb" if place.is_dir() else place for place in adding]
+        for added in add(database, places, release=release):
+            typer.echo(
+                f"{added.database}: {len(added.runs)} runs and {added.shards} shards added, {added.known} shards known before", err=True
+            )
+    runs = read_runs(database)
+    trends = read_trends(database, model=model, target=target) if model is not None else ()
+    if model is not None and not trends:
+        _refuse(database, model, target)
+    if output is HistoryFormat.TABLE:
+        _print(runs, trends)
+    else:
+        typer.echo((history_md if output is HistoryFormat.MARKDOWN else history_json)(runs, trends), nl=False)
+
+
+def _refuse(database: Path, model: str, target: str | None) -> None:
+    """Say which of the two the history does not have.
+
+    Raises:
+        ConfigError: always.
+    """
+    known = read_trends(database)
+    models = sorted({trend.last.model for trend in known})
+    if model not in models:
+        raise ConfigError([Problem(where="MODEL", what=f"{database} has no model {model!r}", hint=near_miss(model, models))])
+    targets = sorted({trend.last.target for trend in known if trend.last.model == model})
+    raise ConfigError([Problem(where="TARGET", what=f"{database} has no {model} on {target!r}", hint=near_miss(str(target), targets))])
+
+
+def _print(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...]) -> None:
+    if not trends:
+        rows = [
+            (
+                run.release or "",
+                f"{run.created_at:%Y-%m-%d %H:%M}",
+                (run.commit_id or "")[:12],
+                str(run.passed),
+                str(run.failed),
+                run.run_id,
+            )
+            for run in runs
+        ]
+        print_table(("release", "when (UTC)", "commit", "pass", "fail", "run"), rows)
+        return
+    for trend in trends:
+        last = trend.last
+        title = f"{last.model} on {last.target}: {last.size.value} {last.dtype.value} b{last.batch} s{last.sequence_length} t{last.threads}"
+        Console().print(Text(f"{title} ({last.isolation.value})", style="bold"))
+        rows = [_row(moment) for moment in trend.moments]
+        print_table(("release", "when (UTC)", "status", "p50 ms", "added MiB", "image", "run"), rows)
+
+
+def _row(moment: Moment) -> tuple[str, ...]:
+    timed = moment.p50_ms is not None and moment.execution is not Execution.EMULATED
+    return (
+        moment.release or "",
+        f"{moment.created_at:%Y-%m-%d %H:%M}",
+        f"{moment.status.value}{f' ({moment.error_type})' if moment.error_type else ''}",
+        f"{moment.p50_ms:.3g}" if timed else "",
+        f"{moment.delta_mb:.0f}" if moment.delta_mb is not None else "",
+        (moment.image_digest or "").removeprefix("sha256:")[:12],
+        moment.run_id,
+    )

@@ -1,0 +1,135 @@
+"""A history: one database that takes up merged databases, run by run. It is a merged database itself, so that all reports read it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.errors import StoreError
+from hwmatrix.store.merge import COPIED
+from hwmatrix.store.reading import reading
+from hwmatrix.store.rewriting import rewriting
+from hwmatrix.store.shard import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+
+_OF_RUN: Final = ("runs", "planned")
+"""Tables whose rows belong to a run; those of the others belong to a shard, or to a cell of one."""
+_OF_CELL: Final = frozenset({"stages", "outputs", "samples"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Added:
+    """What one database brought: runs that are new here, shards that are new, and shards that were known."""
+
+    database: Path
+    runs: tuple[str, ...]
+    shards: int
+    known: int
+
+
+def add(history: Path, databases: Sequence[Path], *, release: str | None = None) -> tuple[Added, ...]:
+    """Take up all runs of some merged databases; what is known already is left as it is. ``release`` names their runs.
+
+    Adding again changes nothing. A failure changes nothing either.
+
+    Raises:
+        StoreError: a database is missing, broken or of another version; a shard of the same id has other content; the history cannot
+            be written; or one of the runs has another release's name already.
+    """
+    for database in databases:
+        with reading(database):
+            pass  # refused before anything is copied
+    with rewriting(history, "adding to the history") as connection:
+        return tuple(_add(connection, database, release) for database in databases)
+
+
+def _add(connection: duckdb.DuckDBPyConnection, database: Path, release: str | None) -> Added:
+    quoted = str(database).replace("'", "''")
+    connection.execute(f"ATTACH '{quoted}' AS other (READ_ONLY)")
+    try:
+        _refuse_other_content(connection, database)
+        listed = connection.execute("SELECT run_id FROM other.runs ORDER BY created_at, run_id").fetchall()
+        here = {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
+        new = tuple(run_id for (run_id,) in listed if run_id not in here)
+        shards = connection.execute(
+            "SELECT count(*), count(*) FILTER (shard_id IN (SELECT shard_id FROM shards)) FROM other.shards"
+        ).fetchone()
+        _copy(connection)
+        if release is not None:
+            _name(connection, [run_id for (run_id,) in listed], release)
+        if "releases" in _tables(connection):
+            connection.execute("INSERT INTO releases SELECT * FROM other.releases ON CONFLICT DO NOTHING")
+    finally:
+        connection.execute("DETACH other")
+    total, known = shards or (0, 0)
+    return Added(database=database, runs=new, shards=total - known, known=known)
+
+
+def _copy(connection: duckdb.DuckDBPyConnection) -> None:
+    """Rows of runs and shards that are not here yet, in one transaction."""
+    found = _tables(connection)
+    connection.execute("BEGIN")
+    connection.execute(
+        "CREATE TEMP TABLE new_shards AS SELECT shard_id FROM other.shards WHERE shard_id NOT IN (SELECT shard_id FROM shards)"
+    )
+    connection.execute("CREATE TEMP TABLE new_runs AS SELECT run_id FROM other.runs WHERE run_id NOT IN (SELECT run_id FROM runs)")
+    try:
+        for table in (*_OF_RUN, *COPIED):
+            if table not in found:  # a later version's table is not in an older database
+                continue
+            columns = ", ".join(found[table])
+            connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM other.{table} o WHERE {_is_new(table)}")  # noqa: S608
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("DROP TABLE new_shards; DROP TABLE new_runs")
+
+
+def _is_new(table: str) -> str:
+    if table in _OF_RUN:
+        return "run_id IN (SELECT run_id FROM new_runs)"
+    if table in _OF_CELL:
+        return "cell_id IN (SELECT cell_id FROM other.cells WHERE shard_id IN (SELECT shard_id FROM new_shards))"
+    return "shard_id IN (SELECT shard_id FROM new_shards)"
+
+
+def _tables(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+    """The other database's tables with those of their columns that are here too."""
+    rows = connection.execute(
+        "SELECT o.table_name, o.column_name FROM duckdb_columns() o "
+        "JOIN duckdb_columns() h ON h.table_name = o.table_name AND h.column_name = o.column_name "
+        "WHERE o.database_name = 'other' AND h.database_name = current_database() ORDER BY o.table_name, o.column_index"
+    ).fetchall()
+    found: dict[str, list[str]] = {}
+    for table, column in rows:
+        found.setdefault(table, []).append(column)
+    return found
+
+
+def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+    row = connection.execute(
+        "SELECT o.shard_id FROM other.shards o JOIN shards s USING (shard_id) WHERE o.sha256 IS DISTINCT FROM s.sha256 LIMIT 1"
+    ).fetchone()
+    if row is not None:
+        raise StoreError(
+            f"{database}: its shard {row[0]} has other content than the one of this id in the history",
+            advice="One of the two was changed after it was merged: find out which, and merge its shards anew.",
+        )
+
+
+def _name(connection: duckdb.DuckDBPyConnection, runs: list[str], release: str) -> None:
+    for run_id in runs:
+        row = connection.execute("SELECT release FROM releases WHERE run_id = ?", [run_id]).fetchone()
+        if row is not None and row[0] != release:
+            raise StoreError(
+                f"run {run_id} is called {row[0]!r} in the history, not {release!r}",
+                advice="Add its database without --release, or under the name that it has.",
+            )
+        if row is None:
+            connection.execute("INSERT INTO releases VALUES (?, ?, ?)", [run_id, release, utc_now()])

@@ -1,0 +1,70 @@
+"""Changing a merged database: always a copy, which takes its place by a rename, so that a failure changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+from hwmatrix.store.shard import SCHEMA_VERSION, sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_UPGRADES: Final = {"1": "upgrade_1_to_2.sql"}
+"""Older databases, and what makes them of this version: what was measured then still counts."""
+
+
+@contextlib.contextmanager
+def rewriting(database: Path, what: str, *, fresh: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to a copy of the database, which is made if it is missing or ``fresh``. It replaces the original at the end.
+
+    ``what`` names the work in the message of an error.
+
+    Raises:
+        StoreError: the database is no merged one, is of a version that cannot be upgraded, or the disk is full; also for any error of
+            the database inside the block. Then the original is as it was.
+    """
+    temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{database.parent}: cannot be made: {error}", advice="Name another place for the database.") from error
+    try:
+        if database.exists() and not fresh:
+            shutil.copyfile(database, temporary)
+        with duckdb.connect(str(temporary)) as connection:
+            connection.execute("SET preserve_insertion_order = false")  # samples carry their number
+            _prepare(connection, database)
+            yield connection
+            connection.execute("CHECKPOINT")
+        temporary.replace(database)
+    except (duckdb.Error, OSError) as error:
+        advice = "The database is as it was before; what was to be added is untouched."
+        raise StoreError(f"{database}: {what} failed: {error}", advice=advice) from error
+    finally:
+        for leftover in (temporary, temporary.with_name(f"{temporary.name}.wal")):
+            leftover.unlink(missing_ok=True)
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+    tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not tables:
+        connection.execute(sql("schema.sql"))
+        connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
+    else:
+        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
+        if row is not None and row[0] in _UPGRADES:
+            connection.execute(sql(_UPGRADES[row[0]]))
+        elif row is None or row[0] != SCHEMA_VERSION:
+            found = row[0] if row else "none"
+            raise StoreError(
+                f"{database}: schema version {found}, this hwmatrix reads {SCHEMA_VERSION}",
+                advice="Merge the shards into a new file, or use the hwmatrix that wrote it.",
+            )
+    connection.execute(sql("views.sql"))
