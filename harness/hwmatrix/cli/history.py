@@ -109,8 +109,8 @@ def _print(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...]) -> None:
         last = trend.last
         title = f"{last.model} on {last.target}: {last.size.value} {last.dtype.value} b{last.batch} s{last.sequence_length} t{last.threads}"
         Console().print(Text(f"{title} ({last.isolation.value})", style="bold"))
-        rows = [_row(moment) for moment in trend.moments]
-        print_table(("release", "when (UTC)", "status", "p50 ms", "added MiB", "image", "run"), rows)
+        moments = [_row(moment) for moment in trend.moments]
+        print_table(("release", "when (UTC)", "status", "p50 ms", "added MiB", "image", "run"), moments)
 
 
 def _row(moment: Moment) -> tuple[str, ...]:
