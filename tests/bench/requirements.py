@@ -10,27 +10,31 @@ import argparse
 import csv
 import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, Final
 
+import memory_report
 import torch
 import transformers
 import yaml
 
-from hwmatrix.advice.calibration import TERMS, Calibration, Features, features_of
+from hwmatrix.advice.calibration import Calibration, Features, features_of
 from hwmatrix.advice.fitting import MeasuredPeak, calibrate
 from hwmatrix.advice.measured_memory import MemoryOnRecord, memory_on_record
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.sizes import model_size
 from hwmatrix.records import Backend, Dtype, Size, to_json
-from hwmatrix.store.reading import reading
+from hwmatrix.store.reading import reading, records
 
 ROOT: Final = Path(__file__).parents[2]
 ADVICE: Final = ROOT / "harness" / "hwmatrix" / "advice"
 RECORDED: Final = ROOT / "tests" / "unit" / "recorded" / "memory.csv"
 SETTINGS: Final = ("model", "held_out", "backend", "dtype", "batch", "sequence_length")
+FEATURES: Final = tuple(field.name for field in dataclasses.fields(Features))
+PEAKS: Final = ("load_peak_mb", "peak_mb")
 LENGTHS: Final = (32, 128, 512, 1024)
 
 
@@ -38,19 +42,34 @@ def main() -> int:
     """Read the database, fit, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database", type=Path, default=ROOT / ".hwmatrix" / "memory" / "matrix.duckdb")
-    parser.add_argument("--evidence", default="", help="the folder under reports/published that holds this database")
+    parser.add_argument("--publish", type=Path, help="a folder under reports/published, for the database and what is read from it")
     arguments = parser.parse_args()
     unseen = set(yaml.safe_load((ROOT / "tests" / "bench" / "memory.yaml").read_text(encoding="utf-8"))["models"])
-    rows = [_row(cell, unseen) for cell in memory_on_record(arguments.database) if cell.size is Size.FULL and cell.peak_mb is not None]
-    rows.sort(key=lambda row: (row.backend, row.held_out, row.model, row.dtype, row.batch, row.sequence_length))
-    _write_table(rows)
-    # Fitted to what the table holds, so that whoever reads the table gets the same.
+    found = [_row(cell, unseen) for cell in memory_on_record(arguments.database) if cell.size is Size.FULL and cell.peak_mb is not None]
+    found.sort(key=lambda pair: _order(pair[0]))
+    _write_table([row for row, _ in found])
     date, machine = _origin(arguments.database)
-    found = calibration_of(read_table(RECORDED), date=date, machine=machine, evidence=arguments.evidence or str(arguments.database))
-    _write_yaml(ADVICE / "calibration.yaml", _CALIBRATION_HEAD, json.loads(to_json(found)))
+    evidence = arguments.publish.absolute().relative_to(ROOT).as_posix() if arguments.publish else str(arguments.database)
+    rows = read_table(RECORDED)  # fitted to what the table holds, so that whoever reads the table gets the same
+    told = calibration_of(rows, date=date, machine=machine, evidence=evidence)
+    _write_yaml(ADVICE / "calibration.yaml", _CALIBRATION_HEAD, json.loads(to_json(told)))
     _write_yaml(ADVICE / "sizes.yaml", _SIZES_HEAD, _sizes())
-    sys.stdout.write(yaml.safe_dump(json.loads(to_json(found)), sort_keys=False))
+    cells = [
+        memory_report.ReportedCell(measured=row, estimate_mb=told.backends[row.backend].coefficients.peak(row.features), run_id=run_id)
+        for row, (_, run_id) in zip(rows, found, strict=True)
+    ]
+    memory_report.write_page(ROOT / "docs" / "requirements.md", told, cells)
+    if arguments.publish:
+        with reading(arguments.database) as connection:
+            unmeasured = [row for row in records(connection, "memory_unmeasured") if row["size"] == Size.FULL]
+        memory_report.publish(arguments.publish, told, cells, unmeasured)
+        shutil.copyfile(arguments.database, arguments.publish / arguments.database.name)
+    sys.stdout.write("\n".join(memory_report.errors_table(told)) + "\n")
     return 0
+
+
+def _order(row: MeasuredPeak) -> tuple[Any, ...]:
+    return row.backend, row.held_out, row.model, row.dtype, row.batch, row.sequence_length
 
 
 def calibration_of(rows: list[MeasuredPeak], *, date: str, machine: str, evidence: str) -> Calibration:
@@ -72,18 +91,19 @@ def read_table(path: Path) -> list[MeasuredPeak]:
             dtype=Dtype(row["dtype"]),
             batch=int(row["batch"]),
             sequence_length=int(row["sequence_length"]),
-            features=Features(**{term: float(row[term]) for term in TERMS}),
-            peak_mb=float(row["peak_mb"]),
+            features=Features(**{name: float(row[name]) for name in FEATURES}),
+            **{name: float(row[name]) for name in PEAKS},
         )
         for row in csv.DictReader(lines)
     ]
 
 
-def _row(cell: MemoryOnRecord, unseen: set[str]) -> MeasuredPeak:
-    if cell.plan is None or cell.peak_mb is None:
-        raise SystemExit(f"run {cell.run_id} does not say what {cell.model} is")
+def _row(cell: MemoryOnRecord, unseen: set[str]) -> tuple[MeasuredPeak, str]:
+    """A measured cell as the fit takes it, and the run that measured it."""
+    if cell.plan is None or cell.peak_mb is None or cell.load_peak_mb is None:
+        raise SystemExit(f"run {cell.run_id} does not say what {cell.model} is, or lacks one of its peaks")
     plan = dataclasses.replace(cell.plan, batch=cell.batch, sequence_length=cell.sequence_length)
-    return MeasuredPeak(
+    row = MeasuredPeak(
         model=cell.model,
         held_out=cell.model in unseen,
         backend=cell.backend,
@@ -91,20 +111,25 @@ def _row(cell: MemoryOnRecord, unseen: set[str]) -> MeasuredPeak:
         batch=cell.batch,
         sequence_length=cell.sequence_length,
         features=features_of(model_size(plan, cell.dtype), cell.dtype),
+        load_peak_mb=cell.load_peak_mb,
         peak_mb=cell.peak_mb,
     )
+    return row, cell.run_id
 
 
 def _write_table(rows: list[MeasuredPeak]) -> None:
     RECORDED.parent.mkdir(exist_ok=True)
     with RECORDED.open("w", encoding="utf-8", newline="") as file:
-        file.write("# Measured peaks (peak_mb) and what the memory formula is given of each cell, in MiB; held_out: no fit saw it.\n")
+        file.write(
+            "# Measured peaks (until ready, and in all) and what the memory formula is given of a cell, in MiB; held_out: no fit saw it.\n"
+        )
         file.write("# Written by tests/bench/requirements.py from the database of the evidence that calibration.yaml names.\n")
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*SETTINGS, *TERMS, "peak_mb"])
+        writer.writerow([*SETTINGS, *FEATURES, *PEAKS])
         for row in rows:
             settings = [row.model, "yes" if row.held_out else "no", row.backend, row.dtype, row.batch, row.sequence_length]
-            writer.writerow([*settings, *(f"{getattr(row.features, term):.2f}" for term in TERMS), f"{row.peak_mb:.1f}"])
+            features = [f"{getattr(row.features, name):.2f}" for name in FEATURES]
+            writer.writerow([*settings, *features, *(f"{getattr(row, name):.1f}" for name in PEAKS)])
 
 
 def _origin(database: Path) -> tuple[str, str]:
@@ -143,6 +168,7 @@ def _sizes() -> dict[str, Any]:
                 "config": plan.config,
                 "parameters": first.parameters,
                 "stored_bytes": first.stored_bytes,
+                "tied_bytes": first.tied_bytes,
                 "passes": passes,
             }
         )

@@ -1,10 +1,12 @@
 """How much memory a cell takes: a formula whose coefficients come from measured peaks, kept in calibration.yaml.
 
-    peak = constant + stored x S + converted x W + activations x A + comparison x C          (all in MiB)
+    load = constant + stored x S + weights x W + copied x K + tied x T
+    run  = constant + stored x S + weights x W + tied x T + activations x A + comparison x C
 
-S are the weights as the checkpoint holds them, W their copy in another precision (0 if it is the same), A what one forward pass
-holds at most, C what comparing the outputs with the reference takes, and ``constant`` the process with its frameworks.
-docs/requirements.md says more of each. ``nox -s calibrate`` measures, fits (``advice/fitting.py``) and writes calibration.yaml.
+The peak is the larger of the two, all in MiB. S are the weights as the checkpoint holds them, W in the precision that is computed in,
+K both of them where they differ, T those that are used more than once, A what one forward pass holds at most, C what comparing the
+outputs with the reference takes. docs/requirements.md says more of each. ``nox -s calibrate`` measures, fits (``advice/fitting.py``)
+and writes calibration.yaml.
 """
 
 from __future__ import annotations
@@ -32,35 +34,69 @@ _DOUBLES: Final = 8
 """parity.py has four copies in float64 of the output that it compares: twice the bytes of float32 each."""
 
 
+Coefficient = Annotated[float, Field(ge=0)]
+"""None is negative: each stands for memory."""
+
+
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Features:
     """What the formula is given of a model with its settings, in MiB."""
 
     stored: float
-    converted: float
+    weights: float
+    tied: float
     activations: float
     comparison: float
+    copied: float
 
 
-TERMS: Final = tuple(field.name for field in dataclasses.fields(Features))
-"""The formula's terms besides the constant, in the order of its coefficients."""
+MEASURES: Final = ("stored", "weights", "activations", "comparison")
+"""The features that a calibration has a range of. What is copied or tied follows from the first two, or is a part of them."""
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadCoefficients:
+    """Until a model is ready to run: ``constant`` in MiB, the others without a unit."""
+
+    constant: Coefficient
+    stored: Coefficient
+    weights: Coefficient
+    copied: Coefficient
+    tied: Coefficient
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunCoefficients:
+    """While it runs and its outputs are compared: ``constant`` in MiB, the others without a unit."""
+
+    constant: Coefficient
+    stored: Coefficient
+    weights: Coefficient
+    tied: Coefficient
+    activations: Coefficient
+    comparison: Coefficient
 
 
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Coefficients:
-    """The formula of one backend: ``constant`` in MiB, the others without a unit. None is negative: each stands for memory."""
+    """The formula of one backend."""
 
-    constant: Annotated[float, Field(ge=0)]
-    stored: Annotated[float, Field(ge=0)]
-    converted: Annotated[float, Field(ge=0)]
-    activations: Annotated[float, Field(ge=0)]
-    comparison: Annotated[float, Field(ge=0)]
+    load: LoadCoefficients
+    run: RunCoefficients
 
     def peak(self, features: Features) -> float:
         """The expected peak in MiB."""
-        return self.constant + sum(float(getattr(self, term) * getattr(features, term)) for term in TERMS)
+        return max(expected(self.load, features), expected(self.run, features))
+
+
+def expected(phase: LoadCoefficients | RunCoefficients, features: Features) -> float:
+    """The expected peak of one phase, in MiB."""
+    values = dataclasses.asdict(phase)
+    return float(values.pop("constant") + sum(coefficient * getattr(features, term) for term, coefficient in values.items()))
 
 
 @STRICT
@@ -105,7 +141,7 @@ class BackendCalibration:
         found = [] if dtype in self.dtypes else [f"{dtype.value} was not calibrated ({', '.join(self.dtypes)} were)"]
         for term, (low, high) in self.ranges.items():
             value = getattr(features, term)
-            if not low <= value <= high and not (term == "converted" and value == 0):
+            if not low <= value <= high:
                 found.append(f"{term} of {value:,.0f} MiB {_distance(value, low, high)}")
         return tuple(found)
 
@@ -131,9 +167,12 @@ def calibration() -> Calibration:
 
 def features_of(size: ModelSize, dtype: Dtype) -> Features:
     """What the formula needs of a model's size."""
+    stored, weights = size.stored_bytes / _MIB, size.weight_bytes / _MIB
     return Features(
-        stored=size.stored_bytes / _MIB,
-        converted=0.0 if dtype == size.stored_dtype else size.weight_bytes / _MIB,
+        stored=stored,
+        weights=weights,
+        tied=size.tied_bytes / _MIB,
+        copied=0.0 if dtype == size.stored_dtype else stored + weights,
         activations=(size.input_bytes + size.activation_bytes) / _MIB,
         comparison=(_RESULTS * size.output_bytes + _DOUBLES * size.largest_output_bytes) / _MIB,
     )

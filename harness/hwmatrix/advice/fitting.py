@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hwmatrix.advice.calibration import TERMS, BackendCalibration, Coefficients, Errors, Features
+from hwmatrix.advice.calibration import (
+    MEASURES,
+    BackendCalibration,
+    Coefficients,
+    Errors,
+    Features,
+    LoadCoefficients,
+    RunCoefficients,
+    expected,
+)
 from hwmatrix.records import Backend, Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_ROUNDS: Final = 50
+_SAME: Final = 1.005
+"""A peak that exceeds that of loading by less than this was reached while loading."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuredPeak:
-    """One measured cell: what the formula is given of it, and the peak in MiB. ``held_out``: no fit may see it."""
+    """One measured cell: what the formula is given of it, and its peaks in MiB, until it was ready to run and in all.
+
+    ``held_out``: no fit may see it.
+    """
 
     model: str
     backend: Backend
@@ -25,35 +41,54 @@ class MeasuredPeak:
     batch: int
     sequence_length: int
     features: Features
+    load_peak_mb: float
     peak_mb: float
     held_out: bool
 
 
 def fit(rows: Sequence[MeasuredPeak]) -> Coefficients:
-    """The coefficients, none negative, with the least sum of squared relative errors.
+    """The coefficients with the least squared relative errors of both phases.
 
-    There are few terms, so every subset of them is solved by linear least squares, and the best of those without a negative
-    coefficient is taken: this is the exact solution of the constrained problem, whose solution is that of the subset it uses.
+    The peak of loading is measured apart. That of running is known where it is the larger; elsewhere it is only known to be no
+    larger, so that such a cell counts as soon as the fit would have it so (Gauss-Newton on the hinge: the cells are chosen anew until
+    they stay the same).
 
     Raises:
         ValueError: there is no row.
     """
     if not rows:
         raise ValueError("nothing was measured that a formula could be fitted to")
-    terms = ("constant", *TERMS)
-    table = np.array([[1.0, *(getattr(row.features, term) for term in TERMS)] for row in rows])
-    scaled = table / np.array([[row.peak_mb] for row in rows])
-    best, least = np.zeros(len(terms)), float("inf")
-    for count in range(1, len(terms) + 1):
-        for chosen in itertools.combinations(range(len(terms)), count):
-            solution, *_ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(rows)), rcond=None)
-            if (solution < 0).any():
-                continue
+    load_terms, run_terms = (tuple(field.name for field in dataclasses.fields(kind))[1:] for kind in (LoadCoefficients, RunCoefficients))
+    load = LoadCoefficients(**_solved([(row.features, row.load_peak_mb) for row in rows], load_terms))
+    above = [row for row in rows if row.peak_mb > _SAME * row.load_peak_mb]
+    run, chosen = RunCoefficients(**dict.fromkeys(("constant", *run_terms), 0.0)), above
+    for _ in range(_ROUNDS if above else 0):
+        run = RunCoefficients(**_solved([(row.features, row.peak_mb) for row in chosen], run_terms))
+        wrong = [row for row in rows if row not in above and expected(run, row.features) > row.peak_mb]
+        if above + wrong == chosen:
+            break
+        chosen = above + wrong
+    return Coefficients(load=load, run=run)
+
+
+def _solved(pairs: Sequence[tuple[Features, float]], terms: tuple[str, ...]) -> dict[str, float]:
+    """The constant and the coefficients of these terms, none negative, with the least sum of squared relative errors.
+
+    There are few terms, so every subset of them is solved by linear least squares, and the best of those without a negative
+    coefficient is taken: the solution of the constrained problem is that of the subset it uses.
+    """
+    names = ("constant", *terms)
+    table = np.array([[1.0, *(getattr(features, term) for term in terms)] for features, _ in pairs])
+    scaled = table / np.array([[peak] for _, peak in pairs])
+    best, least = np.zeros(len(names)), float("inf")
+    for count in range(1, len(names) + 1):
+        for chosen in itertools.combinations(range(len(names)), count):
+            solution, *_ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(pairs)), rcond=None)
             off = float(((scaled[:, chosen] @ solution - 1) ** 2).sum())
-            if off < least - 1e-12:
-                least, best = off, np.zeros(len(terms))
+            if (solution >= 0).all() and off < least - 1e-12:
+                least, best = off, np.zeros(len(names))
                 best[list(chosen)] = solution
-    return Coefficients(**{term: round(float(value), 4) for term, value in zip(terms, best, strict=True)})
+    return {name: round(float(value), 4) for name, value in zip(names, best, strict=True)}
 
 
 def errors_of(pairs: Sequence[tuple[float, float]]) -> Errors:
@@ -79,7 +114,7 @@ def calibrate(rows: Sequence[MeasuredPeak]) -> BackendCalibration:
         coefficients=coefficients,
         dtypes=tuple(sorted({row.dtype for row in seen})),
         models=models,
-        ranges={term: _range([getattr(row.features, term) for row in seen]) for term in TERMS},
+        ranges={term: _range([getattr(row.features, term) for row in seen]) for term in MEASURES},
         in_sample=errors_of([(coefficients.peak(row.features), row.peak_mb) for row in seen]),
         left_out=errors_of([pair for model in models for pair in _without(model, seen)]),
         held_out=errors_of([(coefficients.peak(row.features), row.peak_mb) for row in unseen]) if unseen else None,

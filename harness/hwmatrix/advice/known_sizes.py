@@ -48,6 +48,7 @@ class ListedSize:
     config: dict[str, Any]
     parameters: int
     stored_bytes: int
+    tied_bytes: int
     passes: tuple[Pass, ...]
 
 
@@ -98,6 +99,7 @@ def _scaled(listed: ListedSize, plan: ModelPlan, dtype: Dtype) -> ModelSize:
         parameters=listed.parameters,
         stored_bytes=listed.stored_bytes,
         stored_dtype=Dtype.FLOAT32.value,
+        tied_bytes=listed.tied_bytes,
         weight_bytes=listed.stored_bytes * weights // 4,
         dtypes={dtype.value: listed.stored_bytes * weights // 4},
         input_bytes=round(at["input_bytes"]),

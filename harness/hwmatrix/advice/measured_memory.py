@@ -30,6 +30,7 @@ class MemoryOnRecord:
     threads: int
     isolation: str | None
     started_at: str
+    load_peak_mb: float | None
     peak_mb: float | None
     device_peak_mb: float | None
     parameters: int | None

@@ -189,7 +189,7 @@ def _told(fitted: BackendCalibration) -> str:
 
 def _bare(size: ModelSize, backend: Backend, features: Features, notes: list[str]) -> Estimate:
     """Weights and activations alone, where no peak is on record to fit anything to."""
-    weights = size.weight_bytes / _MIB if backend in DEVICES else features.stored + features.converted
+    weights = size.weight_bytes / _MIB if backend in DEVICES else features.copied or features.stored
     left_out = "without what driver and runtime keep for themselves" if backend in DEVICES else "without the process itself"
     told = f"no measurement on {backend.value} is on record: weights and activations, {left_out}"
     return Estimate(peak_mb=weights + features.activations, margin=_UNKNOWN_ERROR, basis=Basis.EXTRAPOLATED, note="; ".join([told, *notes]))

@@ -38,7 +38,7 @@ FORWARD: Final = "forward"
 """``method`` of a size whose activations are those of a forward pass on the meta device."""
 FORMULA: Final = "formula"
 """``method`` of a size whose activations are estimated from the configuration's dimensions."""
-_SCHEMA: Final = "hwmatrix/size/1"  # a change of what is counted must change it
+_SCHEMA: Final = "hwmatrix/size/2"  # a change of what is counted must change it
 _STANDS_FOR: Final = {Dtype.A16W8: Dtype.FLOAT16, Dtype.A8W8: Dtype.FLOAT16}
 """What is computed on the meta device in place of the quantised precisions, which it does not have."""
 
@@ -49,7 +49,8 @@ class ModelSize:
     """What a model with some settings takes, in bytes, whatever executes it.
 
     ``stored_bytes`` are its weights in the checkpoint, in ``stored_dtype`` (float32 for a recipe), ``weight_bytes`` the same, buffers
-    included, in the precision that is computed in; tied weights count once. ``dtypes`` are the latter by torch's name of the type.
+    included, in the precision that is computed in. Tied weights count once there; ``tied_bytes`` is what they take as often as they are
+    used again, in ``stored_dtype``, as in graphs that hold each use apart. ``dtypes`` are the bytes of weights by torch's name of the type.
     ``activation_bytes`` is the most that the tensors of one forward pass take at one time, weights and inputs left out, with the
     attention that transformers chooses by itself. ``output_bytes`` are all outputs in float32, ``largest_output_bytes`` the largest of
     them. ``method`` is ``forward``, ``formula`` (and ``note`` says why), or ``table`` (the one that comes with hwmatrix).
@@ -58,6 +59,7 @@ class ModelSize:
     parameters: int
     stored_bytes: int
     stored_dtype: str
+    tied_bytes: int
     weight_bytes: int
     dtypes: dict[str, int]
     input_bytes: int
@@ -104,10 +106,12 @@ def _measured(plan: ModelPlan, dtype: Dtype) -> ModelSize:
         method, note = FORMULA, f"the forward pass needs values ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
         peak, outputs = _by_dimensions(model, moved)
     stored_bytes, stored_dtype = _stored(plan, model)
+    named = list(model.state_dict().values())
     return ModelSize(
         parameters=sum(parameter.numel() for parameter in _distinct(list(model.parameters()))),
         stored_bytes=stored_bytes,
         stored_dtype=stored_dtype,
+        tied_bytes=_bytes_as(stored_dtype, named) - _bytes_as(stored_dtype, _distinct(named)),
         weight_bytes=sum(_weight_bytes(tensor, dtype) for tensor in weights),
         dtypes=kinds,
         input_bytes=sum(tensor.nbytes for tensor in inputs.values()),
@@ -130,8 +134,15 @@ def _stored(plan: ModelPlan, model: torch.nn.Module) -> tuple[int, str]:
         checkpoint = inspect(Path(plan.weights))
         named = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or Dtype.FLOAT32.value
         return sum(file.stat().st_size for file in checkpoint.weights), str(named)
-    tensors = _distinct(list(model.state_dict().values()))
-    return sum(4 * tensor.numel() if tensor.is_floating_point() else tensor.nbytes for tensor in tensors), Dtype.FLOAT32.value
+    return _bytes_as(Dtype.FLOAT32.value, _distinct(list(model.state_dict().values()))), Dtype.FLOAT32.value
+
+
+def _bytes_as(dtype: str, tensors: list[torch.Tensor]) -> int:
+    """What tensors take with floating-point numbers of this type; a type that torch does not name is taken for float32."""
+    import torch  # noqa: PLC0415
+
+    element = getattr(getattr(torch, dtype, None), "itemsize", torch.float32.itemsize)
+    return sum(tensor.numel() * element if tensor.is_floating_point() else tensor.nbytes for tensor in tensors)
 
 
 def _weight_bytes(tensor: torch.Tensor, dtype: Dtype) -> int:
@@ -192,17 +203,19 @@ def _forward(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], *, know
     from torch.utils._pytree import tree_leaves  # noqa: PLC0415
 
     tallies = _Alive(known)
+    aten = torch.ops.aten
+    questions = {aten.is_nonzero.default, aten.item.default, aten._local_scalar_dense.default}  # noqa: SLF001 - their only names
 
     class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func in {torch.ops.aten.is_nonzero.default, torch.ops.aten._local_scalar_dense.default}:  # noqa: SLF001
+            if func in questions:
                 answer = tallies.answer(args[0])
                 if answer is not None:
                     return answer
             result = func(*args, **(kwargs or {}))
             for tensor in tree_leaves(result):
                 if isinstance(tensor, torch.Tensor):
-                    tallies.add(tensor, is_any=func.overloadpacket is torch.ops.aten.any)
+                    tallies.add(tensor, is_any=func.overloadpacket is aten.any)
             return result
 
     # Experts are chosen by values: with this, each is given every token, the most that any of them can get.
