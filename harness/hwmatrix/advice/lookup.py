@@ -1,4 +1,4 @@
-"""A model from its name: an entry of matrix.yaml, a checkpoint folder, or a checkpoint that the hub's cache already has."""
+"""A model from its name: an entry of matrix.yaml, a checkpoint's folder, or a checkpoint that the hub's cache already has."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.errors import CellFailure, ConfigError, Problem, RefusedError
+from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
+from hwmatrix.matrix.spec import SizeSpec
 from hwmatrix.models import hub
-from hwmatrix.models.checkpoint import plan_for
+from hwmatrix.models.build import HUB
+from hwmatrix.models.checkpoint import inspect, plan_for
 from hwmatrix.models.classify import check_name
 from hwmatrix.records import Size
 
@@ -21,46 +23,60 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 DEFAULT_MATRIX: Final = Path("matrix.yaml")
+_SIZES: Final = {Size.TINY: SizeSpec(), Size.FULL: SizeSpec(sequence_length=128)}
+"""Where there is no matrix.yaml: what the one that comes with hwmatrix says of batch and sequence length."""
 _LOG: Final = logging.getLogger(__name__)
 
 
 def look_up(name: str, *, spec: MatrixSpec | None = None, cache: Path | None = None, size: Size = Size.FULL) -> ModelPlan | None:
-    """The model that a name stands for, or None when it is only a name. Nothing is downloaded.
+    """The model that a name stands for, or None when it is only a name. Nothing is downloaded, and nobody is asked.
 
-    In this order: an entry of matrix.yaml (its name, its hub id, the last part of its hub id, or an abbreviation of that which
-    fits one entry alone; upper and lower case, ``-`` and ``_`` are the same), a checkpoint's folder, a checkpoint in ``cache`` or
-    in the cache of the hub's own client. ``spec`` None means the matrix.yaml of the working folder, if it has one.
+    In this order: an entry of matrix.yaml (its name, its hub id, or the last part of its hub id; upper and lower case, ``-`` and
+    ``_`` are the same); a checkpoint's folder; a checkpoint in ``cache``, then in the cache of the hub's own client; an
+    abbreviation that fits one hub id of matrix.yaml alone (``facebook/wav2vec2-base`` for ``facebook/wav2vec2-base-960h``).
+
+    ``spec`` None means the matrix.yaml of the working folder, if it has one. The plan's ``weights`` are ``hub`` for a cached
+    checkpoint of which only the configuration is there.
 
     Raises:
-        ConfigError: the name is a path and no checkpoint can be read there, or it has characters that no model name has.
+        ConfigError: the name is a path and no checkpoint can be read there, or it is empty or has characters that no model name has;
+            the working folder's matrix.yaml is wrong.
     """
-    if spec is None:
-        spec = load(DEFAULT_MATRIX).spec if DEFAULT_MATRIX.is_file() else None
-    listed = None if spec is None else _listed(name, spec)
-    if spec is not None and listed is not None:
+    if spec is None and DEFAULT_MATRIX.is_file():
+        spec = load(DEFAULT_MATRIX).spec
+    listed = _listed(name, spec) if spec else None
+    if spec and listed:
         return model_plan(listed, spec, size)
     if _is_folder(name):
         return _from_folder(name, size, spec)
     check_name(name)
-    return _from_cache(name, size, spec, cache)
+    plan = _from_cache(name, size, spec, cache)
+    listed = _abbreviated(name, spec) if spec and plan is None else None
+    return model_plan(listed, spec, size) if spec and listed else plan
 
 
 def _listed(name: str, spec: MatrixSpec) -> str | None:
-    """The entry that a name stands for."""
-    wanted = _folded(name)
-    hub_ids = {entry: _folded(model.hub_id) for entry, model in spec.models.items() if model.hub_id}
-    for spellings in (
-        {entry: _folded(entry) for entry in spec.models},
-        hub_ids,
-        {entry: hub_id.rpartition("/")[2] for entry, hub_id in hub_ids.items()},
-    ):
-        found = [entry for entry, spelling in spellings.items() if spelling == wanted]
-        if found:
-            return found[0]
-    abbreviated = [
-        entry for entry, hub_id in hub_ids.items() if hub_id.startswith(f"{wanted}-") or hub_id.rpartition("/")[2].startswith(f"{wanted}-")
+    """The entry of matrix.yaml that a name stands for: names before hub ids, and those before their last parts."""
+    wanted, hub_ids = _folded(name), _hub_ids(spec)
+    spellings = (
+        {_folded(entry): entry for entry in spec.models},
+        {hub_id: entry for entry, hub_id in hub_ids.items()},
+        {hub_id.rpartition("/")[2]: entry for entry, hub_id in hub_ids.items()},
+    )
+    return next((table[wanted] for table in spellings if wanted in table), None)
+
+
+def _abbreviated(name: str, spec: MatrixSpec) -> str | None:
+    """The one entry whose hub id, with or without its owner, begins with the name and goes on after a hyphen."""
+    beginning = f"{_folded(name)}-"
+    found = [
+        entry for entry, hub_id in _hub_ids(spec).items() if hub_id.startswith(beginning) or hub_id.rpartition("/")[2].startswith(beginning)
     ]
-    return abbreviated[0] if len(abbreviated) == 1 else None
+    return found[0] if len(found) == 1 else None
+
+
+def _hub_ids(spec: MatrixSpec) -> dict[str, str]:
+    return {entry: _folded(model.hub_id) for entry, model in spec.models.items() if model.hub_id}
 
 
 def _folded(name: str) -> str:
@@ -68,13 +84,19 @@ def _folded(name: str) -> str:
 
 
 def _is_folder(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or (bool(name) and Path(name).is_dir())
+    if name.startswith((".", "/", "~")):
+        return True
+    try:
+        return bool(name) and Path(name).is_dir()
+    except OSError:  # longer than a path can be
+        return False
 
 
 def _from_folder(name: str, size: Size, spec: MatrixSpec | None) -> ModelPlan:
     folder = Path(name).expanduser().absolute()
+    defaults = _defaults(size, spec)
     try:
-        plan = plan_for(_as_name(folder), folder, size, *_defaults(size, spec))
+        plan = plan_for(_as_name(folder), folder, size, defaults.batch, defaults.sequence_length)
     except CellFailure as failure:
         raise ConfigError([Problem(where=name, what=str(failure), hint=failure.error_type)]) from failure
     return dataclasses.replace(plan, selector=str(folder))
@@ -86,22 +108,28 @@ def _as_name(folder: Path) -> str:
 
 
 def _from_cache(name: str, size: Size, spec: MatrixSpec | None, cache: Path | None) -> ModelPlan | None:
-    folder = hub.cached(name, cache)
+    """What an earlier download left. One that cannot be used is logged, and the name is then only a name."""
+    folder = (hub.cached(name, cache) if cache else None) or hub.cached(name)
     if folder is None:
         return None
+    defaults = _defaults(size, spec)
     try:
-        plan = plan_for(name, folder, size, *_defaults(size, spec), hub_id=name, revision=folder.name)
-    except RefusedError as refused:
-        _LOG.warning("%s is in the hub's cache and cannot be used: %s", name, refused)
-        return None
+        weights = None if _has_weights(folder) else HUB
+        plan = plan_for(name, folder, size, defaults.batch, defaults.sequence_length, hub_id=name, revision=folder.name, weights=weights)
     except CellFailure as failure:
-        _LOG.warning("%s is in the hub's cache and cannot be used: %s", name, failure)
+        _LOG.warning("%s is in the hub's cache and cannot be used, so that only its name is known: %s", name, failure)
         return None
     return dataclasses.replace(plan, selector=name)
 
 
-def _defaults(size: Size, spec: MatrixSpec | None) -> tuple[int, int]:
-    """Batch and sequence length of a size: what matrix.yaml says, else what the one that comes with hwmatrix says."""
-    if spec is not None:
-        return spec.sizes[size].batch, spec.sizes[size].sequence_length
-    return 1, 16 if size is Size.TINY else 128
+def _has_weights(folder: Path) -> bool:
+    """Whether all weights of a snapshot are there, in a form that is loaded. Its configuration alone also tells what it is."""
+    try:
+        inspect(folder)
+    except CellFailure:
+        return False
+    return True
+
+
+def _defaults(size: Size, spec: MatrixSpec | None) -> SizeSpec:
+    return spec.sizes[size] if spec else _SIZES[size]

@@ -76,25 +76,29 @@ def plan_for(
     *,
     hub_id: str | None = None,
     revision: str | None = None,
+    weights: str | None = None,
 ) -> ModelPlan:
     """The plan of a checkpoint that no matrix.yaml lists. ``sequence_length`` is cut to the positions that the model has.
+
+    ``weights`` is where its weights will come from, if not from the folder: then only the folder's configuration is read.
 
     Raises:
         RefusedError: as :func:`inspect`.
         FactoryError: as :func:`inspect`, or its family is not known.
     """
-    checkpoint = inspect(folder)
+    config = inspect(folder).config if weights is None else inspect_config(folder)
+    architecture, model_class = config["model_type"], config["architectures"][0]
     return ModelPlan(
         name=name,
         size=size,
-        family=family_of(checkpoint.architecture, checkpoint.model_class).family,
-        architecture=checkpoint.architecture,
-        model_class=checkpoint.model_class,
+        family=family_of(architecture, model_class).family,
+        architecture=architecture,
+        model_class=model_class,
         hub_id=hub_id,
         revision=revision,
-        weights=str(folder.resolve()),
+        weights=str(folder.resolve()) if weights is None else weights,
         batch=batch,
-        sequence_length=min([sequence_length, *_positions(checkpoint.config)]),
+        sequence_length=min([sequence_length, *_positions(config)]),
     )
 
 

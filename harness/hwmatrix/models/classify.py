@@ -84,7 +84,8 @@ def classify(
     """Classify a model. Nothing is downloaded, and no framework is imported.
 
     Args:
-        model_name: a name of matrix.yaml or a hub id. It is asked for the family only where nothing more credible is given.
+        model_name: a name of matrix.yaml or a hub id. It is asked for the family only where nothing more credible is given. Beside an
+            architecture or a configuration it may be anything, such as a folder's path, and then says nothing.
         model_class: a class of transformers.
         architecture: a configuration's ``model_type``.
         tasks: the hub's pipeline tags. Unknown ones are mentioned in ``source``.
@@ -94,22 +95,24 @@ def classify(
         known: another table than the one that hwmatrix comes with.
 
     Raises:
-        ConfigError: the name is empty, a path, or has characters that no model name has; a task or method is no text; the
-            configuration's ``model_type`` or ``architectures`` are not what they must be.
+        ConfigError: the name is empty, a path, or has characters that no model name has, and there is neither an architecture nor a
+            configuration; a task or method is no text; the configuration's ``model_type`` or ``architectures`` are no text.
     """
-    check_name(model_name)
     known = known or taxonomy()
     model = _known(model_class, architecture, tasks, methods, config or {})
+    if not model.architecture:
+        check_name(model_name)
+    name = model_name if _is_name(model_name) else ""
     heard = witnesses(model, known)
     best = most_credible(heard)
-    named = from_name(model_name, known)
+    named = from_name(name, known)
     if named and (best is None or best.confidence < named.confidence):
         best, heard = named, [*heard, named]
     found = best.architecture if best and best.architecture else model.architecture
     if found is None and named:
         found = named.architecture
     subfamily = _subfamily(best, heard, known)
-    tier, sized = _size(model_name, parameters, best, known)
+    tier, sized = _size(name, parameters, best, known)
     confidence, source = _judged(best, heard, known)
     return Classification(
         model_name=model_name,
@@ -135,7 +138,7 @@ def check_name(model_name: str) -> None:
     where = "the model's name"
     if not isinstance(model_name, str) or not model_name.strip():
         raise ConfigError([Problem(where=where, what="it is empty", hint="give a name of matrix.yaml or a hub id (owner/name)")])
-    if _NAME.fullmatch(model_name) and len(model_name) <= _LONGEST_NAME and ".." not in model_name:
+    if _is_name(model_name):
         return
     if model_name.startswith((".", "/", "~")) or model_name.count("/") > 1 or "\\" in model_name:
         hint = "hwmatrix classify --models PATH reads the configuration of a checkpoint's folder"
@@ -145,6 +148,10 @@ def check_name(model_name: str) -> None:
     if proposal and _NAME.fullmatch(proposal):
         hint += f"; did you mean {proposal!r}?"
     raise ConfigError([Problem(where=where, what=f"{model_name[:_LONGEST_NAME]!r} is no model's name", hint=hint)])
+
+
+def _is_name(model_name: str) -> bool:
+    return bool(_NAME.fullmatch(model_name)) and len(model_name) <= _LONGEST_NAME and ".." not in model_name
 
 
 def _known(

@@ -40,12 +40,13 @@ class Reading:
 def read_words(text: str, known: Taxonomy) -> Reading | None:
     """What a text of words and numbers says a model is, or None where none of them says anything.
 
-    The longest known architecture that stands in it as words of its own comes first. A word for a purpose beside it (``vision``,
-    ``asr``) says more, where the two differ. Without either: architectures that begin alike, a known architecture within a
-    word, words that say it only where nothing else does, and a number of billions, which language models are named by.
+    The first known architecture that stands in it as words of its own decides: names begin with the line that a model is of, and
+    go on with its parts and sizes. A word for a purpose beside it (``vision``, ``asr``) says more, where the two differ. Without
+    either: architectures that begin alike, a known architecture within a word, words that say it only where nothing else does,
+    and a number of billions, which language models are named by.
     """
     runs = [tuple(piece.lower() for piece in _PIECE.findall(part)) for part in COUNT.split(text)]
-    named = max((_named(run, known) for run in runs), key=lambda found: found.length, default=_Named())
+    named = next((found for run in runs if (found := _named(run, known)).architecture), _Named())
     word = _purpose([*named.beside, *(piece for run in runs if run is not named.run for piece in run)], known.words)
     if named.architecture is None:
         hints = (_hint(word, known.words), *(_kin(run, known) for run in runs), *(_within(run, known) for run in runs))
@@ -65,22 +66,18 @@ class _Named:
     """A known architecture in a run of words, and the words beside it."""
 
     architecture: str | None = None
-    length: int = 0
     run: Pieces = ()
     beside: Pieces = ()
 
 
 def _named(run: Pieces, known: Taxonomy) -> _Named:
-    """The longest known architecture in a run of words; of equal ones, the first."""
-    found = _Named()
+    """The first known architecture in a run of words, and of those that begin there the longest."""
     for first in range(len(run)):
-        spelt = ""
-        for last in range(first, len(run)):
-            spelt += run[last]
-            if spelt in known.joined and len(spelt) > found.length:
-                beside = (*run[:first], *run[last + 1 :])
-                found = _Named(architecture=known.joined[spelt], length=len(spelt), run=run, beside=beside)
-    return found
+        for end in range(len(run), first, -1):
+            spelt = "".join(run[first:end])
+            if spelt in known.joined:
+                return _Named(architecture=known.joined[spelt], run=run, beside=(*run[:first], *run[end:]))
+    return _Named()
 
 
 def _purpose(pieces: Sequence[str], words: dict[str, str]) -> str | None:
