@@ -1,150 +1,205 @@
-"""How the answers of the integration are printed for people: every recommendation with what it stands on."""
+"""``hwmatrix why``, ``show``: what a run says of one cell, and the whole matrix in a terminal."""
 
+# ruff: noqa: RUF001 - typographic signs are meant
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import dataclasses
+import datetime as dt
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from hwmatrix.cli.inspecting import print_table
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.records import Execution, Level, Status
+from hwmatrix.report import grid, numbers
+from hwmatrix.report.escape import plain
+from hwmatrix.report.rows import read
+from hwmatrix.report.why import explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from hwmatrix.advice.answers import CompatibilityAnswer, ModelAnswer, PoolAnswer, ReasonAnswer, RequirementsAnswer, TaskAnswer
+    from hwmatrix.report.rows import CellRow
+    from hwmatrix.report.why import Answer
 
-_YES_NO: Final = {True: "yes", False: "no", None: "not known"}
-_UNSURE: Final = 0.8
-"""Below this confidence a person is told to look twice."""
+WHY_SCHEMA = "hwmatrix/why/1"
+_STYLES = {Level.HIGH: "green", Level.MEDIUM: "yellow", Level.LOW: "dark_orange", Level.NONE: "red", None: "dim"}
 
-
-def cell(value: Any) -> str:
-    """A value in a table: nothing where there is none, confidences in two places."""
-    if value is None:
-        return ""
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+Database = Annotated[
+    Path, typer.Option("--database", help="A merged database, or a folder of reports. [default: reports/latest]", metavar="FILE")
+]
+Run = Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")]
 
 
-def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> None:
-    """What each model is, where it works, and where to run it here; of all hardware, or of that alone."""
-    for number, answer in enumerate(answers):
-        if number:
-            typer.echo()
-        typer.echo(f"{answer['model_name']}: {_kind(answer)}")
-        hardware = answer["recommended_hardware"] or "none"
-        typer.echo(f"  recommended hardware: {hardware} ({_basis(answer)}), PyTorch device {answer['torch_device']}")
-        typer.echo(f"  recommended template: {answer['recommended_template'] or 'none'}")
-        typer.echo(f"  needs: {_needs(answer['resource_requirements'])}")
-        _show_reasons("why", answer["reasons"])
-        for expected in answer["expected"]:
-            amounts = _amounts(expected["resource_requirements"])
-            typer.echo(f"  expected by the {expected['document']}: {expected['recommended_hardware']}, {amounts}")
-        _show_profile(answer["hardware_profile"], only)
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("why")(why_command)
+    app.command("show")(show_command)
 
 
-def show_task(answer: TaskAnswer) -> None:
-    """The models for a task, the best first, and those that fit it and are not recommended."""
-    among = f" on {', '.join(answer['hardware_constraints'])}" if answer["hardware_constraints"] else ""
-    typer.echo(f"models for {answer['task']}{among}, the best first:")
-    rows = []
-    for number, model in enumerate(answer["recommendations"], 1):
-        here = "" if model["available"] else " (not here)"
-        stands_on = model["basis"] + (f", by its {model['nearness']}" if model["nearness"] in {"architecture", "family"} else "")
-        kind = f"{model['family'] or ''} {model['subfamily'] or ''}".strip()
-        rows.append(
-            (
-                str(number),
-                model["model_name"],
-                f"{kind}\n{model['fit']}",
-                f"{model['recommended_hardware']}{here}\n{stands_on}",
-                _needs(model["resource_requirements"]),
-                _first(model["reasons"]),
-            )
-        )
-    print_table(("", "model", "kind", "hardware", "needs", "why"), rows)
-    for refused in answer["not_recommended"]:
-        typer.echo(f"not recommended: {refused['model_name']}")
-        _show_reasons("why", refused["reasons"])
+def why_command(
+    model: Annotated[str, typer.Argument(help="A model of the run.", metavar="MODEL")],
+    target: Annotated[str, typer.Argument(help="A target of the run.", metavar="TARGET")],
+    *,
+    database: Database = DEFAULT_OUTPUT,
+    run: Run = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Say why a cell is as it is: how far it got, the first error, what to do, and the nearest thing that works.
+
+    Everything comes from the run on record; nothing is executed. Examples:
+
+        hwmatrix why mixtral qnn
+
+        hwmatrix why bert cuda --database reports/published/2026-11-20-default --format json
+    """
+    answers = explain(_file(database), model, target, run_id=run)
+    if output is Format.JSON:
+        document = {"schema": WHY_SCHEMA, "answers": [dataclasses.asdict(answer) for answer in answers]}
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
+        return
+    console = Console()
+    for answer in answers:
+        for line, style in _lines(answer):
+            console.print(Text(line, style=style), soft_wrap=True)
+        console.print()
 
 
-def show_pool(answer: PoolAnswer) -> None:
-    """The configuration of a pool."""
-    config, needs, hardware = answer["resource_pool_config"], answer["resource_requirements"], answer["hardware_recommendations"]
-    typer.echo(f"low-memory mode: {_YES_NO[config['low_memory_mode']]}")
-    typer.echo(f"time-out: {config['recommended_timeout_mins']} minutes")
-    typer.echo(
-        f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}"
-    )
-    typer.echo(f"hardware: {hardware['preferred_hardware']} ({answer['basis']}), PyTorch device {hardware['torch_device']}")
-    print_table(("model", "best hardware by itself"), [(name, best or "none") for name, best in hardware["by_model"].items()])
-    _show_reasons("why", answer["reasons"])
+def show_command(
+    *,
+    models: Annotated[list[str] | None, typer.Option("--models", help="Only these: --models bert gpt2", metavar="M ...")] = None,
+    targets: Annotated[list[str] | None, typer.Option("--targets", help="Only these: --targets cpu qnn", metavar="T ...")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option("--status", help="Only rows that have one of these: --status mismatch error", metavar="S ...")
+    ] = None,
+    database: Database = DEFAULT_OUTPUT,
+    run: Run = None,
+) -> None:
+    """Show the matrix of a run in the terminal, or a part of it.
+
+    Examples of that:
+
+    hwmatrix show
+
+    hwmatrix show --targets cpu openvino --database reports/published/2026-11-20-default
+
+    hwmatrix show --status mismatch crash
+    """
+    rows = read(_file(database), run)
+    _check("--models", models or (), {cell.model for cell in rows.cells})
+    _check("--targets", targets or (), {cell.target for cell in rows.cells})
+    _check("--status", status or (), {each.value for each in Status})
+    cells = [cell for cell in rows.cells if (not models or cell.model in models) and (not targets or cell.target in targets)]
+    if status:
+        wanted = {(cell.model, cell.size) for cell in cells if cell.status.value in status}
+        cells = [cell for cell in cells if (cell.model, cell.size) in wanted]
+    console = Console()
+    console.print(Text(f"run {rows.run.run_id} of {rows.run.created_at:%Y-%m-%d %H:%M} UTC, hwmatrix {rows.run.hwmatrix_version}"))
+    here = {cell.target for cell in cells if cell.status is not Status.UNAVAILABLE} - _never_here(cells)
+    built = grid.build([cell for cell in cells if cell.target in here])
+    if not here:
+        console.print("no cell is like that" if not cells else "no target is here")
+    else:
+        if built.common:
+            console.print(Text(built.common, style="dim"), soft_wrap=True)
+        console.print(_table(built))
+    for target, reason in {cell.target: cell.message for cell in cells if cell.target not in here}.items():
+        console.print(Text(f"➖ {target}: {plain(reason or 'unavailable')}", style="dim"), soft_wrap=True)
+    for line in built.legend:
+        console.print(Text(f"{line.label}: {line.meaning}", style="dim"), soft_wrap=True)
 
 
-def show_hardware(found: Mapping[str, Mapping[str, CompatibilityAnswer]]) -> None:
-    """Which models work on which hardware, and what each answer stands on."""
-    names = list(next(iter(found.values()), {}))
-    print_table(("model", *found), [(name, *(_works(answers[name]) for answers in found.values())) for name in names])
-    typer.echo("why: hwmatrix classify --model M")
+def _never_here(cells: Sequence[CellRow]) -> set[str]:
+    """Targets of which no cell was tried: a column of them would say the same in every row."""
+    tried = {cell.target for cell in cells if cell.status not in {Status.UNAVAILABLE, Status.FACTORY_ERROR}}
+    return {cell.target for cell in cells} - tried
 
 
-def _works(answer: CompatibilityAnswer) -> str:
-    near = f", by its {answer['nearness']}" if answer["nearness"] in {"architecture", "family"} else ""
-    level = f", {answer['level']}" if answer["level"] else ""
-    return f"{_YES_NO[answer['compatible']]}{level}\n{answer['basis']}{near}"
+def _table(built: grid.Grid) -> Table:
+    """One table for all families, so that columns stand under each other."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("model")
+    if built.by_row:
+        table.add_column("settings")
+    places: dict[str, set[str]] = {}
+    for column in built.columns:
+        places.setdefault(column.target, set()).add(column.isolation.value)
+    for column in built.columns:
+        words = [column.target, column.dtype, column.isolation.value if len(places[column.target]) > 1 else ""]
+        table.add_column("\n".join(word for word in words if word))
+    for section in built.sections:
+        table.add_section()
+        table.add_row(Text(section.family.value.replace("_", " "), style="bold"))
+        for row in section.rows:
+            cells = [Text(_short(grid.label(cell)), style=_STYLES[cell.level]) if cell else Text() for cell in row.cells]
+            table.add_row(Text(plain(row.model)), *([Text(row.settings)] if built.by_row else []), *cells)
+    return table
 
 
-def _kind(answer: ModelAnswer) -> str:
-    found = answer["classification"]
-    sure = f"confidence {answer['confidence']:.2f}: {found['source']}"
-    if answer["family"] is None:
-        return f"nobody knows what it is ({sure})"
-    doubt = "" if answer["confidence"] >= _UNSURE else "; this is a guess, so give its class, its tasks or its folder to be sure"
-    return f"{answer['family']}, {answer['subfamily'] or 'no known subfamily'} ({sure}{doubt})"
+def _short(label: str) -> str:
+    """A cell's label without its separator: a terminal is narrow, and the legend below has the words."""
+    return label.replace(" · ", " ")
 
 
-def _basis(answer: ModelAnswer) -> str:
-    near = answer["nearness"]
-    return answer["basis"]["recommended_hardware"] + (f", by its {near}" if near in {"architecture", "family"} else "")
+def _lines(answer: Answer) -> list[tuple[str, str]]:
+    """The answer as a person reads it, with styles."""
+    cell = answer.cell
+    settings = f"{cell.size.value}, {cell.dtype.value}, batch {cell.batch}, {cell.sequence_length} tokens"
+    lines = [(f"{grid.label(cell)}: {plain(cell.model)} on {cell.target} ({settings})", f"bold {_STYLES[cell.level]}")]
+    entered = [step for step in answer.steps if step.wall_ms is not None or step.ended_here]
+    if entered:
+        told = (f"{step.stage.value}{_ms(step.wall_ms)}{' ✗' if step.ended_here else ''}" for step in entered)
+        lines.append((f"  how far:    {' → '.join(told)}", ""))
+    if cell.on_target is not None:
+        lines.append((f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", ""))
+    if cell.relative_error is not None:
+        lines.append((f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}", ""))
+    if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
+        interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
+        lines.append((f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", ""))
+    if answer.error is not None:
+        lines.append((f"  error:      {answer.error.type} ({answer.error.severity.value}): {plain(answer.error.message)}", ""))
+        lines += [(f"  what to do: {plain(each)}", "") for each in answer.error.recommendations]
+    lines += [(f"    | {plain(line)}", "dim") for line in answer.log]
+    lines += [(f"  works:      {plain(each.differs)} ({grid.label(each.cell)})", "green") for each in answer.alternatives]
+    if cell.status is not Status.PASS and not answer.alternatives:
+        lines.append(("  works:      nothing near it in this run", ""))
+    if cell.versions:
+        packages = ", ".join(f"{name} {version}" for name, version in sorted(cell.versions.items()))
+        lines.append((f"  versions:   {plain(packages)}", "dim"))
+    if cell.command:
+        lines.append((f"  repeat it:  {plain(cell.command)}", "dim"))
+    return lines
 
 
-def _needs(needs: RequirementsAnswer) -> str:
-    if needs["min_memory_mb"] is None:
-        return f"not known: {needs['note']}"
-    return f"{_amounts(needs)} ({needs['basis']})"
+def _ms(value: float | None) -> str:
+    return "" if value is None else f" {numbers.number(value, 2)} ms"
 
 
-def _amounts(needs: Mapping[str, Any]) -> str:
-    known = (
-        ("min_memory_mb", "{:.0f} MiB"),
-        ("recommended_memory_mb", "better {:.0f}"),
-        ("cpu_cores", "{} cores"),
-        ("disk_space_mb", "disk {} MiB"),
-        ("batch_size", "batches up to {}"),
-    )
-    return ", ".join(form.format(needs[name]) for name, form in known if needs[name] is not None)
+def _file(place: Path) -> Path:
+    return place / "matrix.duckdb" if place.is_dir() else place
 
 
-def _mib(amount: float | None) -> str:
-    return "an unknown amount" if amount is None else f"{amount:.0f} MiB"
+def _check(option: str, names: Sequence[str], known: set[str]) -> None:
+    """Refuse names without a meaning.
+
+    Raises:
+        ConfigError: those that have none, each with a near miss.
+    """
+    problems = [Problem(where=option, what=f"{name!r} is unknown", hint=near_miss(name, known)) for name in names if name not in known]
+    if problems:
+        raise ConfigError(problems)
 
 
-def _first(reasons: Sequence[ReasonAnswer]) -> str:
-    return reasons[0]["text"] if reasons else ""
-
-
-def _show_reasons(title: str, reasons: Iterable[ReasonAnswer]) -> None:
-    for reason in reasons:
-        typer.echo(f"  {title}: [{reason['basis']}] {reason['text']}")
-
-
-def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str]) -> None:
-    rows = []
-    for name, entry in profile.items():
-        if only and name not in only:
-            continue
-        works = _YES_NO[entry["compatible"]] + (f", {entry['level']}" if entry["level"] else "")
-        here = "yes" if entry["available"] else f"no: {entry['unavailable_because']}"
-        peak = entry["memory_usage"]["peak"]
-        needs = "" if peak is None else f"{peak:.0f} MiB\n{entry['memory_usage']['basis']}"
-        rows.append((name, f"{works}\n{entry['basis']}", here, needs, entry["reason"]))
-    print_table(("hardware", "the model works", "here", "needs", "why"), rows)
+def _plain(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

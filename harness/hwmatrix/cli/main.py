@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "detect": "detecting",
     "devices": "devices",
     "diff": "comparing",
+    "errors": "error_reports",
     "gate": "comparing",
     "history": "history",
     "images": "running",
@@ -31,11 +32,13 @@ _COMMANDS: Final = {
     "ops": "operators",
     "report": "storing",
     "schema": "inspecting",
+    "show": "answering",
+    "why": "answering",
 }
 """Command to the module here that has it: to run one command, no other's module is imported."""
 
 INTERRUPTED: Final = 128 + signal.SIGINT
-_LISTS: Final = frozenset({"--models", "--targets", "--architectures", "--require", "--fail-on", "--add", "--hw", "--resource-config"})
+_LISTS: Final = frozenset({"--models", "--targets", "--architectures", "--require", "--fail-on", "--add", "--status", "--hw", "--resource-config"})
 """Options that take several words: ``--models bert vit``."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError, wherever this version of typer has it: some bring a click of their own."""

@@ -205,6 +205,22 @@ def read(database: Path, run_id: str | None = None) -> ReportRows:
         return _read(connection, database, run_id)
 
 
+def read_with_stages(
+    database: Path, model: str, target: str, run_id: str | None = None
+) -> tuple[ReportRows, dict[str, dict[Stage, float]]]:
+    """As :func:`read`, and for the cells of one model on one target the milliseconds in each stage, by cell.
+
+    Raises:
+        StoreError: the file is missing, is no merged database, or holds no such run.
+    """
+    stages: dict[str, dict[Stage, float]] = {}
+    with reading(database) as connection:
+        rows = _read(connection, database, run_id)
+        for row in records(connection, "why_stages", {"model": model, "target": target}):
+            stages.setdefault(row["cell_id"], {})[Stage(row["stage"])] = row["wall_ms"]
+    return rows, stages
+
+
 def read_run(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None = None) -> RunRow:
     """The run of that id, or the latest that had models to run.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
+from hwmatrix.advice import error_report
 from hwmatrix.report.contract import ERRORS_SCHEMA, MATRIX_SCHEMA, ErrorsDocument, MatrixDocument
 from hwmatrix.report.diff_contract import DIFF_SCHEMA, DiffDocument
 from hwmatrix.report.gate_text import GATE_SCHEMA, GateDocument
@@ -41,6 +42,7 @@ REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "errors": errors_schema,
     "diff": diff_schema,
     "gate": gate_schema,
+    "hardware-errors": error_report.json_schema,
 }
 """The JSON reports by the name that ``hwmatrix schema`` takes; docs/schemas/<name>-report.schema.json is the file."""
 

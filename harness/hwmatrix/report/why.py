@@ -1,0 +1,125 @@
+"""Why a cell is as it is: how far it got, the first error, what to do, and the nearest thing that works. From one run, offline."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.records import Execution, Stage, Status
+from hwmatrix.report.contract import CellError
+from hwmatrix.report.failures import cell_error
+from hwmatrix.report.rows import CellRow, TargetRow, read_with_stages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hwmatrix.report.rows import ReportRows
+
+_NEAREST: Final = 4
+_LOG_LINES: Final = 12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """One stage: milliseconds in it, or None if it was not entered. The last entered one of a failing cell is where it ended."""
+
+    stage: Stage
+    wall_ms: float | None
+    ended_here: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """Something near that works: a cell that passed, and how it differs from the one that was asked about."""
+
+    cell: CellRow
+    differs: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Everything that the run knows of one cell. ``log`` is the end of its traceback."""
+
+    run_id: str
+    cell: CellRow
+    target: TargetRow | None
+    steps: tuple[Step, ...]
+    error: CellError | None
+    log: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+
+
+def explain(database: Path, model: str, target: str, *, run_id: str | None = None) -> tuple[Answer, ...]:
+    """One answer for each cell of the model on the target (a target has one a precision), failing ones first.
+
+    Raises:
+        StoreError: the database cannot be read, or holds no such run.
+        ConfigError: the run planned no such cell; the error names near misses.
+    """
+    rows, stages = read_with_stages(database, model, target, run_id)
+    cells = [cell for cell in rows.cells if (cell.model, cell.target) == (model, target)]
+    if not cells:
+        raise ConfigError([_unknown(rows, model, target)])
+    answers = [_answer(rows, cell, stages.get(cell.cell_id or "", {})) for cell in cells]
+    return tuple(sorted(answers, key=lambda answer: answer.cell.status is Status.PASS))
+
+
+def _unknown(rows: ReportRows, model: str, target: str) -> Problem:
+    models = {cell.model for cell in rows.cells}
+    if model not in models:
+        return Problem(where="MODEL", what=f"run {rows.run.run_id} has no model {model!r}", hint=near_miss(model, models))
+    targets = {cell.target for cell in rows.cells if cell.model == model}
+    return Problem(where="TARGET", what=f"run {rows.run.run_id} has no {model} on {target!r}", hint=near_miss(target, targets))
+
+
+def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answer:
+    failing = cell.status not in {Status.PASS, Status.NOT_RUN, Status.UNAVAILABLE}
+    return Answer(
+        run_id=rows.run.run_id,
+        cell=cell,
+        target=next((target for target in rows.targets if target.name == cell.target), None),
+        steps=tuple(Step(stage=stage, wall_ms=stages.get(stage), ended_here=failing and stage is cell.stage) for stage in Stage),
+        error=cell_error(cell),
+        log=tuple((cell.traceback or "").strip().splitlines()[-_LOG_LINES:]),
+        alternatives=tuple(_alternatives(rows.cells, cell))[:_NEAREST] if cell.status is not Status.PASS else (),
+    )
+
+
+def _alternatives(cells: Iterable[CellRow], asked: CellRow) -> list[Alternative]:
+    """What passed, nearest first: the model on this target otherwise, on other targets, then relatives of the model here."""
+    found: list[tuple[tuple[int, int, float], Alternative]] = []
+    for cell in cells:
+        if cell.status is not Status.PASS:
+            continue
+        if cell.model == asked.model and cell.target == asked.target:
+            rank, differs = 0, _other_settings(asked, cell)
+        elif cell.model == asked.model and cell.size is asked.size:
+            rank, differs = 1, f"on {cell.target}{_precision(asked, cell)}"
+        elif cell.target == asked.target and cell.architecture == asked.architecture:
+            rank, differs = 2, f"{cell.model}, of the same architecture"
+        elif cell.target == asked.target and cell.family is asked.family:
+            rank, differs = 3, f"{cell.model}, of the same family{_precision(asked, cell)}"
+        else:
+            continue
+        on_hardware = 0 if cell.execution is Execution.HARDWARE else 1
+        found.append(((rank, on_hardware, cell.p50_ms or float("inf")), Alternative(cell=cell, differs=differs)))
+    return [alternative for _, alternative in sorted(found, key=lambda each: each[0])]
+
+
+def _other_settings(asked: CellRow, cell: CellRow) -> str:
+    named = (
+        ("size", asked.size.value, cell.size.value),
+        ("precision", asked.dtype.value, cell.dtype.value),
+        ("batch", asked.batch, cell.batch),
+        ("tokens", asked.sequence_length, cell.sequence_length),
+        ("threads", asked.threads, cell.threads),
+        ("isolation", asked.column_isolation.value, cell.column_isolation.value),
+    )
+    return ", ".join(f"{name} {other} instead of {own}" for name, own, other in named if own != other)
+
+
+def _precision(asked: CellRow, cell: CellRow) -> str:
+    return "" if cell.dtype is asked.dtype else f" in {cell.dtype.value}"
