@@ -6,17 +6,16 @@ import dataclasses
 import json
 import logging
 import os
-import sys
 import threading
-import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_machine import GPU, Machine, give, installed
 
 import hwmatrix
 from hwmatrix.cli.options import outside
-from hwmatrix.errors import ConfigError, StoreError, UnavailableError
-from hwmatrix.hardware import api, cache, container, detector
+from hwmatrix.errors import ConfigError, StoreError
+from hwmatrix.hardware import api, cache, container
 from hwmatrix.hardware.api import CUDA, OPENVINO, QNN, HardwareDetector
 from hwmatrix.records import Backend, Detection, to_json
 
@@ -24,76 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-GPU = {
-    "index": 0,
-    "name": "B200",
-    "uuid": "GPU-1",
-    "compute_capability": "10.0",
-    "memory_mb": 183359,
-    "used_mb": 10,
-    "free_mb": 183349,
-    "processes": 1,
-}
-
-
-class Machine:
-    """A machine whose hardware the tests decide on. It counts how often each kind is asked."""
-
-    def __init__(self) -> None:
-        self.here: dict[Backend, tuple[str, dict[str, Any]]] = {Backend.CPU: ("a CPU", {"available_memory_mb": 100})}
-        self.asked: list[str] = []
-        self.used_mb = 10
-
-    def module(self, kind: Backend) -> types.ModuleType:
-        module = types.ModuleType(f"detector of {kind.value}")
-
-        def detect() -> tuple[str, dict[str, Any]]:
-            self.asked.append(kind.value)
-            if kind not in self.here:
-                raise UnavailableError(f"no {kind.value}", error_type="x")
-            return self.here[kind]
-
-        def refreshed(facts: dict[str, Any]) -> dict[str, Any]:
-            self.asked.append(f"{kind.value} again")
-            if kind not in self.here:
-                raise UnavailableError("gone", error_type="x")
-            return facts | {"gpus": [gpu | {"used_mb": self.used_mb} for gpu in facts.get("gpus", [])]}
-
-        module.detect = module.installed = detect  # type: ignore[attr-defined]
-        module.refreshed = refreshed  # type: ignore[attr-defined]
-        return module
-
-    def take(self) -> list[str]:
-        asked, self.asked = self.asked, []
-        return asked
-
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine()
-    for kind in Backend:
-        name = f"hwmatrix_test_detector_{kind.value}"
-        monkeypatch.setitem(sys.modules, name, machine.module(kind))
-        monkeypatch.setitem(detector.DETECTORS, kind, name)
-    monkeypatch.setattr(cache, "current_key", lambda: {"boot": "1", "machine": "m"})
-    monkeypatch.setattr(api.torch_build, "torch_build", lambda: None)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "default"))
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
-        monkeypatch.delenv(name, raising=False)
-    api._shared.cache_clear()
-    yield machine
-    api._shared.cache_clear()
+    with installed(monkeypatch, tmp_path / "default") as machine:
+        yield machine
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "kept.json"
-
-
-def give(machine: Machine, *kinds: Backend) -> None:
-    for kind in kinds:
-        facts = {"gpus": [GPU], "driver": "610.43", "cuda": "13.3", "cudnn": "9.20.0.48"} if kind is Backend.CUDA else {}
-        machine.here[kind] = (f"a {kind.value}", facts)
 
 
 def everything() -> list[str]:
@@ -229,6 +168,18 @@ def test_a_refresh_asks_all_and_writes_it(machine: Machine, file: Path, ask: Any
     assert HardwareDetector(file).detect()[OPENVINO].name == "a newer one"
 
 
+def test_what_is_gone_does_not_stay_in_the_file(machine: Machine, file: Path) -> None:
+    give(machine, Backend.OPENVINO, Backend.CUDA)
+    HardwareDetector(file).detect()
+    del machine.here[Backend.CUDA]
+    assert not HardwareDetector(file).detect()[CUDA].available  # it did not answer when it was asked for its memory
+    assert HardwareDetector(file)._stored().keys() == {OPENVINO}
+    del machine.here[Backend.OPENVINO]
+    assert HardwareDetector(file).is_available(OPENVINO)  # nothing says that it is gone
+    assert not HardwareDetector(file, force_refresh=True).is_available(OPENVINO)
+    assert not HardwareDetector(file).is_available(OPENVINO)
+
+
 def test_the_file_can_be_removed(machine: Machine, file: Path) -> None:
     give(machine, Backend.OPENVINO)
     found = HardwareDetector(file)
@@ -344,7 +295,7 @@ def test_a_disk_that_is_full_leaves_the_old_file(machine: Machine, file: Path, m
     def full(*_arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.Path, "replace", full)
+    monkeypatch.setattr(type(file), "replace", full)
     assert HardwareDetector(file).detect()[OPENVINO].available
     assert file.read_bytes() == before
     assert list(file.parent.glob(".kept*")) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from hwmatrix.hardware import cache, container, detector, torch_build, visible
-from hwmatrix.hardware.choice import DEFAULT_ORDER, Circumstances, DeviceChoice, choose, kind_of, parse
+from hwmatrix.hardware.choice import DEFAULT_ORDER, Circumstances, DeviceChoice, HardwareChoice, choose, first_here, kind_of, parse
 from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
@@ -95,9 +95,10 @@ class HardwareDetector:
     def detect(self) -> dict[str, Detection]:
         """Every kind of hardware, by ``hardware_type``, with the facts that change as they are now. Never raises."""
         with self._lock:
-            older = [kind for kind in Backend if kind in self._found or kind.value in self._stored()]
+            older = [kind for kind in Backend if kind in self._found or kind.value in self._stored()]  # the others are asked now
             self._ask(tuple(Backend))
             self._found |= {kind: detector.refreshed(self._found[kind]) for kind in older}
+            self._keep()
             return {kind.value: self._found[kind] for kind in Backend}
 
     def refresh(self) -> dict[str, Detection]:
@@ -168,11 +169,19 @@ class HardwareDetector:
         wanted = parse([kind.value for kind in DEFAULT_ORDER] if priority_list is None else priority_list)
         return choose(wanted, preferred_index, Circumstances(ask=self._one, torch=torch_build.torch_build(), environment=os.environ))
 
+    def choose_hardware(self, order: Sequence[str], *, asked_for: str | None = None) -> HardwareChoice:
+        """The first kind of an order that is here, with the reasons; PyTorch need not be able to drive it.
+
+        What is emulated or executed by a browser is taken only where it is ``asked_for``.
+
+        Raises:
+            ConfigError: an entry is no hardware.
+        """
+        return first_here(order, self._one, asked_for=asked_for)
+
     def in_container(self) -> dict[str, ContainerView]:
         """What a container sees of each kind of hardware: this one, or one that would be started here."""
-        found, around = self.detect(), container.look()
-        views = {hw: container.view(Backend(hw), each, around) for hw, each in found.items()}
-        return {hw: ContainerView(visible=each.visible, why=each.why) for hw, each in views.items()}
+        return container_views(self.detect(), container.look())
 
     def _one(self, kind: Backend) -> Detection:
         with self._lock:
@@ -180,25 +189,39 @@ class HardwareDetector:
             return self._found[kind]
 
     def _ask(self, kinds: tuple[Backend, ...]) -> None:
-        """Find out what is not known yet: from the file, where it holds, else by asking, and then keep it."""
-        fresh = []
+        """Find out what is not known yet: from the file, where it holds, else by asking."""
         for kind in kinds:
-            if kind in self._found:
-                continue
-            stored = self._stored().get(kind.value) if kind in cache.KEPT else None
-            if stored is None:
-                stored = detector.detect(kind, light=True)
-                fresh += [stored] if stored.available and kind in cache.KEPT else []
-            self._found[kind] = stored
-        file = self._file() if fresh else None
-        if file is not None:
-            cache.save(file, cache.current_key(), {**self._stored(), **{each.hardware_type: each for each in fresh}}.values())
+            if kind not in self._found:
+                stored = self._stored().get(kind.value) if kind in cache.KEPT else None
+                self._found[kind] = stored or detector.detect(kind, light=True)
+        self._keep()
+
+    def _keep(self) -> None:
+        """Write the file if what is known by now is not what it says."""
+        stored = self._stored()
+        now = dict(stored)
+        for kind in cache.KEPT & self._found.keys():
+            found = self._found[kind]
+            if not found.available:
+                now.pop(kind.value, None)
+            elif kind.value not in now or now[kind.value].detected_at != found.detected_at:
+                now[kind.value] = found
+        if now != stored:
+            self._kept = now
+            file = self._file()
+            if file is not None:
+                cache.save(file, cache.current_key(), now.values())
 
     def _stored(self) -> dict[str, Detection]:
-        """What the file holds, read once."""
+        """What the file holds, read once; one that is to be ignored is emptied, since what it says may be wrong."""
         if self._kept is None:
-            file = None if self._ignore_file else self._file()
-            self._kept = cache.load(file, cache.current_key()) if file is not None and file.exists() else {}
+            self._kept = {}
+            file = self._file()
+            if file is not None and file.exists():
+                if self._ignore_file:
+                    cache.save(file, cache.current_key(), ())
+                else:
+                    self._kept = cache.load(file, cache.current_key())
         return self._kept
 
     def _file(self) -> Path | None:
@@ -215,9 +238,20 @@ def detect_available_hardware(cache_path: Path | str | None = None, force_refres
         hardware={hw: each.available for hw, each in found.items()},
         details={hw: each.features for hw, each in found.items()},
         errors={hw: each.reason or "" for hw, each in found.items() if not each.available},
-        best_available=next(kind.value for kind in _BEST if found[kind.value].available or kind is Backend.CPU),
+        best_available=best_of(found),
         torch_device=asked.get_torch_device_with_priority(),
     )
+
+
+def container_views(found: Mapping[str, Detection], around: container.Surroundings) -> dict[str, ContainerView]:
+    """What a container sees of each kind that was asked for."""
+    views = {hw: container.view(Backend(hw), each, around) for hw, each in found.items()}
+    return {hw: ContainerView(visible=view.visible, why=view.why) for hw, view in views.items()}
+
+
+def best_of(found: Mapping[str, Detection]) -> str:
+    """The best kind of hardware that is here: GPUs, then OpenVINO, then the processor."""
+    return next(kind.value for kind in _BEST if found[kind.value].available or kind is Backend.CPU)
 
 
 def get_cuda_details() -> CudaDetails:

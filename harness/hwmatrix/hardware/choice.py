@@ -51,6 +51,15 @@ class Circumstances:
     environment: Mapping[str, str]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HardwareChoice:
+    """The kind of hardware that an order of them leads to here, why, and what was passed over with the reason."""
+
+    hardware: str
+    reason: str
+    passed_over: tuple[tuple[str, str], ...]
+
+
 def kind_of(name: str, *, where: str) -> Backend:
     """A kind of hardware from its name.
 
@@ -109,6 +118,25 @@ def choose(wanted: Sequence[Wanted], preferred_index: int, given: Circumstances)
         _LOG.warning("none of %s can be used with PyTorch here: using the CPU", ", ".join(entry.kind.value for entry in wanted))
     reason = "nothing else of the list can be used" if wanted else "the list is empty"
     return DeviceChoice(hardware=Backend.CPU.value, torch_device="cpu", reason=reason, passed_over=tuple(passed))
+
+
+def first_here(order: Sequence[str], ask: Callable[[Backend], Detection], *, asked_for: str | None = None) -> HardwareChoice:
+    """The first of an order that is here, whichever runtime drives it; the CPU where none is.
+
+    What is emulated or executed by a browser is taken only where it is ``asked_for``: it is slower than the CPU that does it.
+
+    Raises:
+        ConfigError: an entry is no hardware.
+    """
+    passed: list[tuple[str, str]] = []
+    for kind in (kind_of(name, where="order") for name in order):
+        found = ask(kind)
+        slow = found.features.get("execution") == "emulated" or kind in {Backend.WEBGPU, Backend.WEBNN}
+        if found.available and (not slow or kind == asked_for):
+            return HardwareChoice(hardware=kind.value, reason=f"{found.name} is here", passed_over=tuple(passed))
+        why = "here it is emulated or in a browser, slower than the processor itself: only if asked for"
+        passed.append((kind.value, why if found.available else found.reason or "it is not here"))
+    return HardwareChoice(hardware=Backend.CPU.value, reason="nothing else of the order is here", passed_over=tuple(passed))
 
 
 def _index(entry: Wanted, preferred: int, count: int) -> int:

@@ -1,0 +1,253 @@
+"""How ``hwmatrix devices`` prints its answers for people, and the list of single devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hwmatrix.records import Backend, Basis, Execution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hwmatrix.hardware.api import CudaDetails
+    from hwmatrix.records import Detection
+
+_MIB_A_GIB: Final = 1024
+_WIDE: Final = 120
+"""Columns of characters that a table with a column for each kind of hardware takes."""
+Row = dict[str, Any]
+
+
+def show_summary(answer: Mapping[str, Any]) -> None:
+    """What is here, then why the rest is not, then which device is taken."""
+    rows = [
+        (
+            row["hardware"],
+            "yes" if row["available"] else "no",
+            row["name"] or "",
+            _memory(row["hardware"], row["features"]),
+            _versions(row["hardware"], row["features"]),
+            "yes" if row["in_container"]["visible"] else "no",
+        )
+        for row in answer["hardware"]
+    ]
+    console = Console()
+    _print(console, ("hardware", "here", "name", "memory", "versions", "container"), rows)
+    missing = [row for row in answer["hardware"] if not row["available"]]
+    unseen = [row for row in answer["hardware"] if row["available"] and not row["in_container"]["visible"]]
+    _reasons(console, "not here:", [(row["hardware"], row["reason"]) for row in missing])
+    _reasons(console, "here, and not in a container:", [(row["hardware"], row["in_container"]["why"]) for row in unseen])
+    inside = f"this process is in a container: {answer['inside_container']}" if answer["inside_container"] else ""
+    torch = answer["torch"]
+    build = f"PyTorch {torch['version']}" if torch else "no PyTorch is installed"
+    passed = [f"{hw}: {why}" for hw, why in answer["torch_passed_over"].items() if _is_here(answer, hw)]
+    about = "; ".join([build, *passed])
+    for line in (f"best here: {answer['best_available']}; PyTorch device: {answer['torch_device']} ({about})", inside):
+        if line:
+            console.print(Text(line))
+
+
+def show_devices(devices: Sequence[Row]) -> None:
+    """One device a line."""
+    rows = [
+        (row["device"], row["name"], _amount(row["memory_mb"]), _amount(row["free_mb"]), row["torch_device"] or "", row["details"])
+        for row in devices
+    ]
+    _print(Console(), ("device", "name", "memory", "free", "PyTorch's name", "details"), rows)
+
+
+def show_answers(answers: Sequence[Row]) -> None:
+    """Which device each model gets; of one model alone, also why not another."""
+    console = Console()
+    columns = ("model", "family", "hardware", "PyTorch device", "order")
+    rows = [(row["model"], row["family"] or "not known", row["hardware"], row["torch_device"], " > ".join(row["order"])) for row in answers]
+    _print(console, columns, rows)
+    if len(answers) == 1:
+        (row,) = answers
+        console.print(Text(f"order: {row['order_reason']}"))
+        console.print(Text(f"{row['hardware']}: {row['reason']}"))
+        _reasons(console, "not", row["passed_over"].items())
+        told = [(hw, why) for hw, why in row["torch_passed_over"].items() if row["passed_over"].get(hw) != why]
+        _reasons(console, "and not for PyTorch", told)
+    console.print(Text("What was measured of a model counts more than these orders: hwmatrix classify --model M weighs it."))
+
+
+def show_compatibility(answer: Mapping[str, Any]) -> None:
+    """Families and their architectures against hardware: how many models reached which level, or what is expected."""
+    columns = [kind.value for kind in Backend if any(row["hardware"][kind.value]["basis"] != Basis.NONE for row in answer["rows"])]
+    rows = [
+        (f"  {row['architecture']}" if row["architecture"] else row["family"], *(_level(row["hardware"][hw]) for hw in columns))
+        for row in answer["rows"]
+    ]
+    console = Console()
+    if not console.is_terminal:  # then nobody's window limits it
+        console.width = max(console.width, _WIDE)
+    _print(console, ("family", *columns), rows)
+    measured = f"measured ({answer['database']}): models by the level that each reached, * in software or emulated"
+    for line in (
+        measured if answer["database"] else "nothing was measured yet",
+        "(in brackets): only expected, the most cautious that was said",
+    ):
+        console.print(Text(line))
+
+
+def _level(cell: Mapping[str, Any]) -> str:
+    """``3 High, 1 none`` where it was measured, ``(Medium)`` where it is expected; the JSON form says it all."""
+    if cell["basis"] == Basis.MEASURED:
+        alone = sum(cell["levels"].values()) == 1
+        counts = ", ".join(level if alone else f"{count} {level}" for level, count in cell["levels"].items())
+        return counts if cell["execution"] in {None, Execution.HARDWARE} else f"{counts}*"
+    if cell["basis"] == Basis.NONE:
+        return ""
+    return f"({cell['level'] or {True: 'works', False: 'none', None: 'unclear'}[cell['compatible']]})"
+
+
+def devices(found: Mapping[str, Detection], cuda: CudaDetails) -> list[Row]:
+    """Every single device. Memory in MiB; None where a device has none of its own or nobody tells."""
+    rows: list[Row] = []
+    for hw, each in found.items():
+        if each.available:
+            rows += _DEVICES.get(Backend(hw), _one)(each, cuda)
+    return rows
+
+
+def _row(device: str, name: str | None, *, details: str = "", memory: Any = None, free: Any = None, torch: str | None = None) -> Row:
+    return {"device": device, "name": name or "", "memory_mb": memory, "free_mb": free, "torch_device": torch, "details": details}
+
+
+def _cpu(each: Detection, _cuda: CudaDetails) -> list[Row]:
+    facts = each.features
+    details = f"{facts['usable_cores']:g} of {facts['cores']} cores; {', '.join(facts['instructions'] or ())}".rstrip("; ")
+    memory = facts["memory_limit_mb"] or facts["memory_mb"]
+    return [_row("cpu", each.name, details=details, memory=memory, free=facts["memory_left_mb"], torch="cpu")]
+
+
+def _gpus_of_cuda(_each: Detection, cuda: CudaDetails) -> list[Row]:
+    return [
+        _row(
+            f"cuda:{gpu['index']}",
+            gpu["name"],
+            details=f"compute capability {gpu['compute_capability']}, {gpu['processes']} processes",
+            memory=gpu["memory_mb"],
+            free=gpu["free_mb"],
+            torch=gpu["torch_device"],
+        )
+        for gpu in cuda["devices"]
+    ]
+
+
+def _gpus_of_rocm(each: Detection, _cuda: CudaDetails) -> list[Row]:
+    return [
+        _row(
+            f"rocm:{gpu['index']}",
+            gpu["name"] or gpu["architecture"],
+            details=f"{gpu['architecture']}, {gpu['compute_units']} compute units",
+            memory=gpu["memory_mb"],
+            free=gpu["free_mb"],
+        )
+        for gpu in each.features["gpus"]
+    ]
+
+
+def _of_openvino(each: Detection, _cuda: CudaDetails) -> list[Row]:
+    memory = each.features["device_memory_mb"]
+    return [_row(f"openvino:{device}", name, memory=memory.get(device)) for device, name in each.features["devices"].items()]
+
+
+def _mps(each: Detection, _cuda: CudaDetails) -> list[Row]:
+    return [_row("mps", each.name, details="memory shared with the processor", memory=each.features["memory_mb"], torch="mps")]
+
+
+def _browser(each: Detection, _cuda: CudaDetails) -> list[Row]:
+    hw, facts = each.hardware_type, each.features
+    software = [_row(f"{hw}:software", each.name, details="the browser's software adapter")] if facts["software_adapter"] else []
+    return software + [_row(f"{hw}:{node}", each.name, details="a GPU that the browser may use") for node in facts["render_nodes"]]
+
+
+def _one(each: Detection, _cuda: CudaDetails) -> list[Row]:
+    details = str(each.features.get("execution") or "")
+    return [_row(each.hardware_type, each.name, details=details)]
+
+
+_DEVICES: Final[dict[Backend, Callable[[Detection, CudaDetails], list[Row]]]] = {
+    Backend.CPU: _cpu,
+    Backend.CUDA: _gpus_of_cuda,
+    Backend.ROCM: _gpus_of_rocm,
+    Backend.MPS: _mps,
+    Backend.OPENVINO: _of_openvino,
+    Backend.WEBGPU: _browser,
+    Backend.WEBNN: _browser,
+}
+
+
+def _memory(hw: str, facts: Mapping[str, Any]) -> str:
+    """In GiB: what is left of how much, or of each GPU."""
+    if hw == Backend.CPU:
+        return f"{_of(facts['memory_left_mb'], facts['memory_limit_mb'] or facts['memory_mb'])} left"
+    gpus = facts.get("gpus")
+    if gpus:
+        return ", ".join(f"{_of(gpu['free_mb'], gpu['memory_mb'])} free" for gpu in gpus)
+    own = facts.get("device_memory_mb")
+    return ", ".join(f"{name} {_amount(size)}" for name, size in own.items()) if own else _amount(facts.get("memory_mb"))
+
+
+_VERSIONS: Final[dict[Backend, tuple[tuple[str, str], ...]]] = {
+    Backend.CPU: (("", "system"),),
+    Backend.CUDA: (("driver", "driver"), ("CUDA", "cuda"), ("cuDNN", "cudnn")),
+    Backend.ROCM: (("driver", "driver"), ("ROCm", "rocm")),
+    Backend.MPS: (("macOS", "macos"),),
+    Backend.OPENVINO: (("devices", "devices"),),
+    Backend.ONNXRUNTIME: (("", "version"),),
+    Backend.WEBGPU: (("ONNX Runtime Web", "onnxruntime_web"),),
+    Backend.WEBNN: (("ONNX Runtime Web", "onnxruntime_web"),),
+    Backend.QNN: (("onnxruntime-qnn", "onnxruntime_qnn"), ("ONNX Runtime", "onnxruntime")),
+}
+"""Which facts of a kind are shown as versions, and what they are called."""
+
+
+def _versions(hw: str, facts: Mapping[str, Any]) -> str:
+    known = ((label, facts[key]) for label, key in _VERSIONS[Backend(hw)] if facts.get(key) is not None)
+    return ", ".join(f"{label} {', '.join(value) if isinstance(value, dict) else value}".strip() for label, value in known)
+
+
+def _amount(mib: float | None) -> str:
+    return "" if mib is None else f"{mib / _MIB_A_GIB:.1f} GiB"
+
+
+def _of(part: float | None, whole: float | None) -> str:
+    return f"{_amount(part).removesuffix(' GiB') or '?'} of {_amount(whole) or '?'}"
+
+
+def _is_here(answer: Mapping[str, Any], hardware: str) -> bool:
+    return any(row["available"] for row in answer["hardware"] if row["hardware"] == hardware)
+
+
+def _reasons(console: Console, title: str, pairs: Iterable[tuple[str, str]]) -> None:
+    """What is said of each, those of whom the same is said together; nothing where there is none."""
+    together: dict[str, list[str]] = {}
+    for name, said in pairs:
+        together.setdefault(said, []).append(name)
+    if together:
+        console.print(title)
+        _listed(console, [(", ".join(names), said) for said, names in together.items()])
+
+
+def _print(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold underline")
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def _listed(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
+    """Names and what is said of each, in lines that wrap below themselves."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, said in pairs:
+        table.add_row(Text(f"  {name}"), Text(said))
+    console.print(table)

@@ -1,0 +1,232 @@
+"""``hwmatrix devices``: what hardware is here, from what is kept where that holds, and which device a model would be run on.
+
+What only some of the options need is imported by them: the command itself is to answer at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from hwmatrix.cli import device_tables as tables
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Output, outside
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.hardware import cache, container, torch_build
+from hwmatrix.hardware.api import HardwareDetector, best_of, container_views
+
+if TYPE_CHECKING:
+    from hwmatrix.records import Classification
+
+_SCHEMA: Final = "hwmatrix/devices/1"
+DEFAULT_MATRIX: Final = Path("matrix.yaml")
+
+
+class Device(enum.StrEnum):
+    """What a model may be asked to run on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    ROCM = "rocm"
+    MPS = "mps"
+    OPENVINO = "openvino"
+    QNN = "qnn"
+    WEBGPU = "webgpu"
+    WEBNN = "webnn"
+    AUTO = "auto"
+
+
+class Priority(enum.StrEnum):
+    """Which models of matrix.yaml: those that it puts first, which is its first suite, or all."""
+
+    HIGH = "high"
+    ALL = "all"
+
+
+Listing = Annotated[bool, typer.Option("--list-devices", help="Every single device: each GPU, each device of OpenVINO, with its memory.")]
+Compatible = Annotated[
+    bool, typer.Option("--hardware-compatibility", help="Which families and architectures work on which hardware, as far as is known.")
+]
+ModelName = Annotated[
+    str | None, typer.Option("--model", help="Say which device this model would be run on: a name, a hub id, a folder.", metavar="M")
+]
+Asked = Annotated[Device, typer.Option("--device", help="With --model or --priority: the hardware to run on.")]
+Priorities = Annotated[
+    Priority | None, typer.Option("--priority", help="The same for models of matrix.yaml: high is its first suite, all are all.")
+]
+Refresh = Annotated[bool, typer.Option("--refresh", help="Ask everything anew, whatever is kept.")]
+Clear = Annotated[bool, typer.Option("--clear-cache", help="Forget what is kept, and do nothing else.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("devices")(devices_command)
+
+
+def devices_command(
+    *,
+    list_devices: Listing = False,
+    hardware_compatibility: Compatible = False,
+    model: ModelName = None,
+    priority: Priorities = None,
+    device: Asked = Device.AUTO,
+    refresh: Refresh = False,
+    clear_cache: Clear = False,
+    matrix: Matrix = DEFAULT_MATRIX,
+    output_dir: Output = DEFAULT_OUTPUT,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Say what hardware is here, what a container sees of it, and which device a model would be run on.
+
+    Nothing is imported or started for it, so runtimes are judged by their files; hwmatrix detect starts them. Examples:
+
+        hwmatrix devices
+
+        hwmatrix devices --list-devices
+
+        hwmatrix devices --model google/vit-base-patch16-224 --device auto
+
+        hwmatrix devices --priority high --device cuda --format json
+    """
+    modes = {
+        "--list-devices": list_devices,
+        "--hardware-compatibility": hardware_compatibility,
+        "--model": model is not None,
+        "--priority": priority is not None,
+        "--clear-cache": clear_cache,
+    }
+    _check(modes, device)
+    detector = HardwareDetector(outside().cache / cache.NAME, force_refresh=refresh)
+    if clear_cache:
+        typer.echo("forgotten" if detector.clear_cache() else "nothing was kept")
+    elif list_devices:
+        _tell(tables.devices(detector.detect(), detector.get_cuda_details()), output, tables.show_devices)
+    elif hardware_compatibility:
+        _compatibility(output_dir, output)
+    elif model is not None or priority is not None:
+        names = [model] if model is not None else _first_models(matrix, priority)
+        answers = [_device_for(name, device, detector, matrix) for name in names]
+        _tell(answers[0] if model is not None else answers, output, lambda _: tables.show_answers(answers))
+    else:
+        _tell(_summary(detector), output, tables.show_summary)
+
+
+def _check(modes: dict[str, bool], device: Device) -> None:
+    """One question at a time.
+
+    Raises:
+        ConfigError: two are asked, or a device is named for no model.
+    """
+    asked = [name for name, given in modes.items() if given]
+    if len(asked) > 1:
+        raise ConfigError([Problem(where=asked[1], what=f"it cannot be used together with {asked[0]}", hint="ask one after the other")])
+    if device is not Device.AUTO and not {"--model", "--priority"} & set(asked):
+        hint = "name one with --model, or several with --priority"
+        raise ConfigError([Problem(where=f"--device {device.value}", what="it is given for no model", hint=hint)])
+
+
+def _tell(answer: Any, output: Format, show: Any) -> None:
+    if output is Format.JSON:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        show(answer)
+
+
+def _summary(detector: HardwareDetector) -> dict[str, Any]:
+    """Everything in one answer; the keys are described in docs/hardware.md."""
+    found, around = detector.detect(), container.look()
+    views = container_views(found, around)
+    choice, build = detector.choose_torch_device(), torch_build.torch_build()
+    return {
+        "schema": _SCHEMA,
+        "hardware": [
+            {
+                "hardware": hw,
+                "available": each.available,
+                "name": each.name,
+                "features": each.features,
+                "reason": each.reason,
+                "detected_at": each.detected_at,
+                "in_container": views[hw],
+            }
+            for hw, each in found.items()
+        ],
+        "best_available": best_of(found),
+        "torch": None if build is None else {"version": build.version, "cuda": build.cuda, "hip": build.hip},
+        "torch_device": choice.torch_device,
+        "torch_device_reason": choice.reason,
+        "torch_passed_over": dict(choice.passed_over),
+        "inside_container": around.inside,
+        "for_containers": {
+            "device_nodes": list(around.nodes),
+            "toolkit": list(around.toolkit),
+            "cdi": list(around.cdi),
+            "docker_runtimes": list(around.runtimes),
+        },
+    }
+
+
+def _compatibility(output_dir: Path, output: Format) -> None:
+    from hwmatrix.advice.compatibility_table import compatibility_table  # noqa: PLC0415
+    from hwmatrix.advice.evidence import default_database  # noqa: PLC0415
+
+    database = default_database(output_dir)
+    rows = [row.as_dict() for row in compatibility_table(database)]
+    answer = {"database": str(database) if database else None, "rows": rows}
+    _tell(answer, output, tables.show_compatibility)
+
+
+def _first_models(matrix: Path, priority: Priority | None) -> list[str]:
+    """The models of the first suite of matrix.yaml, or all of them."""
+    from hwmatrix.matrix.load import load  # noqa: PLC0415
+
+    spec = load(matrix).spec
+    first = next(iter(spec.suites.values()))
+    return list(spec.models if priority is Priority.ALL or first.models == "all" else first.models)
+
+
+def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: Path) -> dict[str, Any]:
+    """The hardware and PyTorch's device for a model.
+
+    ``auto`` goes through the priorities of the model's kind; a device that was asked for comes first, and after it its chain.
+    """
+    from hwmatrix.advice.priorities import chain_from, priority_for, reason_for  # noqa: PLC0415
+
+    kind = _classified(name, matrix)
+    if device is Device.AUTO:
+        order, reason = priority_for(kind), reason_for(kind)
+    else:
+        order, reason = (device.value, *chain_from(device.value)), f"{device.value} was asked for; after it comes its chain"
+    chosen = detector.choose_hardware(order, asked_for=None if device is Device.AUTO else device.value)
+    torch = detector.choose_torch_device(order)
+    return {
+        "model": name,
+        "architecture": kind.architecture,
+        "family": kind.family.value if kind.family else None,
+        "confidence": kind.confidence,
+        "asked": device.value,
+        "order": list(order),
+        "order_reason": reason,
+        "hardware": chosen.hardware,
+        "reason": chosen.reason,
+        "passed_over": dict(chosen.passed_over),
+        "torch_device": torch.torch_device,
+        "torch_device_reason": torch.reason,
+        "torch_passed_over": dict(torch.passed_over),
+    }
+
+
+def _classified(name: str, matrix: Path) -> Classification:
+    """What the model is: from its entry or its files where the name stands for one, else from the name."""
+    from hwmatrix.advice.lookup import look_up  # noqa: PLC0415
+    from hwmatrix.matrix.load import load  # noqa: PLC0415
+    from hwmatrix.models.classify import classify  # noqa: PLC0415
+
+    spec = load(matrix).spec if matrix.is_file() or matrix != DEFAULT_MATRIX else None
+    plan = look_up(name, spec=spec, cache=outside().cache)
+    if plan is None:
+        return classify(name)
+    return classify(plan.name, model_class=plan.model_class, architecture=plan.architecture, config=plan.config or None)
