@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 from hwmatrix.errors import StoreError
@@ -42,6 +43,16 @@ def memory_on_record(database: Path) -> tuple[MemoryOnRecord, ...]:
     Raises:
         StoreError: the database cannot be read.
     """
+    try:
+        state = database.stat()
+    except OSError:
+        return _read(database, 0, 0)  # which says what is wrong with it
+    return _read(database, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(database: Path, modified: int, size: int) -> tuple[MemoryOnRecord, ...]:  # noqa: ARG001 - a changed file is another one
+    """Read once for many questions."""
     with reading(database) as connection:
         return tuple(_record(row, database) for row in records(connection, "memory_measured"))
 

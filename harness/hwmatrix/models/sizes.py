@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -23,15 +24,13 @@ from hwmatrix.models.build import HUB, RECIPE, parameter_count, recipe_config
 from hwmatrix.models.checkpoint import inspect, inspect_config
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options, flatten_outputs
-from hwmatrix.records import Dtype, from_json, to_json
+from hwmatrix.records import Dtype, ModelPlan, from_json, to_json
 from hwmatrix.records.strict import STRICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
-
-    from hwmatrix.records import ModelPlan
 
 SIZES_DIR: Final = "sizes"
 FORWARD: Final = "forward"
@@ -74,20 +73,39 @@ def model_size(plan: ModelPlan, dtype: Dtype = Dtype.FLOAT32, *, cache: Path | N
     """The size of a plan's model with the plan's batch and sequence length. ``unbuildable`` is not looked at: nothing is built.
 
     With ``cache`` (the folder that also holds bundles) the result is kept in ``<cache>/sizes`` under a checksum of everything that
-    decides it.
+    decides it; without, for as long as this process lives.
 
     Raises:
         FactoryError: torch or transformers is not installed (``not_installed``), the model's weights have not been fetched
             (``weights_not_fetched``), it cannot be built, or its inputs cannot be made up, as of ``build_model`` and ``make_inputs``.
     """
-    file = cache / SIZES_DIR / f"{_key(plan, dtype)}.json" if cache is not None else None
+    key = _key(plan, dtype)
+    file = cache / SIZES_DIR / f"{key}.json" if cache is not None else None
     if file is not None:
         with contextlib.suppress(OSError, StoreError):  # missing, or damaged: it is made again in a moment
             return from_json(ModelSize, file.read_bytes(), where=str(file))
-    size = _measured(plan, dtype)
+    size = _computed(key, to_json(plan), dtype)
     if file is not None:
         _keep(file, size)
     return size
+
+
+@functools.lru_cache(maxsize=256)
+def _computed(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG001 - the key tells a folder's content as well
+    """The plan comes as JSON, since a plan cannot be hashed."""
+    try:
+        import torch  # noqa: F401, PLC0415
+        import transformers  # noqa: PLC0415
+    except ImportError as error:
+        message = f"{error.name} is not installed here, and without it no model can be built: pip install torch transformers"
+        raise FactoryError(message, error_type="not_installed") from error
+    logging: Any = transformers.utils.logging
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # what a model warns of concerns who runs it
+    try:
+        return _measured(from_json(ModelPlan, plan, where="the plan"), dtype)
+    finally:
+        logging.set_verbosity(before)
 
 
 def _measured(plan: ModelPlan, dtype: Dtype) -> ModelSize:
@@ -161,12 +179,9 @@ def _on_meta(plan: ModelPlan, dtype: Dtype) -> torch.nn.Module:
     Raises:
         FactoryError: as of :func:`model_size`.
     """
-    try:
-        import torch  # noqa: PLC0415
-        import transformers  # noqa: PLC0415
-    except ImportError as error:
-        message = f"{error.name} is not installed here, and without it no model can be built: pip install torch transformers"
-        raise FactoryError(message, error_type="not_installed") from error
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+
     config = _config(plan)
     if not isinstance(getattr(transformers, plan.model_class, None), type):
         parameter_count(plan)  # raises what is wrong with the name of the class
