@@ -10,7 +10,7 @@ import typer
 
 from hwmatrix.advice.integration import HardwareAwareModelClassifier, Sources
 from hwmatrix.advice.priorities import backend_of
-from hwmatrix.cli import answering
+from hwmatrix.cli import advice_text
 from hwmatrix.cli.inspecting import print_table
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
@@ -114,19 +114,19 @@ def classify_command(
     classifier = HardwareAwareModelClassifier(model_db_path=model_db, sources=sources)
     if model:
         answers = [classifier.classify_model(name) for name in dict.fromkeys(model)]
-        _print(answers, output, lambda: answering.show_models(answers, [backend_of(name) for name in hw or ()]))
+        _print(answers, output, lambda: advice_text.show_models(answers, [backend_of(name) for name in hw or ()]))
     elif task:
         found = classifier.recommend_model_for_task(task, hw)
         if not found["recommendations"] and not found["not_recommended"]:
             raise NothingSelectedError(f"none of the models here does the task {task}", advice="Add one to matrix.yaml, or run one.")
-        _print(found, output, lambda: answering.show_task(found))
+        _print(found, output, lambda: advice_text.show_task(found))
     elif resource_config:
         config = classifier.get_optimal_resource_pool_config(resource_config)
-        _print(config, output, lambda: answering.show_pool(config))
+        _print(config, output, lambda: advice_text.show_pool(config))
     else:
         names = list(load(matrix).spec.models)
         working = {hardware: classifier.explain_compatibility(names, hardware) for hardware in hw or ()}
-        _print(working, output, lambda: answering.show_hardware(working))
+        _print(working, output, lambda: advice_text.show_hardware(working))
 
 
 def _check(**given: Any) -> None:
@@ -154,7 +154,7 @@ def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
     named = [name for name in loaded.spec.models if not models or name in models]
     plans: list[ModelPlan] = [*(model_plan(name, loaded.spec, Size.FULL) for name in named), *selection.extra]
     rows = [_row(found) for found in classifications(plans)]
-    _print(rows, output, lambda: print_table(tuple(rows[0]), [tuple(answering.cell(value) for value in row.values()) for row in rows]))
+    _print(rows, output, lambda: print_table(tuple(rows[0]), [tuple(advice_text.cell(value) for value in row.values()) for row in rows]))
 
 
 def _row(found: Classification) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _survey(request: SurveyRequest, output: Format) -> None:
     """What every image says of the models."""
     rows = survey_images(request).classifications()
     columns = ("target", "model", "architecture", "family", "subfamily", "structure", "confidence", "source")
-    _print(rows, output, lambda: print_table(columns, [tuple(answering.cell(row[column]) for column in columns) for row in rows]))
+    _print(rows, output, lambda: print_table(columns, [tuple(advice_text.cell(row[column]) for column in columns) for row in rows]))
 
 
 def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
