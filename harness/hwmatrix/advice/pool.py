@@ -184,11 +184,11 @@ class ResourcePool:
         """What is in the pool, and what has happened: counts since it was made, memory in MiB. What is not known is None."""
         state = self._state
         with state.lock:
-            entries = list(state.room.shelf)
-            places = sorted({entry.memory for entry in entries})
-        budgets = {place: state.room.budgets.of(place) for place in places}  # may ask a driver, so not under the lock
+            places = {entry.memory for entry in state.room.shelf}
+        for place in places:
+            state.room.budgets.of(place)  # may ask a driver, so not under the lock
         with state.lock:
-            count = state.room.count
+            count, entries = state.room.count, list(state.room.shelf)
             return {
                 "models": len(entries),
                 "constructed": count["constructed"],
@@ -201,13 +201,8 @@ class ResourcePool:
                 "low_memory_mode": state.settings.low_memory,
                 "timeout_minutes": state.settings.timeout_minutes,
                 "memory": {
-                    place: {
-                        "used_mb": state.room.shelf.used_mb(place),
-                        "reserved_mb": state.room.reserved_mb(place),
-                        "budget_mb": budgets[place],
-                        "unmeasured_models": sum(entry.memory == place and entry.footprint.measure is Measure.UNKNOWN for entry in entries),
-                    }
-                    for place in places
+                    place: _memory(state, place, [entry for entry in entries if entry.memory == place])
+                    for place in sorted({entry.memory for entry in entries})
                 },
                 "entries": [_row(entry, self._clock()) for entry in entries],
             }
@@ -241,6 +236,15 @@ def get_global_resource_pool() -> ResourcePool:
         if not _GLOBAL:
             _GLOBAL.append(ResourcePool(lambda: PoolSettings.from_environment(os.environ)))
         return _GLOBAL[0]
+
+
+def _memory(state: PoolState, place: str, entries: list[Entry]) -> dict[str, Any]:
+    return {
+        "used_mb": sum(entry.footprint.mb or 0.0 for entry in entries),
+        "reserved_mb": state.room.reserved_mb(place),
+        "budget_mb": state.room.budgets.known(place),
+        "unmeasured_models": sum(entry.footprint.measure is Measure.UNKNOWN for entry in entries),
+    }
 
 
 def _row(entry: Entry, now: float) -> dict[str, Any]:

@@ -139,6 +139,10 @@ class Budgets:
         self._machine = machine
         self._known: dict[str, float | None] = {}
 
+    def known(self, memory: str) -> float | None:
+        """The budget if it was asked for before; nothing is found out."""
+        return self._known.get(memory)
+
     def of(self, memory: str) -> float | None:
         """The budget in MiB, or None where the memory's size is not known: then only the device itself can refuse."""
         if memory not in self._known:

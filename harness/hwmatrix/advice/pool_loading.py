@@ -50,6 +50,7 @@ class Loader:
         self._made: Any = None
         self._grown_mb: float | None = None
         self._constructing = False
+        self._overcome: list[Exception] = []
 
     def obtain(self) -> Turn:
         """The model, and its entry.
@@ -70,7 +71,11 @@ class Loader:
             if turn is not None and turn.construction is not None and turn.mine:
                 self._state.abandon(turn.construction)
             raise
+        finally:
+            self._made = None
         self._report(turn.key)
+        for error in self._overcome:
+            error.__traceback__ = None  # its frames saw the model: an error that is over must not keep it alive
         return turn
 
     def _step(self, turn: Turn | None, stack: contextlib.ExitStack) -> Turn | None:
@@ -149,6 +154,7 @@ class Loader:
             turn = state.hand_over(construction, tried, error, onward, lease=lease)
             if onward is None:
                 raise self._failure(remember=True) from error
+            self._overcome.append(error)
             return turn
         entry = state.finish(construction, self._made, size, memory, lease=lease)
         if not state.room.shrink(memory):

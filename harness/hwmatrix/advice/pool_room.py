@@ -96,11 +96,11 @@ class Room:
             self.shelf.sweep()
 
     def settle(self, entry: Entry) -> None:
-        """Keep it, or in low-memory mode leave it to its users. Also what was retired is kept again, since it is asked for."""
-        if self._settings.low_memory and not entry.leases:
+        """Keep what is in use also after that; or leave it to its users, in low-memory mode and while too much is in use."""
+        entry.retired = False
+        if self._settings.low_memory or self._is_exceeded(entry.memory):
             entry.let_go()
         else:
-            entry.retired = False
             entry.hold()
 
     def roomiest(self, device: Device, gpus: Iterable[Gpu]) -> int:
@@ -171,9 +171,14 @@ class Room:
             return gone
 
     def _keep(self, entries: Iterable[Entry]) -> None:
+        """What is in use is kept also after that, but not where it alone exceeds the budget: then it goes with its last user."""
         for entry in entries:
-            if not entry.retired and not self._settings.low_memory:
+            if not (entry.retired or self._settings.low_memory or self._is_exceeded(entry.memory)):
                 entry.hold()
+
+    def _is_exceeded(self, memory: str) -> bool:
+        budget = self.budgets.known(memory)
+        return budget is not None and self.taken_mb(memory) > budget
 
     def _evicted(self, reason: str, number: int, devices: Iterable[Device]) -> int:
         """Count them, and have their devices' memory given back."""

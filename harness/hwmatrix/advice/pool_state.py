@@ -180,8 +180,10 @@ class PoolState:
         """One who said how long they need a model needs it no longer."""
         with self.lock:
             entry.leases -= 1
-            if not entry.leases and (self.settings.low_memory or entry.retired):
+            if not entry.leases and entry.retired:
                 self.room.forget([entry])
+            elif not entry.leases:
+                self.room.settle(entry)
 
     def _use(self, entry: Entry, *, lease: bool) -> None:
         entry.uses += 1
