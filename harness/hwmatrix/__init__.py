@@ -15,6 +15,7 @@ _PUBLIC: Final[dict[str, str]] = {
     "CPU": "hwmatrix.hardware.api",
     "CUDA": "hwmatrix.hardware.api",
     "HardwareAwareModelClassifier": "hwmatrix.advice.integration",
+    "HardwareCompatibilityReporter": "hwmatrix.advice.reporter",
     "HardwareDetector": "hwmatrix.hardware.api",
     "MPS": "hwmatrix.hardware.api",
     "OPENVINO": "hwmatrix.hardware.api",

@@ -29,6 +29,7 @@ class Schema(enum.StrEnum):
     ERRORS = "errors"
     DIFF = "diff"
     GATE = "gate"
+    HARDWARE_ERRORS = "hardware-errors"
 
 
 def add_to(app: typer.Typer) -> None:
