@@ -259,6 +259,19 @@ def test_merging_and_reporting_again(project: Path, place: FakePlace, capsys: py
     assert len(place.ran) == 2
 
 
+def test_stale_cells_are_run_again(place: FakePlace, project: Path) -> None:
+    assert hwmatrix("matrix") == 0
+    index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}, {"model": "vit", "size": "tiny", "digest": "other"}]}'
+    (folder,) = (project / "reports" / "latest" / "runs").iterdir()
+    (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
+    first = len(place.ran)
+    assert hwmatrix("matrix", "--stale", "--max-age", "30") == 0
+    assert len(place.ran) == 2 * first
+    assert len(list((project / "reports" / "latest" / "runs").iterdir())) == 1
+    assert hwmatrix("matrix", "--max-age", "30") == 2
+    assert hwmatrix("matrix", "--stale", "--models", "bert") == 2
+
+
 @pytest.mark.parametrize("which", ["matrix-file", *REPORTS])
 def test_schemas_are_printed(which: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("schema", which) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from hwmatrix.host.console import PlainView
 from hwmatrix.host.places import Ended
 from hwmatrix.host.run import RunOrder, RunOutcome, _core_sets, run
 from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host.stale import StaleRule, bundle_digests
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 from hwmatrix.store.merge import merge
 
@@ -363,3 +365,62 @@ def test_without_any_target_there_is_nothing_to_ask(scene: Scene) -> None:
     order = RunOrder(folder=scene.begin(plan), plan=plan, place=FakePlace(), reference="cpu", cache=scene.tmp / "cache", workers=1)
     with pytest.raises(NoTargetAvailableError):
         run_on_targets(order, SURVEY, PlainView(Console(file=scene.printed, width=200), verbose=False))
+
+
+def rerun(
+    scene: Scene, folder: RunFolder, *, digest: str = "0" * 64, bundle: str = "cd" * 32, max_age: dt.timedelta | None = None
+) -> list[str]:
+    """What is executed when stale verdicts are given anew, with these images and bundles."""
+    index = {"schema": "hwmatrix/bundle-index/1", "bundles": [{"model": m.name, "size": "tiny", "digest": bundle} for m in PLAN.models]}
+    (folder.bundles / "bundles.json").write_text(json.dumps(index), encoding="utf-8")
+    place = FakePlace()
+    place.identity = lambda target: (f"hwmatrix/{target}:0.1.0", f"sha256:{digest}")  # type: ignore[method-assign]
+    order = RunOrder(
+        folder=folder, plan=folder.plan(), place=place, reference="cpu", cache=scene.tmp, workers=1, stale=StaleRule(max_age=max_age)
+    )
+    assert run(order, PlainView(Console(file=scene.printed, width=200), verbose=False)).failed == {}
+    return place.ran
+
+
+@pytest.fixture
+def finished(scene: Scene) -> RunFolder:
+    folder = scene.begin()
+    scene.run(folder, FakePlace())
+    return folder
+
+
+def test_what_has_not_moved_is_not_run_again(scene: Scene, finished: RunFolder) -> None:
+    assert rerun(scene, finished, digest=(make.identity().image_digest or "").removeprefix("sha256:")) == []
+    assert "nothing is stale" in scene.printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("moved", "reason"),
+    [
+        ({"digest": "f" * 64}, "4 another image"),
+        ({"bundle": "ef" * 32}, "4 another model"),
+        ({"max_age": dt.timedelta(days=0)}, "4 older than 0 days"),
+    ],
+)
+def test_what_has_moved_is_run_again_and_the_newest_counts(scene: Scene, finished: RunFolder, moved: dict[str, Any], reason: str) -> None:
+    same = {"digest": (make.identity().image_digest or "").removeprefix("sha256:")}
+    assert sorted(rerun(scene, finished, **same | moved)) == sorted(cell.key for cell in PLAN.cells)
+    assert reason in scene.printed.getvalue()
+    assert set(scene.statuses(finished).values()) == {("pass", None)}
+
+
+def test_stale_verdicts_stand_when_the_new_image_cannot_be_built(scene: Scene, finished: RunFolder) -> None:
+    index = {"bundles": []}
+    (finished.bundles / "bundles.json").write_text(json.dumps(index), encoding="utf-8")
+    place = FakePlace(broken_images=frozenset({"openvino"}))
+    order = RunOrder(folder=finished, plan=PLAN, place=place, reference="cpu", cache=scene.tmp, workers=1, stale=StaleRule())
+    assert list(run(order, PlainView(Console(file=scene.printed, width=200), verbose=False)).failed) == ["openvino"]
+    assert set(scene.statuses(finished).values()) == {("pass", None)}
+
+
+def test_an_index_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    for text in (None, "{", "[]", '{"bundles": [1]}'):
+        if text is not None:
+            (tmp_path / "bundles.json").write_text(text, encoding="utf-8")
+        with pytest.raises(StoreError, match="cannot be read"):
+            bundle_digests(tmp_path / "bundles.json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import functools
 import json
 import secrets
 import subprocess
@@ -37,6 +39,7 @@ from hwmatrix.host.engine import connect
 from hwmatrix.host.places import Workshop, choose
 from hwmatrix.host.run import RunOrder, run
 from hwmatrix.host.runs import OPERATORS, RUNS, RunFolder, claim, release
+from hwmatrix.host.stale import StaleRule
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan
 from hwmatrix.records import Isolation, Plan, Size
@@ -71,6 +74,10 @@ def matrix_command(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
     isolation: Isolating = IsolationChoice.AUTO,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: only what is missing.")] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Continue the last run: also cells whose image or model has moved since, or that are too old.")
+    ] = False,
+    max_age: Annotated[int | None, typer.Option("--max-age", min=0, help="With --stale: how old a verdict may be.", metavar="DAYS")] = None,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
@@ -87,31 +94,33 @@ def matrix_command(
         hwmatrix matrix --models ./my-checkpoint --size full
 
         hwmatrix matrix --resume
+
+        hwmatrix matrix --stale --max-age 30
     """
     if detect_only:
         inspecting.tell_detections(Format.TABLE)
         return
+    rule = _stale_rule(max_age, stale=stale)
     place_outside = outside()
     loaded = load(matrix)
     output = output_dir.absolute()
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, place_outside, base_image, view)
-        if resume:
+        if resume or stale:
             _refuse_with_resume(models, suite, targets, architectures, size, isolation, everything=everything)
             folder, place = _resumed(loaded, output, workshop)
         else:
-            selection = select(
-                loaded,
-                models=models or (),
-                suite=suite,
-                targets=targets or (),
-                architectures=architectures or (),
-                size=size,
-                everything=everything,
-                cache=workshop.cache_dir,
-            )
+            chosen = functools.partial(select, loaded, models=models or (), targets=targets or (), architectures=architectures or ())
+            selection = chosen(suite=suite, size=size, everything=everything, cache=workshop.cache_dir)
             folder, place = _planned(loaded, selection, isolation, workshop, given=place_outside, output=output)
-        _run_and_report(order_of(loaded, folder, place, workshop, workers), output, view)
+        order = order_of(loaded, folder, place, workshop, workers)
+        _run_and_report(dataclasses.replace(order, stale=rule), output, view)
+
+
+def _stale_rule(max_age: int | None, *, stale: bool) -> StaleRule | None:
+    if max_age is not None and not stale:
+        raise ConfigError([Problem(where="--max-age", what="it says what is stale", hint="add --stale")])
+    return StaleRule(max_age=dt.timedelta(days=max_age) if max_age is not None else None) if stale else None
 
 
 def _planned(

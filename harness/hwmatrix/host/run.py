@@ -5,10 +5,12 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import datetime as dt
 import json
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +20,10 @@ from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
 from hwmatrix.host.places import Ended, Job, Place
 from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.stale import StaleRule, bundle_digests, stale
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import CellPlan, Plan
+from hwmatrix.store.freshness import made_with
 
 if TYPE_CHECKING:
     from hwmatrix.host.console import View
@@ -31,7 +35,10 @@ _NO_TOOLKIT: Final = "container_toolkit_missing"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOrder:
-    """A run that is ready to go: its folder and plan, where it runs, and how many targets at a time."""
+    """A run that is ready to go: its folder and plan, where it runs, and how many targets at a time.
+
+    ``stale`` says which verdicts are to be given anew; without it, those that are there stand.
+    """
 
     folder: RunFolder
     plan: Plan
@@ -39,6 +46,7 @@ class RunOrder:
     reference: str
     cache: Path
     workers: int
+    stale: StaleRule | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,13 +66,13 @@ class RunOutcome:
 
 
 def run(order: RunOrder, view: View) -> RunOutcome:
-    """Run every cell of the plan that has no verdict yet. Whatever ends it, shards that were begun are saved.
+    """Run every cell of the plan that has no verdict yet, or a stale one. Whatever ends it, shards that were begun are saved.
 
     Raises:
         HwmatrixError: the reference image cannot be built, or the bundles cannot be made: nothing can run then.
         NoTargetAvailableError: no target of the plan can run here; the plan says why for each.
     """
-    todo = _to_do(order)
+    todo = _to_do(order, order.folder.finished() if order.stale is None else set())
     if not todo and all(target.unavailable for target in order.plan.targets):
         reasons = "\n".join(f"{target.name}: {target.unavailable}" for target in order.plan.targets)
         raise NoTargetAvailableError(
@@ -78,6 +86,8 @@ def run(order: RunOrder, view: View) -> RunOutcome:
     if runnable:
         try:
             _make_bundles(order, view)
+            if order.stale is not None:
+                runnable = _to_do_anew(order, order.stale, runnable, view)
             failed |= _run_targets(order, runnable, view)
         except BaseException:
             order.place.stop()  # whatever ends the run, nothing of it works on
@@ -85,9 +95,8 @@ def run(order: RunOrder, view: View) -> RunOutcome:
     return RunOutcome(failed=failed)
 
 
-def _to_do(order: RunOrder) -> dict[str, tuple[CellPlan, ...]]:
-    """Cells without a verdict, by target. Cells that cannot run are no work: the merge tells them from the plan."""
-    finished = order.folder.finished()
+def _to_do(order: RunOrder, finished: set[str]) -> dict[str, tuple[CellPlan, ...]]:
+    """Cells that are not finished, by target. Cells that cannot run are no work: the merge tells them from the plan."""
     todo: dict[str, tuple[CellPlan, ...]] = {}
     for target in order.plan.targets:
         cells = tuple(
@@ -100,6 +109,28 @@ def _to_do(order: RunOrder) -> dict[str, tuple[CellPlan, ...]]:
     return todo
 
 
+def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan, ...]], view: View) -> dict[str, tuple[CellPlan, ...]]:
+    """Of these cells, those without a verdict and those whose verdict is stale. Images and bundles are as they would be used now."""
+    made = made_with(sorted(order.folder.shards.glob("*.duckdb")))
+    reasons = stale(
+        (cell for cells in todo.values() for cell in cells),
+        made,
+        rule,
+        images={target: order.place.identity(target)[1] for target in todo},
+        bundles=bundle_digests(order.folder.bundles / "bundles.json"),
+        now=dt.datetime.now(dt.UTC),
+    )
+    finished = order.folder.finished()
+    anew = {
+        target: chosen
+        for target, cells in todo.items()
+        if (chosen := tuple(cell for cell in cells if cell.key in reasons or cell.key not in finished))
+    }
+    told = ", ".join(f"{count} {reason}" for reason, count in Counter(reasons.values()).most_common())
+    view.say(f"stale: {told}" if told else "nothing is stale")
+    return anew
+
+
 def _prepare(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View) -> dict[str, HwmatrixError]:
     """Build the images. Without the reference nothing can run; without another, only its own cells cannot."""
     failed = order.place.prepare(list(dict.fromkeys((order.reference, *todo))))
@@ -107,7 +138,9 @@ def _prepare(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View)
         raise failed[order.reference]
     for target, error in failed.items():
         view.say(f"{target}: {error}")
-        _record_failure(order, target, todo[target], "image_build_failed", str(error))
+        finished = order.folder.finished()  # a verdict that is there stands until there is a newer one
+        cells = tuple(cell for cell in todo[target] if cell.key not in finished)
+        _record_failure(order, target, cells, "image_build_failed", str(error))
     return failed
 
 

@@ -1,0 +1,62 @@
+"""Which verdicts of a run no longer stand for what is here: another image, another model, or too long ago."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from typing import TYPE_CHECKING
+
+from hwmatrix.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from hwmatrix.records import CellPlan
+    from hwmatrix.store.freshness import MadeWith
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StaleRule:
+    """``max_age``: how old a verdict may be, or None: as old as it likes."""
+
+    max_age: dt.timedelta | None = None
+
+
+def bundle_digests(index: Path) -> dict[tuple[str, str], str | None]:
+    """The digest of every bundle that a run's index lists, by model and size; None where there is no bundle.
+
+    Raises:
+        StoreError: the index cannot be read.
+    """
+    try:
+        entries = json.loads(index.read_text(encoding="utf-8"))["bundles"]
+        return {(entry["model"], entry["size"]): entry["digest"] for entry in entries}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{index}: cannot be read: {error}", advice="Start a new run.") from error
+
+
+def stale(
+    cells: Iterable[CellPlan],
+    made: Mapping[str, MadeWith],
+    rule: StaleRule,
+    *,
+    images: Mapping[str, str | None],
+    bundles: Mapping[tuple[str, str], str | None],
+    now: dt.datetime,
+) -> dict[str, str]:
+    """The cells whose verdict is stale, by key, and why. ``images`` are digests by target, as they would be used now."""
+    found: dict[str, str] = {}
+    for cell in cells:
+        last = made.get(cell.key)
+        if last is None:
+            continue
+        bundle = bundles.get((cell.model, cell.size.value))
+        if last.image_digest != images.get(cell.target):
+            found[cell.key] = "another image"
+        elif last.bundle is not None and bundle != last.bundle:
+            found[cell.key] = "another model"
+        elif rule.max_age is not None and now - last.started_at > rule.max_age:
+            found[cell.key] = f"older than {rule.max_age.days} days"
+    return found

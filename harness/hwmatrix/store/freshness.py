@@ -1,0 +1,46 @@
+"""What the latest execution of each cell in some shards was made with, so that one can tell what has moved since."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+from hwmatrix.store.reading import query
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MadeWith:
+    """A cell's latest execution: in which image, from which bundle (the SHA-256 of its manifest), when (UTC)."""
+
+    cell_key: str
+    image_digest: str | None
+    bundle: str | None
+    started_at: dt.datetime
+
+
+def made_with(shards: Iterable[Path]) -> dict[str, MadeWith]:
+    """The latest execution of every cell of a model in these shards, by the cell's key.
+
+    Raises:
+        StoreError: a shard cannot be read.
+    """
+    latest: dict[str, MadeWith] = {}
+    for shard in shards:
+        try:
+            with duckdb.connect(str(shard), read_only=True) as connection:
+                rows = connection.execute(query("made_with")).fetchall()
+        except duckdb.Error as error:
+            raise StoreError(f"{shard}: cannot be read: {error}", advice="Delete it: its cells will be run again.") from error
+        for key, digest, bundle, started in rows:
+            found = MadeWith(cell_key=key, image_digest=digest, bundle=bundle, started_at=started.replace(tzinfo=dt.UTC))
+            if key not in latest or latest[key].started_at < found.started_at:
+                latest[key] = found
+    return latest
