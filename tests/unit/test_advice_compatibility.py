@@ -104,7 +104,7 @@ def test_a_model_counts_once_at_its_best() -> None:
         (Family.EMBEDDING, Backend.CUDA, True, Level.HIGH),
         (Family.AUDIO, Backend.ROCM, True, Level.LOW),  # Medium, Low, REAL: the most cautious level
         (Family.AUDIO, Backend.WEBGPU, False, Level.NONE),
-        (Family.TEXT_GENERATION, Backend.WEBGPU, None, Level.NONE),  # Low, none and REAL contradict each other
+        (Family.TEXT_GENERATION, Backend.WEBGPU, None, None),  # Low, none and REAL contradict each other
         (Family.MULTIMODAL, Backend.OPENVINO, False, Level.NONE),
         (Family.VIDEO, Backend.CUDA, True, None),
         (Family.VISION, Backend.CPU, True, None),

@@ -93,6 +93,7 @@ def test_a_model_with_what_every_answer_stands_on(capsys: pytest.CaptureFixture[
         assert words in shown
     only = printed(capsys, "--model", "bert-base-uncased", "--hw", "cpu")
     assert "openvino" not in only.split("the model works")[1]
+    assert "cuda is not here: " in shown
 
 
 def test_several_models(capsys: pytest.CaptureFixture[str]) -> None:

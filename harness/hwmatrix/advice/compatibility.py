@@ -116,7 +116,10 @@ def compatibility_of(subject: Subject, hardware: Backend, records: Iterable[Evid
 
 
 def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
-    """What the design documents expect. Where they contradict each other on whether it works at all, that is not known."""
+    """What the design documents expect: the most cautious level that they name.
+
+    Where they contradict each other on whether it works at all, neither that nor the level is known.
+    """
     expected = priors_for(family, hardware) if family is not None else ()
     if not expected:
         said = f"nothing is on record or expected of {family.value} on {hardware.value}" if family else "what the model is for is not known"
@@ -128,7 +131,7 @@ def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
     return Compatibility(
         hardware=hardware,
         compatible=works == {True} if len(works) == 1 else None,
-        level=max(levels, key=LEVELS.index, default=None),
+        level=max(levels, key=LEVELS.index, default=None) if len(works) == 1 else None,
         basis=Basis.PRIOR,
         reason=f"not measured; {doubt}expected {said}",
         expected=expected,

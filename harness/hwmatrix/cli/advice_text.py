@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-
-from hwmatrix.cli.inspecting import print_table
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +19,16 @@ _UNSURE: Final = 0.8
 """Below this confidence a person is told to look twice."""
 
 
-def cell(value: Any) -> str:
-    """A value in a table: nothing where there is none, confidences in two places."""
-    if value is None:
-        return ""
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+def show_classifications(rows: Sequence[Mapping[str, Any]]) -> None:
+    """What models are, one a row; with the image that was asked, where there is one."""
+    asked = [("target", "target")] if "target" in rows[0] else []
+    first = [name for name, _ in asked]
+    shown = []
+    for row in rows:
+        made_of = "\n".join(str(row[name]) for name in ("architecture", "class", "model_class") if row.get(name))
+        kind = "\n".join(str(row[name]) for name in ("family", "subfamily", "structure") if row[name]) or "nobody knows"
+        shown.append((*(row[key] for _, key in asked), row["model"], made_of, kind, f"{row['confidence']:.2f}: {row['source']}"))
+    _table((*first, "model", "architecture, class", "kind", "how sure, and by what"), shown)
 
 
 def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> None:
@@ -31,8 +37,10 @@ def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> Non
         if number:
             typer.echo()
         typer.echo(f"{answer['model_name']}: {_kind(answer)}")
-        hardware = answer["recommended_hardware"] or "none"
-        typer.echo(f"  recommended hardware: {hardware} ({_basis(answer)}), PyTorch device {answer['torch_device']}")
+        stands_on = answer["basis"]["recommended_hardware"] + _near(answer["nearness"])
+        typer.echo(
+            f"  recommended hardware: {answer['recommended_hardware'] or 'none'} ({stands_on}), PyTorch device {answer['torch_device']}"
+        )
         typer.echo(f"  recommended template: {answer['recommended_template'] or 'none'}")
         typer.echo(f"  needs: {_needs(answer['resource_requirements'])}")
         _show_reasons("why", answer["reasons"])
@@ -49,19 +57,13 @@ def show_task(answer: TaskAnswer) -> None:
     rows = []
     for number, model in enumerate(answer["recommendations"], 1):
         here = "" if model["available"] else " (not here)"
-        stands_on = model["basis"] + (f", by its {model['nearness']}" if model["nearness"] in {"architecture", "family"} else "")
-        kind = f"{model['family'] or ''} {model['subfamily'] or ''}".strip()
-        rows.append(
-            (
-                str(number),
-                model["model_name"],
-                f"{kind}\n{model['fit']}",
-                f"{model['recommended_hardware']}{here}\n{stands_on}",
-                _needs(model["resource_requirements"]),
-                _first(model["reasons"]),
-            )
-        )
-    print_table(("", "model", "kind", "hardware", "needs", "why"), rows)
+        stands_on = model["basis"] + _near(model["nearness"])
+        kind = f"{model['family']}, {model['subfamily']}\n{model['fit']}"
+        hardware = f"{model['recommended_hardware']}{here}\n{stands_on}"
+        rows.append((str(number), model["model_name"], kind, hardware, _memory(model["resource_requirements"])))
+    _table(("", "model", "kind", "hardware", "memory"), rows)
+    for model in answer["recommendations"]:
+        typer.echo(f"{model['model_name']}: {_first(model['reasons'])}")
     for refused in answer["not_recommended"]:
         typer.echo(f"not recommended: {refused['model_name']}")
         _show_reasons("why", refused["reasons"])
@@ -76,21 +78,25 @@ def show_pool(answer: PoolAnswer) -> None:
         f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}"
     )
     typer.echo(f"hardware: {hardware['preferred_hardware']} ({answer['basis']}), PyTorch device {hardware['torch_device']}")
-    print_table(("model", "best hardware by itself"), [(name, best or "none") for name, best in hardware["by_model"].items()])
+    _table(("model", "best hardware by itself"), [(name, best or "none") for name, best in hardware["by_model"].items()])
     _show_reasons("why", answer["reasons"])
 
 
 def show_hardware(found: Mapping[str, Mapping[str, CompatibilityAnswer]]) -> None:
     """Which models work on which hardware, and what each answer stands on."""
     names = list(next(iter(found.values()), {}))
-    print_table(("model", *found), [(name, *(_works(answers[name]) for answers in found.values())) for name in names])
+    _table(("model", *found), [(name, *(_works(answers[name]) for answers in found.values())) for name in names])
     typer.echo("why: hwmatrix classify --model M")
 
 
 def _works(answer: CompatibilityAnswer) -> str:
-    near = f", by its {answer['nearness']}" if answer["nearness"] in {"architecture", "family"} else ""
     level = f", {answer['level']}" if answer["level"] else ""
-    return f"{_YES_NO[answer['compatible']]}{level}\n{answer['basis']}{near}"
+    return f"{_YES_NO[answer['compatible']]}{level}\n{answer['basis']}{_near(answer['nearness'])}"
+
+
+def _near(nearness: str | None) -> str:
+    """Whose measurements decided, where they were not of the model itself."""
+    return f", by its {nearness}" if nearness in {"architecture", "family"} else ""
 
 
 def _kind(answer: ModelAnswer) -> str:
@@ -102,15 +108,15 @@ def _kind(answer: ModelAnswer) -> str:
     return f"{answer['family']}, {answer['subfamily'] or 'no known subfamily'} ({sure}{doubt})"
 
 
-def _basis(answer: ModelAnswer) -> str:
-    near = answer["nearness"]
-    return answer["basis"]["recommended_hardware"] + (f", by its {near}" if near in {"architecture", "family"} else "")
-
-
 def _needs(needs: RequirementsAnswer) -> str:
     if needs["min_memory_mb"] is None:
         return f"not known: {needs['note']}"
     return f"{_amounts(needs)} ({needs['basis']})"
+
+
+def _memory(needs: RequirementsAnswer) -> str:
+    amount = needs["min_memory_mb"]
+    return "not known" if amount is None else f"{amount:.0f} MiB\n{needs['basis']}"
 
 
 def _amounts(needs: Mapping[str, Any]) -> str:
@@ -138,13 +144,25 @@ def _show_reasons(title: str, reasons: Iterable[ReasonAnswer]) -> None:
 
 
 def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str]) -> None:
+    shown = {name: entry for name, entry in profile.items() if not only or name in only}
     rows = []
-    for name, entry in profile.items():
-        if only and name not in only:
-            continue
+    for name, entry in shown.items():
         works = _YES_NO[entry["compatible"]] + (f", {entry['level']}" if entry["level"] else "")
-        here = "yes" if entry["available"] else f"no: {entry['unavailable_because']}"
-        peak = entry["memory_usage"]["peak"]
-        needs = "" if peak is None else f"{peak:.0f} MiB\n{entry['memory_usage']['basis']}"
-        rows.append((name, f"{works}\n{entry['basis']}", here, needs, entry["reason"]))
-    print_table(("hardware", "the model works", "here", "needs", "why"), rows)
+        peak, basis = entry["memory_usage"]["peak"], entry["memory_usage"]["basis"]
+        needs = "not known" if peak is None else f"{peak:.0f} MiB ({basis})"
+        rows.append((name, f"{works} ({entry['basis']}{_near(entry['nearness'])})", _YES_NO[entry["available"]], needs))
+    _table(("hardware", "the model works", "here", "needs"), rows)
+    for name, entry in shown.items():
+        typer.echo(f"  {name}: {entry['reason']}")
+        if not entry["available"]:
+            typer.echo(f"  {name} is not here: {entry['unavailable_because']}")
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows as a table; a word that is too long for its column goes on in the next line."""
+    table = Table(show_lines=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    Console().print(table)

@@ -11,7 +11,6 @@ import typer
 from hwmatrix.advice.integration import HardwareAwareModelClassifier, Sources
 from hwmatrix.advice.priorities import backend_of
 from hwmatrix.cli import advice_text
-from hwmatrix.cli.inspecting import print_table
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     BaseImage,
@@ -154,7 +153,7 @@ def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
     named = [name for name in loaded.spec.models if not models or name in models]
     plans: list[ModelPlan] = [*(model_plan(name, loaded.spec, Size.FULL) for name in named), *selection.extra]
     rows = [_row(found) for found in classifications(plans)]
-    _print(rows, output, lambda: print_table(tuple(rows[0]), [tuple(advice_text.cell(value) for value in row.values()) for row in rows]))
+    _print(rows, output, lambda: advice_text.show_classifications(rows))
 
 
 def _row(found: Classification) -> dict[str, Any]:
@@ -173,8 +172,7 @@ def _row(found: Classification) -> dict[str, Any]:
 def _survey(request: SurveyRequest, output: Format) -> None:
     """What every image says of the models."""
     rows = survey_images(request).classifications()
-    columns = ("target", "model", "architecture", "family", "subfamily", "structure", "confidence", "source")
-    _print(rows, output, lambda: print_table(columns, [tuple(advice_text.cell(row[column]) for column in columns) for row in rows]))
+    _print(rows, output, lambda: advice_text.show_classifications(rows))
 
 
 def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
