@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
-_BACKSLASHED: Final = re.compile(r"([\\`*_\[\]~$#])")
+_BACKSLASHED: Final = frozenset("\\`*_[]~$#")
 _LINKS: Final = re.compile(r"(?<=:)(?=//)|(?<=@)(?=\w)|(?<=\bwww)(?=\.)")
 _ZERO_WIDTH: Final = "&#8203;"
 """Keeps a reader from making a link or a mention of what is around it."""
@@ -31,7 +31,7 @@ def render(name: str, **values: Any) -> str:
 def text(value: object) -> str:
     """Text on one line that reads as it is, in a paragraph or a table."""
     line = " ".join(_visible(str(value)).split())
-    escaped = _BACKSLASHED.sub(r"\\\1", "".join(_ENTITIES.get(character, character) for character in line))
+    escaped = "".join(_ENTITIES.get(character) or (f"\\{character}" if character in _BACKSLASHED else character) for character in line)
     return _LINKS.sub(_ZERO_WIDTH, escaped)
 
 
