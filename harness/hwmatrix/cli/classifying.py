@@ -94,17 +94,12 @@ def classify_command(
     """
     _check(model=model, task=task, resource_config=resource_config, models=models, hw=hw, images=images)
     if images:
-        _survey(
-            SurveyRequest(
-                selection=Selection(targets=tuple(targets or ()), models=tuple(models or ())),
-                isolation=isolation.value,
-                output=output_dir,
-                matrix=matrix,
-                base_image=base_image,
-                verbose=verbose,
-            ),
-            output,
+        selection = Selection(targets=tuple(targets or ()), models=tuple(models or ()))
+        request = SurveyRequest(
+            selection=selection, isolation=isolation.value, output=output_dir, matrix=matrix, base_image=base_image, verbose=verbose
         )
+        rows = [dict(row) for row in survey_images(request).classifications()]
+        _print(rows, output, lambda: advice_text.show_classifications(rows))
         return
     if not (model or task or hw or resource_config):
         _tell_models(models or (), matrix, output)
@@ -112,20 +107,14 @@ def classify_command(
     sources = Sources(matrix=_matrix(matrix), database=database or _database(output_dir), cache=outside().cache)
     classifier = HardwareAwareModelClassifier(model_db_path=model_db, sources=sources)
     if model:
-        answers = [classifier.classify_model(name) for name in dict.fromkeys(model)]
-        _print(answers, output, lambda: advice_text.show_models(answers, [backend_of(name) for name in hw or ()]))
+        _tell_model(classifier, model, hw or (), output)
     elif task:
-        found = classifier.recommend_model_for_task(task, hw)
-        if not found["recommendations"] and not found["not_recommended"]:
-            raise NothingSelectedError(f"none of the models here does the task {task}", advice="Add one to matrix.yaml, or run one.")
-        _print(found, output, lambda: advice_text.show_task(found))
+        _tell_task(classifier, task, hw, output)
     elif resource_config:
         config = classifier.get_optimal_resource_pool_config(resource_config)
         _print(config, output, lambda: advice_text.show_pool(config))
     else:
-        names = list(load(matrix).spec.models)
-        working = {hardware: classifier.explain_compatibility(names, hardware) for hardware in hw or ()}
-        _print(working, output, lambda: advice_text.show_hardware(working))
+        _tell_hardware(classifier, hw or (), matrix, output)
 
 
 def _check(**given: Any) -> None:
@@ -169,10 +158,29 @@ def _row(found: Classification) -> dict[str, Any]:
     }
 
 
-def _survey(request: SurveyRequest, output: Format) -> None:
-    """What every image says of the models."""
-    rows = survey_images(request).classifications()
-    _print(rows, output, lambda: advice_text.show_classifications(rows))
+def _tell_model(classifier: HardwareAwareModelClassifier, names: Sequence[str], only: Sequence[str], output: Format) -> None:
+    """What each model is, where it works, and where to run it here; of this hardware only, if any is named."""
+    answers = [classifier.classify_model(name) for name in dict.fromkeys(names)]
+    _print(answers, output, lambda: advice_text.show_models(answers, only))
+
+
+def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Sequence[str] | None, output: Format) -> None:
+    """The models for a task.
+
+    Raises:
+        NothingSelectedError: none of them does it.
+    """
+    found = classifier.recommend_model_for_task(task, hardware)
+    if not found["recommendations"] and not found["not_recommended"]:
+        raise NothingSelectedError(f"none of the models here does the task {task}", advice="Add one to matrix.yaml, or run one.")
+    _print(found, output, lambda: advice_text.show_task(found))
+
+
+def _tell_hardware(classifier: HardwareAwareModelClassifier, hardware: Sequence[str], matrix: Path, output: Format) -> None:
+    """Which models of matrix.yaml work on which hardware."""
+    names = list(load(matrix).spec.models)
+    working = {each: classifier.explain_compatibility(names, each) for each in hardware}
+    _print(working, output, lambda: advice_text.show_hardware(working))
 
 
 def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
