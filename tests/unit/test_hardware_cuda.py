@@ -89,10 +89,19 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any trace of the driver."""
     monkeypatch.setattr(cuda, "_PROC", tmp_path / "version")
     monkeypatch.setattr(cuda, "_CONTROL", tmp_path / "nvidiactl")
+    monkeypatch.setattr(cuda, "_WSL", tmp_path / "dxg")
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(cuda, "_CUDNN_FOLDERS", (tmp_path / "none", tmp_path))
     monkeypatch.setattr(cuda, "_CUDNN_PACKAGES", ("no-such-package",))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def driver(nowhere: Path) -> Path:
+    """The same with the driver's control node."""
+    (nowhere / "nvidiactl").touch()
+    return nowhere
 
 
 def install(monkeypatch: pytest.MonkeyPatch, nvml: Nvml | None) -> None:
@@ -107,7 +116,8 @@ def refused(error_type: str) -> str:
     return str(caught.value)
 
 
-def test_a_recorded_machine(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("driver")
+def test_a_recorded_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     install(monkeypatch, nvml)
     name, facts = cuda.detect()
@@ -127,36 +137,56 @@ def test_a_recorded_machine(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
-def test_what_a_driver_does_not_tell_is_not_known(nowhere: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("driver")
+def test_what_a_driver_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     install(monkeypatch, Nvml({"memory": code, "capability": code, "processes": code}))
     _, facts = cuda.detect()
     assert [facts["gpus"][0][name] for name in ("memory_mb", "used_mb", "free_mb", "compute_capability", "processes")] == [None] * 5
 
 
 @pytest.mark.parametrize("call", ["count", "handle", "memory", "driver"])
-def test_a_driver_that_breaks_while_it_is_asked(nowhere: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("driver")
+def test_a_driver_that_breaks_while_it_is_asked(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     nvml = Nvml({call: UNKNOWN})
     install(monkeypatch, nvml)
     assert "code 999" in refused("gpu_driver_broken")
     assert nvml.closed == 1
 
 
-def test_a_driver_without_gpus(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("driver")
+def test_a_driver_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     nvml.names = []
     install(monkeypatch, nvml)
     assert "610.43.02 is here and lists no GPU" in refused("gpu_not_found")
 
 
-def test_without_a_driver_the_package_does_not_matter(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    install(monkeypatch, None)
-    assert refused("gpu_no_driver").startswith("no NVIDIA driver is loaded here")
-    install(monkeypatch, Nvml({"init": LIBRARY_NOT_FOUND}))
-    assert refused("gpu_no_driver").startswith("no NVIDIA driver is loaded here")
+@pytest.mark.usefixtures("nowhere")
+def test_without_a_driver_the_package_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    for nvml in (None, Nvml({"init": UNKNOWN})):
+        install(monkeypatch, nvml)
+        assert refused("gpu_no_driver").startswith("no NVIDIA driver is loaded here")
 
 
-def test_with_a_driver_the_package_is_needed(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (nowhere / "nvidiactl").touch()
+@pytest.mark.usefixtures("nowhere")
+def test_where_a_driver_leaves_no_trace_the_library_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    install(monkeypatch, Nvml())
+    assert cuda.detect()[0] == "2 x NVIDIA B200"
+    for nvml in (None, Nvml({"init": LIBRARY_NOT_FOUND})):
+        install(monkeypatch, nvml)
+        assert refused("gpu_no_driver").startswith("no NVIDIA driver is loaded here")
+
+
+def test_in_windows_linux_only_its_own_node_is_there(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nowhere / "dxg").touch()
+    install(monkeypatch, Nvml())
+    assert cuda.detect()[0] == "2 x NVIDIA B200"
+
+
+@pytest.mark.usefixtures("driver")
+def test_with_a_driver_the_package_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, None)
     assert "nvidia-ml-py" in refused("missing_package")
 
@@ -184,7 +214,8 @@ def test_the_version_of_the_kernel_module(nowhere: Path, monkeypatch: pytest.Mon
     assert cuda.module_version() == "580.173.02"
 
 
-def test_use_is_asked_anew(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("driver")
+def test_use_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     install(monkeypatch, nvml)
     _, facts = cuda.detect()
@@ -198,7 +229,8 @@ def test_use_is_asked_anew(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert nvml.closed == 2
 
 
-def test_other_gpus_than_before_are_told(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("driver")
+def test_other_gpus_than_before_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     install(monkeypatch, nvml)
     _, facts = cuda.detect()

@@ -210,7 +210,7 @@ _VERSIONS: Final[dict[Backend, tuple[tuple[str, str], ...]]] = {
 
 
 def _versions(hw: str, facts: Mapping[str, Any]) -> str:
-    known = ((label, facts[key]) for label, key in _VERSIONS[Backend(hw)] if facts.get(key) is not None)
+    known = ((label, facts[key]) for label, key in _VERSIONS.get(Backend(hw), ()) if facts.get(key) is not None)
     return ", ".join(f"{label} {', '.join(value) if isinstance(value, dict) else value}".strip() for label, value in known)
 
 

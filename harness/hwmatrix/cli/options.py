@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 
-from hwmatrix.host.console import View, view
+if TYPE_CHECKING:
+    from hwmatrix.host.console import View
 
 DEFAULT_OUTPUT: Final = Path("reports/latest")
 CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
@@ -81,4 +82,6 @@ def outside() -> Outside:
 
 def progress(*, verbose: bool) -> View:
     """What shows the steps of a command: on stderr, so that stdout is only for results."""
+    from hwmatrix.host.console import view  # noqa: PLC0415 - commands that only answer need no view
+
     return view(Console(stderr=True), verbose=verbose)

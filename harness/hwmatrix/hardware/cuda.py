@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,8 @@ _PROC: Final = Path("/proc/driver/nvidia/version")
 """What the kernel's module says of itself; it is there as soon as the module is loaded."""
 _MODULE_VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _CONTROL: Final = Path("/dev/nvidiactl")
+_WSL: Final = Path("/dev/dxg")
+"""In Windows' Subsystem for Linux the driver is Windows', and only this is here."""
 _CUDNN_PACKAGES: Final = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu11")
 _CUDNN_FOLDERS: Final = tuple(
     Path(folder) for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/cuda/lib64")
@@ -79,7 +82,8 @@ def _dotted(number: int) -> str:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
-    if not _PROC.exists() and not _CONTROL.exists() and util.find_spec("pynvml") is None:
+    traces = any(trace.exists() for trace in (_PROC, _CONTROL, _WSL))
+    if not traces and (sys.platform.startswith("linux") or util.find_spec("pynvml") is None):
         raise UnavailableError(_without_driver(), error_type="gpu_no_driver")  # what is missing first is not the package
     if util.find_spec("pynvml") is None:
         message = "NVIDIA's driver is here, and the package nvidia-ml-py, which asks it, is not installed"
