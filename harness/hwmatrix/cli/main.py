@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _COMMANDS: Final = {
+    "badges": "storing",
     "base": "running",
     "classify": "classifying",
     "detect": "detecting",
@@ -33,6 +34,7 @@ _COMMANDS: Final = {
     "report": "storing",
     "schema": "inspecting",
     "show": "answering",
+    "test": "testing",
     "why": "answering",
 }
 """Command to the module here that has it: to run one command, no other's module is imported."""

@@ -1,4 +1,4 @@
-"""``hwmatrix merge``, ``report``: from shards to a database, from a database to reports."""
+"""``hwmatrix merge``, ``report``, ``badges``: from shards to a database, from a database to reports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import typer
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Output
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.host.runs import RUNS
+from hwmatrix.report.badges import files
+from hwmatrix.report.custom import OURS, as_json, ask, render
 from hwmatrix.report.operators import write_operators
-from hwmatrix.report.write import write_reports
+from hwmatrix.report.rows import read
+from hwmatrix.report.write import replace, write_reports
 from hwmatrix.store.merge import merge
 
 
@@ -19,6 +22,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("merge")(merge_command)
     app.command("report")(report_command)
+    app.command("badges")(badges_command)
 
 
 def merge_command(
@@ -42,12 +46,58 @@ def report_command(
     *,
     database: Annotated[Path | None, typer.Option("--database", help="[default: matrix.duckdb in --output-dir]", metavar="FILE")] = None,
     run: Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")] = None,
+    asked: Annotated[
+        str | None, typer.Option("--query", help=f"Your own report: a file with SQL, or one of: {', '.join(OURS)}", metavar="SQL")
+    ] = None,
+    template: Annotated[Path | None, typer.Option("--template", help="A Jinja2 template for its rows.", metavar="FILE")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--output", help="Write your own report there instead of printing it.", metavar="FILE")
+    ] = None,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
-    """Write the reports of a merged database."""
+    """Write the reports of a merged database; or your own: a query with a template for its rows (without one, JSON).
+
+    Examples of that:
+
+        hwmatrix report
+
+        hwmatrix report --query slow.sql --template slow.md.j2 --output slow.md
+
+        hwmatrix report --query best_hardware_by_model_type
+    """
     database = database or output_dir / "matrix.duckdb"
+    if asked is not None:
+        found = ask(database, asked, run_id=run)
+        _tell(as_json(found) if template is None else render(found, template), file)
+        return
+    if template is not None or file is not None:
+        raise ConfigError([Problem(where="--template, --output", what="they belong to a query", hint="add --query")])
     for path in [*write_reports(database, output_dir, run_id=run), *write_operators(database, output_dir)]:
         typer.echo(f"wrote {path}")
+
+
+def badges_command(
+    *,
+    database: Annotated[Path | None, typer.Option("--database", help="[default: matrix.duckdb in --output-dir]", metavar="FILE")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")] = None,
+    output_dir: Output = DEFAULT_OUTPUT,
+) -> None:
+    """Write a badge for each model, target and family into badges/: an SVG, and JSON for badge services.
+
+    An example of that:
+
+        hwmatrix badges --output-dir reports/latest
+    """
+    written = replace(output_dir / "badges", files(read(database or output_dir / "matrix.duckdb", run)))
+    typer.echo(f"wrote {len(written)} files into {output_dir / 'badges'}")
+
+
+def _tell(text: str, file: Path | None) -> None:
+    if file is None:
+        typer.echo(text, nl=False)
+    else:
+        replace(file.absolute().parent, {file.name: text})
+        typer.echo(f"wrote {file}")
 
 
 def _latest(output: Path) -> Path:

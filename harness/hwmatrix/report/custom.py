@@ -1,0 +1,95 @@
+"""Reports of one's own: a query, and a template for its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import jinja2
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.report.markdown import environment
+from hwmatrix.report.rows import RunRow, read_run
+from hwmatrix.store.reading import query, reading
+
+RUN_PARAMETER: Final = "run_id"
+_HTML: Final = frozenset({".html", ".htm", ".xml", ".svg"})
+OURS: Final = ("average_time_by_hardware", "best_hardware_by_model_type", "top_memory")
+"""Queries of ours that stand alone, as examples."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CustomRows:
+    """What a query gave: the names of its columns, its rows by column, and the run that ``$run_id`` stood for."""
+
+    run: RunRow
+    columns: tuple[str, ...]
+    rows: tuple[dict[str, Any], ...]
+
+
+def ask(database: Path, asked: str, *, run_id: str | None = None) -> CustomRows:
+    """Run a query: a file with SQL, or the name of one of ours. It may use ``$run_id``; it cannot change the database.
+
+    Raises:
+        ConfigError: there is no such query, or it is wrong; the error has the database's own words.
+        StoreError: the database cannot be read, or holds no such run.
+    """
+    text, where = _query(asked)
+    with reading(database) as connection:
+        run = read_run(connection, database, run_id)
+        parameters = {RUN_PARAMETER: run.run_id} if f"${RUN_PARAMETER}" in text else None
+        try:
+            cursor = connection.execute(text, parameters)
+            columns = tuple(column[0] for column in cursor.description or ())
+            rows = tuple(dict(zip(columns, row, strict=True)) for row in cursor.fetchall())
+        except duckdb.Error as error:
+            hint = "docs/reports.md lists the views; parameters other than $run_id have no value"
+            raise ConfigError([Problem(where=where, what=f"the query fails: {error}", hint=hint)]) from error
+    return CustomRows(run=run, columns=columns, rows=rows)
+
+
+def render(found: CustomRows, template: Path) -> str:
+    """Fill a Jinja2 template with ``rows``, ``columns`` and ``run``.
+
+    In a template for HTML (its name ends in .html, .xml or .svg, with or without .j2) text is escaped for HTML; in any other it is
+    escaped for Markdown, with the filters of our own reports (``code``, ``fence``, ``align``, ``number``, ...).
+
+    Raises:
+        ConfigError: the template cannot be read, or is wrong; with the line.
+    """
+    try:
+        text = template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([Problem(where=str(template), what=f"cannot be read: {error}", hint="name a Jinja2 template")]) from error
+    stem = Path(template.name.removesuffix(".j2"))
+    ours = environment()
+    chosen = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined) if stem.suffix.lower() in _HTML else ours
+    try:
+        return chosen.from_string(text).render(rows=found.rows, columns=found.columns, run=found.run).strip() + "\n"
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError([Problem(where=f"{template}:{error.lineno}", what=f"not a template: {error.message}")]) from error
+    except (jinja2.UndefinedError, jinja2.TemplateError, TypeError, ValueError) as error:
+        hint = f"it has rows (columns: {', '.join(found.columns)}), columns and run"
+        raise ConfigError([Problem(where=str(template), what=f"cannot be filled: {error}", hint=hint)]) from error
+
+
+def as_json(found: CustomRows) -> str:
+    """The rows as JSON; what JSON has no form for is text."""
+    return json.dumps(found.rows, indent=2, ensure_ascii=False, default=str) + "\n"
+
+
+def _query(asked: str) -> tuple[str, str]:
+    path = Path(asked)
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8"), asked
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError([Problem(where=asked, what=f"cannot be read: {error}", hint="name a file with SQL")]) from error
+    if asked in OURS:
+        return query(asked), asked
+    hint = f"name a file with SQL, or one of ours: {near_miss(asked, OURS)}"
+    raise ConfigError([Problem(where="--query", what=f"{asked!r} is neither a file nor one of ours", hint=hint)])

@@ -1,0 +1,80 @@
+"""Badges count what works, and hold hostile names."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+from factory_rows import Database, example, steady, unmeasured
+
+from hwmatrix.report.badges import Badge, badges, endpoint_json, files, svg
+from hwmatrix.report.rows import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def by_name(path: Path) -> dict[str, Badge]:
+    return {badge.name: badge for badge in badges(read(path))}
+
+
+def test_each_axis_counts_the_other(tmp_path: Path) -> None:
+    found = by_name(example(tmp_path / "m.duckdb"))
+    assert (found["model-bert"].message, found["model-bert"].colour) == ("2 of 2 targets", "brightgreen")  # gpu is not here
+    assert (found["model-model-crash"].message, found["model-model-crash"].colour) == ("1 of 2 targets", "yellow")
+    assert (found["target-gpu"].message, found["target-gpu"].colour) == ("not tested", "lightgrey")
+    assert (found["model-late"].message, found["model-mixtral"].message) == ("not tested", "not tested")
+    assert found["target-cpu"].message == "13 of 13 models"
+    assert found["family-vision"].message == "1 of 1 model"
+
+
+def test_a_model_that_fails_in_one_precision_does_not_work(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s", "qnn")
+        database.cell(database.plan("vit", "qnn", dtype="float16", cell_key="a"), "s", wall=steady(1.0))
+        database.cell(database.plan("vit", "qnn", dtype="a8w8", cell_key="b"), "s", **unmeasured("mismatch"))
+        database.cell(database.plan("bert", "qnn", cell_key="c"), "s", **unmeasured("crash"))
+    found = by_name(path)
+    assert (found["model-vit"].message, found["model-vit"].colour) == ("0 of 1 target", "yellow")
+    assert (found["model-bert"].message, found["model-bert"].colour) == ("0 of 1 target", "red")
+
+
+@pytest.mark.parametrize("name", ['"><script>alert(1)</script>', "a&b <c>", "\x1b[31mred", "名前", "", "../../etc/passwd", "x" * 500])
+def test_hostile_names(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s", "cpu")
+        database.cell(database.plan(name, "cpu"), "s", wall=steady(1.0))
+    written = files(read(path))
+    assert len(written) == 6
+    for file, text in written.items():
+        assert "/" not in file
+        assert not file.startswith(".")
+        if file.endswith(".svg"):
+            tree = ET.fromstring(text)  # noqa: S314 - written here
+            assert not any(element.tag.endswith("script") for element in tree.iter())
+        else:
+            assert json.loads(text)["schemaVersion"] == 1
+
+
+def test_names_that_look_alike_get_files_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s", "cpu")
+        for name in ("a/b", "a-b", "A b"):
+            database.cell(database.plan(name, "cpu"), "s", wall=steady(1.0))
+    assert {name for name in by_name(path) if name.startswith("model-")} == {"model-a-b", "model-a-b-2", "model-a-b-3"}
+
+
+def test_both_forms_say_the_same() -> None:
+    badge = Badge(name="model-bert", label="bert", message="2 of 3 targets", colour="yellow")
+    assert json.loads(endpoint_json(badge)) == {"schemaVersion": 1, "label": "bert", "message": "2 of 3 targets", "color": "yellow"}
+    tree = ET.fromstring(svg(badge))  # noqa: S314 - written here
+    assert tree.attrib["aria-label"] == "bert: 2 of 3 targets"
+    assert "http" not in svg(badge).replace("http://www.w3.org/2000/svg", "")
