@@ -40,9 +40,10 @@ class Group:
 
 
 def report_markdown(report: ErrorReport, database: Path | None) -> str:
-    """The whole report. Messages and tracebacks are whole, in blocks of their own."""
+    """The whole report. Messages and tracebacks are whole, in blocks of their own. ``database`` is what its records are from."""
     matrix = matrix_markdown(report, database, level=2) if report.matrix is not None else ""
-    return render("report.md.j2", report=report, groups=groups(report.errors), matrix=matrix)
+    source = str(database) if "database" in report.collected else ""
+    return render("report.md.j2", report=report, groups=groups(report.errors), source=source, matrix=matrix)
 
 
 def matrix_markdown(report: ErrorReport, database: Path | None, *, level: int = 1) -> str:

@@ -86,8 +86,11 @@ def try_everything(*, run: Run | None = None, timeout_s: float = TIMEOUT_S) -> t
 
 
 def in_a_process(runtime: str, skipped: tuple[str, ...], timeout_s: float) -> Ended:
-    """Run the probe in a new interpreter; past its time it and its children are killed."""
-    command = [sys.executable, "-m", "hwmatrix.advice.stack_probe", runtime, *skipped]
+    """Run the probe in a new interpreter; past its time it and its children are killed.
+
+    Nothing is imported from the current folder, where a file may have the name of a runtime.
+    """
+    command = [sys.executable, "-P", "-m", "hwmatrix.advice.stack_probe", runtime, *skipped]
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
