@@ -80,7 +80,16 @@ def test_words_of_names_are_believed_less(name: str, family: str) -> None:
     assert found["confidence"] == CONFIDENCE.words_of_name < CONFIDENCE.type_in_name
 
 
-@pytest.mark.parametrize("name", ["my-custom-model", "x", "someone/final-v2", "AAAAAAAA", "123", "_hidden"])
+def test_an_owner_s_name_says_little() -> None:
+    found = classify_model("funnel-transformer/small")
+    assert (found["family"], found["confidence"]) == ("embedding", CONFIDENCE.words_of_name)
+    assert found["source"].startswith("'funnel' in the owner's name")
+    assert classify_model("gpt2/xyzzy-asr")["family"] == "audio"
+
+
+@pytest.mark.parametrize(
+    "name", ["my-custom-model", "openai/xyzzy", "huggingface/autoformers", "x", "someone/final-v2", "AAAAAAAA", "123", "_hidden"]
+)
 def test_what_nothing_is_known_of(name: str) -> None:
     found = classify_model(name)
     assert (found["family"], found["subfamily"], found["structure"], found["confidence"]) == (None, None, None, 0.0)

@@ -68,13 +68,15 @@ def most_credible(heard: Iterable[Witness]) -> Witness | None:
 
 
 def from_name(name: str, known: Taxonomy) -> Witness | None:
-    """What a name says, its last part before its owner."""
+    """What a name says: its last part, else an architecture that its owner is called by."""
     owner, _, last = name.rpartition("/")
-    for part in filter(None, (last, owner)):
-        reading = read_words(part, known)
-        if reading:
-            kind = "type_in_name" if reading.architecture else "words_of_name"
-            return _read(kind, "name", reading, f"{reading.source} in the name", known)
+    reading = read_words(last, known)
+    if reading:
+        kind = "type_in_name" if reading.architecture else "words_of_name"
+        return _read(kind, "name", reading, f"{reading.source} in the name", known)
+    reading = read_words(owner, known)
+    if reading and reading.architecture and reading.subfamily:
+        return _witness("words_of_name", "name", reading.subfamily, f"{reading.source} in the owner's name", known)
     return None
 
 
