@@ -78,6 +78,8 @@ def database(project: Path) -> Path:
         filled.cell(filled.plan("bert", "openvino", **bert), "s-openvino", wall=steady(50.0))
         filled.cell(filled.plan("vit", "openvino", **vit), "s-openvino", wall=steady(25.0))
         filled.cell(filled.plan("vit", "onnxruntime", **vit), "s-onnxruntime", **unmeasured("mismatch"))
+        elsewhere = filled.plan("/somebody's/vit", "cpu", family="vision", architecture="vit", size="full")
+        filled.cell(elsewhere, "s-cpu", wall=steady(100.0))  # by its path: it cannot be recommended to anybody
     return path
 
 

@@ -38,7 +38,7 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.hardware.cache import default_file
 from hwmatrix.matrix.load import load
-from hwmatrix.models.classify import classify
+from hwmatrix.models.classify import check_name, classify
 from hwmatrix.records import Backend, Classification, Detection, Dtype
 
 if TYPE_CHECKING:
@@ -302,12 +302,12 @@ class HardwareAwareModelClassifier:
         return device, [Reason(basis=DETECTED, text=f"PyTorch as it is installed here cannot use {hardware.value}")]
 
     def _names(self) -> list[str]:
-        """The models to choose from: those of matrix.yaml, then those of the database that it does not list."""
+        """The models to choose from: those of matrix.yaml, then those of the database that it does not list and that have a name."""
         spec, records = self._spec(), self._records()
         listed = list(spec.models) if spec is not None else []
         hub_ids = {model.hub_id for model in spec.models.values()} if spec is not None else set()
         others = {record.hub_id or record.model for record in records if record.model not in listed and record.hub_id not in hub_ids}
-        return listed + sorted(others)
+        return listed + sorted(filter(_is_name, others))
 
     def _spec(self) -> MatrixSpec | None:
         path = self._sources.matrix or (DEFAULT_MATRIX if DEFAULT_MATRIX.is_file() else None)
@@ -348,6 +348,15 @@ def words(values: Sequence[str], where: str) -> tuple[str, ...]:
     if isinstance(values, str):
         raise ConfigError([Problem(where=where, what=f"it is the word {values!r}, not a list", hint=f"[{values!r}]")])
     return tuple(dict.fromkeys(values))
+
+
+def _is_name(text: str) -> bool:
+    """Whether it can be a model's name: a checkpoint of one's own is on record by its path, which may be another one by now."""
+    try:
+        check_name(text)
+    except ConfigError:
+        return False
+    return True
 
 
 def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str | None:

@@ -67,10 +67,13 @@ def choose(
     considered = [profile for hardware, profile in profiles.items() if not only or hardware in only]
     ranked = sorted((each for each in considered if each.compatible is not False), key=lambda profile: _rank(profile, priority))
     order = tuple(profile.hardware for profile in ranked)
-    obstacles = {profile.hardware: _obstacle(profile, absent_too=absent_too) for profile in ranked}
-    best = next((profile for profile in ranked if obstacles[profile.hardware] is None), None)
-    passed_over = ranked[: ranked.index(best)] if best is not None else ranked
-    skipped = [reason for profile in passed_over if (reason := obstacles[profile.hardware]) is not None]
+    best, skipped = None, []
+    for profile in ranked:  # what is needed is found out only as far as it decides
+        obstacle = _obstacle(profile, absent_too=absent_too)
+        if obstacle is None:
+            best = profile
+            break
+        skipped.append(obstacle)
     refused = [Reason(basis=each.basis, text=f"{each.hardware.value}: {each.reason()}") for each in considered if each.compatible is False]
     if best is None:
         nothing = Reason(basis=Basis.NONE.value, text="no hardware can be recommended" + (" among those asked for" if only else " here"))
@@ -123,10 +126,10 @@ def _obstacle(profile: HardwareProfile, *, absent_too: bool) -> Reason | None:
     name = profile.hardware.value
     if not profile.availability.available and not absent_too:
         return absence(profile)
-    if profile.fits is False:
-        return Reason(basis=profile.peak_basis, text=f"{name} is too small: {_needs(profile)}")
     if profile.compatible is None and profile.hardware is not BASELINE:
         return Reason(basis=profile.basis, text=f"{name} is not known to work: {profile.reason()}")
+    if profile.fits is False:
+        return Reason(basis=profile.peak_basis, text=f"{name} is too small: {_needs(profile)}")
     return None
 
 
