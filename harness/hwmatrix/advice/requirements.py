@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.advice.available_memory import DEVICES, available_memory_mb, memory_kind
-from hwmatrix.advice.calibration import BackendCalibration, Features, calibration, features_of
+from hwmatrix.advice.calibration import BackendCalibration, Features, calibration, expected, features_of
 from hwmatrix.advice.known_sizes import known_size
 from hwmatrix.advice.lookup import look_up
 from hwmatrix.advice.measured_memory import memory_on_record, named, same_model
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN_ERROR: Final = 0.5
 """What is added to an estimate for hardware on which nothing was measured: half as much again, for want of an error to go by."""
+_WORTH_TELLING: Final = 0.1
+"""The share of a peak from which on the comparison with the reference is named: a program that only runs the model has none."""
 _LARGEST_BATCH: Final = 4096
 _CORES: Final = ((10**7, 1), (10**8, 2), (10**9, 4), (10**10, 8))
 """Cores by parameters, up to and including: a rule of thumb, not a measurement. Beyond the last there are 16."""
@@ -169,18 +171,16 @@ def estimate_for(size: ModelSize, backend: Backend, dtype: Dtype, *, source: str
         notes.append(f"activations from the model's dimensions: {size.note}")
     if fitted is None:
         return _bare(size, backend, features, notes)
+    peak = fitted.coefficients.peak(features)
+    comparing = fitted.coefficients.run.comparison * features.comparison
+    if comparing > _WORTH_TELLING * peak and expected(fitted.coefficients.run, features) == peak:
+        notes.insert(0, f"{comparing:,.0f} MiB of it are the comparison with the reference, which only a cell makes")
     outside = fitted.outside(features, dtype)
     if outside:
-        told = f"extrapolated beyond what was calibrated: {', '.join(outside)}"
-        return Estimate(
-            peak_mb=fitted.coefficients.peak(features),
-            margin=max(fitted.margin, _UNKNOWN_ERROR),
-            basis=Basis.EXTRAPOLATED,
-            note="; ".join([told, *notes]),
-        )
-    return Estimate(
-        peak_mb=fitted.coefficients.peak(features), margin=fitted.margin, basis=Basis.ESTIMATED, note="; ".join([_told(fitted), *notes])
-    )
+        told, margin, basis = f"extrapolated beyond what was calibrated: {', '.join(outside)}", _UNKNOWN_ERROR, Basis.EXTRAPOLATED
+    else:
+        told, margin, basis = _told(fitted), 0.0, Basis.ESTIMATED
+    return Estimate(peak_mb=peak, margin=max(fitted.margin, margin), basis=basis, note="; ".join([told, *notes]))
 
 
 def _told(fitted: BackendCalibration) -> str:
