@@ -349,6 +349,8 @@ def test_one_word_is_no_list(ask: str) -> None:
         getattr(classifier(), ask)(*arguments)
     with pytest.raises(ConfigError, match="the list is empty"):
         classifier().get_optimal_resource_pool_config([])
+    with pytest.raises(ConfigError, match="7 is no word"):
+        classifier().get_optimal_resource_pool_config(["bert", 7])  # type: ignore[list-item]
 
 
 def test_classifications_are_kept_and_found_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

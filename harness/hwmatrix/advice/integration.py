@@ -343,10 +343,13 @@ def words(values: Sequence[str], where: str) -> tuple[str, ...]:
     """A list of words, each once. One word alone would be taken for a list of letters, so it is refused.
 
     Raises:
-        ConfigError: it is one word.
+        ConfigError: it is one word, or something in it is none.
     """
     if isinstance(values, str):
         raise ConfigError([Problem(where=where, what=f"it is the word {values!r}, not a list", hint=f"[{values!r}]")])
+    others = [value for value in values if not isinstance(value, str)]
+    if others:
+        raise ConfigError([Problem(where=where, what=f"{value!r} is no word", hint="names are text") for value in others])
     return tuple(dict.fromkeys(values))
 
 
