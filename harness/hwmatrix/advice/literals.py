@@ -1,0 +1,55 @@
+"""Python literals: values as source text, for files that are generated. Whatever a value holds, it stays a value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+WIDTH: Final = 140
+"""The longest line of what is generated."""
+_STEP: Final = 4
+_BRACKETS: Final = {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")")}
+
+
+def literal(value: Any, indent: int = 0, column: int = 0) -> str:
+    """The source of a value: on one line if it fits, else one item a line, as formatters lay it out.
+
+    ``indent`` is that of the line on which the literal begins, ``column`` what stands before it there; two more places are
+    left for what follows. None, booleans, numbers, strings, and lists, tuples and dictionaries of them are known.
+
+    Raises:
+        TypeError: another kind of value.
+    """
+    flat = _flat(value)
+    if column + len(flat) + 2 <= WIDTH or not isinstance(value, (dict, list, tuple)) or not value:
+        return flat
+    inner = indent + _STEP
+    if isinstance(value, dict):
+        items = [f"{_flat(key)}: {literal(item, inner, inner + len(_flat(key)) + 2)}" for key, item in value.items()]
+    else:
+        items = [literal(item, inner, inner) for item in value]
+    begin, end = _BRACKETS[type(value)]
+    lines = "".join(f"{' ' * inner}{item},\n" for item in items)
+    return f"{begin}\n{lines}{' ' * indent}{end}"
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_flat(key)}: {_flat(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flat(item) for item in value) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_flat(item) for item in value) + ("," if len(value) == 1 else "") + ")"
+    if isinstance(value, str):
+        return _string(str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
+    raise TypeError(f"a {type(value).__name__} has no literal: {value!r}")
+
+
+def _string(text: str) -> str:
+    """In double quotes where that needs no more escapes, and in ASCII: nothing that it holds can be mistaken for something else."""
+    quoted = ascii(text)
+    return f'"{quoted[1:-1]}"' if quoted[0] == "'" and '"' not in text else quoted

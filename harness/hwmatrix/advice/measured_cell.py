@@ -1,0 +1,147 @@
+"""One executed cell as a database has it, with everything that is needed to see it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.records import Dtype, Limits, ModelPlan, Settings, Size, Status, TargetPlan, Tolerance, plan_from_json
+from hwmatrix.store.reading import reading, records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FAILED: Final = frozenset(
+    {Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH, Status.FACTORY_ERROR}
+)
+"""What can be shown again: the model was tried, and something of the model, the runtime or the hardware stopped it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasuredCell:
+    """A cell, what was to be done in it, and what came of it.
+
+    ``output`` is the output that was furthest off, None where nothing was compared; ``versions`` are those of the target's
+    packages, ``reference_versions`` of what built the model; ``again`` repeats the cell with hwmatrix. ``also_failing`` names
+    the precisions and sizes of the same model on the same target that failed as well.
+    """
+
+    model: ModelPlan
+    target: TargetPlan
+    settings: Settings
+    limits: Limits
+    tolerance: Tolerance
+    status: Status
+    stage: str
+    error_type: str | None
+    message: str | None
+    method: str | None
+    placement: str | None
+    output: str | None
+    relative_error: float | None
+    bundle: str | None
+    isolation: str
+    image: str | None
+    versions: dict[str, str]
+    reference_versions: dict[str, str]
+    run_id: str
+    started_at: str
+    hwmatrix_version: str
+    again: str
+    also_failing: tuple[str, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is a failure to show."""
+        return self.status in _FAILED
+
+
+def find_cell(
+    database: Path, model: str, target: str, *, dtype: Dtype | None = None, size: Size | None = None, passing: bool = False
+) -> MeasuredCell:
+    """The newest failing cell of a model (its name or its hub id) on a target; with ``passing`` one that passes will do.
+
+    Of several in one run it is the first in the order of matrix.yaml.
+
+    Raises:
+        ConfigError: the database has no such model or target, or the two were never executed together, with the reason on record.
+        NothingSelectedError: it was executed and does not fail.
+        StoreError: the database cannot be read.
+    """
+    with reading(database) as connection:
+        rows = records(connection, "reproduce_cells", {"model": model, "target": target})
+        known = connection.execute("SELECT DISTINCT model, target FROM planned").fetchall()
+    wanted = [row for row in rows if (dtype is None or row["dtype"] == dtype) and (size is None or row["size"] == size)]
+    failing = [row for row in wanted if _has_failed(row)]
+    working = [row for row in wanted if row["status"] == Status.PASS]
+    if failing or (passing and working):
+        return _cell((failing or working)[0], failing, database)
+    if working:
+        row = working[0]
+        message = (
+            f"{row['model']} on {row['target']} ({row['dtype']}, {row['size']}) passes in run {row['run_id']}: there is no failure to show"
+        )
+        raise NothingSelectedError(message, advice="To write the script all the same, add --force.")
+    raise _unknown(model, target, database, rows=rows, wanted=wanted, known=known)
+
+
+def _has_failed(row: dict[str, Any]) -> bool:
+    return Status(row["status"]) in _FAILED and row["error_type"] != "unbuildable"
+
+
+def _unknown(
+    model: str, target: str, database: Path, *, rows: list[dict[str, Any]], wanted: list[dict[str, Any]], known: list[tuple[str, str]]
+) -> ConfigError:
+    """Why there is no such cell, and how to get one."""
+    where = f"--reproduce {model} {target}"
+    measure = f"measure it: nox -s matrix -- --models {model} --targets {target}"
+    if wanted:
+        row = wanted[0]
+        hint = "there is nothing to run" if row["error_type"] == "unbuildable" else measure
+        return ConfigError([Problem(where=where, what=f"it was not executed ({row['status']}): {row['message']}", hint=hint)])
+    if rows:
+        found = ", ".join(sorted({f"{row['dtype']} in {row['size']}" for row in rows}))
+        return ConfigError([Problem(where=where, what=f"{database} has it in other settings only", hint=f"there are: {found}")])
+    models, targets = ({pair[index] for pair in known} for index in (0, 1))
+    problems = [
+        Problem(where=where, what=f"{database} has no {kind} {name!r}", hint=f"{near_miss(name, names)}; or {measure}")
+        for kind, name, names in (("target", target, targets), ("model", model, models))
+        if name not in names
+    ]
+    return ConfigError(problems or [Problem(where=where, what=f"{database} has never seen the two together", hint=measure)])
+
+
+def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) -> MeasuredCell:
+    plan = plan_from_json(row["plan"], where=f"{database}, run {row['run_id']}")
+    settings = Settings(dtype=Dtype(row["dtype"]), batch=row["batch"], sequence_length=row["sequence_length"], threads=row["threads"])
+    cell = next(cell for cell in plan.cells if cell.key == row["cell_key"])
+    packages = json.loads(row["reference_packages"] or "{}")
+    others = [f"{other['dtype']} in {other['size']}: {other['status']}" for other in failing if other["cell_key"] != row["cell_key"]]
+    return MeasuredCell(
+        model=plan.model(row["model"], Size(row["size"])),
+        target=plan.target(row["target"]),
+        settings=settings,
+        limits=cell.limits,
+        tolerance=plan.tolerances[settings.dtype],
+        status=Status(row["status"]),
+        stage=row["stage"],
+        error_type=row["error_type"],
+        message=row["message"],
+        method=row["method"],
+        placement=row["placement_detail"],
+        output=row["output"],
+        relative_error=row["relative_error"],
+        bundle=row["bundle"],
+        isolation=row["isolation"],
+        image=row["image_digest"],
+        versions=json.loads(row["versions"] or "{}"),
+        reference_versions={name: packages[name] for name in ("torch", "transformers") if name in packages},
+        run_id=row["run_id"],
+        started_at=row["started_at"].isoformat(sep=" ", timespec="seconds"),
+        hwmatrix_version=row["hwmatrix_version"],
+        again=row["command"],
+        also_failing=tuple(dict.fromkeys(others)),
+    )

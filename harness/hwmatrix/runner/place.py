@@ -1,0 +1,75 @@
+"""Where a model is tried: a device, the precision it computes in, and by which measure its outputs count as right."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.advice.available_memory import available_memory_mb
+from hwmatrix.errors import UnavailableError
+from hwmatrix.records import Backend, Dtype, Settings
+from hwmatrix.targets.table import target_class
+
+if TYPE_CHECKING:
+    from hwmatrix.targets.protocol import Target
+
+_TORCH: Final = frozenset({Backend.CPU, Backend.CUDA, Backend.ROCM, Backend.MPS})
+_TORCH_NAMES: Final = {Backend.ROCM: "cuda"}
+_NUMBERED: Final = frozenset({Backend.CUDA, Backend.ROCM})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a model is tried, and by which measure.
+
+    ``device`` is the name of a backend, ``options`` are that target's. ``tolerance`` is the largest relative L2 error that counts as
+    the same result in this precision. ``memory_mb`` is what the model needs there (MiB), None where nobody knows.
+    """
+
+    device: str
+    dtype: Dtype = Dtype.FLOAT32
+    tolerance: float = 1e-4
+    memory_mb: int | None = None
+    threads: int = 1
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.device}-{self.dtype.value}"
+
+    @property
+    def backend(self) -> Backend:
+        """The backend of the device."""
+        return Backend(self.device)
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether PyTorch runs models there."""
+        return self.backend in _TORCH
+
+    @property
+    def torch_name(self) -> str:
+        """What PyTorch calls this kind of device."""
+        return _TORCH_NAMES.get(self.backend, self.device)
+
+    @property
+    def preferences(self) -> dict[str, Any]:
+        """What a resource pool is asked for: of several GPUs, the one of the options."""
+        return {"device": f"{self.device}:{int(self.options.get('device', 0))}" if self.backend in _NUMBERED else self.device}
+
+    def target(self) -> Target:
+        """The target, not started yet."""
+        settings = Settings(dtype=self.dtype, batch=1, sequence_length=1, threads=self.threads)
+        return target_class(self.backend)(settings=settings, options=self.options)
+
+    def check(self) -> str:
+        """Start the device's runtime, and name the device.
+
+        Raises:
+            UnavailableError: there is no such hardware, driver, runtime, or not the memory that the model needs.
+        """
+        name = self.target().check()
+        free = None if self.memory_mb is None else available_memory_mb(self.backend)
+        if free is not None and self.memory_mb is not None and free < self.memory_mb:
+            message = f"the model needs {self.memory_mb} MiB on {self.device}, and {free} MiB are free"
+            raise UnavailableError(message, error_type="memory_pressure")
+        return name

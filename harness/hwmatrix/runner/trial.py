@@ -1,0 +1,329 @@
+"""One model on one device, in this process: what generated tests are written against.
+
+A trial has the model's bundle (weights, inputs, expected outputs) and runs it there: through PyTorch with a model from the resource
+pool, or through any other target that hwmatrix has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.advice.fallback import AttemptPlan, FallbackReport, Tried, next_attempt, report_of
+from hwmatrix.advice.pool_loading import status_of
+from hwmatrix.errors import UnavailableError, UnsupportedError
+from hwmatrix.measure.parity import compare
+from hwmatrix.models import hub
+from hwmatrix.models.bundle import find_or_build
+from hwmatrix.models.onnx_export import export_all
+from hwmatrix.records import Placement, Status
+from hwmatrix.targets.table import NEEDS_ONNX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import torch
+
+    from hwmatrix.advice.pool import ResourcePool
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import ModelPlan
+    from hwmatrix.runner.place import Place
+
+    Tensors = Mapping[str, torch.Tensor]
+
+CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
+_NO_ROOM: Final = frozenset({Status.UNAVAILABLE, Status.OOM})
+_SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generated:
+    """What greedy generation gave: new tokens (batch, steps), and the logits that each was chosen by (batch, steps, vocabulary)."""
+
+    tokens: Any
+    logits: Any
+
+
+class Trial:
+    """A model on a device. :func:`open_trial` makes one.
+
+    Outputs are tensors by their names, on the CPU, floating-point ones in float32.
+    """
+
+    def __init__(self, plan: ModelPlan, place: Place, bundle: Bundle, *, device_name: str, runtime: Any) -> None:
+        """``runtime`` is the PyTorch module, or another target that is prepared for the bundle's inputs."""
+        self.plan = plan
+        self.place = place
+        self.bundle = bundle
+        self.device_name = device_name
+        self._runtime = runtime
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The bundle's inputs, a fresh copy each time."""
+        return self.bundle.load_inputs()
+
+    @property
+    def expected(self) -> dict[str, torch.Tensor]:
+        """What the model must give for them: PyTorch on the CPU, eager, in float32."""
+        return self.bundle.load_expected()
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether PyTorch runs the model, so that there is more than a forward pass: generation, caches, other shapes."""
+        return self.place.is_torch
+
+    @property
+    def takes_other_shapes(self) -> bool:
+        """Whether the model can run on inputs of other shapes than the bundle's: an ONNX export has fixed ones."""
+        return self.place.backend not in NEEDS_ONNX
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The model, on its device.
+
+        Raises:
+            UnsupportedError: another runtime than PyTorch has it.
+        """
+        if not self.is_torch:
+            raise UnsupportedError(f"{self.place.device} runs forward passes and nothing else", needs=("a PyTorch module",))
+        module: torch.nn.Module = self._runtime
+        return module
+
+    @property
+    def special_tokens(self) -> frozenset[int]:
+        """The tokens that mean something to the model itself: starts, ends, padding, an image's place."""
+        config = json.loads((self.bundle.model_dir / "config.json").read_bytes())
+        parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+        named = [value for part in parts for name, value in part.items() if name.endswith(_SPECIAL)]
+        return frozenset(token for value in named for token in (value if isinstance(value, list) else [value]) if isinstance(token, int))
+
+    def run(self, inputs: Tensors | None = None) -> dict[str, torch.Tensor]:
+        """One forward pass, on the bundle's inputs unless others are given: other runtimes than PyTorch are prepared anew for those.
+
+        Raises:
+            UnsupportedError: nothing of it ran on the device.
+        """
+        if self.is_torch:
+            return self._forward(self.inputs if inputs is None else inputs)
+        target = self._runtime if inputs is None else _prepared(self.place, self.bundle, inputs)
+        outputs = target.outputs(target.run())
+        placed = target.placement()
+        if placed.on_target <= 0:
+            raise UnsupportedError(
+                f"nothing ran on {self.place.device}: {placed.detail}", needs=(self.place.device,), error_type="fallback"
+            )
+        return {name: _torch().from_numpy(array) for name, array in outputs.items()}
+
+    def differences(self, actual: Tensors, expected: Tensors) -> list[str]:
+        """What is not the same, in words: lacking outputs, other shapes, NaN, numbers beyond the tolerance. Empty if all is well."""
+        return differences(actual, expected, tolerance=self.place.tolerance)
+
+    def samples(self, count: int) -> list[dict[str, torch.Tensor]]:
+        """Different inputs of the same shapes: the bundle's, then ones whose tokens, pixels or sounds stand in other places.
+
+        Special tokens and masks stay where they are.
+        """
+        return [self._varied(shift) for shift in range(count)]
+
+    def with_other_token(self, position: int, name: str = "input_ids") -> dict[str, torch.Tensor]:
+        """The bundle's inputs with another ordinary token at one position of each text."""
+        changed = self.inputs
+        ordinary = [token for token in sorted(set(changed[name].flatten().tolist())) if token not in self.special_tokens]
+        for row in changed[name]:
+            row[position] = next(token for token in ordinary if token != int(row[position]))
+        return changed
+
+    def at_tokens(self, outputs: Tensors, where: slice, name: str = "input_ids") -> dict[str, torch.Tensor]:
+        """Those outputs that have a vector for each token, at some of the tokens."""
+        length = self.inputs[name].shape[1]
+        return {name: tensor[:, where] for name, tensor in outputs.items() if tensor.ndim > 1 and tensor.shape[1] == length}
+
+    def run_together(self, samples: Sequence[Tensors]) -> tuple[list[dict[str, torch.Tensor]], FallbackReport]:
+        """Run samples as one batch. Where memory does not suffice, the batch is halved until it does, and the report says so.
+
+        The outputs come by sample; those without a batch (a table of similarities) are left out.
+
+        Raises:
+            Exception: what the model raises, if it is anything else than a want of memory, or a single sample does not fit.
+        """
+        plan = AttemptPlan(order=(self.place.device,), batch=len(samples))
+        tried: list[Tried] = []
+        while (attempt := next_attempt(plan, tried)) is not None:
+            try:
+                outputs = self._in_batches(samples, attempt.batch)
+            except Exception as error:
+                if status_of(error, self.place.device) is not Status.OOM or attempt.batch == 1:
+                    raise
+                tried.append(Tried(attempt=attempt, status=Status.OOM, reason=str(error), error_type="memory_pressure"))
+                continue
+            tried.append(Tried(attempt=attempt, status=Status.PASS))
+            return outputs, report_of(self.plan.name, plan, tried)
+        raise AssertionError("a batch of one sample ends the loop")  # pragma: no cover
+
+    def generate(self, tokens: int, *, use_cache: bool) -> Generated:
+        """Greedy generation of so many tokens from the bundle's inputs, by transformers, as its users do it.
+
+        Raises:
+            UnsupportedError: another runtime than PyTorch has the model.
+        """
+        import torch  # noqa: PLC0415
+
+        transformers: Any = importlib.import_module("transformers")
+        model: Any = self.model
+        given = self.inputs
+        begun = given.pop("decoder_input_ids", None)
+        start = {} if begun is None else {"decoder_start_token_id": int(begun[0, 0])}
+        config = transformers.GenerationConfig(
+            do_sample=False,
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            use_cache=use_cache,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+            **start,
+        )
+        with torch.inference_mode():
+            made = transformers.GenerationMixin.generate(model, **self._moved(given), generation_config=config)
+        return Generated(tokens=made.sequences[:, -tokens:].cpu(), logits=torch.stack(made.logits, dim=1).float().cpu())
+
+    def placement(self) -> Placement:
+        """Where the model is: by its parameters and buffers in PyTorch, by the runtime's own record elsewhere."""
+        if not self.is_torch:
+            placed: Placement = self._runtime.placement()
+            return placed
+        devices = Counter[str]()
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            devices[tensor.device.type] += tensor.numel()
+        share = devices[self.place.torch_name] / devices.total()
+        return Placement(on_target=share, detail=", ".join(f"{device}: {count}" for device, count in devices.most_common()))
+
+    def _forward(self, inputs: Tensors) -> dict[str, torch.Tensor]:
+        import torch  # noqa: PLC0415
+
+        from hwmatrix.models.outputs import call_options, flatten_outputs  # noqa: PLC0415
+
+        with torch.inference_mode():
+            outputs = flatten_outputs(self.model(**self._moved(inputs), **call_options(self.model)))
+        return {name: (tensor.float() if tensor.is_floating_point() else tensor).cpu() for name, tensor in outputs.items()}
+
+    def _moved(self, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """The inputs where the model is, in its precision."""
+        first: torch.Tensor = next(iter(self.model.parameters()))
+        return {
+            name: tensor.to(first.device, getattr(_torch(), self.place.dtype.value) if tensor.is_floating_point() else None)
+            for name, tensor in inputs.items()
+        }
+
+    def _in_batches(self, samples: Sequence[Tensors], size: int) -> list[dict[str, torch.Tensor]]:
+        found: list[dict[str, torch.Tensor]] = []
+        for begin in range(0, len(samples), size):
+            part = samples[begin : begin + size]
+            outputs = self.run({name: _torch().cat([sample[name] for sample in part]) for name in part[0]})
+            alone = {name: tuple(tensor.shape) for name, tensor in self.expected.items()}
+            whole = {name: tensor for name, tensor in outputs.items() if alone.get(name)}
+            batched = {name: tensor for name, tensor in whole.items() if tensor.shape == (alone[name][0] * len(part), *alone[name][1:])}
+            found += [{name: tensor.chunk(len(part))[index] for name, tensor in batched.items()} for index in range(len(part))]
+        return found
+
+    def _varied(self, shift: int) -> dict[str, torch.Tensor]:
+        special = _torch().tensor(sorted(self.special_tokens))
+        varied = self.inputs
+        for name, tensor in varied.items():
+            if tensor.is_floating_point():
+                varied[name] = tensor.roll(shift, dims=-1)
+            elif bool((tensor != tensor.flatten()[0]).any()):
+                ordinary = ~_torch().isin(tensor, special)
+                varied[name] = tensor.masked_scatter(ordinary, tensor[ordinary].roll(shift))
+        return varied
+
+
+@contextlib.contextmanager
+def open_trial(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache: Path) -> Iterator[Trial]:
+    """A model on a device, for the length of a ``with`` block.
+
+    The bundle comes from ``cache``, and is built where it is not there; PyTorch's model comes from ``pool``.
+
+    Raises:
+        UnavailableError: there is no such hardware, driver, runtime or memory here, with the reason.
+        FactoryError: the model cannot be made.
+        BundleError: the cache cannot be written.
+        UnsupportedError: the pool gave it to other hardware for another reason than a want of memory.
+    """
+    device_name = place.check()
+    bundle = find_or_build(hub.resolve(plan, cache), cache)
+    if place.backend in NEEDS_ONNX:
+        export_all(bundle, cache)
+    name = f"{plan.name} {bundle.digest[:12]}"
+    make = functools.partial(_module if place.is_torch else _prepared, place, bundle)
+    with pool.lease(plan.family.value, name, make, place.preferences, dtype=place.dtype.value) as runtime:
+        trial = Trial(plan, place, bundle, device_name=device_name, runtime=runtime)
+        if trial.is_torch:
+            _check_placement(trial, pool, name)
+        yield trial
+
+
+def differences(actual: Tensors, expected: Tensors, *, tolerance: float) -> list[str]:
+    """What of ``expected`` is not the same in ``actual``, in words; empty if nothing."""
+    compared = compare(
+        {name: tensor.detach().numpy() for name, tensor in actual.items() if name in expected},
+        {name: tensor.detach().numpy() for name, tensor in expected.items()},
+    )
+    found = [f"{name} is missing" for name in compared.missing]
+    found += [f"{name}: NaN or infinity" for name in compared.not_finite]
+    found += [f"other shape: {told}" for told in compared.reshaped]
+    for output in compared.outputs:
+        if output.parity is not None and output.parity.relative_error > tolerance:
+            found.append(f"{output.name}: relative L2 error {output.parity.relative_error:.3g} exceeds {tolerance:g}")
+    return found
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where bundles are kept: HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or ~/.cache."""
+    default = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwmatrix"
+    return Path(environment.get(CACHE_VARIABLE) or default).absolute()
+
+
+def _module(place: Place, bundle: Bundle) -> torch.nn.Module:
+    from hwmatrix.models.build import load_model  # noqa: PLC0415 - needs torch
+
+    return load_model(bundle.model_dir, bundle.model_class, place.dtype, attention=place.options.get("attention"))
+
+
+def _prepared(place: Place, bundle: Bundle, inputs: Tensors | None = None) -> Any:
+    """A target that is ready to run on inputs: the bundle's unless others are given."""
+    target = place.target()
+    target.check()
+    target.load(bundle)
+    target.prepare(bundle.input_arrays() if inputs is None else {name: tensor.numpy() for name, tensor in inputs.items()})
+    return target
+
+
+def _check_placement(trial: Trial, pool: ResourcePool, name: str) -> None:
+    """The pool replaces hardware that is missing or too small. A test must not take that for a pass.
+
+    Raises:
+        UnavailableError: there was no room on the device.
+        UnsupportedError: it refused the model for another reason.
+    """
+    placed = trial.placement()
+    if placed.on_target == 1:
+        return
+    reports = [report for report in pool.fallbacks if report.model == name]
+    told = reports[-1].sentence() if reports else f"the model is not on {trial.place.device} ({placed.detail})"
+    if reports and all(tried.status in _NO_ROOM for tried in reports[-1].attempts[:-1]):
+        raise UnavailableError(told, error_type="memory_pressure")
+    raise UnsupportedError(told, needs=(trial.place.device,), error_type="fallback")
+
+
+def _torch() -> Any:
+    import torch  # noqa: PLC0415 - not where tests are only generated
+
+    return torch
