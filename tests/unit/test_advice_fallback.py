@@ -56,6 +56,21 @@ def test_the_batch_halves_until_it_fits_and_then_the_cpu_gets_all_of_it() -> Non
     assert attempts == [("cuda", 5, 0), ("cuda", 2, 0), ("cuda", 1, 0), ("cpu", 5, 0), ("cpu", 2, 0), ("cpu", 1, 0)]
 
 
+def test_a_reference_that_does_not_fit_is_made_smaller_and_any_other_is_not() -> None:
+    plan = AttemptPlan(order=ORDER, batch=2)
+    for error_type, expected in (("memory_pressure", Attempt(hardware="cuda", batch=1)), ("factory_failed", None), (None, None)):
+        tried = [Tried(attempt=Attempt(hardware="cuda", batch=2), status=Status.FACTORY_ERROR, error_type=error_type)]
+        assert next_attempt(plan, tried) == expected
+    smallest = Tried(attempt=Attempt(hardware="cuda", batch=1), status=Status.FACTORY_ERROR, error_type="memory_pressure")
+    assert next_attempt(plan, [smallest]) is None
+
+
+def test_a_batch_that_must_not_be_changed_is_not() -> None:
+    plan = AttemptPlan(order=("cuda",), batch=8, retries=0, adapt_batch=False)
+    for status in Status:
+        assert next_attempt(plan, [Tried(attempt=Attempt(hardware="cuda", batch=8), status=status, error_type="memory_pressure")]) is None
+
+
 def test_without_a_cpu_in_the_order_the_next_hardware_is_tried() -> None:
     assert follow(AttemptPlan(order=("cuda:0", "cuda:1")), Status.OOM) == [("cuda:0", 1, 0), ("cuda:1", 1, 0)]
 

@@ -22,6 +22,8 @@ GENERAL_PURPOSE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS, Bac
 _MOST_MEMORY: Final = Backend.CPU
 """Where what was too large for a device goes: the host's memory is the largest, and can be swapped."""
 
+MEMORY: Final = "memory_pressure"
+"""The catalogue's type of an error for want of memory."""
 _DONE: Final = frozenset({Status.PASS, Status.MISMATCH, Status.FALLBACK, Status.FACTORY_ERROR, Status.NOT_RUN})
 _ACCIDENTS: Final = frozenset({Status.CRASH, Status.TIMEOUT, Status.INFRA_ERROR})
 _REFUSALS: Final = frozenset({Status.UNSUPPORTED, Status.ERROR})
@@ -32,6 +34,8 @@ _EXECUTED: Final = frozenset({Status.PASS, Status.MISMATCH})
 class AttemptPlan:
     """What may be tried: hardware in order (``cuda:1`` is one GPU of several), the batch asked for, how many retries.
 
+    ``adapt_batch`` allows smaller batches.
+
     Raises:
         ConfigError: nothing to try, a hardware twice, a batch below 1, or fewer than no retries.
     """
@@ -39,6 +43,7 @@ class AttemptPlan:
     order: tuple[str, ...]
     batch: int = 1
     retries: int = RETRIES
+    adapt_batch: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what could only be tried for ever, or not at all."""
@@ -184,7 +189,7 @@ def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | No
     ``timeout``          the same
     ``infra_error``      the same
     ``mismatch``         nothing: wrong numbers are a result, and another hardware's right ones would hide them
-    ``factory_error``    nothing: the model cannot be made, on whatever hardware
+    ``factory_error``    half the batch if memory was short for the reference; else nothing: no hardware makes the model
     ``pass``             nothing, and neither for ``fallback`` (the target itself computed elsewhere) and ``not_run`` (cut off)
     ===================  =========================================================================================
 
@@ -193,12 +198,13 @@ def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | No
     if not tried:
         return Attempt(hardware=plan.order[0], batch=plan.batch)
     last = tried[-1]
+    short = last.status is Status.OOM or (last.status is Status.FACTORY_ERROR and last.error_type == MEMORY)
+    if short and plan.adapt_batch and last.attempt.batch > 1:
+        return Attempt(hardware=last.attempt.hardware, batch=last.attempt.batch // 2)
     if last.status in _DONE:
         return None
     if last.status in _ACCIDENTS and last.attempt.retry < plan.retries:
         return dataclasses.replace(last.attempt, retry=last.attempt.retry + 1)
-    if last.status is Status.OOM and last.attempt.batch > 1:
-        return Attempt(hardware=last.attempt.hardware, batch=last.attempt.batch // 2)
     left = _left(plan, tried)
     if last.status is Status.OOM:
         left = [hardware for hardware in left if kind_of(hardware) == _MOST_MEMORY] or left

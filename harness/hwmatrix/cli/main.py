@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "diff": "comparing",
     "errors": "error_reports",
     "gate": "comparing",
+    "generate": "generating",
     "history": "history",
     "images": "running",
     "matrix": "running",

@@ -62,7 +62,7 @@ class ModelPlan:
 
     ``weights`` is ``recipe`` (random weights from ``seed``), ``hub`` (``hub_id`` at ``revision``) or a local folder's
     path. ``selector`` is what ``--models`` must be given to select it again. ``unbuildable`` states why there is no such
-    model, and then nothing is tried.
+    model, and then nothing is tried. ``batch_asked`` says that ``batch`` was asked for: matrix.yaml has another.
     """
 
     name: str
@@ -77,6 +77,7 @@ class ModelPlan:
     seed: int = 0
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     batch: int = 1
+    batch_asked: bool = False
     sequence_length: int = 16
     role: Role = Role.MODEL
     unbuildable: str | None = None
@@ -149,5 +150,8 @@ class Plan:
 
 def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation) -> str:
     """The command that repeats one cell alone."""
+    if model.batch_asked:
+        tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
+        return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation.value} --no-fallback"
     selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
     return f"nox -s matrix -- {selected} --isolation {isolation.value}"

@@ -1,0 +1,166 @@
+"""What ``hwmatrix test`` tells: a table on the screen, JSON, and what is kept with ``--save``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import typer
+
+from hwmatrix.advice.evidence import Evidence
+from hwmatrix.advice.fallback import Cost, FallbackReport, report_of
+from hwmatrix.advice.fallback_evidence import Likeness, measured_cost
+from hwmatrix.advice.trial_document import TEST_SCHEMA, AttemptDocument, CostDocument, ModelTestDocument, TrialDocument
+from hwmatrix.cli.inspecting import print_table
+from hwmatrix.cli.options import Format
+from hwmatrix.cli.running import DATABASE
+from hwmatrix.cli.trials import Ended, Trial
+from hwmatrix.records import Execution, Isolation, ModelPlan, Status
+from hwmatrix.report.write import replace, write_reports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FILE: Final = "test.json"
+_SHOWN: Final = 160
+"""Characters of a reason on the screen; the JSON has all of it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """All that a test found out: its trials, their runs, and what was on record before."""
+
+    model: ModelPlan
+    isolation: Isolation
+    trials: Sequence[Trial]
+    ended: Ended
+    evidence: Sequence[Evidence]
+    like: Likeness
+    why: str
+
+
+def document_of(outcome: Outcome, *, kept: Path | None) -> ModelTestDocument:
+    """The test as plain values. ``kept`` is the database that stays."""
+    return ModelTestDocument(
+        schema=TEST_SCHEMA,
+        model=outcome.model.name,
+        size=outcome.model.size.value,
+        family=outcome.model.family.value,
+        isolation=outcome.isolation.value,
+        order_stands_on=outcome.why,
+        trials=[_trial(trial, outcome) for trial in outcome.trials],
+        database=str(kept) if kept is not None and outcome.ended.folders else None,
+        runs=[folder.path.name for folder in outcome.ended.folders],
+    )
+
+
+def keep(outcome: Outcome, document: ModelTestDocument, output: Path) -> list[Path]:
+    """Write the test's JSON, and the reports of the run with most targets, beside the database; give the files.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    written = replace(output, {_FILE: json.dumps(document, indent=2) + "\n"})
+    if not outcome.ended.folders:
+        return written
+    widest = max(outcome.ended.folders, key=lambda folder: (len(folder.plan().targets), folder.path.name))
+    return [*written, *write_reports(output / DATABASE, output, run_id=widest.path.name), output / DATABASE]
+
+
+def show(document: ModelTestDocument, output: Format) -> None:
+    """Print it."""
+    if output is Format.JSON:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    columns = ("expected", "actual", "status", "batch", "p50", "a sample", "cost")
+    print_table(columns, [_cells(trial) for trial in document["trials"]])
+    typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}). Order: {document['order_stands_on']}.")
+    for trial in document["trials"]:
+        _tell(trial)
+
+
+def _trial(trial: Trial, outcome: Outcome) -> TrialDocument:
+    report = _report(trial, outcome)
+    row = trial.rows[-1] or {}
+    p50 = row.get("p50_ms") if row.get("execution") != Execution.EMULATED else None  # an emulator's time is no speed
+    told = report.as_dict()
+    attempts = [
+        cast("AttemptDocument", {**attempt, "command": (attempt_row or {}).get("command")})
+        for attempt, attempt_row in zip(told["attempts"], trial.rows, strict=True)
+    ]
+    return TrialDocument(
+        model=report.model,
+        expected_hardware=report.expected,
+        actual_hardware=report.actual,
+        fell_back=report.fell_back,
+        status=report.status.value,
+        stage=row.get("stage"),
+        target=row.get("target"),
+        batch=report.batch,
+        actual_batch=report.actual_batch,
+        dtype=row.get("dtype"),
+        execution=row.get("execution"),
+        on_target=row.get("on_target"),
+        placement=row.get("placement_detail"),
+        p50_ms=p50,
+        sample_ms=None if p50 is None or report.actual_batch is None else p50 / report.actual_batch,
+        cost=cast("CostDocument", told["cost"]),
+        lost_ms=report.lost_ms,
+        attempts=attempts,
+        recommendations=list(report.recommendations),
+        command=row.get("command"),
+    )
+
+
+def _report(trial: Trial, outcome: Outcome) -> FallbackReport:
+    """The trial's report with its cost. Where nobody asked for hardware, the first that is here was expected."""
+    here = (tried.attempt.hardware for tried in trial.tried if tried.status is not Status.UNAVAILABLE)
+    expected = trial.plan.order[0] if trial.asked else next(here, trial.plan.order[0])
+    report = report_of(outcome.model.name, trial.plan, trial.tried, expected=expected)
+    row = trial.rows[-1]
+    if not report.fell_back or row is None or report.actual_batch is None:
+        return report if report.fell_back else dataclasses.replace(report, cost=Cost(note="as expected"))
+    timed = row["p50_ms"] if row["execution"] == Execution.HARDWARE else None
+    cost = measured_cost(
+        outcome.evidence, outcome.like, expected=expected, batch=report.batch, actual_ms=timed, actual_batch=report.actual_batch
+    )
+    return dataclasses.replace(report, cost=cost)
+
+
+def _cells(trial: TrialDocument) -> tuple[str, ...]:
+    batch = str(trial["actual_batch"]) if trial["actual_batch"] is not None else "-"
+    if trial["actual_batch"] not in {None, trial["batch"]}:
+        batch += f" (asked: {trial['batch']})"
+    cost = trial["cost"]
+    factor = f"{cost['factor']:.3g} x expected" if cost["factor"] is not None else cost["note"].partition(";")[0]
+    software = f" ({trial['execution']})" if trial["execution"] not in {None, Execution.HARDWARE} else ""
+    return (
+        trial["expected_hardware"],
+        (trial["actual_hardware"] or "-") + software,
+        trial["status"],
+        batch,
+        _ms(trial["p50_ms"]),
+        _ms(trial["sample_ms"]),
+        factor if trial["fell_back"] else "-",
+    )
+
+
+def _tell(trial: TrialDocument) -> None:
+    """What led there, attempt by attempt, and what to do."""
+    failed = [attempt for attempt in trial["attempts"] if attempt["status"] != Status.PASS]
+    for attempt in failed:
+        reason = (attempt["reason"] or "").strip().partition("\n")[0]
+        shown = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
+        again = f", retry {attempt['retry']}" if attempt["retry"] else ""
+        typer.echo(f"  {attempt['hardware']}, batch {attempt['batch']}{again}: {attempt['status']}: {shown}")
+    executed = [attempt["command"] for attempt in trial["attempts"] if attempt["command"]]
+    for line in trial["recommendations"] if trial["fell_back"] else ():
+        typer.echo(f"  - {line}")
+    for command in dict.fromkeys(executed):
+        typer.echo(f"  repeat: {command}")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g} ms"
