@@ -36,6 +36,8 @@ _PACKAGES: Final = {
 _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
 _BROWSER_FLAGS: Final = {"software": "--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader"}
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
+MARK: Final = "# Measured by hwmatrix "
+"""How a line of every such script begins."""
 _MESSAGE_LIMIT: Final = 1200
 _QNN_SOC_MODEL: Final = 57
 _CALIBRATION_SAMPLES: Final = 8

@@ -1,6 +1,6 @@
 """One model on one device, in this process: what generated tests are written against.
 
-A trial has the model's bundle (weights, inputs, expected outputs) and runs it there: through PyTorch with a model from the resource
+It has the model's bundle (weights, inputs, expected outputs) and runs it there: through PyTorch with a model from the resource
 pool, or through any other target that hwmatrix has.
 """
 
@@ -50,8 +50,8 @@ class Generated:
     logits: Any
 
 
-class Trial:
-    """A model on a device. :func:`open_trial` makes one.
+class ModelUnderTest:
+    """A model on a device. :func:`model_under_test` makes one.
 
     Outputs are tensors by their names, on the CPU, floating-point ones in float32.
     """
@@ -85,7 +85,7 @@ class Trial:
         return self.place.backend not in NEEDS_ONNX
 
     @property
-    def model(self) -> torch.nn.Module:
+    def module(self) -> torch.nn.Module:
         """The model, on its device.
 
         Raises:
@@ -176,7 +176,7 @@ class Trial:
         import torch  # noqa: PLC0415
 
         transformers: Any = importlib.import_module("transformers")
-        model: Any = self.model
+        module: Any = self.module
         given = self.inputs
         begun = given.pop("decoder_input_ids", None)
         start = {} if begun is None else {"decoder_start_token_id": int(begun[0, 0])}
@@ -191,7 +191,7 @@ class Trial:
             **start,
         )
         with torch.inference_mode():
-            made = transformers.GenerationMixin.generate(model, **self._moved(given), generation_config=config)
+            made = transformers.GenerationMixin.generate(module, **self._moved(given), generation_config=config)
         return Generated(tokens=made.sequences[:, -tokens:].cpu(), logits=torch.stack(made.logits, dim=1).float().cpu())
 
     def placement(self) -> Placement:
@@ -200,7 +200,7 @@ class Trial:
             placed: Placement = self._runtime.placement()
             return placed
         devices = Counter[str]()
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
+        for tensor in (*self.module.parameters(), *self.module.buffers()):
             devices[tensor.device.type] += tensor.numel()
         share = devices[self.place.torch_name] / devices.total()
         return Placement(on_target=share, detail=", ".join(f"{device}: {count}" for device, count in devices.most_common()))
@@ -211,12 +211,12 @@ class Trial:
         from hwmatrix.models.outputs import call_options, flatten_outputs  # noqa: PLC0415
 
         with torch.inference_mode():
-            outputs = flatten_outputs(self.model(**self._moved(inputs), **call_options(self.model)))
+            outputs = flatten_outputs(self.module(**self._moved(inputs), **call_options(self.module)))
         return {name: (tensor.float() if tensor.is_floating_point() else tensor).cpu() for name, tensor in outputs.items()}
 
     def _moved(self, inputs: Tensors) -> dict[str, torch.Tensor]:
         """The inputs where the model is, in its precision."""
-        first: torch.Tensor = next(iter(self.model.parameters()))
+        first: torch.Tensor = next(iter(self.module.parameters()))
         return {
             name: tensor.to(first.device, getattr(_torch(), self.place.dtype.value) if tensor.is_floating_point() else None)
             for name, tensor in inputs.items()
@@ -246,7 +246,7 @@ class Trial:
 
 
 @contextlib.contextmanager
-def open_trial(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache: Path) -> Iterator[Trial]:
+def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache: Path) -> Iterator[ModelUnderTest]:
     """A model on a device, for the length of a ``with`` block.
 
     The bundle comes from ``cache``, and is built where it is not there; PyTorch's model comes from ``pool``.
@@ -264,10 +264,10 @@ def open_trial(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache: Path
     name = f"{plan.name} {bundle.digest[:12]}"
     make = functools.partial(_module if place.is_torch else _prepared, place, bundle)
     with pool.lease(plan.family.value, name, make, place.preferences, dtype=place.dtype.value) as runtime:
-        trial = Trial(plan, place, bundle, device_name=device_name, runtime=runtime)
-        if trial.is_torch:
-            _check_placement(trial, pool, name)
-        yield trial
+        model = ModelUnderTest(plan, place, bundle, device_name=device_name, runtime=runtime)
+        if model.is_torch:
+            _check_placement(model, pool, name)
+        yield model
 
 
 def differences(actual: Tensors, expected: Tensors, *, tolerance: float) -> list[str]:
@@ -306,21 +306,21 @@ def _prepared(place: Place, bundle: Bundle, inputs: Tensors | None = None) -> An
     return target
 
 
-def _check_placement(trial: Trial, pool: ResourcePool, name: str) -> None:
+def _check_placement(model: ModelUnderTest, pool: ResourcePool, name: str) -> None:
     """The pool replaces hardware that is missing or too small. A test must not take that for a pass.
 
     Raises:
         UnavailableError: there was no room on the device.
         UnsupportedError: it refused the model for another reason.
     """
-    placed = trial.placement()
+    placed = model.placement()
     if placed.on_target == 1:
         return
     reports = [report for report in pool.fallbacks if report.model == name]
-    told = reports[-1].sentence() if reports else f"the model is not on {trial.place.device} ({placed.detail})"
+    told = reports[-1].sentence() if reports else f"the model is not on {model.place.device} ({placed.detail})"
     if reports and all(tried.status in _NO_ROOM for tried in reports[-1].attempts[:-1]):
         raise UnavailableError(told, error_type="memory_pressure")
-    raise UnsupportedError(told, needs=(trial.place.device,), error_type="fallback")
+    raise UnsupportedError(told, needs=(model.place.device,), error_type="fallback")
 
 
 def _torch() -> Any:

@@ -1,0 +1,259 @@
+"""``hwmatrix generate``: tests of models, and scripts that show a failing cell again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from hwmatrix.advice.clearing import clear_cached
+from hwmatrix.advice.evidence import default_database
+from hwmatrix.advice.generate import DEFAULT_TIMEOUT_MIN, Wish, generate_test, plan_of
+from hwmatrix.advice.generated_file import slug
+from hwmatrix.advice.reproduce import MARK, reproduce
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, outside
+from hwmatrix.errors import CellFailure, ConfigError, Problem
+from hwmatrix.matrix.load import load
+from hwmatrix.records import Dtype, Size
+from hwmatrix.store.shard import write_atomically
+
+if TYPE_CHECKING:
+    from hwmatrix.advice.generate import GeneratedTest
+    from hwmatrix.matrix.spec import MatrixSpec
+
+DEFAULT_FOLDER: Final = Path("generated_tests")
+_STANDARD_OUTPUT: Final = Path("-")
+
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--model", "--models", help="A name of matrix.yaml, a hub id, a checkpoint's folder; several: --model A B", metavar="M"),
+]
+More = Annotated[list[str] | None, typer.Argument(help="More models.", metavar="[M ...]", show_default=False)]
+Folder = Annotated[Path, typer.Option("--output-dir", help="Where tests are written.", metavar="DIR")]
+Database = Annotated[
+    Path | None, typer.Option("--database", help="Measurements. [default: reports/latest/matrix.duckdb, if it is there]", metavar="FILE")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("generate")(generate_command)
+
+
+def generate_command(
+    more: More = None,
+    *,
+    model: Names = None,
+    everything: Annotated[bool, typer.Option("--all", help="All models of matrix.yaml.")] = False,
+    output_dir: Folder = DEFAULT_FOLDER,
+    size: Annotated[Size | None, typer.Option("--size", help="tiny or full. [default: tiny]")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="Test on this hardware only. [default: all that the model's kind is tried on]", metavar="D"),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Minutes for which the resource pool keeps a model that nobody uses.", metavar="MIN", min=0)
+    ] = DEFAULT_TIMEOUT_MIN,
+    clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Remove the models' bundles and exports first.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Say why each template was chosen.")] = False,
+    again: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--reproduce", help="Instead of tests: a script that shows this cell's failure again.", metavar="MODEL TARGET"),
+    ] = None,
+    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="With --reproduce: the cell in this precision.")] = None,
+    output_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", help="With --reproduce: the file, or - to print it. [default: reproduce_<model>_<target>.py]", metavar="FILE"
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --reproduce: also for a cell that passes.")] = False,
+    database: Database = None,
+    matrix: Matrix = Path("matrix.yaml"),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Write tests of models: plain pytest, one file a model, which skip with the reason where hardware is missing.
+
+    With --reproduce, write a script of a failing cell for an issue of the library or the runtime: it needs none of hwmatrix. Examples:
+
+        hwmatrix generate --model bert
+
+        hwmatrix generate --model bert-base-uncased gpt2 --device cuda --output-dir tests/models
+
+        hwmatrix generate --all --device cpu && pytest generated_tests
+
+        hwmatrix generate --reproduce mixtral qnn --database reports/published/2026-11-20-default/matrix.duckdb
+    """
+    names = [*(model or ()), *(more or ())]
+    _check(names=names, everything=everything, again=again, timeout=timeout, dtype=dtype, output_file=output_file, force=force)
+    if debug:
+        logging.getLogger("hwmatrix").setLevel(logging.DEBUG)
+    kept = database or default_database(DEFAULT_OUTPUT)
+    if again is not None:
+        _reproduce(again, kept, dtype=dtype, size=size, file=output_file, force=force, output=output)
+        return
+    spec = load(matrix).spec
+    wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=outside().cache, database=kept)
+    left_out = _checked(names, spec, wish) if names else _unbuildable(spec, wish)
+    wanted = [name for name in (dict.fromkeys(names) if names else spec.models) if name not in left_out]
+    if clear_cache:
+        for name in wanted:
+            for path in clear_cached(plan_of(name, spec, wish), outside().cache):
+                typer.echo(f"removed {path}", err=True)
+    made = [generate_test(name, spec=spec, folder=output_dir, wish=wish) for name in wanted]
+    _tell(made, left_out, output_dir, output)
+
+
+def _check(*, names: list[str], everything: bool, again: tuple[str, str] | None, timeout: float, **details: Any) -> None:
+    """Refuse what says too little or too much.
+
+    Raises:
+        ConfigError: no model, or options that have no meaning together.
+    """
+    problems = []
+    if again is None and not names and not everything:
+        problems.append(
+            Problem(where="hwmatrix generate", what="no model is named", hint="--model M, or --all, or --reproduce MODEL TARGET")
+        )
+    if names and everything:
+        problems.append(Problem(where="--all", what="it means every model, and some are named", hint="leave one of both out"))
+    if again is not None and (names or everything):
+        problems.append(Problem(where="--reproduce", what="it writes a script and no tests", hint="leave --model and --all out"))
+    if not math.isfinite(timeout):
+        problems.append(Problem(where="--timeout", what=f"{timeout} is no number of minutes", hint="0 keeps nothing that nobody uses"))
+    if again is None:
+        options = {"dtype": "--dtype", "output_file": "--output", "force": "--force"}
+        problems += [
+            Problem(where=options[name], what="it has a meaning with --reproduce only", hint="leave it out")
+            for name, value in details.items()
+            if value
+        ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _checked(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
+    """Nothing is left out of what was named: everything that is wrong with it is told before a file is written.
+
+    Raises:
+        ConfigError: every model that there can be no test of.
+    """
+    problems = []
+    for name in dict.fromkeys(names):
+        try:
+            plan_of(name, spec, wish)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return {}
+
+
+def _unbuildable(spec: MatrixSpec, wish: Wish) -> dict[str, str]:
+    """The models of matrix.yaml that there can be no test of, with the reason."""
+    return {name: " ".join(reason.split()) for name, each in spec.models.items() if (reason := each.variant(wish.size).unbuildable)}
+
+
+def _tell(made: list[GeneratedTest], left_out: dict[str, str], folder: Path, output: Format) -> None:
+    if output is Format.JSON:
+        rows: list[dict[str, Any]] = [
+            {
+                "model": each.model,
+                "family": each.classification.family,
+                "subfamily": each.classification.subfamily,
+                "structure": each.classification.structure,
+                "confidence": each.classification.confidence,
+                "source": each.classification.source,
+                "template": each.template,
+                "devices": list(each.devices),
+                "path": str(each.path),
+                "run": each.run,
+                "left_out": None,
+            }
+            for each in made
+        ]
+        rows += [dict.fromkeys(_KEYS) | {"model": name, "left_out": reason} for name, reason in left_out.items()]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = [(each.model, each.template, ", ".join(each.devices), str(each.path)) for each in made]
+    table += [(name, "", "", f"left out: {reason}") for name, reason in left_out.items()]
+    shown = Table(*(Column(name, overflow="fold") for name in ("model", "template", "devices", "test")), show_lines=True)
+    for row in table:
+        shown.add_row(*(Text(cell) for cell in row))
+    Console().print(shown)
+    if made:
+        typer.echo(f"run: {made[0].run if len(made) == 1 else f'pytest {folder}'}")
+
+
+_KEYS: Final = ("model", "family", "subfamily", "structure", "confidence", "source", "template", "devices", "path", "run", "left_out")
+
+
+def _reproduce(
+    cell: tuple[str, str], database: Path | None, *, dtype: Dtype | None, size: Size | None, file: Path | None, force: bool, output: Format
+) -> None:
+    """Write the script of a cell, and say what it shows.
+
+    Raises:
+        ConfigError: no such cell on record, or the file cannot be written.
+    """
+    if database is None:
+        what, hint = (
+            f"there is no database: {DEFAULT_OUTPUT / 'matrix.duckdb'} is missing",
+            "nox -s matrix makes one; or name it: --database FILE",
+        )
+        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+    try:
+        made = reproduce(*cell, database=database, dtype=dtype, size=size, force=force)
+    except CellFailure as failure:
+        what = f"the model cannot be made here, so neither can its inputs: {failure}"
+        raise ConfigError(
+            [Problem(where=f"--reproduce {' '.join(cell)}", what=what, hint="use the versions that it was measured with")]
+        ) from failure
+    if file == _STANDARD_OUTPUT:
+        typer.echo(made.script, nl=False)
+        return
+    found = made.cell
+    file = file or _free(Path(f"reproduce_{slug(found.model.name)}_{slug(found.target.name)}.py"))
+    try:
+        write_atomically(file, made.script)
+    except OSError as error:
+        raise ConfigError([Problem(where=f"--output {file}", what=f"cannot be written: {error}", hint="name another file")]) from error
+    facts = {
+        "model": found.model.name,
+        "target": found.target.name,
+        "dtype": found.settings.dtype.value,
+        "size": found.model.size.value,
+        "status": found.status.value,
+        "message": found.message,
+        "also_failing": list(found.also_failing),
+        "database": str(database),
+        "path": str(file),
+        "run": f"python {file}",
+    }
+    if output is Format.JSON:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(f"wrote {file}: {facts['model']} on {facts['target']}, {facts['dtype']}, {facts['size']}: {facts['status']}")
+    if found.message:
+        typer.echo(f"  as measured: {found.message}")
+    if found.also_failing:
+        typer.echo(f"  also failing (--dtype, --size): {'; '.join(found.also_failing)}")
+    typer.echo(f"run: {facts['run']}")
+
+
+def _free(path: Path) -> Path:
+    """A file's name, unless a file of somebody else has it.
+
+    Raises:
+        ConfigError: one has.
+    """
+    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
+        raise ConfigError([Problem(where=str(path), what="is there, and is no such script", hint="name another file with --output")])
+    return path
