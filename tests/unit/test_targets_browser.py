@@ -13,7 +13,7 @@ import pytest
 from hwmatrix.errors import CellFailure, ConfigError, CrashedError, UnavailableError, UnsupportedError
 from hwmatrix.hardware import browser as hardware
 from hwmatrix.hardware.browser import Installed
-from hwmatrix.models.onnx_export import OnnxExport
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure
 from hwmatrix.records import Dtype, Settings
 from hwmatrix.targets import browser, browser_files
 from hwmatrix.targets.browser_cell import CellPage, Made
@@ -97,6 +97,25 @@ def test_a_device_that_is_lost_on_the_way_takes_all_sessions_with_it() -> None:
     lost = CrashedError("gone", error_type="webgpu_device_lost")
     with pytest.raises(CrashedError):
         Page({"transformers": {"WebGpu": 1, "CPU": 1}, "torch": lost}).prepared()
+
+
+def test_an_adapter_that_has_gone_since_it_was_asked_for_was_lost() -> None:
+    gone = UnavailableError("Failed to get GPU adapter", error_type="webgpu_no_adapter")
+    target = webgpu(SWIFTSHADER, wanted="software")
+    target.page = Page({"transformers": gone, "torch": gone})
+    with pytest.raises(CrashedError, match="Failed to get GPU adapter") as caught:
+        target.prepare({"x": np.zeros(1, dtype=np.int64)})
+    assert caught.value.error_type == "webgpu_device_lost"
+
+
+def test_a_model_without_any_export_names_the_operator_that_onnx_lacks() -> None:
+    page = Page({})
+    message = "No ONNX function found for <OpOverload(op='prims.lgamma', overload='default')>"
+    page._failures = tuple(OnnxFailure(exporter=name, error_type="E", message=message, traceback=None) for name in ("a", "b"))
+    with pytest.raises(UnsupportedError) as caught:
+        page.prepared()
+    assert caught.value.needs == ("prims.lgamma",)
+    assert page.called == []
 
 
 def test_outputs_have_the_names_of_the_reference() -> None:

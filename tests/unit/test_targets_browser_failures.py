@@ -14,6 +14,7 @@ NO_ADAPTER = (
 )
 NO_WEBNN = "NotSupportedError: Failed to execute 'createContext' on 'ML': WebNN is not supported on this platform."
 CONTEXT_LOST = "InvalidStateError: Failed to execute 'readTensor' on 'MLContext': Tensor has been destroyed or context is lost."
+NO_SERVICE = "UnknownError: Failed to execute 'createContext' on 'ML': WebNN service connection error."
 INSTANCE_GONE = "unknown: A valid external Instance reference no longer exists."
 DESTROY = "TypeError: Cannot read properties of undefined (reading 'destroy')"
 FEATURE = "TypeError: Failed to execute 'requestDevice' on 'GPUAdapter': Unsupported feature: shader-f16"
@@ -22,6 +23,7 @@ LIMIT = (
     "supported limit (1073741824).\n - While validating maxBufferSize\n - While validating required limits"
 )
 MEMORY = "GPUOutOfMemoryError: vkAllocateMemory failed with VK_ERROR_OUT_OF_DEVICE_MEMORY\n - While calling [Device].CreateBuffer"
+NO_HEAP = "Error: failed to call OrtRun(). ERROR_CODE: 6, ERROR_MESSAGE: std::bad_alloc"
 SHADER = "Error while parsing WGSL: :1:7 error: expected ')' for function declaration\nfn f( {\n      ^"
 KERNEL = (
     "Error: Can't create a session. ERROR_CODE: 1, ERROR_MESSAGE: onnxruntime/core/optimizer/transformer_memcpy.cc:254 bool "
@@ -36,9 +38,11 @@ KERNEL = (
         (NO_ADAPTER, Status.UNAVAILABLE, "webgpu_no_adapter"),
         (NO_WEBNN, Status.UNAVAILABLE, "webnn_unavailable"),
         (CONTEXT_LOST, Status.CRASH, "webnn_context_lost"),
+        (NO_SERVICE, Status.CRASH, "webnn_context_lost"),
         (FEATURE, Status.UNSUPPORTED, "webgpu_unsupported_feature"),
         (LIMIT, Status.UNSUPPORTED, "webgpu_limit_exceeded"),
         (MEMORY, Status.OOM, "webgpu_out_of_memory"),
+        (NO_HEAP, Status.OOM, "webgpu_out_of_memory"),
         (SHADER, Status.ERROR, "webgpu_shader_compile"),
         (KERNEL, Status.UNSUPPORTED, "unsupported_operator"),
         ("Error: something else", Status.ERROR, "browser_runtime_failed"),

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import ConfigError, Problem, UnavailableError, UnsupportedError
+from hwmatrix.errors import ConfigError, CrashedError, Problem, UnavailableError, UnsupportedError
 from hwmatrix.hardware.browser import ASSETS, Installed, sparticuz
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.browser_cell import CellPage, Made
@@ -79,9 +79,13 @@ class WebGpu:
 
         Raises:
             UnsupportedError: the adapter has no such precision, or the runtime no kernel for an operator.
+            CrashedError: the adapter that there was is not there any more.
         """
         _require_float32(self._settings.dtype, features=self._adapter["features"])
-        self._made = self.page.prepare({"name": "webgpu"}, "WebGpu", inputs)
+        try:
+            self._made = self.page.prepare({"name": "webgpu"}, "WebGpu", inputs)
+        except UnavailableError as failure:
+            raise CrashedError(f"the adapter of this page has gone: {failure}", error_type="webgpu_device_lost") from failure
         return _method(self._made, self.page)
 
     def run(self) -> None:

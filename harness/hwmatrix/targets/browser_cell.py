@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.errors import CellFailure, UnavailableError
-from hwmatrix.models.onnx_export import OnnxExport, read_all
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
 from hwmatrix.targets import browser_files
 from hwmatrix.targets.browser_devtools import DevTools, Page
 from hwmatrix.targets.browser_failures import failure_of
@@ -20,7 +20,6 @@ from hwmatrix.targets.browser_log import Nodes, parse
 
 if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.models.onnx_export import OnnxFailure
     from hwmatrix.targets.protocol import Arrays
 
 _PAGE: Final = Path(__file__).parent / "browser_page"
@@ -49,6 +48,7 @@ class CellPage:
         self._folders: dict[str, Path] = {"page": _PAGE, "runtime": assets}
         self._page: Page | None = None
         self._exports: tuple[OnnxExport, ...] = ()
+        self._failures: tuple[OnnxFailure, ...] = ()
         self._fetched: OnnxExport | None = None
         self._made: Made | None = None
         self.product = ""
@@ -98,20 +98,17 @@ class CellPage:
         self.runtime_version = str(self.call("runtime", url=f"/runtime/{_RUNTIME}", threads=self._threads))
 
     def load(self, bundle: Bundle) -> None:
-        """Load the runtime, and the first export.
+        """Load the runtime, and the first export where there is any.
 
         Raises:
-            CellFailure: no exporter could make a graph of this model (``export_failed``).
             BundleError: the exports are missing or damaged.
         """
         found = read_all(bundle, bundle.path.parent)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
-        if not self._exports:
-            failures: list[OnnxFailure] = [failure for failure in found if not isinstance(failure, OnnxExport)]
-            told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
-            raise CellFailure(f"no exporter made an ONNX graph of this model: {told}", error_type="export_failed")
+        self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         self.load_runtime()
-        self._fetch(self._exports[0])
+        if self._exports:
+            self._fetch(self._exports[0])
 
     def prepare(self, provider: Mapping[str, Any], name: str, inputs: Arrays) -> Made:
         """Make a session of each export until one is wholly on the provider, keep the best, hand it its inputs.
@@ -119,8 +116,11 @@ class CellPage:
         ``name`` is the provider's in the runtime's log.
 
         Raises:
-            CellFailure: the runtime takes none of the exports: what it said of the first.
+            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one; it is named.
+            CellFailure: no exporter made a graph, or the runtime takes none: what it said of the first.
         """
+        if not self._exports:
+            raise no_graph(self._failures)
         made: list[Made] = []
         failures: list[CellFailure] = []
         for export in self._exports:

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 _OPERATOR: Final = re.compile(r"Could not find an implementation for (\w+)\(\d+\)|Provider type for (\w+) node with name '.*' is not set")
 """Operators without any kernel: what the runtime says with the CPU provider alone, and with a device's before it."""
+_NO_MEMORY: Final = (
+    r"VK_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|GPUOutOfMemoryError|Array buffer allocation failed|RangeError: .*(?:memory|allocation)"
+    r"|std::bad_alloc"
+)
+"""No memory on the device, or in the page: in Vulkan's and WebGPU's words, in those of JavaScript and of C++ in WebAssembly."""
 _FEATURE: Final = re.compile(r"Unsupported feature: ([\w-]+)")
 _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
     (
@@ -24,10 +29,10 @@ _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
         lambda text: UnavailableError(text, error_type="webgpu_no_adapter"),
     ),
     (
-        r"VK_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|GPUOutOfMemoryError|Array buffer allocation failed|RangeError: .*(?:memory|allocation)",
+        _NO_MEMORY,
         lambda text: OutOfMemoryError(text, error_type="webgpu_out_of_memory"),
     ),
-    (r"Tensor has been destroyed or context is lost|context is lost", lambda text: CrashedError(text, error_type="webnn_context_lost")),
+    (r"context is lost|WebNN service connection error", lambda text: CrashedError(text, error_type="webnn_context_lost")),
     (
         r"[Dd]evice (?:was |is )?(?:lost|destroyed)|A valid external Instance reference no longer exists",
         lambda text: CrashedError(text, error_type="webgpu_device_lost"),

@@ -22,7 +22,6 @@ let ort = null;
 let model = null;
 let feeds = null;
 let outputs = null;
-let lost = null;
 let session = null;
 const sessions = new Map();
 
@@ -36,6 +35,29 @@ if (globalThis.MLGraphBuilder) {
     return graph;
   };
 }
+
+// A device of WebGPU, or a context of WebNN, may go at a moment when the runtime waits for nothing of it: then some of what is asked
+// of it is never answered, or answered by the processor in its place. So its end is the end of every command.
+let lost = null;
+let fail = null;
+const gone = new Promise((_, reject) => { fail = reject; });
+gone.catch(() => {});
+
+function watched(type, method, onLost) {
+  if (!type) return;
+  const make = type.prototype[method];
+  type.prototype[method] = async function (...parts) {
+    const made = await make.apply(this, parts);
+    made.lost?.then(onLost);
+    return made;
+  };
+}
+watched(globalThis.GPUAdapter, "requestDevice", ({ reason, message }) => {
+  if (reason === "destroyed") return; // by the runtime itself, with its last session
+  lost = `${reason}: ${message}`;
+  fail(new Error("the device of the session is gone"));
+});
+watched(globalThis.ML, "createContext", ({ message }) => fail(new Error(`the WebNN context is lost: ${message}`)));
 
 function toBase64(data) {
   const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
@@ -113,7 +135,6 @@ const commands = {
       });
       sessions.set(name, made);
       const device = provider.name === "webgpu" ? await ort.env.webgpu.device : null;
-      if (device) device.lost.then((info) => { lost = `${info.reason}: ${info.message}`; });
       const lines = log.lines;
       log.lines = [];
       return {
@@ -166,7 +187,7 @@ const commands = {
 globalThis.hwmatrix = {
   async call(name, argument) {
     try {
-      return { value: await commands[name](argument ?? {}) };
+      return { value: await Promise.race([commands[name](argument ?? {}), gone]) };
     } catch (error) {
       // That a device was lost may be told a little after what its loss broke.
       await new Promise((later) => setTimeout(later, 50));
