@@ -10,12 +10,14 @@ from hwmatrix.errors import StoreError
 from hwmatrix.report.write import write_reports
 
 FILES = ["summary.md", "matrix.md", "matrix.json", "errors.md", "errors.json"]
+PLOTS = ["matrix", "families", "latency", "speedup", "memory"]
 
 
 def test_the_files_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "reports" / "latest"
-    assert write_reports(example(tmp_path / "m.duckdb"), folder) == [folder / name for name in FILES]
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    written = write_reports(example(tmp_path / "m.duckdb"), folder)
+    assert written == [*(folder / name for name in FILES), *(folder / "plots" / f"{name}.svg" for name in PLOTS)]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "plots"])
 
 
 def test_the_same_database_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -49,7 +51,7 @@ def test_a_failure_leaves_the_old_reports_and_no_litter(tmp_path: Path, monkeypa
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(StoreError, match="No space left on device"):
         write_reports(database, folder)
-    assert [path.name for path in folder.iterdir()] == ["matrix.md"]
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["matrix.md"]
     assert (folder / "matrix.md").read_text(encoding="utf-8") == "old"
 
 

@@ -19,8 +19,9 @@ from hwmatrix.report.failures import Failure, failures
 from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from hwmatrix.report.charts import Chart
     from hwmatrix.report.rows import NeededOperator, ReportRows
 
 
@@ -82,12 +83,12 @@ def matrix_md(rows: ReportRows) -> str:
     )
 
 
-def summary_md(rows: ReportRows) -> str:
-    """The text of summary.md."""
+def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) -> str:
+    """The text of summary.md. ``pictures`` are the charts that lie beside it as plots/<name>.svg."""
     by_target: defaultdict[grid.Column, Counter[Status]] = defaultdict(Counter)
     for cell in rows.cells:
         by_target[grid.Column(target=cell.target, isolation=cell.column_isolation)][cell.status] += 1
-    return _render("summary.md.j2", rows, by_target=by_target, findings=_findings(rows))
+    return _render("summary.md.j2", rows, by_target=by_target, findings=_findings(rows), pictures=pictures or {})
 
 
 def errors_md(rows: ReportRows) -> str:

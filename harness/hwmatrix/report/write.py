@@ -6,8 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from hwmatrix.errors import StoreError
+from hwmatrix.report.charts import charts
 from hwmatrix.report.json_report import errors_json, matrix_json
 from hwmatrix.report.markdown import errors_md, matrix_md, summary_md
+from hwmatrix.report.plots import FOLDER as PLOTS
+from hwmatrix.report.plots import plots
 from hwmatrix.report.rows import read
 
 if TYPE_CHECKING:
@@ -15,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None) -> list[Path]:
-    """Write ``summary.md``, ``matrix.md``, ``matrix.json``, ``errors.md`` and ``errors.json`` into a folder.
+    """Write ``summary.md``, ``matrix.md``, ``matrix.json``, ``errors.md``, ``errors.json`` and ``plots/*.svg`` into a folder.
 
-    The same database gives the same bytes. The latest run is reported unless ``run_id`` names another.
+    The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. Plots of an earlier run that
+    this one has not are removed.
 
     Returns:
         The files, in the order above.
@@ -26,24 +30,31 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
         StoreError: the database cannot be read, holds no such run, or the folder cannot be written.
     """
     rows = read(database, run_id)
+    drawn = charts(rows)
     texts = {
-        "summary.md": summary_md(rows),
+        "summary.md": summary_md(rows, {chart.name: chart for chart in drawn}),
         "matrix.md": matrix_md(rows),
         "matrix.json": matrix_json(rows),
         "errors.md": errors_md(rows),
         "errors.json": errors_json(rows),
     }
-    return replace(output_dir, texts)
+    pictures = {f"{PLOTS}/{name}": text for name, text in plots(drawn).items()}
+    written = replace(output_dir, texts | pictures)
+    for path in (output_dir / PLOTS).glob("*.svg"):
+        if path not in written:
+            path.unlink()
+    return written
 
 
 def replace(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Write files into a folder, which is made if it is missing; give them in the same order.
+    """Write files into a folder, or folders in it, which are made if they are missing; give them in the same order.
 
     Raises:
         StoreError: the folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for parent in {(folder / name).parent for name in texts}:
+            parent.mkdir(parents=True, exist_ok=True)
         return _replace(folder, texts)
     except OSError as error:
         raise StoreError(f"{folder}: the reports cannot be written: {error}", advice="Free space, or name another folder.") from error
@@ -51,7 +62,7 @@ def replace(folder: Path, texts: dict[str, str]) -> list[Path]:
 
 def _replace(folder: Path, texts: dict[str, str]) -> list[Path]:
     """Nothing is renamed before everything is written, so that a full disk leaves the old reports whole."""
-    temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in texts}
+    temporary = {name: (folder / name).with_name(f".{(folder / name).name}.{os.getpid()}.tmp") for name in texts}
     try:
         for name, text in texts.items():
             temporary[name].write_text(text, encoding="utf-8", newline="\n")

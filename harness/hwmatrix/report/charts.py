@@ -1,0 +1,292 @@
+"""Charts of a run as Vega-Lite specifications: one for the pictures and the page alike.
+
+What was emulated or done in software is in none of those that measure.
+
+Each specification lies in ``chart_specs/<name>.vl.json`` and has its data by name; here are the rows that go into it. Colours are those of
+Okabe and Ito (https://jfly.uni-koeln.de/color/), which people who see colours otherwise can tell apart; a shape or a word says the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import importlib.resources
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.records import Execution, Level, Status
+from hwmatrix.report import grid
+from hwmatrix.report.comparing import FAILING
+from hwmatrix.report.escape import plain
+from hwmatrix.report.numbers import times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hwmatrix.report.history import RunSummary, Trend
+    from hwmatrix.report.rows import CellRow, ReportRows
+
+VEGA_LITE: Final = "https://vega.github.io/schema/vega-lite/v6.json"
+"""The schema's name. Nothing is loaded from there."""
+LARGEST_MATRIX: Final = 120
+"""Models that a heat map shows one by one; larger matrices are shown by family alone."""
+LARGEST_LIST: Final = 60
+"""Models whose values are shown one by one; those of more are shown as box plots by family."""
+_NO_VERDICT: Final = "no verdict"
+_LABEL: Final = 60
+_Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart with its rows. ``name`` is that of its file; ``alt`` says in words what is in it."""
+
+    name: str
+    title: str
+    alt: str
+    spec: dict[str, Any]
+
+
+def charts(rows: ReportRows) -> tuple[Chart, ...]:
+    """The charts of a run, those that would be empty left out."""
+    timed = [cell for cell in rows.cells if _is_timed(cell)]
+    made = [_matrix(rows.cells), _families(rows.cells), _latency(timed), _speed_up(timed), _memory(rows.cells), _scaling(timed)]
+    return tuple(chart for chart in made if chart is not None)
+
+
+def history_charts(runs: Sequence[RunSummary], trends: Sequence[Trend]) -> tuple[Chart, ...]:
+    """The charts of a history of at least two runs."""
+    names = {run.run_id: run.release or f"{run.created_at:%Y-%m-%d %H:%M}" for run in runs}
+    if len(names) < 2:  # noqa: PLR2004 - one run is no trend
+        return ()
+    states = [
+        {"run": names[run.run_id], "state": state, "cells": count, "order": order}
+        for run in runs
+        for order, (state, count) in enumerate((("pass", run.passed), ("fail", run.failed), (_NO_VERDICT, run.no_verdict)))
+    ]
+    made = [_chart("status_trend", states, f"Passing, failing and missing cells over {len(names)} runs")]
+    moved = [row for trend in trends for row in _trend_rows(trend, names)]
+    if moved:
+        made.append(_chart("trend", moved, f"Median latencies over {len(names)} runs, relative to the first"))
+    return tuple(made)
+
+
+def _matrix(cells: Sequence[CellRow]) -> Chart | None:
+    built = grid.build(cells)
+    lines = [(row, section) for section in built.sections for row in section.rows]
+    if not lines or len(lines) > LARGEST_MATRIX:
+        return None
+    rows = [
+        {
+            "model": _short(f"{row.model} ({row.settings})" if row.settings else row.model),
+            "column": _heading(column),
+            "state": _state(cell),
+            "short": _word(cell),
+            "told": grid.label(cell),
+        }
+        for row, _ in lines
+        for column, cell in zip(built.columns, row.cells, strict=True)
+        if cell is not None
+    ]
+    return _chart("matrix", rows, f"{len(lines)} models on {len(built.columns)} targets, each cell with its level or status")
+
+
+def _families(cells: Sequence[CellRow]) -> Chart | None:
+    counted: dict[tuple[str, str], list[int]] = {}
+    for cell in cells:
+        if cell.status is Status.PASS or cell.status in FAILING:
+            count = counted.setdefault((cell.family.value, _target(cell)), [0, 0])
+            count[0] += cell.status is Status.PASS
+            count[1] += 1
+    rows = [
+        {
+            "family": family.replace("_", " "),
+            "column": target,
+            "passed": passed,
+            "tested": tested,
+            "share": passed / tested,
+            "label": f"{passed} of {tested}",
+        }
+        for (family, target), (passed, tested) in counted.items()
+    ]
+    return _chart("families", rows, "For each family and target, how many cells with a verdict pass") if rows else None
+
+
+def _latency(timed: Sequence[CellRow]) -> Chart | None:
+    rows = [
+        {"model": _model(cell, timed), "column": _column(cell, timed)}
+        | {name: getattr(cell, name) for name in ("p50_ms", "min_ms", "p99_ms", "samples")}
+        for cell in timed
+    ]
+    if _are_many(timed):
+        return _boxes(
+            "latency", "Latency on hardware", "median of each model in milliseconds (logarithmic)", timed, lambda cell: cell.p50_ms
+        )
+    return _chart("latency", rows, f"Median latency of {len(rows)} cells on hardware") if rows else None
+
+
+def _speed_up(timed: Sequence[CellRow]) -> Chart | None:
+    compared = [cell for cell in timed if cell.speed_up is not None and cell.backend != "cpu"]
+    rows = [
+        {
+            "model": _model(cell, compared),
+            "column": _column(cell, compared),
+            "speed_up": cell.speed_up,
+            "speed_differs": cell.speed_differs,
+        }
+        for cell in compared
+    ]
+    if _are_many(compared):
+        return _boxes("speedup", "Speed over cpu", "times as fast as cpu (logarithmic)", compared, lambda cell: cell.speed_up)
+    return _chart("speedup", rows, f"Speed over cpu of {len(rows)} cells") if rows else None
+
+
+def _memory(cells: Sequence[CellRow]) -> Chart | None:
+    passed = [cell for cell in cells if cell.status is Status.PASS and cell.execution is Execution.HARDWARE]
+    measured = [cell for cell in passed if cell.device_peak_mb is not None or cell.delta_mb is not None]
+    rows = [
+        {
+            "model": _model(cell, measured),
+            "column": _column(cell, measured),
+            "memory_mb": cell.device_peak_mb if cell.device_peak_mb is not None else cell.delta_mb,
+            "kind": "device peak" if cell.device_peak_mb is not None else "added to the process",
+        }
+        for cell in measured
+    ]
+    if _are_many(measured):
+        return _boxes("memory", "Memory that a cell adds to its process", "MiB (logarithmic)", measured, lambda cell: cell.delta_mb)
+    return _chart("memory", rows, f"Memory of {len(rows)} cells") if rows else None
+
+
+def _scaling(timed: Sequence[CellRow]) -> Chart | None:
+    """Lines of at least two cells that differ in one setting alone."""
+    rows: list[_Row] = []
+    for setting in ("batch", "sequence_length", "threads"):
+        lines: dict[tuple[Any, ...], list[CellRow]] = {}
+        for cell in timed:
+            others = tuple(getattr(cell, name) for name in ("batch", "sequence_length", "threads") if name != setting)
+            lines.setdefault((cell.model, cell.size, cell.target, cell.dtype, cell.column_isolation, *others), []).append(cell)
+        for line in lines.values():
+            if len({getattr(cell, setting) for cell in line}) > 1:
+                rows += [
+                    {
+                        "model": _short(cell.model),
+                        "column": _column(cell, timed),
+                        "setting": setting.replace("_", " "),
+                        "value": getattr(cell, setting),
+                        "p50_ms": cell.p50_ms,
+                    }
+                    for cell in line
+                ]
+    return _chart("scaling", rows, "How median latency grows with batch, sequence length and threads") if rows else None
+
+
+def _trend_rows(trend: Trend, names: dict[str, str]) -> list[_Row]:
+    timed = [
+        moment
+        for moment in trend.moments
+        if moment.status is Status.PASS and moment.p50_ms and moment.execution is Execution.HARDWARE and moment.run_id in names
+    ]
+    first: dict[str | None, float] = {}
+    rows = []
+    for moment in timed:
+        base = first.setdefault(moment.host, moment.p50_ms or 1.0)
+        cell = f"{_short(moment.model)} {moment.size.value} {moment.target} {moment.dtype.value}"
+        rows.append(
+            {
+                "run": names[moment.run_id],
+                "cell": cell,
+                "column": moment.target,
+                "p50_ms": moment.p50_ms,
+                "ratio": (moment.p50_ms or 0) / base,
+            }
+        )
+    return rows if len(rows) > 1 else []
+
+
+def _are_many(cells: Sequence[CellRow]) -> bool:
+    return len({(cell.model, cell.size) for cell in cells}) > LARGEST_LIST
+
+
+def _boxes(name: str, title: str, axis: str, cells: Sequence[CellRow], of: Callable[[CellRow], float | None]) -> Chart:
+    """Values of very many models: how they are spread in each family, on each target. What is not above 0 has no logarithm."""
+    rows = [
+        {"family": cell.family.value.replace("_", " "), "column": _column(cell, cells), "value": value}
+        for cell in cells
+        if (value := of(cell)) is not None and value > 0
+    ]
+    chart = _chart("boxes", rows, f"Box plots of {len(rows)} cells by family and target")
+    spec = chart.spec
+    spec["title"]["text"], spec["encoding"]["x"]["title"] = title, axis
+    return Chart(name=name, title=title, alt=chart.alt, spec=spec | {"description": f"{title}: {chart.alt}"})
+
+
+def _is_timed(cell: CellRow) -> bool:
+    return cell.status is Status.PASS and cell.execution is Execution.HARDWARE and cell.p50_ms is not None
+
+
+def _state(cell: CellRow) -> str:
+    return cell.level.value if cell.level is not None else _NO_VERDICT
+
+
+def _word(cell: CellRow) -> str:
+    """What a small rectangle can hold: the level or the status, and the speed where it means something."""
+    if cell.level in {Level.HIGH, Level.MEDIUM, Level.LOW}:
+        fast = cell.speed_differs and cell.execution is Execution.HARDWARE
+        return f"{cell.level.value} {times(cell.speed_up)}" if fast else str(cell.level.value)
+    return cell.status.value.replace("_", " ")
+
+
+def _heading(column: grid.Column) -> str:
+    return f"{column.target} {column.dtype}".strip()
+
+
+def _target(cell: CellRow) -> str:
+    return plain(cell.target)
+
+
+def _column(cell: CellRow, among: Sequence[CellRow]) -> str:
+    """The target, with precision and isolation where they tell cells of it apart."""
+    alike = [other for other in among if other.target == cell.target]
+    words = [cell.target]
+    if len({other.dtype for other in alike}) > 1:
+        words.append(cell.dtype.value)
+    if len({other.column_isolation for other in alike}) > 1:
+        words.append(cell.column_isolation.value)
+    return plain(" ".join(words))
+
+
+def _model(cell: CellRow, among: Sequence[CellRow]) -> str:
+    """The model, with the settings that tell its cells on one target apart."""
+    alike = [other for other in among if (other.model, other.target, other.dtype) == (cell.model, cell.target, cell.dtype)]
+    names = [name for name in ("size", "batch", "sequence_length", "threads") if len({getattr(other, name) for other in alike}) > 1]
+    settings = grid.describe(cell, names)
+    return _short(f"{cell.model} ({settings})" if settings else cell.model)
+
+
+def _short(text: str) -> str:
+    text = plain(text)
+    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
+
+
+def _chart(name: str, rows: list[_Row], alt: str) -> Chart:
+    spec = copy.deepcopy(_template(name))
+    title = spec["title"]["text"] if isinstance(spec["title"], dict) else spec["title"]
+    spec = {"$schema": VEGA_LITE, "description": f"{title}: {alt}", **spec, "config": _config(), "datasets": {"rows": rows}}
+    return Chart(name=name, title=title, alt=alt, spec=spec)
+
+
+@functools.cache
+def _template(name: str) -> dict[str, Any]:
+    return _read(f"{name}.vl.json")
+
+
+@functools.cache
+def _config() -> dict[str, Any]:
+    return _read("config.json")
+
+
+def _read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((importlib.resources.files("hwmatrix.report") / "chart_specs" / name).read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,46 @@
+"""Charts as SVG pictures, for Markdown and papers. Drawn by vl-convert, which has Vega inside and needs no browser and no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwmatrix.report.charts import Chart
+
+VEGA_LITE_VERSION: Final = "6.4"
+FOLDER: Final = "plots"
+_NUMBERED: Final = re.compile(r"\b(clip|gradient_)(\d+)\b")
+
+
+def svg(chart: Chart) -> str:
+    """The picture of a chart. The same chart gives the same bytes: Vega numbers its clips and gradients on through a process.
+
+    Raises:
+        StoreError: vl-convert is not installed, or refuses the chart.
+    """
+    convert = _converter()
+    try:
+        text: str = convert.vegalite_to_svg(json.dumps(chart.spec), vl_version=VEGA_LITE_VERSION)
+    except ValueError as error:
+        raise StoreError(f"the chart {chart.name} cannot be drawn: {error}", advice="This is a bug of hwmatrix.") from error
+    numbers: dict[str, str] = {}
+    return _NUMBERED.sub(lambda found: numbers.setdefault(found[0], f"{found[1]}{len(numbers) + 1}"), text) + "\n"
+
+
+def plots(charts: Iterable[Chart]) -> dict[str, str]:
+    """Pictures by file name."""
+    return {f"{chart.name}.svg": svg(chart) for chart in charts}
+
+
+def _converter() -> Any:
+    try:
+        import vl_convert  # noqa: PLC0415 - on hosts only
+    except ImportError as error:
+        raise StoreError("the package vl-convert-python is not installed", advice="pip install 'hwmatrix[host]'") from error
+    return vl_convert

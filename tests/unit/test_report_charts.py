@@ -1,0 +1,134 @@
+"""Charts: which rows go into them, which do not, and that they can be drawn."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factory_rows import BEGIN, Database, example, steady, unmeasured
+
+from hwmatrix.report import charts as drawing
+from hwmatrix.report.charts import Chart, charts, history_charts
+from hwmatrix.report.history import read_runs, read_trends
+from hwmatrix.report.plots import plots, svg
+from hwmatrix.report.rows import read
+from hwmatrix.report.write import write_reports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def by_name(path: Path) -> dict[str, Chart]:
+    return {chart.name: chart for chart in charts(read(path))}
+
+
+def rows(chart: Chart) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = chart.spec["datasets"]["rows"]
+    return found
+
+
+def test_the_matrix_says_states_in_words_too(tmp_path: Path) -> None:
+    found = rows(by_name(example(tmp_path / "m.duckdb"))["matrix"])
+    told = {(row["model"].split()[0], row["column"]): (row["state"], row["short"]) for row in found}  # two sizes: models have settings
+    assert told["bert", "openvino"] == ("High", "High 1.9×")  # noqa: RUF001 - the typographic sign
+    assert told["bert", "gpu"] == ("no verdict", "unavailable")
+    assert told["model-crash", "openvino"] == ("none", "crash")
+
+
+def test_only_hardware_is_measured_in_charts(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        for target in ("cpu", "qnn", "webgpu"):
+            database.shard(target, target)
+        database.cell(database.plan("bert", "cpu"), "cpu", wall=steady(4.0))
+        database.cell(database.plan("bert", "qnn", execution="emulated"), "qnn", wall=steady(900.0))
+        database.cell(database.plan("bert", "webgpu", execution="software"), "webgpu", wall=steady(90.0))
+    found = by_name(path)
+    assert set(found) == {"matrix", "families", "latency", "memory"}
+    assert [row["column"] for row in rows(found["latency"])] == ["cpu"]
+    assert [row["column"] for row in rows(found["memory"])] == ["cpu"]
+
+
+def test_settings_and_precisions_tell_cells_apart(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s", "cuda")
+        for number, (dtype, batch) in enumerate((("float32", 1), ("float16", 1), ("float32", 8))):
+            planned = database.plan("bert", "cuda", dtype=dtype, batch=batch, cell_key=str(number))
+            database.cell(planned, "s", wall=steady(1.0 + batch), device_peak_mb=100.0 * batch)
+    found = by_name(path)
+    assert {(row["model"], row["column"]) for row in rows(found["latency"])} == {
+        ("bert (batch 1)", "cuda float32"),
+        ("bert", "cuda float16"),
+        ("bert (batch 8)", "cuda float32"),
+    }
+    assert {(row["setting"], row["value"]) for row in rows(found["scaling"])} == {("batch", 1), ("batch", 8)}
+    assert {row["kind"] for row in rows(found["memory"])} == {"device peak"}
+    assert svg(found["scaling"])
+
+
+def test_very_many_models_are_shown_by_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "LARGEST_LIST", 2)
+    monkeypatch.setattr(drawing, "LARGEST_MATRIX", 2)
+    found = by_name(example(tmp_path / "m.duckdb"))
+    assert "matrix" not in found
+    assert found["latency"].title == "Latency on hardware"
+    assert {"family", "column", "value"} == set(rows(found["latency"])[0])
+    ET.fromstring(svg(found["latency"]))  # noqa: S314 - written here
+
+
+def test_a_run_with_nothing_measured_has_its_matrix_alone(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.plan("bert", "cuda", unavailable="no driver")
+    assert set(by_name(path)) == {"matrix"}
+
+
+def test_every_chart_is_a_picture_with_a_description(tmp_path: Path) -> None:
+    drawn = plots(charts(read(example(tmp_path / "m.duckdb"))))
+    assert set(drawn) == {"matrix.svg", "families.svg", "latency.svg", "speedup.svg", "memory.svg"}
+    for text in drawn.values():
+        ET.fromstring(text)  # noqa: S314 - written here
+        assert "http" not in text.replace("http://www.w3.org/", "")
+        assert "aria-label" in text or "<title" in text or "description" in text
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"quotes" & ampersands', "\x1b[31mred", "x" * 500])
+def test_hostile_names_are_text(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s", "cpu")
+        database.cell(database.plan(name, "cpu"), "s", wall=steady(1.0))
+    for text in plots(charts(read(path))).values():
+        assert not any(element.tag.endswith("script") for element in ET.fromstring(text).iter())  # noqa: S314 - written here
+
+
+def test_a_history_of_two_runs(tmp_path: Path) -> None:
+    path = tmp_path / "h.duckdb"
+    with Database(path) as database:
+        for day, (run_id, p50_ms) in enumerate((("a", 2.0), ("b", 3.0), ("c", None)), start=1):
+            database.run(run_id, created_at=BEGIN.replace(day=day))
+            database.shard(run_id, "cpu", run_id)
+            changes = {} if p50_ms else unmeasured("crash")
+            database.cell(database.plan("bert", "cpu", run_id), run_id, wall=steady(p50_ms) if p50_ms else (), **changes)
+    found = {chart.name: chart for chart in history_charts(read_runs(path), read_trends(path))}
+    assert [row["ratio"] for row in rows(found["trend"])] == [pytest.approx(1.0), pytest.approx(1.5)]
+    assert [row["cells"] for row in rows(found["status_trend"]) if row["state"] == "fail"] == [0, 0, 1]
+    assert history_charts(read_runs(path)[:1], ()) == ()
+    assert len(plots(found.values())) == 2
+
+
+def test_plots_of_an_earlier_run_are_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_reports(example(tmp_path / "m.duckdb"), out)
+    (out / "plots" / "scaling.svg").write_text("of another run", encoding="utf-8")
+    (out / "plots" / "mine.txt").write_text("not ours", encoding="utf-8")
+    write_reports(tmp_path / "m.duckdb", out)
+    assert not (out / "plots" / "scaling.svg").exists()
+    assert (out / "plots" / "mine.txt").exists()
+    assert "](plots/latency.svg)" in (out / "summary.md").read_text(encoding="utf-8")
