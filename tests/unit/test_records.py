@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import factory_plans as make
@@ -92,6 +93,14 @@ def test_the_command_repeats_the_cell() -> None:
     model = make.model_plan(selector="my models/bert; rm")
     assert cell_command(model, make.cell_plan(), Isolation.VENV) == (
         "nox -s matrix -- --models 'my models/bert; rm' --size tiny --targets cpu --isolation venv"
+    )
+
+
+def test_the_command_repeats_a_batch_that_was_asked_for() -> None:
+    model = make.model_plan(batch=8, batch_asked=True)
+    cell = make.cell_plan(settings=dataclasses.replace(make.SETTINGS, batch=8))
+    assert cell_command(model, cell, Isolation.VENV) == (
+        "hwmatrix test --model bert --size tiny --device cpu --batch-size 8 --isolation venv --no-fallback"
     )
 
 

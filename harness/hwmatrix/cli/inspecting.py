@@ -30,6 +30,7 @@ class Schema(enum.StrEnum):
     DIFF = "diff"
     GATE = "gate"
     HARDWARE_ERRORS = "hardware-errors"
+    TEST = "test"
 
 
 def add_to(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
-from hwmatrix.advice import error_report
+from hwmatrix.advice import error_report, trial_document
 from hwmatrix.report.contract import ERRORS_SCHEMA, MATRIX_SCHEMA, ErrorsDocument, MatrixDocument
 from hwmatrix.report.diff_contract import DIFF_SCHEMA, DiffDocument
 from hwmatrix.report.gate_text import GATE_SCHEMA, GateDocument
@@ -43,6 +43,7 @@ REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "diff": diff_schema,
     "gate": gate_schema,
     "hardware-errors": error_report.json_schema,
+    "test": trial_document.json_schema,
 }
 """The JSON reports by the name that ``hwmatrix schema`` takes; docs/schemas/<name>-report.schema.json is the file."""
 
