@@ -8,10 +8,12 @@ import signal
 from typing import TYPE_CHECKING
 
 import duckdb
+import jsonschema
 import pytest
 from factory_rows import Database, example, steady, unmeasured
 
 from hwmatrix.cli import main
+from hwmatrix.report.schemas import matrix_schema
 from hwmatrix.report.why import explain
 
 if TYPE_CHECKING:
@@ -122,6 +124,9 @@ def test_the_matrix_in_a_terminal(database: Path, capsys: pytest.CaptureFixture[
     assert any(line.startswith("➖ gpu: OpenVINO lists no device GPU here") for line in lines)
     assert "wholly on the target" in told
     assert "vit" not in ask(capsys, "show", "--models", "bert", "gpt2", "--database", str(database))
+    document = json.loads(ask(capsys, "show", "--models", "bert", "--format", "json", "--database", str(database)))
+    jsonschema.validate(document, matrix_schema())
+    assert {cell["model"] for cell in document["cells"]} == {"bert"}
     only = ask(capsys, "show", "--status", "timeout", "--database", str(database))
     assert "model-timeout" in only
     assert "bert" not in only

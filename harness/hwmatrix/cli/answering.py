@@ -21,6 +21,7 @@ from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Execution, Level, Status
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.escape import plain
+from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.rows import read
 from hwmatrix.report.why import explain
 
@@ -82,6 +83,7 @@ def show_command(
     ] = None,
     database: Database = DEFAULT_OUTPUT,
     run: Run = None,
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Show the matrix of a run in the terminal, or a part of it.
 
@@ -101,6 +103,9 @@ def show_command(
     if status:
         wanted = {(cell.model, cell.size) for cell in cells if cell.status.value in status}
         cells = [cell for cell in cells if (cell.model, cell.size) in wanted]
+    if output is Format.JSON:  # matrix.json with these cells alone
+        typer.echo(matrix_json(dataclasses.replace(rows, cells=tuple(cells))), nl=False)
+        return
     console = Console()
     console.print(Text(f"run {rows.run.run_id} of {rows.run.created_at:%Y-%m-%d %H:%M} UTC, hwmatrix {rows.run.hwmatrix_version}"))
     here = {cell.target for cell in cells if cell.status is not Status.UNAVAILABLE} - _never_here(cells)
