@@ -109,7 +109,7 @@ def test_a_hang_is_a_time_out() -> None:
 
 
 def test_an_exception_is_recognised() -> None:
-    told = {
+    told: dict[str, Any] = {
         "status": "error",
         "relative_error": None,
         "message": "CUDA error: no kernel image is available for execution on the device",
@@ -122,7 +122,7 @@ def test_an_exception_is_recognised() -> None:
 
 
 def test_wrong_numbers_are_no_pass() -> None:
-    told = {"status": "mismatch", "relative_error": 0.5, "message": "relative L2 error 0.5 of a product exceeds 0.005"}
+    told: dict[str, Any] = {"status": "mismatch", "relative_error": 0.5, "message": "relative L2 error 0.5 of a product exceeds 0.005"}
     found, (error,) = results(Script(Ended(code=0, output=said(*passed("cuda:0", **told), DONE), log="")))
     assert found["cuda:0"].status is Status.MISMATCH
     assert error.error_type == "mismatch"
@@ -134,7 +134,7 @@ def test_a_runtime_that_cannot_be_imported_is_told_once() -> None:
     found, (error,) = results(script)
     assert found[None].status is Status.ERROR
     assert error.error_type == "shared_library_missing"
-    assert error.message == "torch: the process left with exit code 1 before it had tried everything, before it had named a device"
+    assert error.message == "torch: the process left with exit code 1, while no device was used"
     assert error.component == "hardware_stack"
     assert len(script.calls) == 1
 
@@ -145,3 +145,23 @@ def test_half_a_line_is_no_event() -> None:
     found, (error,) = results(script)
     assert found["cpu"].status is Status.PASS
     assert error.error_type == "killed"
+
+
+def test_a_runtime_that_breaks_when_it_leaves() -> None:
+    script = Script(Ended(code=-11, output=said(*passed("cpu", "cpu"), DONE), log=""))
+    found, (error,) = results(script)
+    assert (found["cpu"].status, found[None].status) == (Status.PASS, Status.CRASH)
+    assert error.message == "torch: the process was ended by SIGSEGV (signal 11), when everything was tried"
+    assert error.error_type == "segmentation_fault"
+    assert len(script.calls) == 1
+
+
+def test_where_no_process_can_be_started() -> None:
+    def full(*_: object) -> Ended:
+        raise OSError(28, "No space left on device")
+
+    found, errors = try_everything(run=full, timeout_s=7)
+    (result,) = (result for result in found if result.runtime == "torch")
+    (error,) = errors
+    assert (result.status, error.error_type) == (Status.ERROR, "disk_full")
+    assert error.message == "torch: its process cannot be started: [Errno 28] No space left on device"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import signal
@@ -159,7 +160,7 @@ def test_the_stack_is_used_when_asked(monkeypatch: pytest.MonkeyPatch, capsys: p
         return stack.Ended(code=0, output=f'{MARK}{{"finished": "{runtime}"}}\n', log="")
 
     monkeypatch.setattr(stack, "in_a_process", told)
-    monkeypatch.setattr(stack.importlib.util, "find_spec", lambda name: object() if name == "torch" else None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "torch" else None)
     found = document(capsys, "--test-hardware")
     assert asked == ["torch"]
     assert found["collected"] == ["hardware_stack"]

@@ -5,6 +5,7 @@ A crash, a hang or wrong numbers end that process and become a result. Nothing i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -12,7 +13,8 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import tempfile
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from hwmatrix.advice.error_records import recognised
 from hwmatrix.advice.stack_probe import MARK, RUNTIMES
@@ -34,11 +36,12 @@ _HARDWARE_OF: Final = {"torch": Backend.CPU, "openvino": Backend.OPENVINO, "onnx
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a process ended: ``code`` as of a shell's child (negative: a signal), None where it was killed for its time."""
+    """How a process ended: ``code`` is negative for a signal, None where it was killed for its time or (``problem``) never started."""
 
     code: int | None
     output: str
     log: str
+    problem: str | None = None
 
 
 class Run(Protocol):
@@ -86,27 +89,28 @@ def try_everything(*, run: Run | None = None, timeout_s: float = TIMEOUT_S) -> t
 
 
 def in_a_process(runtime: str, skipped: tuple[str, ...], timeout_s: float) -> Ended:
-    """Run the probe in a new interpreter; past its time it and its children are killed.
+    """Run the probe in a new interpreter; past its time it is killed, and what it started with it.
 
-    Nothing is imported from the current folder, where a file may have the name of a runtime.
+    What it prints goes into files: a daemon that a driver leaves behind would hold a pipe open. Nothing is imported from the current
+    folder, where a file may have the name of a runtime.
     """
     command = [sys.executable, "-P", "-m", "hwmatrix.advice.stack_probe", runtime, *skipped]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=log, start_new_session=True)
         try:
-            output, log = process.communicate(timeout=timeout_s)
+            code: int | None = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, log = process.communicate()
-            return Ended(code=None, output=output, log=log)
-    return Ended(code=process.returncode, output=output, log=log)
+            code = None
+        finally:  # also where the waiting is interrupted
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # there is nobody left
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return Ended(code=code, output=_text(output), log=_text(log))
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", errors="replace")
 
 
 def _runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult], list[ReportedError]]:
@@ -115,7 +119,10 @@ def _runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult
     errors: list[ReportedError] = []
     skipped: tuple[str, ...] = ()
     while True:
-        ended = run(runtime, skipped, timeout_s)
+        try:
+            ended = run(runtime, skipped, timeout_s)
+        except OSError as problem:  # no process can be started, or there is no room for what it prints
+            ended = Ended(code=None, output="", log="", problem=f"its process cannot be started: {problem}")
         events = tuple(_events(ended.output))
         for event in events:
             if "end" in event:
@@ -123,10 +130,11 @@ def _runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult
                 results.append(result)
                 errors += [error] if error else []
                 skipped += (event["end"],)
-        if any("finished" in event for event in events) and ended.code == 0:
+        finished = any("finished" in event for event in events)
+        if finished and ended.code == 0:
             return results, errors
         begun = next((event for event in reversed(events) if "begin" in event and event["begin"] not in skipped), None)
-        result, error = _untold(runtime, begun, ended, timeout_s)
+        result, error = _untold(runtime, begun, ended, timeout_s, finished=finished)
         results.append(result)
         errors.append(error)
         if begun is None:  # it ended outside of any device, and would do so again
@@ -160,27 +168,31 @@ def _told(runtime: str, event: dict[str, Any]) -> tuple[StackResult, ReportedErr
     return result, dataclasses.replace(error, message=f"{runtime} on {event['end']}: {event['message']}")
 
 
-def _untold(runtime: str, begun: dict[str, Any] | None, ended: Ended, timeout_s: float) -> tuple[StackResult, ReportedError]:
-    """A process that ended by itself, or was ended: on a device, or (``begun`` is None) before it had one."""
+def _untold(
+    runtime: str, begun: dict[str, Any] | None, ended: Ended, timeout_s: float, *, finished: bool
+) -> tuple[StackResult, ReportedError]:
+    """A process that ended by itself, or was ended: on a device, or (``begun`` is None) outside of any, at the latest when it left."""
     hardware = begun["hardware"] if begun else _HARDWARE_OF[runtime].value
     device = begun["begin"] if begun else None
     status, how = _end(ended, timeout_s)
     log = "\n".join(ended.log.strip().splitlines()[-_LAST_LINES:])
-    message = f"{runtime} on {device}: {how}" if device else f"{runtime}: {how}, before it had named a device"
+    if begun is None and not ended.problem:
+        how += ", when everything was tried" if finished else ", while no device was used"
+    message = f"{runtime} on {device}: {how}" if device else f"{runtime}: {how}"
     said = recognised(f"{how}\n{log}", component=COMPONENT, hardware=hardware, status=status, stage=Stage.RUN, traceback=log or None)
     result = StackResult(runtime=runtime, hardware=hardware, device=device, status=status, relative_error=None, wall_ms=None, message=how)
     return result, dataclasses.replace(said, message=message)
 
 
 def _end(ended: Ended, timeout_s: float) -> tuple[Status, str]:
+    if ended.problem:
+        return Status.ERROR, ended.problem
     if ended.code is None:
         return Status.TIMEOUT, f"no end within {timeout_s:g} s; the process was killed"
     if ended.code < 0:
         names = {number.value: number.name for number in signal.Signals}
         return Status.CRASH, f"the process was ended by {names.get(-ended.code, 'a signal')} (signal {-ended.code})"
-    return (
-        Status.CRASH if ended.code == 0 else Status.ERROR
-    ), f"the process left with exit code {ended.code} before it had tried everything"
+    return Status.ERROR if ended.code else Status.CRASH, f"the process left with exit code {ended.code}"
 
 
 def _not_run(runtime: str, hardware: Backend, why: str) -> StackResult:
