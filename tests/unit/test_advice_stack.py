@@ -157,7 +157,8 @@ def test_a_runtime_that_breaks_when_it_leaves() -> None:
 
 
 def test_where_no_process_can_be_started() -> None:
-    def full(*_: object) -> Ended:
+    def full(runtime: str, skipped: tuple[str, ...], timeout_s: float) -> Ended:
+        assert (runtime, skipped, timeout_s) == ("torch", (), 7)
         raise OSError(28, "No space left on device")
 
     found, errors = try_everything(run=full, timeout_s=7)
