@@ -1,4 +1,4 @@
-"""The test of the hardware stack with real runtimes in real processes, and the example of docs/errors.md."""
+"""The reporter on the machine that tests: real runtimes in real processes, the detection's reasons, the example of docs/errors.md."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import jsonschema
 import pytest
 
 from hwmatrix.advice import stack, stack_probe
+from hwmatrix.advice.catalogue import UNMATCHED
 from hwmatrix.advice.error_report import json_schema
 from hwmatrix.advice.pool import ResourcePool
 from hwmatrix.advice.reporter import HardwareCompatibilityReporter
@@ -215,6 +216,13 @@ print(*sorted({"torch", "openvino", "onnxruntime", "onnxruntime_qnn", "transform
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, cwd=project)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
+
+
+def test_this_machine_s_own_reasons_are_recognised() -> None:
+    """Whatever is missing on the machine that tests: the catalogue knows the detection's words."""
+    made = HardwareCompatibilityReporter(pool=ResourcePool())
+    made.collect_hardware_detection_errors()
+    assert all(error.error_type not in {UNMATCHED, "target_unavailable"} for error in made.errors), [error.message for error in made.errors]
 
 
 def test_the_graph_beside_the_probe_is_one_product_of_its_sizes() -> None:
