@@ -17,7 +17,7 @@ from hwmatrix.cli.options import outside
 from hwmatrix.errors import ConfigError, StoreError
 from hwmatrix.hardware import api, cache, container
 from hwmatrix.hardware.api import CUDA, OPENVINO, QNN, HardwareDetector
-from hwmatrix.records import Backend, Detection, to_json
+from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,9 +228,11 @@ def test_without_a_home_nothing_is_kept(machine: Machine, monkeypatch: pytest.Mo
     assert not found.clear_cache()
 
 
+KEPT = {"hardware_type": "openvino", "available": True, "name": "kept", "features": {}, "reason": None, "detected_at": "then"}
+
+
 def write(file: Path, **changed: Any) -> None:
-    kept = Detection(hardware_type="openvino", available=True, name="kept", features={}, reason=None, detected_at="then")
-    content = {"schema": cache.SCHEMA, "key": {"boot": "1", "machine": "m"}, "found": [json.loads(to_json(kept))]}
+    content = {"schema": cache.SCHEMA, "key": {"boot": "1", "machine": "m"}, "found": [KEPT]}
     file.write_text(json.dumps(content | changed), encoding="utf-8")
 
 
@@ -247,8 +249,13 @@ def test_a_file_that_holds(file: Path) -> None:
         ({"key": {"boot": "1", "machine": "m", "more": ""}}, ("INFO", "changed since: more")),
         ({"key": []}, ("INFO", "changed since: boot, machine")),
         ({"key": 1}, ("WARNING", "TypeError")),
-        ({"found": [{"hardware_type": "openvino"}]}, ("WARNING", "not a valid Detection")),
-        ({"found": [{"unknown": 1}]}, ("WARNING", "not a valid Detection")),
+        ({"found": [{"hardware_type": "openvino"}]}, ("WARNING", "TypeError")),
+        ({"found": [{"unknown": 1}]}, ("WARNING", "TypeError")),
+        ({"found": ["openvino"]}, ("WARNING", "TypeError")),
+        ({"found": [KEPT | {"features": []}]}, ("WARNING", "an entry is no detection")),
+        ({"found": [KEPT | {"available": "yes"}]}, ("WARNING", "an entry is no detection")),
+        ({"found": [KEPT | {"name": None}]}, ("WARNING", "an entry is no detection")),
+        ({"found": [KEPT | {"hardware_type": "tpu"}]}, ("WARNING", "ValueError")),
         ({"found": 5}, ("WARNING", "TypeError")),
     ],
 )
@@ -302,9 +309,8 @@ def test_a_disk_that_is_full_leaves_the_old_file(machine: Machine, file: Path, m
 
 
 def test_kinds_that_are_not_kept_are_not_believed(machine: Machine, file: Path) -> None:
-    qnn = Detection(hardware_type="qnn", available=True, name="invented", features={}, reason=None, detected_at="then")
-    absent = Detection(hardware_type="cuda", available=False, name=None, features={}, reason="invented", detected_at="then")
-    write(file, found=[json.loads(to_json(each)) for each in (qnn, absent)])
+    absent = {"hardware_type": "cuda", "available": False, "name": "", "reason": "invented"}
+    write(file, found=[KEPT | {"hardware_type": "qnn"}, KEPT | absent])
     give(machine, Backend.CUDA)
     found = HardwareDetector(file).detect()
     assert not found[QNN].available

@@ -7,6 +7,7 @@ installed a minute ago must count. A file that cannot be read, is another progra
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ import hwmatrix
 from hwmatrix.errors import StoreError
 from hwmatrix.hardware import browser, cgroups, container
 from hwmatrix.hardware.detector import machine_identity
-from hwmatrix.records import Backend, Detection, from_json, to_json
+from hwmatrix.records import Backend, Detection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -81,12 +82,12 @@ def current_key() -> Key:
 def load(file: Path, key: Key) -> dict[str, Detection]:
     """What the file holds for this machine as it is; empty where it does not hold, which is logged with the reason. Never raises."""
     try:
-        return _held(file.read_text(encoding="utf-8"), key, file)
+        return _held(file.read_text(encoding="utf-8"), key)
     except FileNotFoundError:
         return {}
     except _Stale as reason:
         _LOG.info("the cache %s no longer holds and is made anew: %s", file, reason)
-    except (OSError, ValueError, TypeError, KeyError, StoreError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         _LOG.warning("the cache %s is broken or not hwmatrix's, and is made anew: %s: %s", file, type(error).__name__, error)
     return {}
 
@@ -95,7 +96,7 @@ class _Stale(Exception):  # noqa: N818 - nothing is wrong with the file
     """The file was right, and something has changed since."""
 
 
-def _held(text: str, key: Key, file: Path) -> dict[str, Detection]:
+def _held(text: str, key: Key) -> dict[str, Detection]:
     stored = json.loads(text)
     if not str(stored["schema"]).startswith(_OURS):
         raise ValueError(f"its schema is {stored['schema']!r}")
@@ -105,8 +106,22 @@ def _held(text: str, key: Key, file: Path) -> dict[str, Detection]:
     changed = [name for name in sorted(before.keys() | key.keys()) if before.get(name) != key.get(name)]
     if changed:
         raise _Stale(f"changed since: {', '.join(changed)}")
-    found = [from_json(Detection, json.dumps(each), where=str(file)) for each in stored["found"]]
+    found = [_detection(each) for each in stored["found"]]
     return {each.hardware_type: each for each in found if Backend(each.hardware_type) in KEPT and each.available}
+
+
+def _detection(told: Any) -> Detection:
+    """A detection that is here. Checked by hand, since building pydantic's checks takes longer than all of the asking.
+
+    Raises:
+        TypeError: it has other keys, or is no mapping at all.
+        ValueError: a value is of another type.
+    """
+    found = Detection(**told)
+    texts = (found.hardware_type, found.name, found.detected_at)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(found.features, dict) or not isinstance(found.available, bool):
+        raise ValueError(f"an entry is no detection: {told}")
+    return found
 
 
 def save(file: Path, key: Key, found: Iterable[Detection]) -> bool:
@@ -115,7 +130,7 @@ def save(file: Path, key: Key, found: Iterable[Detection]) -> bool:
     A file that is not hwmatrix's is not lost: it gets the ending ``.bak``.
     """
     kept = [each for each in found if each.available and Backend(each.hardware_type) in KEPT]
-    content = json.dumps({"schema": SCHEMA, "key": key, "found": [json.loads(to_json(each)) for each in kept]}, indent=1)
+    content = json.dumps({"schema": SCHEMA, "key": key, "found": [dataclasses.asdict(each) for each in kept]}, indent=1)
     temporary: str | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,93 @@
+"""What is known of a browser and its runtime before any page is opened."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware import browser
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PRINTED = "Chromium 156.0.8078.79 built on Debian GNU/Linux 12 (bookworm)\n"
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An image with Debian's Chromium and ONNX Runtime Web, on a machine with one GPU."""
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    (assets / "package.json").write_text('{"version": "1.31.0"}', encoding="ascii")
+    for file in ("debian/libvk_swiftshader.so", "dri/renderD128", "dri/card0"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.setattr(browser, "SPARTICUZ", tmp_path / "sparticuz")
+    monkeypatch.setattr(browser, "_DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(browser, "_DRM", tmp_path / "dri")
+    monkeypatch.setattr(browser, "Installed", lambda: browser_installed(assets))
+    monkeypatch.setattr(browser.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "chromium" else None)
+    browser._version.cache_clear()
+    return tmp_path
+
+
+INSTALLED = browser.Installed
+
+
+def browser_installed(assets: Path) -> browser.Installed:
+    return INSTALLED(assets=assets)
+
+
+def starting(monkeypatch: pytest.MonkeyPatch, outcome: Any) -> list[list[str]]:
+    started: list[list[str]] = []
+
+    def run(command: list[str], **_options: Any) -> Any:
+        started.append(command)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return subprocess.CompletedProcess(command, 0, outcome)
+
+    monkeypatch.setattr(browser.subprocess, "run", run)
+    return started
+
+
+def refused() -> UnavailableError:
+    with pytest.raises(UnavailableError) as caught:
+        browser.detect()
+    return caught.value
+
+
+def test_both_versions(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = starting(monkeypatch, PRINTED)
+    name, facts = browser.detect()
+    assert name == "Chromium 156.0.8078.79"
+    assert facts == {
+        "browser": "Chromium 156.0.8078.79",
+        "onnxruntime_web": "1.31.0",
+        "render_nodes": [str(image / "dri/renderD128")],
+        "software_adapter": True,
+    }
+    browser.detect()  # WebNN asks for the same
+    assert started == [["/usr/bin/chromium", "--version"]]
+
+
+@pytest.mark.usefixtures("image")
+def test_without_a_browser_or_a_runtime_nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = starting(monkeypatch, PRINTED)
+    (tmp_path / "assets/package.json").unlink()
+    assert "no ONNX Runtime Web" in str(refused())
+    monkeypatch.setattr(browser.shutil, "which", lambda _name: None)
+    assert "no browser here" in str(refused())
+    assert started == []
+
+
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize(
+    "error", [OSError("gone"), subprocess.CalledProcessError(127, "chromium"), subprocess.TimeoutExpired("chromium", 20)]
+)
+def test_a_browser_that_does_not_start(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    starting(monkeypatch, error)
+    assert refused().error_type == "browser_not_started"
