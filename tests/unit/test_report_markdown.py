@@ -9,6 +9,7 @@ import pytest
 from factory_rows import RUN, Database, example, steady, unmeasured
 from markdown_it import MarkdownIt
 
+from hwmatrix.report.expected import expected_md
 from hwmatrix.report.markdown import errors_md, matrix_md, summary_md
 from hwmatrix.report.numbers import interval, number, percent, plural, scientific, times, whole
 from hwmatrix.report.rows import read
@@ -243,7 +244,7 @@ def test_an_empty_run_can_be_read(tmp_path: Path) -> None:
     assert errors_md(rows).endswith("None.\n")
 
 
-@pytest.mark.parametrize("name", ["matrix", "summary", "errors"])
+@pytest.mark.parametrize("name", ["matrix", "summary", "errors", "expected"])
 def test_foreign_text_breaks_nothing(tmp_path: Path, name: str) -> None:
     """The same run twice, once with hostile text wherever text comes from outside: the same tables, no new elements."""
     renderings = []
@@ -262,11 +263,12 @@ def test_foreign_text_breaks_nothing(tmp_path: Path, name: str) -> None:
             database.plan("late", "gpu", unavailable=text)
             database.insert("rejected", {"run_id": RUN, "file": text, "reason": text, "rejected_at": "2026-01-02"})
         rows = read(path)
-        renderings.append(render({"matrix": matrix_md, "summary": summary_md, "errors": errors_md}[name](rows)))
+        write = {"matrix": matrix_md, "summary": summary_md, "errors": errors_md, "expected": expected_md}[name]
+        renderings.append(render(write(rows)))
     plain, evil = ([tag for tag in re.findall(r"<(/?[a-z0-9]+)", html) if tag.strip("/") != "code"] for html in renderings)
     assert plain == evil
     assert "<script" not in renderings[1]
-    assert not re.search(r"<a (?!href=\"errors\.md\")", renderings[1])
+    assert not re.search(r"<a (?!href=\"(errors|expected)\.md\")", renderings[1])
 
 
 def test_numbers() -> None:

@@ -27,6 +27,7 @@ class Schema(enum.StrEnum):
     MATRIX_FILE = "matrix-file"
     MATRIX = "matrix"
     ERRORS = "errors"
+    EXPECTED = "expected"
     DIFF = "diff"
     GATE = "gate"
     HARDWARE_ERRORS = "hardware-errors"

@@ -179,6 +179,8 @@ class Analysis:
     optimal: tuple[dict[str, Any], ...]
     memory_by_target: tuple[dict[str, Any], ...]
     memory_top: tuple[dict[str, Any], ...]
+    expected: tuple[dict[str, Any], ...]
+    duels: tuple[dict[str, Any], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import pydantic
 from hwmatrix.advice import error_report, trial_document
 from hwmatrix.report.contract import ERRORS_SCHEMA, MATRIX_SCHEMA, ErrorsDocument, MatrixDocument
 from hwmatrix.report.diff_contract import DIFF_SCHEMA, DiffDocument
+from hwmatrix.report.expected_contract import EXPECTED_SCHEMA, ExpectedDocument
 from hwmatrix.report.gate_text import GATE_SCHEMA, GateDocument
 
 if TYPE_CHECKING:
@@ -37,9 +38,15 @@ def gate_schema() -> dict[str, Any]:
     return _schema(GateDocument, GATE_SCHEMA, "hwmatrix gate")
 
 
+def expected_schema() -> dict[str, Any]:
+    """The JSON Schema of expected.json."""
+    return _schema(ExpectedDocument, EXPECTED_SCHEMA, "hwmatrix expected against measured")
+
+
 REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "matrix": matrix_schema,
     "errors": errors_schema,
+    "expected": expected_schema,
     "diff": diff_schema,
     "gate": gate_schema,
     "hardware-errors": error_report.json_schema,

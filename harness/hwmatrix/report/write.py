@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hwmatrix.errors import StoreError
 from hwmatrix.report.charts import charts
+from hwmatrix.report.expected import expected_json, expected_md
 from hwmatrix.report.json_report import errors_json, matrix_json
 from hwmatrix.report.markdown import errors_md, matrix_md, summary_md
 from hwmatrix.report.plots import FOLDER as PLOTS
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None) -> list[Path]:
-    """Write ``summary.md``, ``matrix.md``, ``matrix.json``, ``errors.md``, ``errors.json`` and ``plots/*.svg`` into a folder.
+    """Write ``summary``, ``matrix``, ``errors`` and ``expected``, as Markdown and all but the first as JSON, and ``plots/*.svg``.
 
     The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. Plots of an earlier run that
     this one has not are removed.
 
     Returns:
-        The files, in the order above.
+        The files, plots last.
 
     Raises:
         StoreError: the database cannot be read, holds no such run, or the folder cannot be written.
@@ -37,6 +38,8 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
         "matrix.json": matrix_json(rows),
         "errors.md": errors_md(rows),
         "errors.json": errors_json(rows),
+        "expected.md": expected_md(rows),
+        "expected.json": expected_json(rows),
     }
     pictures = {f"{PLOTS}/{name}": text for name, text in plots(drawn).items()}
     written = replace(output_dir, texts | pictures)

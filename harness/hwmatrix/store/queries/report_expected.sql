@@ -1,0 +1,43 @@
+-- How the models of each family fared on each hardware: what is compared with what was expected of it. A model counts once, by its best
+-- cell there: of an executed one before others, in full size before tiny, then the best level. What computed is a group of its own, so
+-- that a pass in software never stands beside one on hardware. ranked counts the models whose speed was compared with cpu's: without
+-- any, Medium is the best that can be reached.
+WITH best AS (
+    SELECT *
+    FROM report_cells
+    QUALIFY row_number() OVER (
+        PARTITION BY family, backend, execution, model, hub_id
+        ORDER BY level IS NULL, size <> 'full', list_position(['High', 'Medium', 'Low', 'none'], level), p50_ms NULLS LAST, position, cell_key
+    ) = 1
+),
+cells AS (
+    SELECT
+        family, backend, execution,
+        count(*) FILTER (WHERE level IS NOT NULL) AS cells,
+        count(*) FILTER (WHERE status = 'pass') AS passed_cells
+    FROM report_cells
+    GROUP BY family, backend, execution
+)
+SELECT
+    family, backend AS hardware, execution,
+    count(*) FILTER (WHERE level IS NOT NULL) AS models,
+    count(*) FILTER (WHERE status = 'pass') AS passing,
+    count(*) FILTER (WHERE status = 'pass') / nullif(count(*) FILTER (WHERE level IS NOT NULL), 0) AS pass_share,
+    any_value(c.cells) AS cells,
+    any_value(c.passed_cells) AS passed_cells,
+    count(*) FILTER (WHERE status = 'pass' AND execution = 'hardware' AND (backend = 'cpu' OR speed_up IS NOT NULL)) AS ranked,
+    count(*) FILTER (WHERE level = 'High') AS high,
+    count(*) FILTER (WHERE level = 'Medium') AS medium,
+    count(*) FILTER (WHERE level = 'Low') AS low,
+    count(*) FILTER (WHERE level = 'none') AS "none",
+    arg_min(message, position) FILTER (WHERE level IS NULL) AS reason,
+    list(
+        struct_pack(
+            model := model, size := size, target := target, dtype := dtype, status := status, level := level, isolation := column_isolation,
+            cell_key := cell_key
+        )
+        ORDER BY position, cell_key
+    ) AS evidence
+FROM best JOIN cells c USING (family, backend, execution)
+GROUP BY family, backend, execution
+ORDER BY min(position), backend, execution;
