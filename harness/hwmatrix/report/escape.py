@@ -29,7 +29,20 @@ _HTML_PUNCTUATION: Final = re.compile(r"[^0-9A-Za-z \u0080-\U0010ffff]")
 
 def plain(text: Any) -> str:
     """One line without control characters: what could hide or reorder text is shown as the replacement character."""
-    return _visible(_SPACES.sub(" ", str(text))).strip()
+    return visible(_SPACES.sub(" ", str(text))).strip()
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text in which nothing hides: control, format, surrogate and private characters are shown as the replacement character.
+
+    ``keep`` are characters that stay as they are, such as tabs and line breaks.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character if character in keep or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} else "\ufffd"
+        for character in text
+    )
 
 
 def md(text: Any) -> Markup:
@@ -53,7 +66,7 @@ def code(text: Any) -> Markup:
 
 def fence(text: Any, language: str = "") -> Markup:
     """A fenced block, lines kept. It stands on lines of its own."""
-    lines = [_visible(line, keep="\t").rstrip() for line in str(text).splitlines()]
+    lines = [visible(line, keep="\t").rstrip() for line in str(text).splitlines()]
     body = "\n".join(lines).strip("\n")
     ticks = "`" * max(3, _longest_run(body) + 1)
     return Markup(f"{ticks}{language}\n{body}\n{ticks}")  # noqa: S704 - the fence is longer than any run within
@@ -94,13 +107,3 @@ def _escape_characters(text: str) -> str:
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
-
-
-def _visible(text: str, keep: str = "") -> str:
-    """Control, format, surrogate and private characters can hide or reorder what stands around them."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character if character in keep or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} else "\ufffd"
-        for character in text
-    )

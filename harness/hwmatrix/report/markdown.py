@@ -88,7 +88,7 @@ def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) ->
     by_target: defaultdict[grid.Column, Counter[Status]] = defaultdict(Counter)
     for cell in rows.cells:
         by_target[grid.Column(target=cell.target, isolation=cell.column_isolation)][cell.status] += 1
-    return _render("summary.md.j2", rows, by_target=by_target, findings=_findings(rows), pictures=pictures or {})
+    return _render("summary.md.j2", rows, by_target=by_target, findings=findings_of(rows), pictures=pictures or {})
 
 
 def errors_md(rows: ReportRows) -> str:
@@ -130,18 +130,19 @@ def _alike(group: Iterable[Failure]) -> tuple[Alike, ...]:
     )
 
 
-def _machines(rows: ReportRows) -> tuple[Machine, ...]:
+def machines_of(rows: ReportRows) -> tuple[Machine, ...]:
+    """Every target as each of its shards knew it."""
     found: defaultdict[str, list[DetectionRow]] = defaultdict(list)
     for row in rows.detections:
         found[row.shard_id].append(row)
     return tuple(Machine(target=target, found=tuple(found[target.shard_id] if target.shard_id else ())) for target in rows.targets)
 
 
-def _findings(rows: ReportRows) -> tuple[Finding, ...]:
+def findings_of(rows: ReportRows) -> tuple[Finding, ...]:
     """What the shards found, each distinct list once: shards of one machine mostly find the same."""
     columns: defaultdict[str, list[grid.Column]] = defaultdict(list)
     first: dict[str, tuple[DetectionRow, ...]] = {}
-    for machine in _machines(rows):
+    for machine in machines_of(rows):
         if machine.found and machine.target.isolation is not None:
             alike = json.dumps([dataclasses.asdict(row) | {"shard_id": None} for row in machine.found], sort_keys=True)
             first.setdefault(alike, machine.found)
@@ -155,7 +156,7 @@ def _tested(rows: ReportRows, cell: CellRow) -> tuple[NeededOperator, ...]:
     return tuple(found for found in same if found.name in (cell.needs or ()))
 
 
-def _facts(features: dict[str, Any]) -> list[str]:
+def facts_of(features: dict[str, Any]) -> list[str]:
     """What is known about a piece of hardware, short enough to read: ``cores 8``, ``avx2 yes``."""
     facts = []
     for name, value in sorted(features.items()):
@@ -181,7 +182,7 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
             cells=rows.cells,
             grid=grid.build(rows.cells),
             counts={status: counts[status] for status in Status if counts[status]},
-            machines=_machines(rows),
+            machines=machines_of(rows),
             rejected=rows.rejected,
             tested=functools.partial(_tested, rows),
             analysis=rows.analysis,
@@ -209,7 +210,7 @@ def environment() -> jinja2.Environment:
         "html": escape.html,
         "short": escape.short,
         "align": align,
-        "facts": _facts,
+        "facts": facts_of,
         "label": grid.label,
         "speed": grid.speed,
         "number": numbers.number,

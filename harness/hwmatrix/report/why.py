@@ -13,12 +13,13 @@ from hwmatrix.report.failures import cell_error
 from hwmatrix.report.rows import CellRow, TargetRow, read_with_stages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from hwmatrix.report.rows import ReportRows
 
-_NEAREST: Final = 4
+NEAREST: Final = 4
+"""How many alternatives are told."""
 _LOG_LINES: Final = 12
 
 
@@ -76,20 +77,25 @@ def _unknown(rows: ReportRows, model: str, target: str) -> Problem:
 
 
 def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answer:
-    failing = cell.status not in {Status.PASS, Status.NOT_RUN, Status.UNAVAILABLE}
     return Answer(
         run_id=rows.run.run_id,
         cell=cell,
         target=next((target for target in rows.targets if target.name == cell.target), None),
-        steps=tuple(Step(stage=stage, wall_ms=stages.get(stage), ended_here=failing and stage is cell.stage) for stage in Stage),
+        steps=steps(cell, stages),
         error=cell_error(cell),
         log=tuple((cell.traceback or "").strip().splitlines()[-_LOG_LINES:]),
-        alternatives=tuple(_alternatives(rows.cells, cell))[:_NEAREST] if cell.status is not Status.PASS else (),
+        alternatives=alternatives(rows.cells, cell) if cell.status is not Status.PASS else (),
     )
 
 
-def _alternatives(cells: Iterable[CellRow], asked: CellRow) -> list[Alternative]:
-    """What passed, nearest first: the model on this target otherwise, on other targets, then relatives of the model here."""
+def steps(cell: CellRow, stages: Mapping[Stage, float]) -> tuple[Step, ...]:
+    """Every stage in order, given the milliseconds in those that the cell entered."""
+    failing = cell.status not in {Status.PASS, Status.NOT_RUN, Status.UNAVAILABLE}
+    return tuple(Step(stage=stage, wall_ms=stages.get(stage), ended_here=failing and stage is cell.stage) for stage in Stage)
+
+
+def alternatives(cells: Iterable[CellRow], asked: CellRow) -> tuple[Alternative, ...]:
+    """The nearest that passed: the model on this target otherwise, on other targets, then relatives of the model here."""
     found: list[tuple[tuple[int, int, float], Alternative]] = []
     for cell in cells:
         if cell.status is not Status.PASS:
@@ -106,7 +112,7 @@ def _alternatives(cells: Iterable[CellRow], asked: CellRow) -> list[Alternative]
             continue
         on_hardware = 0 if cell.execution is Execution.HARDWARE else 1
         found.append(((rank, on_hardware, cell.p50_ms or float("inf")), Alternative(cell=cell, differs=differs)))
-    return [alternative for _, alternative in sorted(found, key=lambda each: each[0])]
+    return tuple(alternative for _, alternative in sorted(found, key=lambda each: each[0])[:NEAREST])
 
 
 def _other_settings(asked: CellRow, cell: CellRow) -> str:

@@ -1,0 +1,2 @@
+-- Every package that was installed where a run's shards were made.
+SELECT shard_id, CAST(packages AS VARCHAR) AS packages FROM shards WHERE run_id = $run_id ORDER BY shard_id;
