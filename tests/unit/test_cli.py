@@ -44,7 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(running, "_commit", lambda _root: None)
+    monkeypatch.setattr(running, "commit_of", lambda _root: None)
     before = signal.getsignal(signal.SIGTERM)
     yield tmp_path
     signal.signal(signal.SIGTERM, before)

@@ -79,6 +79,8 @@ def test_documentation_explains_every_key() -> None:
         spec.ModelSpec,
         spec.VariantSpec,
         spec.SuiteSpec,
+        spec.ExpectSpec,
+        spec.GithubSpec,
     )
     for kind in kinds:
         for field in dataclasses.fields(kind):

@@ -255,13 +255,13 @@ def workshop_of(loaded: LoadedMatrix, given: Outside, base_image: str | None, vi
         cache_dir=given.cache,
         environment=given.variables,
         base_image=base_image or given.base_image,
-        commit=_commit(root),
+        commit=commit_of(root),
         say=view.say,
         detail=view.detail,
     )
 
 
-def _commit(root: Path) -> str | None:
+def commit_of(root: Path) -> str | None:
     """The commit that is checked out, marked if the working tree differs from it; None outside a git checkout."""
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:

@@ -27,8 +27,17 @@ def failure(target: str, what: str, ended: Ended) -> HwmatrixError:
     return EngineError(f"{target}: {what} ({how})\n{last}".rstrip(), advice=advice)
 
 
-def record(shards: Path, plan: Plan, target: str, cells: tuple[CellPlan, ...], *, error_type: str, message: str) -> Path:
-    """Write a shard that says ``infra_error`` for each of these cells, and why."""
+def record(
+    shards: Path,
+    plan: Plan,
+    target: str,
+    cells: tuple[CellPlan, ...],
+    *,
+    error_type: str,
+    message: str,
+    status: Status = Status.INFRA_ERROR,
+) -> Path:
+    """Write a shard that says the same of each of these cells: that we failed, or that the target is not here; and why."""
     identity = ShardIdentity(
         shard_id=uuid.uuid4().hex[:12],
         target=target,
@@ -55,7 +64,7 @@ def record(shards: Path, plan: Plan, target: str, cells: tuple[CellPlan, ...], *
                 family=model.family,
                 architecture=model.architecture,
                 hub_id=model.hub_id,
-                status=Status.INFRA_ERROR,
+                status=status,
                 stage=Stage.BUILD,
                 execution=plan.target(target).execution,
                 started_at=utc_now(),

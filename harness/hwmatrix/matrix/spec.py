@@ -68,7 +68,8 @@ class TargetSpec:
     """A hardware target: a backend, the folder of its image under images/, and the backend's own options.
 
     ``devices`` are device nodes of this machine that its container gets, ``gpus`` asks the container toolkit for all GPUs. A
-    ``native`` target never runs in a container. ``timeout_s`` is for every cell of it, instead of that of the size.
+    ``native`` target never runs in a container. ``timeout_s`` is for every cell of it, instead of that of the size. ``runs_on`` are the
+    labels that a CI runner must have for it; without any, it runs on the hosted ones of ``github``.
     """
 
     backend: Backend
@@ -81,6 +82,7 @@ class TargetSpec:
     devices: tuple[Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_.-]+$")], ...] = ()
     gpus: bool = False
     native: bool = False
+    runs_on: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -141,6 +143,17 @@ class ImagesSpec:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class GithubSpec:
+    """How GitHub Actions runs the matrix: the hosted runner's labels, how long a target may wait for a runner and then take, and when."""
+
+    runs_on: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] = ("ubuntu-24.04",)
+    wait_minutes: Positive = 30
+    timeout_minutes: Positive = 180
+    python: Annotated[str, Field(pattern=r"^3\.\d+$")] = "3.12"
+    schedule: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MatrixSpec:
     """The whole of matrix.yaml."""
 
@@ -153,6 +166,7 @@ class MatrixSpec:
     models: Annotated[dict[Name, ModelSpec], Field(min_length=1)]
     suites: Annotated[dict[Name, SuiteSpec], Field(min_length=1)]
     expect: tuple[ExpectSpec, ...] = ()
+    github: GithubSpec = Field(default_factory=GithubSpec)
 
 
 SPEC_ADAPTER: Final[pydantic.TypeAdapter[MatrixSpec]] = pydantic.TypeAdapter(MatrixSpec)
