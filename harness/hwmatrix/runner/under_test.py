@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, torch.Tensor]
 
 CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
+_ONE_VECTOR: Final = 2
+"""The dimensions of an output that has one vector a sample: by chance it may be as long as the text."""
+_SCORES: Final = ("start_logits", "end_logits")
 _NO_ROOM: Final = frozenset({Status.UNAVAILABLE, Status.OOM})
 _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
 
@@ -141,9 +144,13 @@ class ModelUnderTest:
         return changed
 
     def at_tokens(self, outputs: Tensors, where: slice, name: str = "input_ids") -> dict[str, torch.Tensor]:
-        """Those outputs that have a vector for each token, at some of the tokens."""
+        """Those outputs that have a vector for each token, or a score for each (start and end of an answer), at some of the tokens."""
         length = self.inputs[name].shape[1]
-        return {name: tensor[:, where] for name, tensor in outputs.items() if tensor.ndim > 1 and tensor.shape[1] == length}
+        return {
+            output: tensor[:, where]
+            for output, tensor in outputs.items()
+            if (tensor.ndim > _ONE_VECTOR or output in _SCORES) and tensor.shape[1] == length
+        }
 
     def run_together(self, samples: Sequence[Tensors]) -> tuple[list[dict[str, torch.Tensor]], FallbackReport]:
         """Run samples as one batch. Where memory does not suffice, the batch is halved until it does, and the report says so.

@@ -1,0 +1,191 @@
+"""Scripts that reproduce a cell, run: the same weights, inputs and outputs as the bundle's, and the failure that was measured."""
+
+# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+from hwmatrix.advice.model_code import model_code
+from hwmatrix.advice.reproduce import reproduce
+from hwmatrix.cli.main import main
+from hwmatrix.errors import ConfigError
+from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import model_plan
+from hwmatrix.models.bundle import find_or_build
+from hwmatrix.models.inputs import make_inputs
+from hwmatrix.records import Size
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
+SPEC = load(ROOT / "matrix.yaml").spec
+TINY = sorted(name for name, model in SPEC.models.items() if model.tiny.unbuildable is None)
+FULL = sorted(name for name, model in SPEC.models.items() if model.full.unbuildable is None)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def imported(script: str, path: Path) -> ModuleType:
+    """A script as a module: its functions, without running it."""
+    path.write_text(script, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("reproduction", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ran(path: Path, *, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script as somebody who has never heard of hwmatrix."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([sys.executable, str(path)], check=False, capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_weights_inputs_and_outputs_are_those_of_the_bundle(tmp_path: Path, cache: Path, name: str) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    bundle = find_or_build(model_plan(name, SPEC, Size.TINY), cache)
+    script = imported(reproduce(name, "cpu", database=PUBLISHED, force=True).script, tmp_path / "script.py")
+    assert SPEC.models[name].tiny.config == script.CONFIG
+    script.save_model(tmp_path / "model")
+    weights, own = load_file(bundle.model_dir / "model.safetensors"), load_file(tmp_path / "model" / "model.safetensors")
+    assert own.keys() == weights.keys()
+    assert all(torch.equal(own[key], weights[key]) for key in weights)
+    inputs, given = script.make_inputs(), bundle.load_inputs()
+    assert inputs.keys() == given.keys()
+    assert all(torch.equal(inputs[key], given[key]) for key in given)
+    outputs, expected = script.forward(script.load_model(tmp_path / "model"), inputs), bundle.load_expected()
+    assert outputs.keys() == expected.keys()
+    assert all(torch.allclose(outputs[key], expected[key], rtol=1e-5, atol=1e-6) for key in expected)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_inputs_of_full_models_are_drawn_as_those_of_bundles(name: str) -> None:
+    import torch
+    import transformers
+
+    from hwmatrix.models.build import recipe_config
+
+    plan = model_plan(name, SPEC, Size.FULL)
+    with torch.device("meta"):
+        model = getattr(transformers, plan.model_class)(recipe_config(plan))
+    wanted = make_inputs(model, plan)
+    generator = torch.Generator().manual_seed(plan.seed)
+    names: dict[str, Any] = {"torch": torch, "generator": generator}
+    made = {}
+    for each in model_code(plan).inputs:
+        if each.draw:
+            eval(each.draw, names)  # noqa: S307 - what the script would do
+        made[each.name] = torch.tensor(each.ids) if each.ids is not None else eval(each.code, names)  # noqa: S307 - the same
+    assert made.keys() == wanted.keys()
+    assert all(torch.equal(made[key], wanted[key]) for key in wanted)
+
+
+def test_what_was_wrong_on_qnn_is_wrong_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixtral's experts on the HTP (docs/targets/qnn.md), through the command."""
+    from hwmatrix.errors import UnavailableError
+    from hwmatrix.hardware import qnn
+
+    try:
+        qnn.detect()
+    except UnavailableError as missing:
+        pytest.skip(str(missing))
+    monkeypatch.chdir(tmp_path)
+    assert main(["generate", "--reproduce", "mixtral", "qnn", "--dtype", "a8w8", "--database", str(PUBLISHED)]) == 0
+    path = tmp_path / "reproduce_mixtral_qnn.py"
+    told = ran(path, cwd=tmp_path)
+    assert told.returncode == 1, told.stderr[-2000:]
+    assert "nodes by execution provider: {'QNNExecutionProvider': 498}" in told.stdout
+    assert "relative L2 error 0.657, allowed 0.2, as measured 0.657" in told.stdout
+    assert told.stdout.rstrip().endswith("REPRODUCED: the numbers are wrong")
+    style = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "140", "--extend-select", "E501", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert style.returncode == 0, style.stdout
+
+
+@pytest.mark.parametrize("target", ["cpu", "openvino", "onnxruntime"])
+def test_a_cell_that_passes_does_not_reproduce(tmp_path: Path, target: str) -> None:
+    pytest.importorskip(target if target != "cpu" else "torch")
+    path = tmp_path / "script.py"
+    path.write_text(reproduce("bert", target, database=PUBLISHED, force=True).script, encoding="utf-8")
+    told = ran(path, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
+
+
+def test_a_tolerance_that_the_cpu_does_not_meet_reproduces_on_the_cpu(tmp_path: Path) -> None:
+    """The way of every mismatch, where no other runtime is installed."""
+    database = tmp_path / "m.duckdb"
+    database.write_bytes(PUBLISHED.read_bytes())
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("""UPDATE runs SET plan = json_merge_patch(plan, '{"tolerances": {"float32": {"relative_error": 1e-12}}}')""")
+    path = tmp_path / "script.py"
+    path.write_text(reproduce("vit", "cpu", database=database, force=True).script, encoding="utf-8")
+    told = ran(path, cwd=tmp_path)
+    assert told.returncode == 1, told.stderr[-2000:]
+    assert "allowed 1e-12" in told.stdout
+    assert told.stdout.rstrip().endswith("REPRODUCED: the numbers are wrong")
+
+
+def test_a_model_that_raises_shows_its_traceback(tmp_path: Path) -> None:
+    """An error needs no comparison: the script ends with it."""
+    database = tmp_path / "m.duckdb"
+    database.write_bytes(PUBLISHED.read_bytes())
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("UPDATE cells SET status = 'error' WHERE model = 'vit' AND target = 'cpu'")
+    script = reproduce("vit", "cpu", database=database).script
+    (tmp_path / "script.py").write_text(script.replace("torch.randn((1, 3, 32, 32)", "torch.randn((1, 3, 30, 32)"), encoding="utf-8")
+    told = ran(tmp_path / "script.py", cwd=tmp_path)
+    assert told.returncode == 1
+    assert "Traceback" in told.stderr
+    assert "REPRODUCED" not in told.stdout
+
+
+def test_a_hung_script_says_where_and_ends(tmp_path: Path) -> None:
+    database = tmp_path / "m.duckdb"
+    database.write_bytes(PUBLISHED.read_bytes())
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("UPDATE cells SET status = 'timeout' WHERE model = 'bert' AND target = 'cpu'")
+    script = reproduce("bert", "cpu", database=database).script
+    assert "dump_traceback_later(120.0, exit=True)" in script
+    slow = script.replace("later(120.0", "later(0.5").replace("    inputs = make_inputs()\n", "    __import__('time').sleep(60)\n")
+    (tmp_path / "script.py").write_text(slow, encoding="utf-8")
+    told = ran(tmp_path / "script.py", cwd=tmp_path)
+    assert told.returncode == 1
+    assert "Timeout (0:00:00.5" in told.stderr
+
+
+def test_a_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
+    plan = model_plan("bert", SPEC, Size.TINY)
+    with pytest.raises(ConfigError, match=r"is no folder.*on the machine that has the checkpoint"):
+        model_code(dataclasses.replace(plan, weights=str(tmp_path / "gone")))
+
+
+def test_without_torch_the_command_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest))
+    with pytest.raises(ConfigError, match="torch must be installed to work out the inputs of bert"):
+        reproduce("bert", "cpu", database=PUBLISHED, force=True)
