@@ -28,10 +28,12 @@ _PUBLIC: Final[dict[str, str]] = {
     "classify_model": "hwmatrix.models.classify",
     "detect_available_hardware": "hwmatrix.hardware.api",
     "estimate_for_name": "hwmatrix.advice.requirements",
+    "generate_test": "hwmatrix.advice.generate",
     "get_cuda_details": "hwmatrix.hardware.api",
     "get_global_resource_pool": "hwmatrix.advice.pool",
     "get_hardware_aware_model_classification": "hwmatrix.advice.integration",
     "get_torch_device_with_priority": "hwmatrix.hardware.api",
+    "reproduce": "hwmatrix.advice.reproduce",
     "requirements_for": "hwmatrix.advice.requirements",
 }
 """Public name to the module that has it. One explicit table: nothing registers itself."""

@@ -12,11 +12,12 @@ import hwmatrix
 from hwmatrix.advice.answers import template_for
 from hwmatrix.advice.generated_file import file_for, mark
 from hwmatrix.advice.literals import WIDTH, literal
-from hwmatrix.advice.lookup import look_up
+from hwmatrix.advice.lookup import DEFAULT_MATRIX, look_up
 from hwmatrix.advice.priorities import backend_of, priority_for, reason_for
 from hwmatrix.advice.rendering import plain, render
 from hwmatrix.advice.requirements import RequirementsError, requirements_for
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import load
 from hwmatrix.models.classify import classify
 from hwmatrix.records import Backend, Basis, Classification, Dtype, Size
 from hwmatrix.store.shard import write_atomically
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
     from hwmatrix.records import ModelPlan, Requirements
 
+DEFAULT_FOLDER: Final = Path("generated_tests")
 DEFAULT_TIMEOUT_MIN: Final = 30.0
 BATCH_SIZE: Final = 4
 """Samples of the test of batches: more would take long on a CPU, fewer would hide what mixes every second one."""
@@ -92,16 +94,17 @@ class DevicePlan:
         return f"Place(\n{lines}    )"
 
 
-def generate_test(model: str, *, spec: MatrixSpec, folder: Path, wish: Wish | None = None) -> GeneratedTest:
+def generate_test(model: str, *, spec: MatrixSpec | None = None, folder: Path = DEFAULT_FOLDER, wish: Wish | None = None) -> GeneratedTest:
     """Write the test of one model into a folder, under a name made from the model's.
 
-    ``model`` is a name of matrix.yaml, a hub id that the cache has, or a checkpoint's folder; ``spec`` is what matrix.yaml says.
+    ``model`` is a name of matrix.yaml, a hub id that the cache has, or a checkpoint's folder; ``spec`` is what matrix.yaml says,
+    None: the one of the working folder. Needs jinja2; torch is not needed before the test runs.
 
     Raises:
-        ConfigError: the model is only a name, cannot be built, or its family is not known; there is no such device; a file that
+        ConfigError: there is no matrix.yaml; the model is only a name, or cannot be built; there is no such device; a file that
             hwmatrix has not generated has the test's name; the folder cannot be written.
     """
-    wish = wish or Wish()
+    wish, spec = wish or Wish(), spec or load(DEFAULT_MATRIX).spec
     plan = plan_of(model, spec, wish)
     found = classification_of(plan, spec)
     template = template_for(plan.family)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hwmatrix.advice.clearing import clear_cached
 from hwmatrix.advice.evidence import default_database
-from hwmatrix.advice.generate import DEFAULT_TIMEOUT_MIN, Wish, generate_test, plan_of
+from hwmatrix.advice.generate import DEFAULT_FOLDER, DEFAULT_TIMEOUT_MIN, Wish, generate_test, plan_of
 from hwmatrix.advice.generated_file import slug
 from hwmatrix.advice.reproduce import MARK, reproduce
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, outside
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hwmatrix.advice.generate import GeneratedTest
     from hwmatrix.matrix.spec import MatrixSpec
 
-DEFAULT_FOLDER: Final = Path("generated_tests")
 _STANDARD_OUTPUT: Final = Path("-")
 
 Names = Annotated[
@@ -182,9 +181,9 @@ def _tell(made: list[GeneratedTest], left_out: dict[str, str], folder: Path, out
         rows += [dict.fromkeys(_KEYS) | {"model": name, "left_out": reason} for name, reason in left_out.items()]
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = [(each.model, each.template, ", ".join(each.devices), str(each.path)) for each in made]
-    table += [(name, "", "", f"left out: {reason}") for name, reason in left_out.items()]
-    shown = Table(*(Column(name, overflow="fold") for name in ("model", "template", "devices", "test")), show_lines=True)
+    table = [(each.model, str(each.path), f"{each.template}\n{', '.join(each.devices)}") for each in made]
+    table += [(name, f"left out: {reason}", "") for name, reason in left_out.items()]
+    shown = Table(*(Column(name, overflow="fold") for name in ("model", "test", "template, devices")), show_lines=True)
     for row in table:
         shown.add_row(*(Text(cell) for cell in row))
     Console().print(shown)
