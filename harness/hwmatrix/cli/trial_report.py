@@ -74,11 +74,16 @@ def show(document: ModelTestDocument, output: Format) -> None:
     if output is Format.JSON:
         typer.echo(json.dumps(document, indent=2))
         return
-    columns = ("expected", "actual", "status", "batch", "p50", "a sample", "cost")
-    print_table(columns, [_cells(trial) for trial in document["trials"]])
+    trials = document["trials"]
+    columns = ("expected", "actual", "status", "precision", "batch", "p50", "a sample", "cost")
+    print_table(columns, [_cells(trial) for trial in trials])
     typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}). Order: {document['order_stands_on']}.")
-    for trial in document["trials"]:
-        _tell(trial)
+    attempts = [attempt for trial in trials for attempt in trial["attempts"]]
+    told = [*(_told(attempt) for attempt in attempts if attempt["status"] != Status.PASS)]
+    told += [f"- {line}" for trial in trials if trial["fell_back"] for line in trial["recommendations"]]
+    told += [f"repeat: {attempt['command']}" for attempt in attempts if attempt["command"]]
+    for line in dict.fromkeys(told):
+        typer.echo(f"  {line}")
 
 
 def _trial(trial: Trial, outcome: Outcome) -> TrialDocument:
@@ -135,11 +140,14 @@ def _cells(trial: TrialDocument) -> tuple[str, ...]:
         batch += f" (asked: {trial['batch']})"
     cost = trial["cost"]
     factor = f"{cost['factor']:.3g} x expected" if cost["factor"] is not None else cost["note"].partition(";")[0]
-    software = f" ({trial['execution']})" if trial["execution"] not in {None, Execution.HARDWARE} else ""
+    actual = trial["actual_hardware"] or "-"
+    if trial["actual_hardware"] and trial["execution"] not in {None, Execution.HARDWARE}:
+        actual += f" ({trial['execution']})"
     return (
         trial["expected_hardware"],
-        (trial["actual_hardware"] or "-") + software,
+        actual,
         trial["status"],
+        trial["dtype"] or "-",
         batch,
         _ms(trial["p50_ms"]),
         _ms(trial["sample_ms"]),
@@ -147,19 +155,12 @@ def _cells(trial: TrialDocument) -> tuple[str, ...]:
     )
 
 
-def _tell(trial: TrialDocument) -> None:
-    """What led there, attempt by attempt, and what to do."""
-    failed = [attempt for attempt in trial["attempts"] if attempt["status"] != Status.PASS]
-    for attempt in failed:
-        reason = (attempt["reason"] or "").strip().partition("\n")[0]
-        shown = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
-        again = f", retry {attempt['retry']}" if attempt["retry"] else ""
-        typer.echo(f"  {attempt['hardware']}, batch {attempt['batch']}{again}: {attempt['status']}: {shown}")
-    executed = [attempt["command"] for attempt in trial["attempts"] if attempt["command"]]
-    for line in trial["recommendations"] if trial["fell_back"] else ():
-        typer.echo(f"  - {line}")
-    for command in dict.fromkeys(executed):
-        typer.echo(f"  repeat: {command}")
+def _told(attempt: AttemptDocument) -> str:
+    """An attempt that led nowhere, in one line."""
+    reason = (attempt["reason"] or "").strip().partition("\n")[0]
+    shown = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
+    again = f", retry {attempt['retry']}" if attempt["retry"] else ""
+    return f"{attempt['hardware']}, batch {attempt['batch']}{again}: {attempt['status']}: {shown}"
 
 
 def _ms(value: float | None) -> str:
