@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _COMMANDS: Final = {
+    "artifacts": "artifacts",
     "badges": "storing",
     "base": "running",
     "classify": "classifying",
@@ -25,6 +26,7 @@ _COMMANDS: Final = {
     "devices": "devices",
     "diff": "comparing",
     "errors": "error_reports",
+    "fit": "fitting",
     "gate": "comparing",
     "generate": "generating",
     "history": "history",
@@ -43,7 +45,9 @@ _COMMANDS: Final = {
 """Command to the module here that has it: to run one command, no other's module is imported."""
 
 INTERRUPTED: Final = 128 + signal.SIGINT
-_LISTS: Final = frozenset({"--models", "--targets", "--architectures", "--require", "--fail-on", "--add", "--status", "--hw", "--resource-config"})
+_LISTS: Final = frozenset(
+    {"--add", "--architectures", "--fail-on", "--hw", "--models", "--require", "--resource-config", "--status", "--targets"}
+)
 """Options that take several words: ``--models bert vit``."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError, wherever this version of typer has it: some bring a click of their own."""
