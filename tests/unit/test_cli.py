@@ -306,7 +306,8 @@ def test_classification(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("--help") == 0
-    names = {command.name for command in program().registered_commands if command.name}
+    made = program()
+    names = {each.name for each in (*made.registered_commands, *made.registered_groups) if each.name}
     assert names == _COMMANDS.keys()
     assert names >= {"matrix", "images", "base", "detect", "classify", "merge", "report", "schema"}
     shown = capsys.readouterr().out

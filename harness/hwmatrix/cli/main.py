@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
@@ -18,31 +19,31 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _COMMANDS: Final = {
-    "artifacts": "artifacts",
-    "badges": "storing",
-    "base": "running",
-    "classify": "classifying",
-    "detect": "detecting",
-    "devices": "devices",
-    "diff": "comparing",
-    "errors": "error_reports",
-    "fit": "fitting",
-    "gate": "comparing",
-    "generate": "generating",
-    "history": "history",
-    "images": "running",
     "matrix": "running",
-    "merge": "storing",
-    "ops": "operators",
-    "plan": "planning",
-    "report": "storing",
-    "run": "planning",
-    "schema": "inspecting",
     "show": "answering",
-    "test": "testing",
     "why": "answering",
+    "diff": "comparing",
+    "gate": "comparing",
+    "history": "history",
+    "report": "storing",
+    "badges": "storing",
+    "merge": "storing",
+    "devices": "devices",
+    "detect": "detecting",
+    "classify": "classifying",
+    "fit": "fitting",
+    "test": "testing",
+    "generate": "generating",
+    "errors": "error_reports",
+    "ops": "operators",
+    "images": "running",
+    "base": "running",
+    "plan": "planning",
+    "run": "planning",
+    "artifacts": "artifacts",
+    "schema": "inspecting",
 }
-"""Command to the module here that has it: to run one command, no other's module is imported."""
+"""Command to the module here that has it, in the order of the help: to run one command, no other's module is imported."""
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 _LISTS: Final = frozenset(
@@ -75,10 +76,20 @@ def main(argv: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+class _InOrder(TyperGroup):
+    """Lists commands as the table has them: what most people come for is first."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands that are there."""
+        there = super().list_commands(ctx)
+        return [name for name in _COMMANDS if name in there]
+
+
 def program(command: str | None = None) -> typer.Typer:
     """The program with the commands of one module, or with all where ``command`` is none of them."""
     app = typer.Typer(
         name="hwmatrix",
+        cls=_InOrder,
         help="Which Hugging Face models work on which hardware, how well, how fast, and where they don't, why.",
         callback=_always_named,
         no_args_is_help=True,
