@@ -19,6 +19,7 @@ class MemoryOnRecord:
     """One measured cell: its model as the run's plan has it, its settings, and its peaks in MiB (None: not measured)."""
 
     run_id: str
+    cell_key: str
     plan: ModelPlan | None
     model: str
     size: Size

@@ -18,6 +18,7 @@ from hwmatrix.models.sizes import FORMULA
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from hwmatrix.advice.measured_memory import MemoryOnRecord
@@ -226,20 +227,35 @@ def _size(asked: Question, cache: Path | None) -> tuple[ModelSize, str]:
             "not_installed": "Install torch and transformers here, or ask for a model of the matrix.yaml that comes with hwmatrix.",
             "weights_not_fetched": "Download the checkpoint, and name its folder.",
         }.get(failure.error_type, "Mend its configuration, or ask for other settings.")
-        raise RequirementsError(f"the size of {asked.model_name} cannot be told: {failure}", advice=advice) from failure
+        reason = asked.plan.unbuildable if failure.error_type == "unknown_architecture" and asked.plan.unbuildable else str(failure)
+        raise RequirementsError(f"the size of {asked.model_name} cannot be told: {reason}", advice=advice) from failure
+
+
+def peaks_on_record(asked: Question, found: Iterable[MemoryOnRecord]) -> dict[int, tuple[float, MemoryOnRecord]]:
+    """The measured peak in MiB of the model on that backend in that precision and length, by batch; of several the newest."""
+    peaks: dict[int, tuple[float, MemoryOnRecord]] = {}
+    for cell in found:
+        peak = cell.device_peak_mb if asked.backend in DEVICES else cell.peak_mb
+        settings = (cell.backend, cell.dtype, cell.sequence_length)
+        if peak is not None and settings == (asked.backend, asked.dtype, asked.plan.sequence_length) and same_model(asked.plan, cell.plan):
+            peaks.setdefault(cell.batch, (peak, cell))
+    return peaks
+
+
+def at_batch(size: ModelSize, times: float) -> ModelSize:
+    """The same model with so many times the samples: what depends on them grows with their number."""
+    per_sample = ("input_bytes", "activation_bytes", "output_bytes", "largest_output_bytes")
+    return dataclasses.replace(size, **{name: round(getattr(size, name) * times) for name in per_sample})
 
 
 def _measured(asked: Question, found: tuple[MemoryOnRecord, ...]) -> Estimate | None:
     """The newest peak of the very same cell, if one is on record."""
-    plan, device = asked.plan, asked.backend in DEVICES
-    for cell in found:
-        settings = (cell.backend, cell.dtype, cell.batch, cell.sequence_length)
-        peak = cell.device_peak_mb if device else cell.peak_mb
-        if peak is not None and settings == (asked.backend, asked.dtype, plan.batch, plan.sequence_length) and same_model(plan, cell.plan):
-            fitted = calibration().backends.get(asked.backend)
-            note = f"measured on {cell.target} in run {cell.run_id}"
-            return Estimate(peak_mb=peak, margin=fitted.margin if fitted else _UNKNOWN_ERROR, basis=Basis.MEASURED, note=note)
-    return None
+    if asked.plan.batch not in (peaks := peaks_on_record(asked, found)):
+        return None
+    peak, cell = peaks[asked.plan.batch]
+    fitted = calibration().backends.get(asked.backend)
+    note = f"measured on {cell.target} in run {cell.run_id}"
+    return Estimate(peak_mb=peak, margin=fitted.margin if fitted else _UNKNOWN_ERROR, basis=Basis.MEASURED, note=note)
 
 
 def _largest_batch(asked: Question, size: ModelSize, estimate: Estimate, free: int | None) -> tuple[int, str]:
@@ -259,12 +275,8 @@ def _largest_batch(asked: Question, size: ModelSize, estimate: Estimate, free: i
 
 
 def _at(batch: int, asked: Question, size: ModelSize) -> Estimate:
-    """The formula's estimate at another batch: what depends on the samples grows with their number."""
-    times = batch / asked.plan.batch
-    grown = {
-        name: round(getattr(size, name) * times) for name in ("input_bytes", "activation_bytes", "output_bytes", "largest_output_bytes")
-    }
-    return estimate_for(dataclasses.replace(size, **grown), asked.backend, asked.dtype)
+    """The formula's estimate at another batch."""
+    return estimate_for(at_batch(size, batch / asked.plan.batch), asked.backend, asked.dtype)
 
 
 def _cores(parameters: int) -> int:

@@ -30,6 +30,7 @@ class Schema(enum.StrEnum):
     EXPECTED = "expected"
     DIFF = "diff"
     GATE = "gate"
+    FIT = "fit"
     HARDWARE_ERRORS = "hardware-errors"
     TEST = "test"
 

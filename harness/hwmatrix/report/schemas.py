@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
-from hwmatrix.advice import error_report, trial_document
+from hwmatrix.advice import error_report, fit_document, trial_document
 from hwmatrix.report.contract import ERRORS_SCHEMA, MATRIX_SCHEMA, ErrorsDocument, MatrixDocument
 from hwmatrix.report.diff_contract import DIFF_SCHEMA, DiffDocument
 from hwmatrix.report.expected_contract import EXPECTED_SCHEMA, ExpectedDocument
@@ -49,6 +49,7 @@ REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "expected": expected_schema,
     "diff": diff_schema,
     "gate": gate_schema,
+    "fit": fit_document.json_schema,
     "hardware-errors": error_report.json_schema,
     "test": trial_document.json_schema,
 }

@@ -5,7 +5,7 @@ WITH described AS (
     FROM (SELECT run_id, unnest(from_json(json_extract(plan, '$.models'), '["JSON"]')) AS model FROM runs)
 )
 SELECT
-    r.run_id, r.model, r.size, r.hub_id, r.target, r.backend, r.dtype, r.batch, r.sequence_length, r.threads, r.column_isolation AS isolation,
+    r.run_id, r.cell_key, r.model, r.size, r.hub_id, r.target, r.backend, r.dtype, r.batch, r.sequence_length, r.threads, r.column_isolation AS isolation,
     r.started_at, r.load_peak_mb, r.peak_mb, r.device_peak_mb, r.parameters, CAST(d.plan AS VARCHAR) AS plan
 FROM results r
 LEFT JOIN described d USING (run_id, model, size)
