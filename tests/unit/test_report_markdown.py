@@ -23,7 +23,7 @@ EVIL = "evil | `x` <script>alert(1)</script> [a](https://evil.example) ![i](http
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     rows = read(example(tmp_path_factory.mktemp("markdown") / "matrix.duckdb"))
-    return {"matrix": matrix_md(rows), "summary": summary_md(rows), "errors": errors_md(rows)}
+    return {"matrix": matrix_md(rows), "summary": summary_md(rows), "errors": errors_md(rows), "expected": expected_md(rows)}
 
 
 def table(text: str, heading: str) -> list[list[str]]:
@@ -128,7 +128,7 @@ def test_the_summary(texts: dict[str, str]) -> None:
     assert "- ➖ cuda: `no NVIDIA driver`" in text
 
 
-@pytest.mark.parametrize("name", ["matrix", "summary", "errors"])
+@pytest.mark.parametrize("name", ["matrix", "summary", "errors", "expected"])
 def test_the_raw_text_is_tidy(texts: dict[str, str], name: str) -> None:
     text = texts[name]
     assert text.endswith("\n")
@@ -268,7 +268,7 @@ def test_foreign_text_breaks_nothing(tmp_path: Path, name: str) -> None:
     plain, evil = ([tag for tag in re.findall(r"<(/?[a-z0-9]+)", html) if tag.strip("/") != "code"] for html in renderings)
     assert plain == evil
     assert "<script" not in renderings[1]
-    assert not re.search(r"<a (?!href=\"(errors|expected)\.md\")", renderings[1])
+    assert not re.search(r"<a (?!href=\"(errors|expected|summary)\.md(#confidence)?\")", renderings[1])
 
 
 def test_numbers() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,6 +121,10 @@ def show_command(
         console.print(Text(f"➖ {target}: {plain(reason or 'unavailable')}", style="dim"), soft_wrap=True)
     for line in built.legend:
         console.print(Text(f"{line.label}: {line.meaning}", style="dim"), soft_wrap=True)
+    shown = {cell.cell_key for cell in cells}
+    doubts = Counter(row["doubt"] for row in rows.analysis.doubts if row["cell_key"] in shown)
+    for doubt, count in doubts.items():
+        console.print(Text(f"{numbers.plural(count, 'cell')} in doubt: {doubt} (hwmatrix why MODEL TARGET)", style="dim"), soft_wrap=True)
 
 
 def _never_here(cells: Sequence[CellRow]) -> set[str]:
@@ -170,6 +175,11 @@ def _lines(answer: Answer) -> list[tuple[str, str]]:
     if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
         interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
         lines.append((f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", ""))
+    if cell.started_at is not None:
+        place = f" in {cell.isolation.value}" if cell.isolation else ""
+        digest = f", image {cell.image_digest.removeprefix('sha256:')[:12]}" if cell.image_digest else ""
+        lines.append((f"  evidence:   executed {cell.started_at:%Y-%m-%d %H:%M} UTC{place}{plain(digest)}", ""))
+    lines += [(f"  doubt:      {plain(doubt)}", "yellow") for doubt in answer.doubts]
     if answer.error is not None:
         lines.append((f"  error:      {answer.error.type} ({answer.error.severity.value}): {plain(answer.error.message)}", ""))
         lines += [(f"  what to do: {plain(each)}", "") for each in answer.error.recommendations]

@@ -181,6 +181,8 @@ class Analysis:
     memory_top: tuple[dict[str, Any], ...]
     expected: tuple[dict[str, Any], ...]
     duels: tuple[dict[str, Any], ...]
+    doubts: tuple[dict[str, Any], ...]
+    span: tuple[dict[str, Any], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

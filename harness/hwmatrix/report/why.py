@@ -42,7 +42,7 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Everything that the run knows of one cell. ``log`` is the end of its traceback."""
+    """Everything that the run knows of one cell. ``log`` is the end of its traceback, ``doubts`` what lessens the confidence in it."""
 
     run_id: str
     cell: CellRow
@@ -51,6 +51,7 @@ class Answer:
     error: CellError | None
     log: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
+    doubts: tuple[str, ...]
 
 
 def explain(database: Path, model: str, target: str, *, run_id: str | None = None) -> tuple[Answer, ...]:
@@ -85,6 +86,7 @@ def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answ
         error=cell_error(cell),
         log=tuple((cell.traceback or "").strip().splitlines()[-_LOG_LINES:]),
         alternatives=alternatives(rows.cells, cell) if cell.status is not Status.PASS else (),
+        doubts=tuple(f"{row['doubt']}: {row['detail']}" for row in rows.analysis.doubts if row["cell_key"] == cell.cell_key),
     )
 
 

@@ -1,0 +1,25 @@
+-- What lessens the confidence in a cell, a row each: how its timing went (an emulator's time is no speed and not judged), and whether its
+-- target has a newer image since. A cell that is in no row has none of these doubts. 30 samples are what timing takes at least unless
+-- the time for it is up (MeasureRule in records/plans.py).
+WITH newest AS (
+    SELECT target, isolation, arg_max(image_digest, (started_at, shard_id)) AS newest_digest
+    FROM shards
+    WHERE image_digest IS NOT NULL
+    GROUP BY target, isolation
+),
+timed AS (
+    SELECT * FROM report_cells WHERE status = 'pass' AND execution <> 'emulated' AND p50_ms IS NOT NULL
+)
+SELECT doubt, detail, cell_key, model, target, column_isolation AS isolation
+FROM (
+    SELECT 'its timing did not converge' AS doubt, 'time was up before the interval was narrow enough' AS detail, * FROM timed WHERE NOT converged
+    UNION ALL BY NAME
+    SELECT 'it was disturbed while it was timed' AS doubt, 'something else used the processor or the device' AS detail, * FROM timed WHERE contended
+    UNION ALL BY NAME
+    SELECT 'it has fewer than 30 samples' AS doubt, concat(samples, if(samples = 1, ' sample', ' samples')) AS detail, * FROM timed WHERE samples < 30
+    UNION ALL BY NAME
+    SELECT 'its target has a newer image' AS doubt, concat('executed in ', image_digest, ', the newest is ', newest_digest) AS detail, c.*
+    FROM report_cells c JOIN newest USING (target, isolation)
+    WHERE image_digest <> newest_digest
+)
+ORDER BY doubt, position, cell_key;
