@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hwmatrix.advice import pool
 from hwmatrix.advice.generate import Wish, generate_test, plan_of
-from hwmatrix.advice.pool import get_global_resource_pool
 from hwmatrix.cli.main import main
 from hwmatrix.matrix.load import load
 from hwmatrix.models import bundle
 from hwmatrix.runner import place
-from hwmatrix.runner.under_test import ModelUnderTest
+from hwmatrix.runner.under_test import Generated, ModelUnderTest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,10 +109,11 @@ def run(
 ) -> Callable[..., Ran]:
     """Generate the test of a model, and run it here: importing torch once is enough."""
     monkeypatch.setenv("HWMATRIX_CACHE", str(cache))
+    monkeypatch.setattr(pool, "_GLOBAL", [])  # a pool of its own: a failed test's traceback may keep a model of another's alive
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # each plugin would be imported anew by each run
 
-    def generate_and_run(model: str, device: str | None = "cpu", *arguments: str) -> Ran:
-        made = generate_test(model, spec=SPEC, folder=pytester.path, wish=Wish(device=device, cache=cache))
+    def generate_and_run(model: str, device: str | None = "cpu", *arguments: str, timeout_min: float = 30.0) -> Ran:
+        made = generate_test(model, spec=SPEC, folder=pytester.path, wish=Wish(device=device, cache=cache, timeout_min=timeout_min))
         report = pytester.path / "report.xml"
         with warnings.catch_warnings():
             pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments, made.path.name)
@@ -152,9 +153,30 @@ def gives_nan_for_silence(outputs: Outputs, inputs: dict[str, Any]) -> Outputs:
     return {name: tensor * float("nan") for name, tensor in outputs.items()} if even else outputs
 
 
+def numbers_its_images(outputs: Outputs, _: dict[str, Any]) -> Outputs:
+    import torch
+
+    tables = ("logits_per_image", "logits_per_video")
+    return {name: tensor + torch.arange(1.0, len(tensor) + 1)[:, None] if name in tables else tensor for name, tensor in outputs.items()}
+
+
+def loses_the_last_frame(outputs: Outputs, _: dict[str, Any]) -> Outputs:
+    return {name: tensor[:, :-1] for name, tensor in outputs.items()}
+
+
+def counts_classes_from_one(outputs: Outputs, _: dict[str, Any]) -> Outputs:
+    return {name: tensor.roll(1, dims=-1) for name, tensor in outputs.items()}
+
+
 @pytest.mark.parametrize(
     ("model", "mutation", "finds_it"),
     [
+        ("clip", numbers_its_images, "test_images_in_another_order_give_rows_in_another_order"),
+        ("clip", numbers_its_images, "test_similarities_are_the_same_from_both_sides"),
+        ("xclip", numbers_its_images, "test_similarities_are_the_same_from_both_sides"),
+        ("wav2vec2", loses_the_last_frame, "test_there_are_as_many_frames_as_the_sound_is_long"),
+        ("vit", counts_classes_from_one, "test_the_class_is_that_of_the_reference"),
+        ("t5", leaks_the_future, "test_a_later_token_changes_nothing_before_it"),
         ("gpt2", leaks_the_future, "test_a_later_token_changes_nothing_before_it"),
         ("bert", mixes_samples, "test_samples_of_a_batch_do_not_mix"),
         ("vit", gives_nothing_but_logits_of_zero, "test_every_corner_of_the_image_counts"),
@@ -209,18 +231,55 @@ def test_a_model_that_does_not_look_at_an_input_is_found_out(
     assert REFERENCE not in failed
 
 
-@pytest.mark.parametrize(("model", "finds_it"), [("gpt2", "test_the_cache_changes_nothing"), ("mamba", "test_the_state_changes_nothing")])
-def test_a_cache_that_forgets_is_found_out(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, model: str, finds_it: str) -> None:
+def forgets_its_cache(made: Generated, *, use_cache: bool) -> None:
+    if use_cache:
+        made.logits[:, 1:] *= 1.01
+
+
+def begins_elsewhere(made: Generated, *, use_cache: bool) -> None:  # noqa: ARG001
+    made.logits[:, 0] *= 1.01
+
+
+def rolls_dice(made: Generated, *, use_cache: bool) -> None:
+    import torch
+
+    if use_cache:
+        made.tokens[:, 1:] = torch.randint(10**6, made.tokens[:, 1:].shape)
+
+
+@pytest.mark.parametrize(
+    ("model", "mutation", "finds_it"),
+    [
+        ("gpt2", forgets_its_cache, {"test_the_cache_changes_nothing"}),
+        ("mamba", forgets_its_cache, {"test_the_state_changes_nothing"}),
+        ("t5", begins_elsewhere, {"test_greedy_generation_begins_with_what_the_forward_pass_says"}),
+        ("llama", rolls_dice, {"test_greedy_generation_gives_the_same_tokens_again", "test_the_cache_changes_nothing"}),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_generation_that_goes_wrong_is_found_out(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, model: str, mutation: Callable[..., None], finds_it: set[str]
+) -> None:
     right = ModelUnderTest.generate
 
-    def forgets(self: ModelUnderTest, tokens: int, *, use_cache: bool) -> Any:
+    def wrong(self: ModelUnderTest, tokens: int, *, use_cache: bool) -> Generated:
         made = right(self, tokens, use_cache=use_cache)
-        if use_cache:
-            made.logits[:, 1:] *= 1.01
+        mutation(made, use_cache=use_cache)
         return made
 
-    monkeypatch.setattr(ModelUnderTest, "generate", forgets)
-    assert {name for _, name in run(model).failed} == {finds_it}
+    monkeypatch.setattr(ModelUnderTest, "generate", wrong)
+    assert {name for _, name in run(model).failed} == finds_it
+
+
+def test_experts_that_one_way_computes_wrong_are_found_out(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ModelUnderTest.run
+
+    def wrong(self: ModelUnderTest, inputs: dict[str, Any] | None = None) -> Outputs:
+        factor = 1.01 if self.module.config._experts_implementation == "batched_mm" else 1.0
+        return {name: tensor * factor for name, tensor in right(self, inputs).items()}
+
+    monkeypatch.setattr(ModelUnderTest, "run", wrong)
+    assert {name for _, name in run("mixtral").failed} == {"test_both_ways_to_compute_experts_agree"}
 
 
 def test_experts_that_are_always_the_same_are_found_out(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,9 +296,7 @@ def test_experts_that_are_always_the_same_are_found_out(run: Callable[..., Ran],
         return model
 
     monkeypatch.setattr(build, "load_model", routed_to_the_first)
-    get_global_resource_pool().clear()
     failed = {name for _, name in run("mixtral").failed}
-    get_global_resource_pool().clear()
     assert {"test_tokens_reach_several_experts", REFERENCE} <= failed
 
 
@@ -287,6 +344,12 @@ def test_a_model_that_needs_more_memory_than_is_free_is_skipped_with_the_numbers
     ran = run("bert")
     assert ran.passed == ran.failed == []
     assert all("MiB on cpu, and 3 MiB are free" in reason for _, reason in ran.skipped)
+
+
+@pytest.mark.parametrize(("timeout_min", "kept"), [(0.0, 0), (30.0, 1)])
+def test_the_pool_keeps_the_model_for_the_time_that_was_asked_for(run: Callable[..., Ran], timeout_min: float, kept: int) -> None:
+    assert run("bert", timeout_min=timeout_min).failed == []
+    assert pool.get_global_resource_pool().get_stats()["models"] == kept
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_that_is_told(

@@ -107,6 +107,10 @@ class ModelUnderTest:
         named = [value for part in parts for name, value in part.items() if name.endswith(_SPECIAL)]
         return frozenset(token for value in named for token in (value if isinstance(value, list) else [value]) if isinstance(token, int))
 
+    def let_go(self) -> None:
+        """Hold the model no longer, so that the pool may. Nothing can be run afterwards."""
+        self._runtime = None
+
     def run(self, inputs: Tensors | None = None) -> dict[str, torch.Tensor]:
         """One forward pass, on the bundle's inputs unless others are given: other runtimes than PyTorch are prepared anew for those.
 
@@ -199,7 +203,7 @@ class ModelUnderTest:
         )
         with torch.inference_mode():
             made = transformers.GenerationMixin.generate(module, **self._moved(given), generation_config=config)
-        return Generated(tokens=made.sequences[:, -tokens:].cpu(), logits=torch.stack(made.logits, dim=1).float().cpu())
+        return Generated(tokens=made.sequences[:, -tokens:].cpu().clone(), logits=torch.stack(made.logits, dim=1).float().cpu())
 
     def placement(self) -> Placement:
         """Where the model is: by its parameters and buffers in PyTorch, by the runtime's own record elsewhere."""
@@ -274,7 +278,11 @@ def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache
         model = ModelUnderTest(plan, place, bundle, device_name=device_name, runtime=runtime)
         if model.is_torch:
             _check_placement(model, pool, name)
-        yield model
+        del runtime
+        try:
+            yield model
+        finally:
+            model.let_go()
 
 
 def differences(actual: Tensors, expected: Tensors, *, tolerance: float) -> list[str]:
