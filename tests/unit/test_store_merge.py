@@ -307,9 +307,7 @@ def test_a_database_of_schema_1_is_upgraded_and_keeps_its_rows(run: Path, databa
     assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("2",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
         fresh.execute(sql("schema.sql"))
-        columns = (
-            "SELECT table_name, column_name, data_type, is_nullable FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"
-        )
+        columns = "SELECT table_name, column_name, data_type, is_nullable FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"
         assert upgraded.execute(columns).fetchall() == fresh.execute(columns).fetchall()
 
 
