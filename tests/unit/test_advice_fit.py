@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
+from factory_calibration import MARGIN, fixed
 from factory_rows import Database
 
-from hwmatrix.advice.calibration import calibration
+from hwmatrix.advice import requirements
 from hwmatrix.advice.fit import judge, will_it_fit
 from hwmatrix.advice.fit_document import FitDocument, HardwareFit, Need, Verdict, as_data, json_schema
 from hwmatrix.advice.fit_question import FitQuestion, precisions_of
@@ -39,6 +40,8 @@ NAMELESS = ModelPlan(
 def without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without frameworks, in a folder without matrix.yaml: sizes come from the table."""
     monkeypatch.setitem(sys.modules, "torch", None)
+    made = fixed()
+    monkeypatch.setattr(requirements, "calibration", lambda: made)
     monkeypatch.chdir(tmp_path)
 
 
@@ -113,11 +116,10 @@ def test_a_measured_peak_decides_and_says_where_it_is_from() -> None:
 
 def test_without_a_measurement_the_estimate_answers_with_its_error() -> None:
     found = on("cpu")
-    margin = calibration().backends[Backend.CPU].margin
     assert found.need is not None
     assert (found.verdict, found.need.basis, found.need.run_id) == (Verdict.FITS, Basis.ESTIMATED, None)
-    assert found.need.low_mb == pytest.approx(found.need.peak_mb * (1 - margin))
-    assert found.need.high_mb == pytest.approx(found.need.peak_mb * (1 + margin))
+    assert found.need.low_mb == pytest.approx(found.need.peak_mb * (1 - MARGIN))
+    assert found.need.high_mb == pytest.approx(found.need.peak_mb * (1 + MARGIN))
     close = on("cpu", memory_mb=round(found.need.peak_mb))
     assert close.verdict is Verdict.UNKNOWN
     assert close.reason.startswith("too close to tell")
