@@ -6,12 +6,13 @@ import ast
 import dataclasses
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hwmatrix.advice import generate
+from hwmatrix.advice import generate, rendering
 from hwmatrix.advice.clearing import clear_cached
 from hwmatrix.advice.generate import GeneratedTest, Wish, generate_test
 from hwmatrix.advice.generated_file import file_for, mark, slug
@@ -296,6 +297,14 @@ def test_comments_stay_comments_and_docstrings_end_where_they_should() -> None:
     assert comment("") == "#"
     assert plain('a"""b\\c{d}\ne') == "a???b?c?d??e"
     assert ast.literal_eval(rows([[1000 + n for n in range(100)]], indent=4, column=30).strip()) == [[1000 + n for n in range(100)]]
+
+
+def test_without_jinja2_the_command_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    rendering._environment.cache_clear()
+    with pytest.raises(ConfigError, match=r"pip install 'hwmatrix\[host\]'"):
+        generate_test("bert", spec=SPEC, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_clearing_removes_the_bundles_of_the_model_and_no_others(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,8 +102,8 @@ def generate_test(model: str, *, spec: MatrixSpec | None = None, folder: Path = 
     None: the one of the working folder. Needs jinja2; torch is not needed before the test runs.
 
     Raises:
-        ConfigError: there is no matrix.yaml; the model is only a name, or cannot be built; there is no such device; a file that
-            hwmatrix has not generated has the test's name; the folder cannot be written.
+        ConfigError: there is no matrix.yaml, or no jinja2; the model is only a name, or cannot be built; there is no such device; a
+            file that hwmatrix has not generated has the test's name; the folder cannot be written.
     """
     wish, spec = wish or Wish(), spec or load(DEFAULT_MATRIX).spec
     plan = plan_of(model, spec, wish)
@@ -214,7 +215,7 @@ def _render(
         version=hwmatrix.__version__,
         template=template,
         about=f"({kind})",
-        command=f"hwmatrix generate --model {model}{size}{device}",
+        command=f"hwmatrix generate --model {shlex.quote(model)}{size}{device}",
         path=path,
         model=plan,
         places=[place.code for place in places],

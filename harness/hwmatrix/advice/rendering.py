@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.literals import WIDTH, literal
+from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     import jinja2
@@ -16,7 +17,11 @@ _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 
 
 def render(name: str, **values: Any) -> str:
-    """A template of ``templates/``, filled in. A value that the template names and nobody gave is an error."""
+    """A template of ``templates/``, filled in. A value that the template names and nobody gave is an error.
+
+    Raises:
+        ConfigError: jinja2 is not installed.
+    """
     return _environment().get_template(name).render(**values)
 
 
@@ -45,8 +50,11 @@ def rows(value: list[Any], indent: int = 0, column: int = 0) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415 - only hosts have it
-
+    try:
+        import jinja2  # noqa: PLC0415 - only hosts have it
+    except ImportError as error:
+        problem = Problem(where="hwmatrix generate", what=f"templates cannot be filled in: {error}", hint="pip install 'hwmatrix[host]'")
+        raise ConfigError([problem]) from error
     environment = jinja2.Environment(  # noqa: S701 - what comes out is Python, where HTML's escapes would be wrong
         loader=jinja2.PackageLoader("hwmatrix.advice"),
         undefined=jinja2.StrictUndefined,

@@ -39,6 +39,26 @@ Folder = Annotated[Path, typer.Option("--output-dir", help="Where tests are writ
 Database = Annotated[
     Path | None, typer.Option("--database", help="Measurements. [default: reports/latest/matrix.duckdb, if it is there]", metavar="FILE")
 ]
+Everything = Annotated[bool, typer.Option("--all", help="All models of matrix.yaml.")]
+SizeOption = Annotated[Size | None, typer.Option("--size", help="tiny or full. [default: tiny]")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="Test on this hardware only. [default: all that the model's kind is tried on]", metavar="D")
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", help="Minutes for which the resource pool keeps a model that nobody uses.", metavar="MIN", min=0)
+]
+ClearCache = Annotated[bool, typer.Option("--clear-cache", help="Remove the models' bundles and exports first.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Say why each template was chosen.")]
+Again = Annotated[
+    tuple[str, str] | None,
+    typer.Option("--reproduce", help="Instead of tests: a script that shows this cell's failure again.", metavar="MODEL TARGET"),
+]
+DtypeOption = Annotated[Dtype | None, typer.Option("--dtype", help="With --reproduce: the cell in this precision.")]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option("--output", help="With --reproduce: the file, or - to print it. [default: reproduce_<model>_<target>.py]", metavar="FILE"),
+]
+Force = Annotated[bool, typer.Option("--force", help="With --reproduce: also for a cell that passes.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,30 +70,17 @@ def generate_command(
     more: More = None,
     *,
     model: Names = None,
-    everything: Annotated[bool, typer.Option("--all", help="All models of matrix.yaml.")] = False,
+    everything: Everything = False,
     output_dir: Folder = DEFAULT_FOLDER,
-    size: Annotated[Size | None, typer.Option("--size", help="tiny or full. [default: tiny]")] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", help="Test on this hardware only. [default: all that the model's kind is tried on]", metavar="D"),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Minutes for which the resource pool keeps a model that nobody uses.", metavar="MIN", min=0)
-    ] = DEFAULT_TIMEOUT_MIN,
-    clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Remove the models' bundles and exports first.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Say why each template was chosen.")] = False,
-    again: Annotated[
-        tuple[str, str] | None,
-        typer.Option("--reproduce", help="Instead of tests: a script that shows this cell's failure again.", metavar="MODEL TARGET"),
-    ] = None,
-    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="With --reproduce: the cell in this precision.")] = None,
-    output_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", help="With --reproduce: the file, or - to print it. [default: reproduce_<model>_<target>.py]", metavar="FILE"
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --reproduce: also for a cell that passes.")] = False,
+    size: SizeOption = None,
+    device: Device = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_MIN,
+    clear_cache: ClearCache = False,
+    debug: Debug = False,
+    again: Again = None,
+    dtype: DtypeOption = None,
+    output_file: OutputFile = None,
+    force: Force = False,
     database: Database = None,
     matrix: Matrix = Path("matrix.yaml"),
     output: FormatOption = Format.TABLE,
