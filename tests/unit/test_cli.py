@@ -100,7 +100,7 @@ def test_a_run_from_matrix_yaml_to_the_reports(project: Path, place: FakePlace, 
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "4 cells: 4 pass" in printed.err
-    assert "start with reports/latest/matrix.md" in printed.err
+    assert "start with reports/latest/index.html" in printed.err
     assert len(place.ran) == 4
 
 

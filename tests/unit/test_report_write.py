@@ -9,7 +9,7 @@ from factory_rows import BEGIN, RUN, Database, example
 from hwmatrix.errors import StoreError
 from hwmatrix.report.write import write_reports
 
-FILES = ["summary.md", "matrix.md", "matrix.json", "errors.md", "errors.json", "expected.md", "expected.json"]
+FILES = ["index.html", "summary.md", "matrix.md", "matrix.json", "errors.md", "errors.json", "expected.md", "expected.json"]
 PLOTS = ["matrix", "families", "latency", "speedup", "memory"]
 
 

@@ -183,7 +183,7 @@ def _report(folder: RunFolder, output: Path, view: View) -> None:
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     view.say(f"{sum(counts.values())} cells: {told}")
     names = ", ".join([*(path.name for path in written), DATABASE])
-    view.say(f"wrote {names} into {_shown(output)}; start with {_shown(output / 'matrix.md')}")
+    view.say(f"wrote {names} into {_shown(output)}; start with {_shown(output / 'index.html')}")
 
 
 def _shown(path: Path) -> Path:

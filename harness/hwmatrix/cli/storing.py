@@ -53,6 +53,9 @@ def report_command(
     file: Annotated[
         Path | None, typer.Option("--output", help="Write your own report there instead of printing it.", metavar="FILE")
     ] = None,
+    history: Annotated[
+        Path | None, typer.Option("--history", help="Earlier runs for index.html. [default: ../history.duckdb, if there]", metavar="FILE")
+    ] = None,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
     """Write the reports of a merged database; or your own: a query with a template for its rows (without one, JSON).
@@ -72,7 +75,7 @@ def report_command(
         return
     if template is not None or file is not None:
         raise ConfigError([Problem(where="--template, --output", what="they belong to a query", hint="add --query")])
-    for path in [*write_reports(database, output_dir, run_id=run), *write_operators(database, output_dir)]:
+    for path in [*write_reports(database, output_dir, run_id=run, history=history), *write_operators(database, output_dir)]:
         typer.echo(f"wrote {path}")
 
 

@@ -95,9 +95,9 @@ _Key = tuple[str, Size, int, int, int]
 def label(cell: CellRow) -> str:
     """What a cell of the matrix says: a symbol, a word, and what is worth knowing beside it."""
     if cell.level is None:
-        return f"{_STATUS_SYMBOLS[cell.status]} {_word(cell.status)}"
+        return f"{_STATUS_SYMBOLS[cell.status]} {word(cell.status)}"
     if cell.level is Level.NONE:
-        return f"{_LEVEL_SYMBOLS[cell.level]} {_word(cell.status)}"
+        return f"{_LEVEL_SYMBOLS[cell.level]} {word(cell.status)}"
     detail = _detail(cell)
     return f"{_LEVEL_SYMBOLS[cell.level]} {cell.level.value}" + (f" · {detail}" if detail else "")
 
@@ -193,7 +193,8 @@ def _key(cell: CellRow) -> _Key:
     return cell.model, cell.size, cell.batch, cell.sequence_length, cell.threads
 
 
-def _word(status: Status) -> str:
+def word(status: Status) -> str:
+    """A status as people read it."""
     return "out of memory" if status is Status.OOM else status.value.replace("_", " ")
 
 
@@ -221,7 +222,7 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
     for status, meaning in _STATUS_MEANINGS.items():
         if status in statuses:
             symbol = _STATUS_SYMBOLS.get(status, _LEVEL_SYMBOLS[Level.NONE])
-            lines.append(LegendLine(label=f"{symbol} {_word(status)}", meaning=meaning))
+            lines.append(LegendLine(label=f"{symbol} {word(status)}", meaning=meaning))
     told = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs]
     if told:
         lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown where the 95 % intervals of the medians do not overlap"))

@@ -24,7 +24,7 @@ def svg(chart: Chart) -> str:
     Raises:
         StoreError: vl-convert is not installed, or refuses the chart.
     """
-    convert = _converter()
+    convert = converter()
     try:
         text: str = convert.vegalite_to_svg(json.dumps(chart.spec), vl_version=VEGA_LITE_VERSION)
     except ValueError as error:
@@ -38,7 +38,12 @@ def plots(charts: Iterable[Chart]) -> dict[str, str]:
     return {f"{chart.name}.svg": svg(chart) for chart in charts}
 
 
-def _converter() -> Any:
+def converter() -> Any:
+    """The package vl-convert, which is there on hosts only.
+
+    Raises:
+        StoreError: it is not installed.
+    """
     try:
         import vl_convert  # noqa: PLC0415 - on hosts only
     except ImportError as error:

@@ -10,6 +10,9 @@ from hwmatrix.report.charts import charts
 from hwmatrix.report.expected import expected_json, expected_md
 from hwmatrix.report.json_report import errors_json, matrix_json
 from hwmatrix.report.markdown import errors_md, matrix_md, summary_md
+from hwmatrix.report.page import index_html
+from hwmatrix.report.page_history import page_history
+from hwmatrix.report.page_rows import read_page_rows
 from hwmatrix.report.plots import FOLDER as PLOTS
 from hwmatrix.report.plots import plots
 from hwmatrix.report.rows import read
@@ -18,21 +21,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None) -> list[Path]:
-    """Write ``summary``, ``matrix``, ``errors`` and ``expected``, as Markdown and all but the first as JSON, and ``plots/*.svg``.
+def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None) -> list[Path]:
+    """Write ``index.html``, ``plots/*.svg``, and ``summary``, ``matrix``, ``errors``, ``expected``: Markdown, all but the first as JSON.
 
-    The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. Plots of an earlier run that
-    this one has not are removed.
+    The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. ``history`` is what the page
+    shows of earlier runs: without it, history.duckdb beside the folder, if there is one. Plots of an earlier run that this one has not
+    are removed.
 
     Returns:
         The files, plots last.
 
     Raises:
-        StoreError: the database cannot be read, holds no such run, or the folder cannot be written.
+        StoreError: the database, or the history that was given, cannot be read, holds no such run, or the folder cannot be written.
     """
     rows = read(database, run_id)
     drawn = charts(rows)
+    details = read_page_rows(database, rows.run.run_id)
     texts = {
+        "index.html": index_html(rows, details, charts=drawn, history=page_history(history, output_dir.absolute().parent)),
         "summary.md": summary_md(rows, {chart.name: chart for chart in drawn}),
         "matrix.md": matrix_md(rows),
         "matrix.json": matrix_json(rows),

@@ -1,0 +1,69 @@
+"""Errors of a run by cause: a type with what to do about it, then where it happened, then the cells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from hwmatrix.advice.catalogue import entry_for
+from hwmatrix.records import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwmatrix.report.failures import Failure
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Occurrence:
+    """One message in one stage on one target. ``cells`` are keys of cells; an error outside of any has none."""
+
+    target: str | None
+    component: str
+    message: str
+    cells: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cause:
+    """All errors of one type with the same advice."""
+
+    type: str
+    severity: Severity
+    summary: str
+    recommendations: tuple[str, ...]
+    count: int
+    occurrences: tuple[Occurrence, ...]
+
+
+def causes(found: Iterable[Failure]) -> tuple[Cause, ...]:
+    """Group errors, keeping their order; in a cause the message that most cells share comes first."""
+    groups: defaultdict[tuple[Severity, str, tuple[str, ...]], list[Failure]] = defaultdict(list)
+    for failure in found:
+        groups[failure.entry.severity, failure.entry.error_type, failure.entry.recommendations].append(failure)
+    return tuple(
+        Cause(
+            type=kind,
+            severity=severity,
+            summary=entry_for(kind, group[0].cell.backend if group[0].cell else "any").summary,
+            recommendations=advice,
+            count=len(group),
+            occurrences=_occurrences(group),
+        )
+        for (severity, kind, advice), group in groups.items()
+    )
+
+
+def _occurrences(group: Iterable[Failure]) -> tuple[Occurrence, ...]:
+    same: dict[tuple[str | None, str, str], list[str]] = {}
+    for failure in group:
+        entry = failure.entry
+        cells = same.setdefault((entry.hardware_type, entry.component, entry.message), [])
+        if failure.cell is not None:
+            cells.append(failure.cell.cell_key)
+    made = [
+        Occurrence(target=target, component=component, message=message, cells=tuple(cells))
+        for (target, component, message), cells in same.items()
+    ]
+    return tuple(sorted(made, key=lambda each: -len(each.cells)))

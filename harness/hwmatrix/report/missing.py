@@ -1,0 +1,62 @@
+"""What a run does not hold, in sentences: a page of a half empty database says so instead of showing empty tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hwmatrix.records import Status
+from hwmatrix.report.numbers import plural
+from hwmatrix.store.shard import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hwmatrix.report.page_rows import PageRows
+    from hwmatrix.report.rows import CellRow, ReportRows
+
+
+def missing(rows: ReportRows, details: PageRows) -> tuple[str, ...]:
+    """A sentence for each thing that is not there, the most important first; nothing for a whole run."""
+    return (*_not_executed(rows.cells), *_not_measured(rows, details), *_not_merged(rows, details))
+
+
+def _not_executed(cells: Sequence[CellRow]) -> Iterator[str]:
+    if not cells:
+        yield "The run has planned no cell: there is no matrix."
+    elif not _executed(cells):
+        yield "No cell was executed: there are verdicts on no model, no latency and no memory. Every cell says why."
+    elif not _passed(cells):
+        yield "No cell passed: there is no latency and no memory to compare."
+
+
+def _not_measured(rows: ReportRows, details: PageRows) -> Iterator[str]:
+    passed = _passed(rows.cells)
+    if passed and not any(cell.samples for cell in passed):
+        yield "No samples are on record: there are no latencies and no speeds over cpu."
+    if passed and not any(cell.peak_mb is not None or cell.delta_mb is not None for cell in passed):
+        yield "No memory is on record."
+    if _executed(rows.cells) and not details.stages:
+        yield "No stages are on record: how far a cell got is known by its last stage alone."
+    if _executed(rows.cells) and not rows.detections:
+        yield "No detections are on record: what hardware was there is not known."
+
+
+def _not_merged(rows: ReportRows, details: PageRows) -> Iterator[str]:
+    without = sorted({target.name for target in rows.targets if target.shard_id is None and target.unavailable is None})
+    if without:
+        yield f"No shard was merged of {', '.join(without)}: the cells there read “not run”."
+    if rows.rejected:
+        yield f"The merge rejected {plural(len(rows.rejected), 'shard')}: see the errors."
+    if details.schema_version != SCHEMA_VERSION:
+        yield (
+            f"The database is of schema {details.schema_version}, this hwmatrix writes {SCHEMA_VERSION}: what was added since "
+            "(classifications, names of releases) is not in it."
+        )
+
+
+def _executed(cells: Sequence[CellRow]) -> list[CellRow]:
+    return [cell for cell in cells if cell.cell_id is not None and cell.status is not Status.UNAVAILABLE]
+
+
+def _passed(cells: Sequence[CellRow]) -> list[CellRow]:
+    return [cell for cell in cells if cell.status is Status.PASS]

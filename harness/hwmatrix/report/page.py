@@ -1,0 +1,219 @@
+"""index.html: the whole run as one page that opens from disk, loads nothing, and runs no script but its own.
+
+``page_files`` has what it is made of: templates for what stands still, scripts for the matrix and a cell's evidence, and the style.
+The scripts are classic ones, put together in the order of :data:`SCRIPTS`; each defines one name. The page's policy names the digest
+of each script, so that nothing else on it can run.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import jinja2
+from markupsafe import Markup
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Level, Severity, Status
+from hwmatrix.report import grid, numbers
+from hwmatrix.report.causes import causes
+from hwmatrix.report.escape import plain, short
+from hwmatrix.report.expected import expected_document
+from hwmatrix.report.failures import failures
+from hwmatrix.report.markdown import facts_of, findings_of, machines_of
+from hwmatrix.report.missing import missing
+from hwmatrix.report.packing import digest, listed, script_json, script_text
+from hwmatrix.report.page_data import key_of, name, page_data, word_of
+from hwmatrix.report.plots import VEGA_LITE_VERSION, converter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hwmatrix.report.charts import Chart
+    from hwmatrix.report.expected_contract import PriorEntry
+    from hwmatrix.report.page_history import PageHistory
+    from hwmatrix.report.page_rows import PageRows
+    from hwmatrix.report.rows import ReportRows
+
+EARLY: Final = ("theme.js",)
+"""Runs before anything is drawn."""
+SCRIPTS: Final = (
+    *("dom.js", "text.js", "data.js", "links.js", "selection.js", "filters.js", "marks.js", "grid.js", "tooltip.js", "charts.js"),
+    *("funnel.js", "distribution.js", "evidence.js", "cell_lists.js", "printing.js", "main.js"),
+)
+STYLES: Final = ("base.css", "views.css", "grid.css", "evidence.css", "print.css")
+VIEWS: Final = {
+    "overview": ("Overview", "Overview"),
+    "matrix": ("Matrix", "Matrix"),
+    "performance": ("Performance", "Performance"),
+    "memory": ("Memory", "Memory"),
+    "errors": ("Errors", "Errors by cause"),
+    "hardware": ("Hardware", "Hardware and packages"),
+    "expected": ("Expected", "Expected against measured"),
+    "history": ("History", "History"),
+}
+"""The page's views: what links call them, the words of their tab, and their title."""
+_SNIPPET: Final = "window.hwmatrixDraw = vegaEmbed;"
+_CHARTS: Final = "(() => {\n%s\n})();"
+
+
+def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], history: PageHistory) -> str:
+    """The text of index.html.
+
+    Raises:
+        StoreError: the drawing library cannot be put together.
+    """
+    early, main, drawing = _together(EARLY), _together(SCRIPTS), chart_library()
+    drawn = {chart.name: chart for chart in (*charts, *history.charts)}
+    text = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            **_facts(rows, details),
+            history=history,
+            drawn=drawn,
+            views=VIEWS,
+            policy=_policy(early, main, drawing),
+            styles=Markup("\n".join(map(_file, STYLES))),  # noqa: S704 - our own files
+            early=Markup(early),  # noqa: S704 - our own files
+            main=Markup(main),  # noqa: S704 - our own files
+            drawing=Markup(drawing),  # noqa: S704 - written so that nothing in it ends the script
+            data=Markup(script_json(page_data(rows, details))),  # noqa: S704 - written so that nothing in it ends the script
+            specs=Markup(script_json(_specs(drawn))),  # noqa: S704 - as above
+        )
+    )
+    return text.strip() + "\n"
+
+
+@functools.cache
+def chart_library() -> str:
+    """The drawing library as one script: Vega, Vega-Lite and Vega-Embed of the version that draws the pictures too.
+
+    Raises:
+        StoreError: vl-convert is not installed, or cannot put it together.
+    """
+    try:
+        bundle: str = converter().javascript_bundle(_SNIPPET, vl_version=VEGA_LITE_VERSION)
+    except ValueError as error:
+        raise StoreError(f"the drawing library cannot be put together: {error}", advice="This is a bug of hwmatrix.") from error
+    return script_text(_CHARTS % bundle)
+
+
+def _facts(rows: ReportRows, details: PageRows) -> dict[str, Any]:
+    """What the templates say."""
+    by_target: defaultdict[grid.Column, Counter[Status]] = defaultdict(Counter)
+    by_family: defaultdict[str, Counter[Status]] = defaultdict(Counter)
+    for cell in rows.cells:
+        by_target[grid.Column(target=cell.target, isolation=cell.column_isolation)][cell.status] += 1
+        by_family[cell.family.value][cell.status] += 1
+    counts = Counter(cell.status for cell in rows.cells)
+    built = grid.build(rows.cells)
+    found = failures(rows)
+    expected = expected_document(rows)
+    titles = tuple(dict.fromkeys(prior.document for each in expected.expectations for prior in each.priors))
+    places = {cell.cell_key: number for number, cell in enumerate(rows.cells)}
+    return {
+        "run": rows.run,
+        "total": len(rows.cells),
+        "models": len({(cell.model, cell.size) for cell in rows.cells}),
+        "targets": len({cell.target for cell in rows.cells}),
+        "counts": {status: counts[status] for status in Status if counts[status]},
+        "by_target": by_target,
+        "by_family": by_family,
+        "grid": built,
+        "legend": [(_mark_of(line.label), word_of(line.label), line.meaning) for line in built.legend],
+        "machines": machines_of(rows),
+        "findings": findings_of(rows),
+        "packages": details.packages,
+        "analysis": rows.analysis,
+        "expected": expected,
+        "errors": len(found),
+        "severe": sum(failure.entry.severity is not Severity.INFO for failure in found),
+        "causes": causes(found),
+        "missing": missing(rows, details),
+        "contended": sum(cell.contended is True for cell in rows.cells),
+        "places": lambda keys: listed(places[key] for key in keys if key in places),
+        "named": {cell.cell_key: (key_of(cell), f"{name(cell.model)} on {name(cell.target)}") for cell in rows.cells},
+        "said": functools.partial(_said, titles),
+        "titles": titles,
+    }
+
+
+def _said(titles: Sequence[str], priors: Iterable[PriorEntry]) -> list[tuple[str, str, str]]:
+    """What documents say, those that say the same together: ``("Low, refused", "1, 2", "better than expected")``."""
+    numbers: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for prior in priors:
+        words = f"{prior.expectation.value}{', refused' if prior.refused else ''}"
+        numbers[words, prior.verdict.value if prior.verdict else ""].append(str(titles.index(prior.document) + 1))
+    return [(words, ", ".join(documents), verdict) for (words, verdict), documents in numbers.items()]
+
+
+def _mark_of(label: str) -> str | None:
+    """The shape that stands for a line of the legend; None for one that explains a number."""
+    word = word_of(label)
+    if word in {level.value for level in Level}:
+        return word
+    status = next((status for status in Status if grid.word(status) == word), None)
+    if status is None:
+        return None
+    return status.value if status in {Status.UNAVAILABLE, Status.NOT_RUN, Status.FACTORY_ERROR, Status.INFRA_ERROR} else Level.NONE.value
+
+
+def _specs(drawn: dict[str, Chart]) -> dict[str, Any]:
+    """The specifications by name, what they have in common once."""
+    specs = {name: {key: value for key, value in chart.spec.items() if key != "config"} for name, chart in drawn.items()}
+    return {"config": next((chart.spec["config"] for chart in drawn.values()), {}), "charts": specs}
+
+
+def _policy(*scripts: str) -> str:
+    """Nothing is loaded and nothing is sent anywhere; these scripts run and no other, and no text becomes one."""
+    return (
+        f"default-src 'none'; script-src {' '.join(map(digest, scripts))}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    )
+
+
+@functools.cache
+def _together(names: Iterable[str]) -> str:
+    files = "\n".join(f"// {name}\n{_file(name)}" for name in names)
+    return script_text(f'"use strict";\n{files}')
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return (importlib.resources.files("hwmatrix.report") / "page_files" / name).read_text(encoding="utf-8")
+
+
+def _finalize(value: Any) -> Any:
+    """What templates print: on one line, nothing hidden in it, and not longer than a page bears; autoescape does the rest."""
+    if isinstance(value, Markup):
+        return value
+    return short(value, 2_000)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hwmatrix.report", "page_files"),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "plain": plain,
+        "name": name,
+        "short": short,
+        "facts": facts_of,
+        "number": numbers.number,
+        "whole": numbers.whole,
+        "times": numbers.times,
+        "speed": grid.speed,
+        "word": grid.word,
+        "json": json.dumps,
+    }
+    environment.globals |= {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe}
+    return environment

@@ -1,0 +1,245 @@
+"""The data of the page: the matrix and every cell's evidence, by column. Nothing is computed here but what is shown of it.
+
+What an emulator took is in none of it: its times are no speed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.records import Execution, Level, Stage, Status
+from hwmatrix.report import grid
+from hwmatrix.report.comparing import FAILING
+from hwmatrix.report.escape import plain
+from hwmatrix.report.failures import cell_error
+from hwmatrix.report.packing import cut, rounded, table
+from hwmatrix.report.why import NEAREST, alternatives, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hwmatrix.report.contract import CellError
+    from hwmatrix.report.page_rows import PageRows
+    from hwmatrix.report.rows import CellRow, OutputRow, ReportRows
+
+PAGE_SCHEMA: Final = "hwmatrix/page/1"
+LONGEST_NAME: Final = 200
+LONGEST_KEY: Final = 160
+_LONGEST_MESSAGE: Final = 4_000
+_ORDER: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, *(status for status in Status if status is not Status.PASS))
+"""Verdicts, the best first: what a column is sorted by."""
+
+_SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
+    "model": lambda cell: name(cell.model),
+    "hub": lambda cell: name(cell.hub_id),
+    "target": lambda cell: name(cell.target),
+    "backend": lambda cell: name(cell.backend),
+    "family": lambda cell: cell.family.value,
+    "architecture": lambda cell: name(cell.architecture),
+    "size": lambda cell: cell.size.value,
+    "dtype": lambda cell: cell.dtype.value,
+    "batch": lambda cell: cell.batch,
+    "sequence_length": lambda cell: cell.sequence_length,
+    "threads": lambda cell: cell.threads,
+    "execution": lambda cell: cell.execution.value,
+    "status": lambda cell: cell.status.value,
+    "level": lambda cell: cell.level.value if cell.level else None,
+    "label": lambda cell: word_of(grid.label(cell)),
+    "rank": lambda cell: _ORDER.index(cell.level if cell.level in _ORDER else cell.status),
+    "stage": lambda cell: cell.stage.value if cell.stage else None,
+    "on_target": lambda cell: rounded(cell.on_target),
+    "placement": lambda cell: text(cell.placement_detail),
+    "relative_error": lambda cell: rounded(cell.relative_error),
+    "max_error": lambda cell: rounded(cell.max_error),
+    "cosine": lambda cell: rounded(cell.cosine),
+    "method": lambda cell: text(cell.method),
+    "load_ms": lambda cell: rounded(cell.load_ms),
+    "prepare_ms": lambda cell: rounded(cell.prepare_ms),
+    "peak_mb": lambda cell: rounded(cell.peak_mb),
+    "delta_mb": lambda cell: rounded(cell.delta_mb),
+    "device_peak_mb": lambda cell: rounded(cell.device_peak_mb),
+    "parameters": lambda cell: cell.parameters,
+    "traceback": lambda cell: cell.traceback or None,
+    "needs": lambda cell: text(", ".join(cell.needs)) if cell.needs else None,
+    "started_s": lambda cell: int(cell.started_at.timestamp()) if cell.started_at else None,
+    "command": lambda cell: text(cell.command),
+    "isolation": lambda cell: cell.column_isolation.value,
+    "executed": lambda cell: cell.isolation is not None,
+    "image_digest": lambda cell: text(cell.image_digest),
+    "versions": lambda cell: text(", ".join(f"{package} {version}" for package, version in sorted((cell.versions or {}).items()))),
+    "host": lambda cell: text(cell.host),
+}
+"""What the page has of every cell."""
+
+_TIMES: Final = ("first_ms", "p50_ms", "p90_ms", "p99_ms", "mean_ms", "min_ms", "max_ms", "ci_low_ms", "ci_high_ms")
+_TIMED: Final[dict[str, Callable[[CellRow], Any]]] = {
+    "samples": lambda cell: cell.samples,
+    "contended": lambda cell: cell.contended,
+    "converged": lambda cell: cell.converged,
+    "speed_up": lambda cell: rounded(cell.speed_up) if cell.backend != "cpu" else None,
+    "speed_differs": lambda cell: cell.speed_differs,
+    "speed_contended": lambda cell: cell.speed_contended,
+}
+"""What it has of those that were not emulated, and None of the others."""
+
+
+def page_data(rows: ReportRows, details: PageRows) -> dict[str, Any]:
+    """The document that the page's scripts read: ``columns``, ``rows`` (with the places of their cells) and ``cells``, as tables."""
+    built = grid.build(rows.cells)
+    return {
+        "schema": PAGE_SCHEMA,
+        "run": rows.run.run_id,
+        "stages": [stage.value for stage in Stage],
+        "columns": _columns(built),
+        "rows": _rows(built, rows.cells),
+        "cells": table(_cells(rows, details)),
+        "meanings": {word_of(line.label): line.meaning for line in built.legend},
+        "words": {status.value: grid.word(status) for status in Status},
+    }
+
+
+def key_of(cell: CellRow) -> str:
+    """What a link calls a cell: the run's own key, or a digest of one that is too long or has what cannot be seen."""
+    short = len(cell.cell_key) <= LONGEST_KEY and plain(cell.cell_key) == cell.cell_key
+    return cell.cell_key if short else hashlib.sha256(cell.cell_key.encode("utf-8", "replace")).hexdigest()[:24]
+
+
+def name(told: str | None) -> str | None:
+    """A name on one line, cut where it is too long to be one."""
+    if told is None:
+        return None
+    line = plain(told)
+    return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
+
+
+def text(told: str | None) -> str | None:
+    """A text of a line or two; nothing is None."""
+    return cut(told, _LONGEST_MESSAGE) if told else None
+
+
+def word_of(label: str) -> str:
+    """A label without its symbol: the page draws a shape instead."""
+    return label.partition(" ")[2] or label
+
+
+def _columns(built: grid.Grid) -> list[dict[str, Any]]:
+    """The grid's columns, with what makes them executed in one way where all of their cells are."""
+    places: defaultdict[str, set[str]] = defaultdict(set)
+    for column in built.columns:
+        places[column.target].add(column.isolation.value)
+    made = []
+    for number, column in enumerate(built.columns):
+        cells = [cell for section in built.sections for row in section.rows if (cell := row.cells[number]) is not None]
+        words = [column.dtype, column.isolation.value if len(places[column.target]) > 1 else ""]
+        executions = {cell.execution for cell in cells}
+        made.append(
+            {
+                "id": ".".join(filter(None, (name(column.target), column.isolation.value, column.dtype))),
+                "target": name(column.target),
+                "detail": ", ".join(filter(None, words)),
+                "execution": executions.pop().value if len(executions) == 1 else None,
+                "tried": any(cell.level is not None for cell in cells),
+            }
+        )
+    return made
+
+
+def _rows(built: grid.Grid, cells: Sequence[CellRow]) -> dict[str, Any]:
+    place = {id(cell): number for number, cell in enumerate(cells)}
+    lines = [(row, next(cell for cell in row.cells if cell is not None)) for section in built.sections for row in section.rows]
+    return {
+        **table(
+            {
+                "model": [name(row.model) for row, _ in lines],
+                "hub": [name(row.hub_id) for row, _ in lines],
+                "settings": [row.settings for row, _ in lines],
+                "family": [cell.family.value for _, cell in lines],
+                "architecture": [name(cell.architecture) for _, cell in lines],
+                "size": [cell.size.value for _, cell in lines],
+                "parameters": [_parameters(row.cells) for row, _ in lines],
+            }
+        ),
+        "cells": [[-1 if cell is None else place[id(cell)] for cell in row.cells] for row, _ in lines],
+    }
+
+
+def _parameters(cells: Iterable[CellRow | None]) -> int | None:
+    return next((cell.parameters for cell in cells if cell is not None and cell.parameters is not None), None)
+
+
+def _cells(rows: ReportRows, details: PageRows) -> dict[str, list[Any]]:
+    cells = rows.cells
+    near = _Near(cells)
+    timed = [None if cell.execution is Execution.EMULATED else cell for cell in cells]
+    return {
+        "key": [key_of(cell) for cell in cells],
+        **{field: [show(cell) for cell in cells] for field, show in _SHOWN.items()},
+        **{field: [cell and rounded(getattr(cell, field)) for cell in timed] for field in _TIMES},
+        **{field: [cell and show(cell) for cell in timed] for field, show in _TIMED.items()},
+        **_errors([cell_error(cell) for cell in cells]),
+        "outputs": _outputs(cells, rows.outputs),
+        "steps": [_steps(cell, details.stages) for cell in cells],
+        "ended": [_ended(cell) for cell in cells],
+        "quantiles": [_quantiles(cell, details.quantiles) for cell in cells],
+        "near": [near.of(cell) if cell.status in FAILING else None for cell in cells],
+    }
+
+
+def _errors(errors: Sequence[CellError | None]) -> dict[str, list[Any]]:
+    return {
+        "error_type": [text(error.type) if error else None for error in errors],
+        "severity": [error.severity.value if error else None for error in errors],
+        "message": [text(error.message) if error else None for error in errors],
+        "advice": ["\n".join(error.recommendations) if error else None for error in errors],
+    }
+
+
+def _outputs(cells: Iterable[CellRow], outputs: Iterable[OutputRow]) -> list[str | None]:
+    """The outputs of each cell, one a line: ``logits [1, 16, 512] float32``."""
+    lines: defaultdict[str, list[str]] = defaultdict(list)
+    for output in outputs:
+        lines[output.cell_id].append(plain(f"{output.name} {list(output.shape)} {output.dtype}"))
+    return [text("\n".join(lines.get(cell.cell_id or "", ()))) for cell in cells]
+
+
+def _steps(cell: CellRow, stages: Mapping[str, Mapping[Stage, float]]) -> list[float | int | None] | None:
+    """Milliseconds by stage. What an emulator took for running and measuring is not told."""
+    if cell.stage is None or cell.cell_id is None or cell.cell_id not in stages:
+        return None
+    silent = {Stage.RUN, Stage.MEASURE} if cell.execution is Execution.EMULATED else set()
+    return [None if step.stage in silent else rounded(step.wall_ms) for step in steps(cell, stages[cell.cell_id])]
+
+
+def _ended(cell: CellRow) -> str | None:
+    return next((step.stage.value for step in steps(cell, {}) if step.ended_here), None)
+
+
+def _quantiles(cell: CellRow, quantiles: Mapping[str, Sequence[float]]) -> list[float | int | None] | None:
+    if cell.samples is None or cell.cell_id is None or cell.cell_id not in quantiles:
+        return None
+    return [rounded(value) for value in quantiles[cell.cell_id]]
+
+
+class _Near:
+    """The nearest things that work, for many cells: only those that can be among the first are compared."""
+
+    def __init__(self, cells: Sequence[CellRow]) -> None:
+        self._places = {id(cell): number for number, cell in enumerate(cells)}
+        self._by_model: defaultdict[str, list[CellRow]] = defaultdict(list)
+        self._alike: defaultdict[tuple[str, str], list[CellRow]] = defaultdict(list)
+        passed = [cell for cell in cells if cell.status is Status.PASS]
+        for cell in passed:
+            self._by_model[cell.model].append(cell)
+        for cell in sorted(passed, key=lambda cell: (cell.execution is not Execution.HARDWARE, cell.p50_ms or float("inf"))):
+            for kind in (f"architecture {cell.architecture}", f"family {cell.family.value}"):
+                if len(group := self._alike[cell.target, kind]) < NEAREST:
+                    group.append(cell)
+
+    def of(self, asked: CellRow) -> list[list[Any]]:
+        """Pairs of a cell's place and how it differs from the one that was asked about."""
+        kinds = (f"architecture {asked.architecture}", f"family {asked.family.value}")
+        found = [*self._by_model[asked.model], *(cell for kind in kinds for cell in self._alike[asked.target, kind])]
+        among = list({id(cell): cell for cell in found}.values())
+        return [[self._places[id(each.cell)], plain(each.differs)[:LONGEST_NAME]] for each in alternatives(among, asked)]

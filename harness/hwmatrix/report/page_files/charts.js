@@ -1,0 +1,110 @@
+// Charts: Vega-Lite specifications that lie in the page, drawn when their view is opened. Expressions in them are interpreted, not
+// compiled, because the page's policy lets no text become a program.
+const Charts = (() => {
+  const MOST_ROWS = 500;
+  const NARROW = 640; // pixels of a figure below which a chart gets fewer
+  const DARK = {
+    text: "#e6edf3", muted: "#a0aab5", grid: "#343c46",
+    category: ["#56b4e9", "#f08a4b", "#35c296", "#e59ac2", "#9cc9f5", "#d9b44a", "#aab2bb", "#f5f5f5"],
+  };
+  const {el} = Dom;
+  let specs = null;
+  let loaded = false;
+
+  // The library is 0.9 MB of script that lies in the page as text until the first chart.
+  function library() {
+    if (!loaded) {
+      document.body.append(Object.assign(document.createElement("script"), {textContent: Dom.get("drawing").textContent}));
+      loaded = true;
+    }
+    return window.hwmatrixDraw;
+  }
+
+  function read() {
+    specs ??= JSON.parse(Dom.get("specs").textContent);
+    return specs;
+  }
+
+  function configured(config) {
+    if (!Theme.dark()) return {...config, background: null};
+    const {text, muted, grid, category} = DARK;
+    const axis = {...config.axis, gridColor: grid, domainColor: grid, tickColor: grid, labelColor: text, titleColor: text};
+    const header = {labelColor: text, titleColor: text};
+    return {...config, background: null, axis, header, legend: {...config.legend, labelColor: text, titleColor: text}, title: {...config.title, color: text, subtitleColor: muted}, range: {category}};
+  }
+
+  // The lines between rectangles have the colour of the page, whichever that is.
+  function onPage(value) {
+    if (Array.isArray(value)) return value.map(onPage);
+    if (value === null || typeof value !== "object") return value;
+    const paper = getComputedStyle(document.documentElement).backgroundColor;
+    return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, name === "stroke" && each === "white" ? paper : onPage(each)]));
+  }
+
+  // Less width for the plot and its labels where there is less.
+  function fitted(spec, width) {
+    if (typeof spec.width !== "number" || width >= NARROW) return spec;
+    const y = spec.encoding?.y;
+    const encoding = y ? {...spec.encoding, y: {...y, axis: {...y.axis, labelLimit: 110}}} : spec.encoding;
+    return {...spec, width: Math.max(160, width - 150), ...(encoding ? {encoding} : {})};
+  }
+
+  async function draw(figure) {
+    const spec = read().charts[figure.dataset.chart];
+    const place = figure.querySelector("[role=img]");
+    const {datasets, ...rest} = spec;
+    const shown = {...fitted(onPage(rest), figure.clientWidth), datasets, config: configured(read().config)};
+    delete shown.title; // the figure has it as its caption, but for what it says below that
+    if (spec.title?.subtitle) caption(figure, spec.title.subtitle);
+    try {
+      figure.drawing?.finalize();
+      figure.drawing = await library()(place, shown, {mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false, tooltip: Tooltip.handle});
+    } catch (error) {
+      place.replaceChildren(el("p", {class: "nothing"}, `This chart cannot be drawn here: ${error.message}`));
+      throw error;
+    }
+  }
+
+  function caption(figure, subtitle) {
+    const told = figure.querySelector("figcaption");
+    if (told.childElementCount === 0) told.append(el("br"), el("small", null, subtitle));
+  }
+
+  // The numbers of a chart, for those who don't see it or want to read them.
+  function tabulate(figure) {
+    const place = figure.querySelector(".rows");
+    if (place.childElementCount > 0) return;
+    const {rows} = read().charts[figure.dataset.chart].datasets;
+    const names = [...new Set(rows.flatMap(row => Object.keys(row)))];
+    const told = value => (typeof value === "number" ? Text.number(value, 4) : value === null || value === undefined ? Text.NOTHING : String(value));
+    const lines = rows.slice(0, MOST_ROWS).map(row => names.map(name => told(row[name])));
+    const numeric = names.flatMap((name, column) => (typeof rows[0][name] === "number" ? [column] : []));
+    place.append(Dom.table(names.map(Text.spaced), lines, numeric));
+    if (rows.length > MOST_ROWS) place.append(el("p", {class: "hint"}, `${Text.whole(rows.length - MOST_ROWS)} more rows are drawn.`));
+  }
+
+  const figures = view => [...Dom.get(`view-${view}`).querySelectorAll("[data-chart]")];
+
+  // Draw what a view has and what is not drawn yet. Resolves when all of it is there.
+  async function open(view) {
+    for (const figure of figures(view)) {
+      if (figure.dataset.drawn === undefined) {
+        figure.dataset.drawn = "";
+        await draw(figure);
+      }
+    }
+  }
+
+  function mount() {
+    document.addEventListener("toggle", event => {
+      const figure = event.target.closest?.("[data-chart]");
+      if (figure && event.target.open) tabulate(figure);
+    }, true);
+    Theme.onChange(() => {
+      for (const figure of document.querySelectorAll("[data-drawn]")) delete figure.dataset.drawn;
+      open(Links.state().view);
+    });
+  }
+
+  return {mount, open};
+})();

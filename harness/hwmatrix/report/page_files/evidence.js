@@ -1,0 +1,159 @@
+// The evidence of one cell, in a dialog beside the matrix: what came of it, how far it got, what was measured, how to repeat it.
+const Evidence = (() => {
+  const {el} = Dom;
+  let dialog, opened = null;
+
+  function mount(element) {
+    dialog = element;
+    dialog.addEventListener("close", () => {
+      const closed = opened;
+      opened = null;
+      if (closed === null) return;
+      Links.go({cell: ""});
+      if (Links.state().view === "matrix") Grid.focusCell(closed);
+    });
+    dialog.addEventListener("pointerdown", event => { if (event.target === dialog) dialog.close(); });
+  }
+
+  // Show what the address names; nothing is named by an empty key, and a key of another run by none.
+  function update(key) {
+    const number = key === "" ? null : Data.find(key);
+    if (number === opened && number !== null) return;
+    if (number === null) {
+      opened = null;
+      if (dialog.open) dialog.close();
+      if (key !== "") Dom.get("told").textContent = "This run has no cell that the link names.";
+      return;
+    }
+    opened = number;
+    draw(Data.cell(number), number);
+    if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0;
+  }
+
+  function draw(cell, number) {
+    const close = el("button", {type: "button", "aria-label": "Close"}, "✕");
+    close.addEventListener("click", () => dialog.close());
+    const settings = [cell.size, cell.dtype, `batch ${cell.batch}`, `${cell.sequence_length} tokens`, Text.plural(cell.threads, "thread"), cell.isolation];
+    dialog.replaceChildren(
+      el("div", {class: "top"}, el("div", null, el("h2", {id: "evidence-title"}, `${cell.model} on ${cell.target}`), el("p", null, settings.join(", "))), close),
+      el("div", {class: "inner"}, verdict(cell, number), error(cell), stages(cell), placement(cell), latency(cell), memory(cell), outputs(cell), origin(cell)));
+  }
+
+  const part = (title, ...content) => [el("h3", null, title), ...content];
+
+  // Names and values; those without a value are left out.
+  const facts = pairs => el("dl", {class: "facts"}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .map(([name, value]) => [el("dt", null, name), el("dd", null, value)]));
+
+  function verdict(cell, number) {
+    const state = Data.state(number);
+    const [word, ...details] = cell.label.split(" · ");
+    const how = {software: "Computed in software: its times stand in for no hardware.", emulated: "Emulated: it proves what works, and has no speed."}[cell.execution];
+    return [
+      el("div", {class: `verdict ${state}`}, Marks.shape(state), el("div", null, el("strong", null, [word, ...details].join(" · ")), Data.meanings[word] ?? Data.words[cell.status])),
+      how && el("p", {class: "warned"}, how),
+    ];
+  }
+
+  function error(cell) {
+    if (cell.error_type === null) return null;
+    const advice = cell.advice ? cell.advice.split("\n") : [];
+    return part("What went wrong",
+      el("p", null, el("span", {class: `severity ${cell.severity}`}, cell.severity), " ", el("code", null, cell.error_type)),
+      cell.message && el("p", {class: "message", tabindex: 0, role: "region", "aria-label": "Message"}, cell.message),
+      facts([["Lacks", cell.needs]]),
+      cell.traceback && el("details", null, el("summary", null, "Traceback"), el("pre", {tabindex: 0, role: "region", "aria-label": "Traceback"}, cell.traceback)),
+      advice.length > 0 && [el("h4", null, "What to do"), el("ul", null, advice.map(each => el("li", null, each)))],
+      near(cell));
+  }
+
+  function near(cell) {
+    if (!cell.near) return null;
+    const found = cell.near.map(([number, differs]) => el("li", null, el("a", {href: Links.link({cell: Data.cells.key(number)})}, differs), ` (${Data.cells.label(number)})`));
+    return [el("h4", null, "The nearest that works"), found.length > 0 ? el("ul", null, found) : el("p", {class: "nothing"}, "Nothing near it in this run.")];
+  }
+
+  function stages(cell) {
+    if (cell.stage === null) return null;
+    const silent = cell.execution === "emulated" && cell.steps;
+    return part("How far it got", Funnel.draw(cell), facts([["Prepared by", cell.method]]),
+      silent && el("p", {class: "hint"}, "What the emulator took to run and to measure is no speed, and not told."));
+  }
+
+  function placement(cell) {
+    if (cell.on_target === null && cell.placement === null && cell.relative_error === null && cell.max_error === null) return null;
+    return part("Placement and parity", facts([
+      ["On the target", cell.on_target === null ? null : Text.percent(cell.on_target)],
+      ["How that is known", cell.placement],
+      ["Relative error", cell.relative_error === null ? null : `${Text.scientific(cell.relative_error)} (L2, against the reference)`],
+      ["Largest error", cell.max_error === null ? null : Text.scientific(cell.max_error)],
+      ["Cosine", cell.cosine === null ? null : Text.number(cell.cosine, 6)],
+    ]));
+  }
+
+  function latency(cell) {
+    if (cell.p50_ms === null) return null;
+    const speed = cell.speed_up === null ? null : `${Text.times(cell.speed_up, cell.speed_contended)}${cell.speed_differs ? "" : " (the intervals overlap: the two cannot be told apart)"}`;
+    return part("Latency of one inference",
+      cell.contended && el("p", {class: "warned"}, "Contended: something else used the processor meanwhile, so these times are too long."),
+      cell.quantiles && Distribution.draw(cell.quantiles),
+      facts([
+        ["p50", Text.ms(cell.p50_ms)],
+        ["95 % interval", Text.interval(cell.ci_low_ms, cell.ci_high_ms) ?? "too few samples"],
+        ["p90, p99", `${Text.ms(cell.p90_ms)}, ${Text.ms(cell.p99_ms)}`],
+        ["Mean", Text.ms(cell.mean_ms)],
+        ["Shortest, longest", `${Text.ms(cell.min_ms)}, ${Text.ms(cell.max_ms)}`],
+        ["Samples", `${Text.whole(cell.samples)}${cell.converged === false ? ", not converged" : ""}`],
+        ["Contended", cell.contended === null ? "not known" : cell.contended ? "yes" : "no"],
+        ["Speed over cpu", speed],
+        ["First inference", cell.first_ms === null ? null : Text.ms(cell.first_ms)],
+      ]));
+  }
+
+  function memory(cell) {
+    if (cell.peak_mb === null && cell.delta_mb === null && cell.device_peak_mb === null && cell.load_ms === null) return null;
+    const optional = (value, told) => (value === null ? null : told(value));
+    return part("Memory and loading", facts([
+      ["Added to the process", optional(cell.delta_mb, Text.mib)],
+      ["Peak of the process", optional(cell.peak_mb, Text.mib)],
+      ["Peak on the device", optional(cell.device_peak_mb, Text.mib)],
+      ["Parameters", optional(cell.parameters, Text.whole)],
+      ["Load", optional(cell.load_ms, Text.ms)],
+      ["Prepare", optional(cell.prepare_ms, Text.ms)],
+    ]));
+  }
+
+  const outputs = cell => cell.outputs && part("Outputs", el("pre", {tabindex: 0, role: "region", "aria-label": "Outputs"}, cell.outputs));
+
+  function origin(cell) {
+    const when = cell.started_s === null ? null : `${Text.date(cell.started_s)}, ${Text.age(cell.started_s)}`;
+    return part("Evidence",
+      facts([
+        ["Run", Data.run], ["Executed", when ?? "not executed"], ["Isolation", cell.executed ? cell.isolation : null], ["Stands for", cell.hub],
+        ["Family", Text.spaced(cell.family)], ["Architecture", cell.architecture], ["Backend", cell.backend], ["Execution", cell.execution],
+        ["Image", cell.image_digest && el("code", null, cell.image_digest)], ["Versions", cell.versions], ["Machine", cell.host && el("code", null, cell.host)],
+        ["Cell", el("code", null, cell.key)],
+      ]),
+      cell.command && [el("h4", null, "Repeat it"), el("pre", {class: "command", tabindex: 0, role: "region", "aria-label": "Command"}, cell.command), copying(cell.command)],
+      el("p", null, el("a", {href: Links.link({cell: cell.key})}, "Link to this cell")));
+  }
+
+  // Where the clipboard is refused (some browsers do so for pages from disk), the command is selected instead.
+  function copying(command) {
+    const told = el("span", {role: "status"});
+    const button = el("button", {type: "button"}, "Copy the command");
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(command);
+        told.textContent = "copied";
+      } catch {
+        getSelection().selectAllChildren(dialog.querySelector(".command"));
+        told.textContent = "selected: copy it with the keyboard";
+      }
+    });
+    return el("p", {class: "copied"}, button, told);
+  }
+
+  return {mount, update};
+})();

@@ -1,0 +1,18 @@
+// How far a cell got: its stages in order, the milliseconds in each, and where it ended.
+const Funnel = (() => {
+  const {el} = Dom;
+
+  function draw(cell) {
+    const reached = Data.stages.indexOf(cell.stage);
+    return el("ol", {class: "funnel"}, Data.stages.map((stage, at) => {
+      const took = cell.steps?.[at] ?? null;
+      const ended = stage === cell.ended;
+      const entered = took !== null || at <= reached;
+      const kind = ended ? "ended" : entered ? "passed" : "never";
+      const time = took === null ? (entered ? "not timed" : "not reached") : Text.ms(took);
+      return el("li", {class: kind}, el("strong", null, stage), el("span", null, ended ? `${time}, ended here` : time));
+    }));
+  }
+
+  return {draw};
+})();

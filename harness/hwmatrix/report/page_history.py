@@ -1,0 +1,73 @@
+"""The history as the page shows it: charts over runs, or why there are none."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Execution, Status
+from hwmatrix.report.charts import Chart, history_charts
+from hwmatrix.report.history import RunSummary, read_runs, read_trends
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwmatrix.report.history import Trend
+
+FILE: Final = "history.duckdb"
+"""The history that lies beside a folder of reports."""
+MOST_TRENDS: Final = 60
+"""Cells whose latency is drawn over time: of more, those that moved most."""
+_HOW: Final = "hwmatrix history --add FOLDER keeps runs, and hwmatrix report then shows how they went."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PageHistory:
+    """Runs, oldest first, and charts over them. ``told`` says what is not there, or which cells are drawn."""
+
+    runs: tuple[RunSummary, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    told: str = f"No history was given. {_HOW}"
+
+
+def page_history(given: Path | None, beside: Path) -> PageHistory:
+    """Read the history that was given, else the one that lies beside the folder of reports.
+
+    The latter was not asked for: where it cannot be read, the page says so.
+
+    Raises:
+        StoreError: the history that was given cannot be read.
+    """
+    if given is not None:
+        return _read(given)
+    if not (beside / FILE).is_file():
+        return PageHistory()
+    try:
+        return _read(beside / FILE)
+    except StoreError as error:
+        return PageHistory(told=f"The history beside these reports cannot be shown: {error}")
+
+
+def _read(database: Path) -> PageHistory:
+    runs = read_runs(database)
+    if len(runs) < 2:  # noqa: PLR2004 - one run is no trend
+        return PageHistory(
+            runs=runs, told=f"The history has {len(runs) or 'no'} run{'s' * (not runs)}: there is a trend from two on. {_HOW}"
+        )
+    trends = read_trends(database)
+    moved = sorted(((distance, number) for number, trend in enumerate(trends) if (distance := _moved(trend)) > 0), reverse=True)
+    kept = {number for _, number in moved[:MOST_TRENDS]}
+    left_out = len(moved) - len(kept)
+    told = f"Latency is drawn of the {MOST_TRENDS} cells that moved most; {left_out:,} others moved less." if left_out else ""
+    return PageHistory(runs=runs, charts=history_charts(runs, [trend for number, trend in enumerate(trends) if number in kept]), told=told)
+
+
+def _moved(trend: Trend) -> float:
+    """How far a cell's last median lies from its first, on one machine, whichever way. 0: not measured twice."""
+    timed = [
+        moment for moment in trend.moments if moment.p50_ms and moment.status is Status.PASS and moment.execution is Execution.HARDWARE
+    ]
+    times = [moment.p50_ms for moment in timed if moment.p50_ms and moment.host == timed[-1].host]
+    return abs(math.log(times[-1] / times[0])) if len(times) > 1 else 0.0

@@ -1,0 +1,46 @@
+"""What only the page shows of a run, beside :class:`ReportRows`: stages, spread of samples, installed packages."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from hwmatrix.records import Stage
+from hwmatrix.store.reading import reading, records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PageRows:
+    """Details of a run, by cell and by shard.
+
+    ``stages`` are the milliseconds in each stage that a cell entered. ``quantiles`` are every twentieth of its samples in milliseconds,
+    from the shortest to the longest; an emulated cell has none. ``packages`` lead from a name to a version.
+    """
+
+    schema_version: str
+    stages: dict[str, dict[Stage, float]]
+    quantiles: dict[str, tuple[float, ...]]
+    packages: dict[str, dict[str, str]]
+
+
+def read_page_rows(database: Path, run_id: str) -> PageRows:
+    """Read the details of a run from a merged database.
+
+    Raises:
+        StoreError: the database is missing, broken, or of another version.
+    """
+    this = {"run_id": run_id}
+    stages: dict[str, dict[Stage, float]] = {}
+    with reading(database) as connection:
+        for row in records(connection, "page_stages", this):
+            stages.setdefault(row["cell_id"], {})[Stage(row["stage"])] = row["wall_ms"]
+        return PageRows(
+            schema_version=records(connection, "page_schema")[0]["version"],
+            stages=stages,
+            quantiles={row["cell_id"]: tuple(row["quantiles_ms"]) for row in records(connection, "page_quantiles", this)},
+            packages={row["shard_id"]: json.loads(row["packages"]) for row in records(connection, "page_packages", this)},
+        )
