@@ -13,9 +13,10 @@ import pytest
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Role, Status
+from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import sha256_of, sql, write_atomically
+from hwmatrix.store.shard import finished_cells, sha256_of, sql, write_atomically
 from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
@@ -307,7 +308,8 @@ def test_a_database_of_schema_1_is_upgraded_and_keeps_its_rows(run: Path, databa
     assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("2",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
         fresh.execute(sql("schema.sql"))
-        columns = "SELECT table_name, column_name, data_type, is_nullable FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"
+        what = "table_name, column_name, data_type, is_nullable"
+        columns = f"SELECT {what} FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"  # noqa: S608
         assert upgraded.execute(columns).fetchall() == fresh.execute(columns).fetchall()
 
 
@@ -382,3 +384,47 @@ def test_canaries_are_in_no_matrix(tmp_path: Path, database: Path) -> None:
     merge([folder], database)
     assert statuses(database)["bert/tiny/cpu"][0] == "not_run"
     assert rows(database, "SELECT count(*) FROM hardware_results") == [(0,)]
+
+
+def test_a_shard_whose_tables_are_views_is_refused(run: Path, database: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("do not tell")
+    shard = min((run / "shards").glob("*.duckdb"))
+    with duckdb.connect(str(shard)) as connection:
+        connection.execute("ALTER TABLE detections RENAME TO kept")
+        connection.execute(f"CREATE VIEW detections AS SELECT * REPLACE ((SELECT content FROM read_text('{secret}')) AS name) FROM kept")  # noqa: S608
+    resealed(shard)
+    report = merge([run], database)
+    assert [rejection.reason for rejection in report.rejected] == ["it is no shard: it has views, which could read other files: detections"]
+    assert len(report.merged) == 1
+
+
+def test_what_merges_reaches_no_other_file_and_cannot_ask_for_it(run: Path, tmp_path: Path) -> None:
+    shard = next((run / "shards").glob("*.duckdb"))
+    other = tmp_path / "other.txt"
+    other.write_text("do not tell")
+    with duckdb.connect(str(tmp_path / "merged.duckdb")) as connection:
+        confined.confine(connection, [shard])
+        connection.execute(f"ATTACH '{shard}' AS one (READ_ONLY)")
+        assert connection.execute("SELECT count(*) FROM one.cells").fetchone() is not None
+        for statement in (
+            f"SELECT content FROM read_text('{other}')",  # noqa: S608
+            f"COPY (SELECT 1) TO '{tmp_path / 'written'}'",
+            f"ATTACH '{tmp_path / 'another.duckdb'}' AS another",
+            "SET enable_external_access = true",
+            "INSTALL httpfs",
+        ):
+            with pytest.raises(duckdb.Error):
+                connection.execute(statement)
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs", "other.txt", "merged.duckdb"}
+
+
+def test_reading_a_shard_runs_nothing_that_is_written_in_it(run: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("do not tell")
+    shard = next((run / "shards").glob("*.duckdb"))
+    with duckdb.connect(str(shard)) as connection:
+        connection.execute("ALTER TABLE cells RENAME TO kept")
+        connection.execute(f"CREATE VIEW cells AS SELECT * REPLACE ((SELECT content FROM read_text('{secret}')) AS cell_key) FROM kept")  # noqa: S608
+    with pytest.raises(StoreError, match="disabled by configuration"):
+        finished_cells([shard])

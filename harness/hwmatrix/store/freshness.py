@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from hwmatrix.errors import StoreError
+from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def made_with(shards: Iterable[Path]) -> dict[str, MadeWith]:
     latest: dict[str, MadeWith] = {}
     for shard in shards:
         try:
-            with duckdb.connect(str(shard), read_only=True) as connection:
+            with opened(shard) as connection:
                 rows = connection.execute(query("made_with")).fetchall()
         except duckdb.Error as error:
             raise StoreError(f"{shard}: cannot be read: {error}", advice="Delete it: its cells will be run again.") from error

@@ -11,6 +11,7 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, plan_from_json
+from hwmatrix.store.confined import confine
 from hwmatrix.store.rewriting import rewriting
 from hwmatrix.store.shard import SCHEMA_VERSION, insert_run, sha256_of, sql, utc_now
 from hwmatrix.store.sidecar import Sidecar, read_sidecar
@@ -96,6 +97,7 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], f
     merged: list[str] = []
     rows = 0
     candidates, known, rejected = _sort_out(connection, plans, files)
+    confine(connection, (candidate.file.path for candidate in candidates))
     connection.execute("BEGIN")
     for plan in plans.values():
         _add_plan(connection, plan)
@@ -159,6 +161,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate]) -> int
             quoted = str(candidate.file.path).replace("'", "''")
             connection.execute(f"ATTACH '{quoted}' AS {alias} (READ_ONLY)")
             attached.append(alias)
+        _check_tables(connection, aliases)
         _check_versions(connection, aliases)
         connection.execute("BEGIN")
         try:
@@ -171,6 +174,14 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate]) -> int
     finally:
         for alias in attached:
             connection.execute(f"DETACH {alias}")
+
+
+def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> None:
+    """What is copied must not be a view: that would run what its writer wrote, with the rights of whoever merges."""
+    asked = connection.execute("SELECT database_name, view_name FROM duckdb_views() WHERE NOT internal")
+    views = sorted(name for alias, name in asked.fetchall() if alias in aliases)
+    if views:
+        raise _RefusedError(f"it is no shard: it has views, which could read other files: {', '.join(views)}")
 
 
 def _check_versions(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import CellResult, Classification, Detection, OperatorResult, Plan, to_json
+from hwmatrix.store.confined import opened
 from hwmatrix.store.sidecar import COUNTED, SHARD_SCHEMA, sidecar_path
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ def seal_file(partial: Path) -> Path:
     """
     final = partial.with_name(partial.name.removesuffix(".partial"))
     try:
-        with duckdb.connect(str(partial)) as connection:
+        with opened(partial, read_only=False) as connection:
             connection.execute("CHECKPOINT")
             counts = {table: _count(connection, table) for table in COUNTED}
             identity = connection.execute("SELECT shard_id, run_id, target FROM shards").fetchone()
@@ -288,7 +289,7 @@ def finished_cells(shards: list[Path]) -> set[str]:
     keys: set[str] = set()
     for shard in shards:
         try:
-            with duckdb.connect(str(shard), read_only=True) as connection:
+            with opened(shard) as connection:
                 rows = connection.execute(
                     "SELECT cell_key FROM cells JOIN shards USING (shard_id) "
                     "WHERE role = 'model' AND (canary_ok OR status IN ('unavailable', 'fallback'))"
@@ -324,7 +325,7 @@ def salvage(directory: Path, target: str | None = None) -> list[Path]:
 def _is_lost(partial: Path) -> bool:
     """Whether nothing can be read from a partial shard. One that somebody else has open is not lost."""
     try:
-        with duckdb.connect(str(partial), read_only=True) as connection:
+        with opened(partial) as connection:
             return _count(connection, "shards") == 0
     except duckdb.Error as error:
         return "Could not set lock" not in str(error)
@@ -336,8 +337,7 @@ def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str, Any]) -> None:
-    columns = ", ".join(row)
-    marks = ", ".join("?" for _ in row)
+    columns, marks = ", ".join(row), ", ".join("?" for _ in row)
     connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values()))  # noqa: S608 - our own names
 
 

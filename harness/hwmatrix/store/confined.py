@@ -1,0 +1,39 @@
+"""Opening what ran beside strangers' models: a shard is data, and nothing that is written in it may reach other files.
+
+In DuckDB a table can be a view, and a view can read any file or address that the process may (``read_text('/home/...')``). What is
+opened here has no access to anything outside, and cannot ask for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_SETTINGS: Final[dict[str, bool | int | float | str | list[str]]] = {
+    "enable_external_access": "false",
+    "autoload_known_extensions": "false",
+    "autoinstall_known_extensions": "false",
+    "lock_configuration": "true",
+}
+
+
+def opened(file: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnection:
+    """A connection to one shard, which reaches that file alone. The caller closes it.
+
+    Raises:
+        duckdb.Error: it is no database, or somebody writes to it.
+    """
+    return duckdb.connect(str(file), read_only=read_only, config=_SETTINGS)
+
+
+def confine(connection: duckdb.DuckDBPyConnection, files: Iterable[Path]) -> None:
+    """Leave a connection no access but to its own database and to these files, which may be attached. It cannot be undone."""
+    allowed = [str(path) for file in files for path in (file, file.with_name(f"{file.name}.wal"))]
+    connection.execute("SET allowed_paths = $paths", {"paths": allowed})
+    for name, value in _SETTINGS.items():
+        connection.execute(f"SET {name} = {value}")
