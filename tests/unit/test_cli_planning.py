@@ -77,7 +77,7 @@ def test_a_plan_executes_nothing_and_needs_no_engine(project: Path, capsys: pyte
     assert [(job["target"], job["runs_on"], job["hosted"], job["cells"], job["timeout_minutes"]) for job in told["include"]] == [
         ("cpu", ["ubuntu-24.04"], True, 2, 45),
         ("cuda", ["self-hosted", "cuda"], False, 2, 45),
-        ("mps", ["macos-15"], False, 2, 45),
+        ("mps", ["macos-15"], True, 2, 45),
     ]
     assert list((folder / "shards").iterdir()) == []
 

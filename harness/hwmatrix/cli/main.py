@@ -41,6 +41,12 @@ _COMMANDS: Final = {
     "plan": "planning",
     "run": "planning",
     "artifacts": "artifacts",
+    "wait": "collecting",
+    "collect": "collecting",
+    "summary": "collecting",
+    "assets": "collecting",
+    "workflow": "workflows",
+    "pins": "workflows",
     "schema": "inspecting",
 }
 """Command to the module here that has it, in the order of the help: to run one command, no other's module is imported."""

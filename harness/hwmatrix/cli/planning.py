@@ -6,6 +6,8 @@ import dataclasses
 import datetime as dt
 import enum
 import json
+import os
+import re
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +38,7 @@ from hwmatrix.host.run import run
 from hwmatrix.host.runs import RunFolder, claim, release
 from hwmatrix.matrix.load import LoadedMatrix, load, near_miss
 from hwmatrix.matrix.plan import RunFacts, check_selection, make_plan
+from hwmatrix.matrix.spec import HOSTED_PATTERN
 from hwmatrix.records import Isolation, Plan, Size, Status, plan_from_json
 from hwmatrix.store.shard import utc_now
 
@@ -166,22 +169,32 @@ def restrict(plan: Plan, targets: Sequence[str], place: Place) -> Plan:
 
 
 def jobs(plan: Plan, loaded: LoadedMatrix) -> dict[str, Any]:
-    """The plan as a job matrix: one job a target, on the runners that it needs."""
+    """The plan as job matrices: one job a target, on the runners that it needs. ``hosted`` and ``own`` are the parts of ``include``."""
     github = loaded.spec.github
     include = []
     for target in plan.targets:
         spec = loaded.spec.targets[target.name]
-        hosted = not spec.runs_on
+        labels = spec.runs_on or github.runs_on
         include.append(
             {
                 "target": target.name,
-                "runs_on": list(spec.runs_on or github.runs_on),
-                "hosted": hosted,
+                "runs_on": list(labels),
+                "hosted": len(labels) == 1 and re.fullmatch(HOSTED_PATTERN, labels[0]) is not None,
                 "cells": sum(cell.target == target.name for cell in plan.cells),
                 "timeout_minutes": github.timeout_minutes,
             }
         )
-    return {"run_id": plan.run_id, "include": include}
+    parts = {name: [job for job in include if job["hosted"] is hosted] for name, hosted in (("hosted", True), ("own", False))}
+    return {"run_id": plan.run_id, "include": include, **parts}
+
+
+def _step_outputs(plan: Plan, loaded: LoadedMatrix, path: Path) -> None:
+    """The job matrices as outputs of a workflow's step; one without jobs is empty, since GitHub takes no empty matrix."""
+    told = jobs(plan, loaded)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"run-id={plan.run_id}\n")
+        for name in ("hosted", "own"):
+            file.write(f"{name}={json.dumps({'include': told[name]}) if told[name] else ''}\n")
 
 
 def _read(place: Path) -> Plan:
@@ -220,6 +233,8 @@ def _tell(folder: RunFolder, loaded: LoadedMatrix, output: PlanFormat) -> None:
         typer.echo((folder.path / "plan.json").read_text(encoding="utf-8"), nl=False)
     elif output is PlanFormat.GITHUB:
         typer.echo(json.dumps(jobs(plan, loaded)))
+        if (outputs := os.environ.get("GITHUB_OUTPUT")) is not None:
+            _step_outputs(plan, loaded, Path(outputs))
     else:
         rows = [(job["target"], str(job["cells"]), ", ".join(job["runs_on"])) for job in jobs(plan, loaded)["include"]]
         print_table(("target", "cells", "runs on"), rows)

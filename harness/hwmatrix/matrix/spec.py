@@ -12,11 +12,17 @@ from hwmatrix.records import Backend, Dtype, Execution, Family, MeasureRule, Siz
 
 SPEC_VERSION: Final = 1
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
+CRON_PATTERN: Final = r"^[0-9*/,-]+( [0-9*/,-]+){2}( [0-9A-Za-z*/,-]+){2}$"
+"""Minute, hour, day of the month, month, day of the week, as GitHub reads them."""
 
 _STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Positive = Annotated[int, Field(gt=0)]
+Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A label of a CI runner. It is written into workflow files, so nothing in it may have a meaning there."""
+HOSTED_PATTERN: Final = r"^(ubuntu|macos|windows)-[a-z0-9.-]+$"
+"""Labels of the runners that GitHub hosts: a fresh virtual machine a job, where a pull request of a stranger may run."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -82,7 +88,7 @@ class TargetSpec:
     devices: tuple[Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_.-]+$")], ...] = ()
     gpus: bool = False
     native: bool = False
-    runs_on: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    runs_on: tuple[Label, ...] = ()
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -144,13 +150,16 @@ class ImagesSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class GithubSpec:
-    """How GitHub Actions runs the matrix: the hosted runner's labels, how long a target may wait for a runner and then take, and when."""
+    """How GitHub Actions runs the matrix: the hosted runner's labels, how long a target may wait for a runner and then take, and when.
 
-    runs_on: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] = ("ubuntu-24.04",)
-    wait_minutes: Positive = 30
-    timeout_minutes: Positive = 180
+    A job of a hosted runner ends after six hours: the one that collects waits for a runner and then for the target.
+    """
+
+    runs_on: tuple[Annotated[str, Field(max_length=100, pattern=HOSTED_PATTERN)]] = ("ubuntu-24.04",)
+    wait_minutes: Annotated[int, Field(gt=0, le=60)] = 30
+    timeout_minutes: Annotated[int, Field(gt=0, le=270)] = 180
     python: Annotated[str, Field(pattern=r"^3\.\d+$")] = "3.12"
-    schedule: str | None = None
+    schedule: Annotated[str, Field(pattern=CRON_PATTERN)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -1,0 +1,64 @@
+"""The files of a release: reports, the database, pictures in archives, and the sums of all."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+import tarfile
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.errors import StoreError
+from hwmatrix.store.shard import sha256_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUMS: Final = "SHA256SUMS"
+REQUIRED: Final = ("matrix.md", "matrix.json", "errors.md", "errors.json", "summary.md", "matrix.duckdb")
+OPTIONAL: Final = ("index.html", "expected.md", "expected.json", "ops.md", "ops.json")
+FOLDERS: Final = ("plots", "badges")
+
+
+def make_assets(reports: Path, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Copy what belongs to a release from a folder of reports into a new one; give the names, and those that were not there.
+
+    A release has no folders: plots and badges become archives, the same bytes from the same files.
+
+    Raises:
+        StoreError: a report is missing that every run has, or a file cannot be read or written.
+    """
+    lacking = [name for name in REQUIRED if not (reports / name).is_file()]
+    if lacking:
+        raise StoreError(f"{reports}: no {', '.join(lacking)}", advice="hwmatrix merge, then hwmatrix report write them.")
+    try:
+        folder.mkdir(parents=True)
+        names = [*REQUIRED, *(name for name in OPTIONAL if (reports / name).is_file())]
+        for name in names:
+            shutil.copyfile(reports / name, folder / name)
+        for name in FOLDERS:
+            files = sorted(path for path in (reports / name).glob("*") if path.is_file() and not path.is_symlink())
+            if files:
+                _archive(folder / f"{name}.tar.gz", name, files)
+                names.append(f"{name}.tar.gz")
+        sums = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
+        (folder / SUMS).write_text(sums, encoding="ascii")
+    except FileExistsError as error:
+        raise StoreError(f"{folder}: it is there already", advice="Name a folder that is not: old assets must not be among new.") from error
+    except OSError as error:
+        raise StoreError(f"{folder}: the assets cannot be written: {error}", advice="Free space, or name another folder.") from error
+    missing = (*(name for name in OPTIONAL if name not in names), *(name for name in FOLDERS if f"{name}.tar.gz" not in names))
+    return (*names, SUMS), missing
+
+
+def _archive(path: Path, inside: str, files: list[Path]) -> None:
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for file in files:
+            data = file.read_bytes()
+            entry = tarfile.TarInfo(f"{inside}/{file.name}")
+            entry.size, entry.mode = len(data), 0o644
+            tar.addfile(entry, io.BytesIO(data))

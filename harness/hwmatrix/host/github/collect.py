@@ -1,0 +1,139 @@
+"""What target jobs left, put into the planned run: shards that stand the check, and for targets without a runner a shard that says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import pydantic
+
+from hwmatrix.errors import StoreError
+from hwmatrix.host import infrastructure
+from hwmatrix.host.artifacts import unpack
+from hwmatrix.host.github.jobs import Reached, State
+from hwmatrix.records import Status
+from hwmatrix.store.sidecar import read_sidecar, sidecar_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwmatrix.host.runs import RunFolder
+
+STATES_SCHEMA: Final = "hwmatrix/job-states/1"
+ARCHIVE: Final = "shards.tar"
+_UNAVAILABLE: Final = "target_unavailable"
+_NO_RUNNER: Final = frozenset({State.UNCLAIMED, State.SKIPPED})
+
+_STATES: Final = pydantic.TypeAdapter(dict[str, Reached])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What came of it: shards by target, targets told to be unavailable with the reason, what was refused and why, what is missing."""
+
+    shards: Mapping[str, tuple[str, ...]]
+    unavailable: Mapping[str, str]
+    refused: tuple[str, ...]
+    missing: Mapping[str, str]
+
+
+def write_states(states: Mapping[str, Reached], path: Path) -> None:
+    """Keep what became of the jobs.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    told = {"schema": STATES_SCHEMA, "targets": {name: dataclasses.asdict(reached) for name, reached in states.items()}}
+    try:
+        path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error}") from error
+
+
+def read_states(path: Path) -> dict[str, Reached]:
+    """What :func:`write_states` kept; of none where the file is missing: then nothing is known of any job.
+
+    Raises:
+        StoreError: it is broken, or of another version.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != STATES_SCHEMA:
+        raise StoreError(f"{path}: it is not of the version {STATES_SCHEMA}", advice="Use the same hwmatrix everywhere.")
+    try:
+        return _STATES.validate_python(data.get("targets"))
+    except pydantic.ValidationError as error:
+        raise StoreError(f"{path}: it is broken: {error.errors()[0]['msg']}") from error
+
+
+def artifact_name(target: str, run_id: str) -> str:
+    """What the artifact with a target's shards is called."""
+    return f"shards-{target}-{run_id}"
+
+
+def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> Collected:
+    """Put what arrived into the folder of the run.
+
+    ``arrived`` holds a folder an artifact, named as :func:`artifact_name` says, with ``shards.tar`` in it. Whatever is otherwise is
+    refused and named, and the rest goes on: its cells stay without a verdict, which reports call ``not_run``.
+
+    Raises:
+        StoreError: the run's plan cannot be read, or its folder cannot be written.
+    """
+    plan = folder.plan()
+    folder.shards.mkdir(parents=True, exist_ok=True)
+    expected = {artifact_name(target.name, plan.run_id): target.name for target in plan.targets}
+    shards: dict[str, tuple[str, ...]] = {}
+    refused: list[str] = []
+    for path in sorted(arrived.iterdir()) if arrived.is_dir() else ():
+        target = expected.get(path.name)
+        try:
+            if target is None or path.is_symlink() or not path.is_dir():
+                raise StoreError(f"{path.name!r}: no target of this run hands over anything of that name")  # noqa: TRY301 - told with others
+            shards[target] = _take(folder, path, target)
+        except StoreError as error:
+            refused.append(error.message)
+    unavailable: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for each in plan.targets:
+        reached = states.get(each.name, Reached(state=State.UNKNOWN))
+        if each.name in shards:
+            continue
+        if reached.state in _NO_RUNNER:
+            cells = tuple(cell for cell in plan.cells if cell.target == each.name)
+            infrastructure.record(
+                folder.shards, plan, each.name, cells, error_type=_UNAVAILABLE, message=reached.reason, status=Status.UNAVAILABLE
+            )
+            unavailable[each.name] = reached.reason
+        else:
+            missing[each.name] = reached.reason or "no shards arrived"
+    return Collected(shards=shards, unavailable=unavailable, refused=tuple(refused), missing=missing)
+
+
+def _take(folder: RunFolder, artifact: Path, target: str) -> tuple[str, ...]:
+    """Check an artifact's archive and move its shards into the run.
+
+    Raises:
+        StoreError: it holds anything else, is refused, or has shards of another target than its name says.
+    """
+    names = sorted(path.name for path in artifact.iterdir())
+    archive = artifact / ARCHIVE
+    if names != [ARCHIVE] or archive.is_symlink():
+        raise StoreError(f"{artifact.name!r}: it holds {', '.join(map(repr, names[:5])) or 'nothing'} instead of {ARCHIVE}")
+    try:
+        shards = unpack(archive, folder.path)
+    except StoreError as error:
+        raise StoreError(f"{artifact.name!r}: {error.message}") from error
+    foreign = {read_sidecar(folder.path / name).target for name in shards} - {target}
+    if foreign:
+        for name in shards:
+            sidecar_path(folder.path / name).unlink()
+            (folder.path / name).unlink()
+        raise StoreError(f"{artifact.name!r}: refused: it has shards of {', '.join(sorted(foreign))}")
+    return shards

@@ -1,0 +1,31 @@
+"""Lines for the log of a GitHub runner, which takes some of what is printed for commands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_COMMAND: Final = "::"
+_OLD_COMMAND: Final = "##["
+_BREAK: Final = "\u200b"
+"""A space without width: it can be copied, and the runner sees no command any more."""
+
+
+def harmless(text: str) -> str:
+    """Text in whose lines the runner finds no command: it takes ``::`` at the beginning of a line, and ``##[`` anywhere."""
+    lines = text.replace(_OLD_COMMAND, f"##{_BREAK}[").splitlines(keepends=True)
+    return "".join(_BREAK + line if line.lstrip().startswith(_COMMAND) else line for line in lines)
+
+
+def annotation(level: str, message: str, *, title: str = "", file: str = "", line: int | None = None) -> str:
+    """A command that shows a message beside a run, and on a line of a file where one is named. Escaped as GitHub's toolkit does it."""
+    properties = {"file": file, "line": str(line) if file and line else "", "title": title}
+    told = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
+    return f"::{level} {told}::{_data(message)}" if told else f"::{level}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

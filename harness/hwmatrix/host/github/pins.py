@@ -1,0 +1,175 @@
+"""What is pinned, looked up anew: the actions of the workflows, the packages of the images, the digest of the base image.
+
+Each answer comes from somewhere else and is checked before it is written: a commit, a version, a digest. Texts are changed where the
+pin stands, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, EngineError, HwmatrixError, Problem, StoreError
+from hwmatrix.host.github.jobs import AskingError, get
+from hwmatrix.host.github.render import ACTIONS, ActionPin, action_pins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hwmatrix.matrix.load import LoadedMatrix
+
+CONSTRAINTS: Final = Path("images/constraints.txt")
+_PIN: Final = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.+!_-]*)(?P<marker>\s*;.*)?")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_INSPECT_S: Final = 120.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """Something that is pinned otherwise now."""
+
+    file: str
+    name: str
+    old: str
+    new: str
+
+
+def newest_action(name: str, asking: Callable[[str], dict[str, Any]]) -> ActionPin:
+    """The commit and the version of an action's latest release. ``asking`` gets a path of GitHub's API.
+
+    Raises:
+        HwmatrixError: the API says nothing that can be a pin.
+    """
+    try:
+        version = asking(f"/repos/{name}/releases/latest").get("tag_name")
+        if not isinstance(version, str) or not re.fullmatch(r"v\d+(\.\d+){0,2}", version):
+            raise ConfigError([Problem(where=name, what=f"its latest release is {version!r}", hint="pin it by hand")])
+        found = asking(f"/repos/{name}/git/ref/tags/{version}").get("object", {})
+        if found.get("type") == "tag":  # an annotated one has an object of its own
+            found = asking(f"/repos/{name}/git/tags/{found.get('sha')}").get("object", {})
+        return ActionPin(commit=str(found.get("sha")), version=version)
+    except (AskingError, AttributeError) as error:
+        raise HwmatrixError(f"{name}: {error}", advice="Try again, or pin it by hand.") from error
+
+
+def repinned_actions(text: str, newest: dict[str, ActionPin]) -> tuple[str, list[Change]]:
+    """The text of actions.yaml with other pins."""
+    changes = []
+    for name, pin in action_pins().items():
+        new = newest[name]
+        if new != pin:
+            text = text.replace(f"{{commit: {pin.commit}, version: {pin.version}}}", f"{{commit: {new.commit}, version: {new.version}}}")
+            changes.append(Change(file=ACTIONS, name=name, old=pin.version, new=new.version))
+    return text, changes
+
+
+def repinned_constraints(text: str, compiled: str) -> tuple[str, list[Change]]:
+    """The text of constraints.txt with the versions of a resolution; names, comments and markers stay.
+
+    PyTorch has a line for Linux with a local version (``+cpu``), and one for elsewhere without.
+
+    Raises:
+        ConfigError: the resolution has other packages: somebody must look at that.
+    """
+    new = _versions(compiled)
+    old = _versions(text)
+    if new.keys() != old.keys():
+        odd = ", ".join(sorted(new.keys() ^ old.keys()))
+        hint = "docs/images.md says how to refresh it by hand"
+        raise ConfigError([Problem(where=str(CONSTRAINTS), what=f"the resolution and it differ in: {odd}", hint=hint)])
+    lines, changes = [], []
+    for line in text.splitlines():
+        found = _PIN.fullmatch(line.strip())
+        if found is None:
+            lines.append(line)
+            continue
+        name, before = found["name"], found["version"]
+        after = new[_normal(name)].partition("+")[0] + ("" if "+" not in before else "+" + before.partition("+")[2])
+        lines.append(f"{name}=={after}{found['marker'] or ''}")
+        if after != before:
+            changes.append(Change(file=str(CONSTRAINTS), name=name, old=before, new=after))
+    return "\n".join(lines) + "\n", changes
+
+
+def repinned_base(text: str, line: int | None, base: str, digest: str) -> tuple[str, list[Change]]:
+    """The text of matrix.yaml with the digest of its base image behind the image's name.
+
+    Raises:
+        ConfigError: it is no digest, or the image does not stand on its line.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise ConfigError([Problem(where="images.base", what=f"{digest[:80]!r} is no digest", hint="sha256: and 64 hexadecimal digits")])
+    name = base.partition("@")[0]
+    new = f"{name}@{digest}"
+    if new == base or line is None:
+        return text, []
+    lines = text.splitlines(keepends=True)
+    if base not in lines[line - 1]:
+        raise ConfigError([Problem(where=f"matrix.yaml:{line}", what="images.base is written in a way that cannot be changed here")])
+    lines[line - 1] = lines[line - 1].replace(base, new, 1)
+    return "".join(lines), [Change(file="matrix.yaml", name=name, old=base.partition("@")[2][:19] or "by tag", new=digest[:19])]
+
+
+def refresh(loaded: LoadedMatrix, root: Path, *, api: str, token: str | None, compiled: Path | None, write: bool) -> list[Change]:
+    """Look everything up, and write what changed. Without a resolution (``compiled``), packages stay.
+
+    Raises:
+        HwmatrixError: something cannot be looked up or written; then nothing is written.
+    """
+    source = root / "harness/hwmatrix/host/github" / ACTIONS
+    here = Path(str(resources.files(__package__).joinpath(ACTIONS)))
+    actions = source if source.is_file() else here
+    newest = {name: newest_action(name, lambda path: get(api + path, token)) for name in action_pins()}
+    base = loaded.spec.images.base
+    try:
+        found = [
+            (actions, *repinned_actions(actions.read_text(encoding="utf-8"), newest)),
+            (
+                loaded.path,
+                *repinned_base(loaded.path.read_text(encoding="utf-8"), loaded.lines.get(("images", "base")), base, digest_of(base)),
+            ),
+        ]
+        if compiled is not None:
+            text = (root / CONSTRAINTS).read_text(encoding="utf-8")
+            found.append((root / CONSTRAINTS, *repinned_constraints(text, compiled.read_text(encoding="utf-8"))))
+        for path, text, changes in found:
+            if changes and write:
+                path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise StoreError(f"a pin cannot be read or written: {error}") from error
+    return [change for _, _, changes in found for change in changes]
+
+
+def digest_of(image: str) -> str:
+    """The digest that the image's registry has for its name.
+
+    Raises:
+        EngineError: it cannot be asked.
+    """
+    command = ["docker", "buildx", "imagetools", "inspect", image.partition("@")[0], "--format", "{{.Manifest.Digest}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSPECT_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        told = getattr(error, "stderr", None) or str(error)
+        raise EngineError(
+            f"{image}: its digest cannot be asked for: {told.strip()}", advice="Is docker buildx here, and the registry?"
+        ) from error
+    return done.stdout.strip()
+
+
+def _versions(text: str) -> dict[str, str]:
+    """Packages by name, comments left out; of a package with several lines, the last that applies to Linux."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        pin = _PIN.fullmatch(line.partition("#")[0].strip())
+        if pin is not None:
+            found[_normal(pin["name"])] = pin["version"]
+    return found
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
