@@ -18,6 +18,7 @@ from hwmatrix.hardware.detector import HOST_VISIBLE, detect
 from hwmatrix.host import base_image, containers, images, venvs
 from hwmatrix.host.engine import connect
 from hwmatrix.host.process import Processes
+from hwmatrix.host.variables import for_models
 from hwmatrix.matrix.spec import MatrixSpec
 from hwmatrix.records import Isolation
 from hwmatrix.targets.table import REQUIRES
@@ -236,7 +237,7 @@ class VenvPlace:
     def run(self, job: Job, on_line: OnLine) -> Ended:
         """Run the environment's interpreter."""
         venv = self._venvs[job.target]
-        environment = _without_python_settings(self._workshop.environment) | venv.environment
+        environment = _without_python_settings(for_models(self._workshop.environment)) | venv.environment
         return _run_here(self._processes, str(venv.python), environment, job, on_line)
 
     def stop(self) -> None:
@@ -271,7 +272,7 @@ class NoPlace:
 
     def run(self, job: Job, on_line: OnLine) -> Ended:
         """Run this interpreter."""
-        environment = dict(self._workshop.environment) | venvs.RUNTIME_ENVIRONMENT
+        environment = for_models(self._workshop.environment) | venvs.RUNTIME_ENVIRONMENT
         return _run_here(self._processes, sys.executable, environment, job, on_line)
 
     def stop(self) -> None:
