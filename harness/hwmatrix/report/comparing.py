@@ -13,7 +13,7 @@ FAILING: Final = frozenset({Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED
 """Verdicts on the model and the target. The statuses that are neither these nor ``pass`` are no verdict."""
 LEAST_CHANGE: Final = 0.05
 """A smaller change of the median is never told: the same code measured again on a quiet machine differs by as much."""
-NOISE_FACTOR: Final = 4.0
+NOISE_FACTOR: Final = 3.0
 """A change must also exceed so many standard deviations of the two cells' own noise together."""
 LEAST_SAMPLES: Final = 6
 """Below, a median has no interval, and parts of the samples say nothing about noise."""
