@@ -41,6 +41,7 @@ _COMMANDS: Final = {
     "plan": "planning",
     "run": "planning",
     "artifacts": "artifacts",
+    "runner": "runners",
     "wait": "collecting",
     "collect": "collecting",
     "summary": "collecting",
@@ -53,7 +54,7 @@ _COMMANDS: Final = {
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 _LISTS: Final = frozenset(
-    {"--add", "--architectures", "--fail-on", "--hw", "--models", "--require", "--resource-config", "--status", "--targets"}
+    {"--add", "--architectures", "--fail-on", "--hw", "--models", "--require", "--resource-config", "--runners", "--status", "--targets"}
 )
 """Options that take several words: ``--models bert vit``."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]

@@ -1,0 +1,163 @@
+"""What a machine has for taking jobs, gathered once: nothing is built, pulled or executed but small questions."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.errors import ConfigError, EngineError
+from hwmatrix.hardware import container
+from hwmatrix.hardware.detector import detect
+from hwmatrix.host import base_image, pip_settings
+from hwmatrix.host.engine import Engine, connect
+from hwmatrix.host.images import image_tag
+from hwmatrix.records import Backend, Detection
+
+if TYPE_CHECKING:
+    from hwmatrix.matrix.spec import MatrixSpec
+
+_ASKED: Final = (Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO)
+_MIB: Final = 2**20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Node:
+    """A device node that a target's container is given: whether it is here, who may use it, and whether this user may."""
+
+    path: str
+    exists: bool
+    usable: bool
+    group: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Space:
+    """A folder and the MiB that are free on its disk; None where that cannot be asked."""
+
+    folder: Path
+    free_mb: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What was found. ``images`` are the tags of this version that the engine has; a ``*_problem`` says why something is not there."""
+
+    system: str
+    machine: str
+    python: str
+    venv: bool
+    git: str | None
+    pip: str | None
+    pip_problem: str
+    engine: Engine | None
+    engine_problem: str
+    runtimes: frozenset[str]
+    images: frozenset[str]
+    engine_space: Space | None
+    cache_space: Space
+    around: container.Surroundings
+    found: Mapping[Backend, Detection]
+    nodes: Mapping[str, tuple[Node, ...]]
+
+
+def gather(spec: MatrixSpec, environment: Mapping[str, str], cache: Path) -> Facts:
+    """Ask this machine. It takes a second, and three where an engine has to prove that it builds."""
+    engine, engine_problem = connected(environment)
+    runtimes, images, root = _engine_facts(engine, spec)
+    try:
+        pip, pip_problem = _pip(environment), ""
+    except ConfigError as error:
+        pip, pip_problem = None, str(error)
+    return Facts(
+        system=platform.system(),
+        machine=platform.machine(),
+        python=platform.python_version(),
+        venv=importlib.util.find_spec("ensurepip") is not None,
+        git=shutil.which("git", path=environment.get("PATH")),
+        pip=pip,
+        pip_problem=pip_problem,
+        engine=engine,
+        engine_problem=engine_problem,
+        runtimes=runtimes,
+        images=images,
+        engine_space=space(root) if root else None,
+        cache_space=space(cache),
+        around=container.look(path=environment.get("PATH")),
+        found={kind: detect(kind, light=True) for kind in _ASKED},
+        nodes={path: nodes(Path(path)) for path in sorted({path for target in spec.targets.values() for path in target.devices})},
+    )
+
+
+def connected(environment: Mapping[str, str]) -> tuple[Engine | None, str]:
+    """The engine, or why there is none."""
+    try:
+        return connect(environment), ""
+    except EngineError as error:
+        return None, error.message
+
+
+def space(folder: Path) -> Space:
+    """The room on a folder's disk, whether the folder is there yet or not."""
+    near = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    try:
+        return Space(folder=folder, free_mb=shutil.disk_usage(near).free // _MIB if near else None)
+    except OSError:
+        return Space(folder=folder, free_mb=None)
+
+
+def nodes(path: Path) -> tuple[Node, ...]:
+    """The node of a path; a folder (/dev/dri) stands for the nodes in it."""
+    try:
+        paths = sorted(node for node in path.iterdir() if not node.is_dir()) if path.is_dir() else [path]
+    except OSError:
+        paths = [path]
+    return tuple(_node(each) for each in paths)
+
+
+def _node(path: Path) -> Node:
+    try:
+        group: str | None = _group(path.stat().st_gid)
+    except OSError:
+        return Node(path=str(path), exists=False, usable=False, group=None)
+    return Node(path=str(path), exists=True, usable=os.access(path, os.R_OK | os.W_OK), group=group)
+
+
+def _group(number: int) -> str:
+    if sys.platform == "win32":
+        return str(number)
+    import grp  # noqa: PLC0415 - not on Windows
+
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
+def _engine_facts(engine: Engine | None, spec: MatrixSpec) -> tuple[frozenset[str], frozenset[str], Path | None]:
+    """Runtimes, images of this version, and where the engine keeps images; the last only where that is a folder of this machine."""
+    if engine is None:
+        return frozenset(), frozenset(), None
+    client = engine.client()
+    try:
+        info = client.info()
+        images = frozenset(target for target in spec.targets if base_image.image_digest(client, image_tag(target)))
+    finally:
+        client.close()
+    root = info.get("DockerRootDir")
+    here = engine.url.startswith("unix://") and root is not None and Path(root).exists()
+    return frozenset(info.get("Runtimes") or ()), images, Path(root) if here else None
+
+
+def _pip(environment: Mapping[str, str]) -> str:
+    """Which settings pip has, never their values: those may hold passwords."""
+    settings = pip_settings.read(environment)
+    named = sorted({*settings.single, *settings.lists})
+    certificates = f", certificates of {settings.certificates}" if settings.certificates else ""
+    return f"{', '.join(named) if named else 'the public package index'}{certificates}"

@@ -1,0 +1,82 @@
+"""The labels that a machine should carry as a CI runner: each from a fact that was detected, none from a wish."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.records import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hwmatrix.host.engine import Engine
+    from hwmatrix.records import Detection
+
+SELF_HOSTED: Final = "self-hosted"
+SYSTEMS: Final = {"Linux": "linux", "Darwin": "macos", "Windows": "windows"}
+MACHINES: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64", "armv7l": "arm", "armv6l": "arm"}
+"""What Python calls a system or a processor, and GitHub's label for it. GitHub has runners for no others."""
+_GPUS: Final = (Backend.CUDA, Backend.ROCM, Backend.MPS)
+_OPENVINO: Final = ("GPU", "NPU")
+DOCKER: Final = "docker"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Label:
+    """A label, whether this machine should carry it, and the fact that says so."""
+
+    name: str
+    carried: bool
+    why: str
+
+
+def labels(
+    found: Mapping[Backend, Detection], *, system: str, machine: str, engine: Engine | None, engine_problem: str
+) -> tuple[Label, ...]:
+    """All labels that are known, with those to carry first.
+
+    ``system`` and ``machine`` are what Python's ``platform`` says; ``engine_problem`` is why there is no ``engine``.
+    """
+    known = [
+        Label(name=SELF_HOSTED, carried=True, why="every runner that is not GitHub's own has it"),
+        _named(SYSTEMS, system, system, "system"),
+        _named(MACHINES, machine.lower(), machine, "processor"),
+        *(_gpu(found[kind]) for kind in _GPUS),
+        *(_openvino(found[Backend.OPENVINO], device) for device in _OPENVINO),
+        _docker(engine, engine_problem),
+    ]
+    return tuple(sorted(known, key=lambda label: not label.carried))
+
+
+def _named(names: Mapping[str, str], key: str, told: str, what: str) -> Label:
+    name = names.get(key)
+    if name is None:
+        return Label(name=told.lower(), carried=False, why=f"GitHub has no runner for the {what} {told}")
+    return Label(name=name, carried=True, why=f"the {what} is {told}")
+
+
+def _gpu(found: Detection) -> Label:
+    why = found.name or "it is here" if found.available else found.reason or "not found"
+    driver = found.features.get("driver") if found.available else None
+    return Label(name=found.hardware_type, carried=found.available, why=f"{why}, driver {driver}" if driver else why)
+
+
+def _openvino(found: Detection, device: str) -> Label:
+    """OpenVINO numbers devices of a kind (GPU.0, GPU.1) where there are several."""
+    name = f"openvino-{device.lower()}"
+    if not found.available:
+        return Label(name=name, carried=False, why=found.reason or "OpenVINO is not installed here")
+    devices = {key: told for key, told in found.features.get("devices", {}).items() if key.partition(".")[0] == device}
+    if not devices:
+        there = ", ".join(found.features.get("devices", {})) or "none"
+        return Label(name=name, carried=False, why=f"OpenVINO lists no {device} (it lists: {there})")
+    return Label(name=name, carried=True, why=f"OpenVINO lists {', '.join(f'{key} ({told})' for key, told in devices.items())}")
+
+
+def _docker(engine: Engine | None, problem: str) -> Label:
+    if engine is None:
+        return Label(name=DOCKER, carried=False, why=problem)
+    if engine.builder is None:
+        return Label(name=DOCKER, carried=False, why=f"engine {engine.version} answers, and no client can build: {engine.builder_problem}")
+    return Label(name=DOCKER, carried=True, why=f"engine {engine.version} answers, {engine.builder} builds")
