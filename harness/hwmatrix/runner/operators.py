@@ -11,7 +11,6 @@ import functools
 import re
 import signal
 import time
-import uuid
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,10 +25,10 @@ from hwmatrix.records import Dtype, Limits, OperatorResult, Plan, Status, Target
 from hwmatrix.runner.endings import describe
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
-from hwmatrix.runner.identity import interpreter, packages
+from hwmatrix.runner.identity import shard_identity
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.operator_verdict import judge
-from hwmatrix.store.shard import ShardIdentity, ShardWriter
+from hwmatrix.store.shard import ShardWriter
 from hwmatrix.targets.table import operators_class
 
 if TYPE_CHECKING:
@@ -80,7 +79,9 @@ def run_operators(order: OperatorOrder) -> Path:
     runner = operators_class(order.target.backend)
     begin = time.perf_counter()
     runner.preload()
-    identity = _identity(order, runner, tests.version, (time.perf_counter() - begin) * 1000)
+    warm_up_ms = (time.perf_counter() - begin) * 1000
+    versions = {"operator tests": f"onnx {tests.version}"}
+    identity = shard_identity(order, runner.packages, warm_up_ms=warm_up_ms, versions=versions)
     with ShardWriter(order.out, order.plan, identity) as shard, Keeper(runner.service(order.target.options)) as keeper:
         batches = _Batches(order, keeper)
         ok, detail = batches.canaries(next(test for test in tests.tests if test.name == _CANARY))
@@ -97,22 +98,6 @@ def run_operators(order: OperatorOrder) -> Path:
         path = shard.seal()
     emit("sealed", shard=path.name)
     return path
-
-
-def _identity(order: OperatorOrder, runner: type[OperatorRunner], version: str, warm_up_ms: float) -> ShardIdentity:
-    installed = packages()
-    versions = {name: installed[name] for name in ("hwmatrix", *runner.packages) if name in installed}
-    return ShardIdentity(
-        shard_id=uuid.uuid4().hex[:12],
-        target=order.target.name,
-        image=order.image,
-        image_digest=order.image_digest,
-        host=order.host,
-        interpreter=interpreter(),
-        versions=versions | {"operator tests": f"onnx {version}"},
-        packages=installed,
-        warm_up_ms=warm_up_ms,
-    )
 
 
 class _Batches:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-import uuid
 from pathlib import Path
 from typing import Final
 
@@ -36,11 +35,11 @@ from hwmatrix.runner.cell import CellJob, execute
 from hwmatrix.runner.detecting import detections
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import run_forked
-from hwmatrix.runner.identity import interpreter, packages
+from hwmatrix.runner.identity import shard_identity
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.runner.survey import classifications
-from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now
+from hwmatrix.store.shard import ShardWriter, utc_now
 from hwmatrix.targets.table import target_class
 
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
@@ -73,19 +72,7 @@ def run_shard(order: ShardOrder) -> Path:
     begin = time.perf_counter()
     preload(order.target.backend, [order.plan.model(cell.model, cell.size) for cell in order.cells])
     warm_up_ms = (time.perf_counter() - begin) * 1000
-    installed = packages()
-    needed = ("hwmatrix", *target_class(order.target.backend).packages)
-    identity = ShardIdentity(
-        shard_id=uuid.uuid4().hex[:12],
-        target=order.target.name,
-        image=order.image,
-        image_digest=order.image_digest,
-        host=order.host,
-        interpreter=interpreter(),
-        versions={name: installed[name] for name in needed if name in installed},
-        packages=installed,
-        warm_up_ms=warm_up_ms,
-    )
+    identity = shard_identity(order, target_class(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
     with ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,8 @@ from hwmatrix.models.classify import classify
 from hwmatrix.records import Classification, Plan, TargetPlan
 from hwmatrix.runner.detecting import detections
 from hwmatrix.runner.events import emit
-from hwmatrix.runner.identity import interpreter, packages
-from hwmatrix.store.shard import ShardIdentity, ShardWriter
+from hwmatrix.runner.identity import shard_identity
+from hwmatrix.store.shard import ShardWriter
 from hwmatrix.targets.table import target_class
 
 if TYPE_CHECKING:
@@ -40,19 +39,7 @@ def survey(order: SurveyOrder) -> Path:
     Raises:
         StoreError: the shard cannot be written.
     """
-    installed = packages()
-    needed = ("hwmatrix", *target_class(order.target.backend).packages)
-    identity = ShardIdentity(
-        shard_id=uuid.uuid4().hex[:12],
-        target=order.target.name,
-        image=order.image,
-        image_digest=order.image_digest,
-        host=order.host,
-        interpreter=interpreter(),
-        versions={name: installed[name] for name in needed if name in installed},
-        packages=installed,
-        warm_up_ms=None,
-    )
+    identity = shard_identity(order, target_class(order.target.backend).packages, warm_up_ms=None)
     with ShardWriter(order.out, order.plan, identity) as shard:
         found = detections()
         shard.add_detections(found)
