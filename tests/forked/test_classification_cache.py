@@ -5,38 +5,14 @@ from __future__ import annotations
 import multiprocessing
 from typing import TYPE_CHECKING
 
+from cache_workers import ROUNDS, answer, work
+
 from hwmatrix.advice.classification_cache import ClassificationCache, Question
-from hwmatrix.records import Classification, Family
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROCESSES, ROUNDS = 4, 8
-
-
-def answer(name: str) -> Classification:
-    return Classification(
-        model_name=name,
-        architecture=None,
-        model_class=None,
-        family=Family.VISION,
-        subfamily=None,
-        structure=None,
-        confidence=0.5,
-        evidence="name",
-        source="a test",
-    )
-
-
-def work(path: Path, number: int) -> None:
-    """Ask and keep, some questions of one's own and some that all ask."""
-    cache = ClassificationCache(path)
-    for each in range(ROUNDS):
-        for name in (f"own-{number}-{each}", f"shared-{each}"):
-            question = Question(model_name=name)
-            found = cache.get(question)
-            assert found in {None, answer(name)}
-            cache.put(question, answer(name))
+PROCESSES = 4
 
 
 def run(path: Path) -> None:
