@@ -73,6 +73,7 @@ class FakeMachine(Machine):
 
     def gpus(self, hardware: str) -> tuple[Gpu, ...]:
         """The GPUs of the test."""
+        self.asked.append(hardware)
         return tuple(
             Gpu(index=index, total_mb=total, free_mb=None if total is None else total - self.used.get(index, 0.0))
             for index, total in enumerate(self.total.get(hardware, ()))

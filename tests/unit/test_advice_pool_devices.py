@@ -72,6 +72,16 @@ def test_the_cpu_is_taken_without_looking_for_anything_else() -> None:
     assert machine.asked == []
 
 
+def test_for_a_model_that_is_there_nothing_is_asked_again() -> None:
+    machine = FakeMachine(cuda=(1000,))
+    pool = pool_of(machine)
+    for preferences in ({"device": "cuda"}, {"device": "cuda:0"}):
+        pool.get_model("vision", "vit", Model, preferences)
+        asked = len(machine.asked)
+        pool.get_model("vision", "vit", Model, preferences)
+        assert len(machine.asked) == asked
+
+
 @pytest.mark.parametrize(
     ("used", "expected"), [({}, "cuda:0"), ({0: 500}, "cuda:1"), ({0: 500, 1: 900}, "cuda:2"), ({1: 1, 2: 1}, "cuda:0")]
 )

@@ -309,7 +309,7 @@ def test_the_table(place: ScriptedPlace, capsys: pytest.CaptureFixture[str], mon
     place.fits = {"openvino": 1}
     assert main.main(["test", "--model", "bert", "--device", "openvino"]) == 0
     printed = capsys.readouterr()
-    assert "│ openvino │ openvino │ pass   │ float32   │ 1 (asked: 2) │" in printed.out
+    assert "│ openvino │ openvino │ pass   │ float32 │ 1 (asked: 2) │" in printed.out
     assert f"openvino, batch 2: oom: {OUT_OF_MEMORY}" in printed.out
     assert "  - Use a smaller batch or a shorter sequence." in printed.out
     assert "repeat: nox -s matrix -- --models bert --size tiny --targets openvino --isolation container" in printed.out

@@ -104,14 +104,27 @@ class Loader:
 
     def _come(self, stack: contextlib.ExitStack) -> Turn:
         """To the next device. In low-memory mode whoever constructs does it alone."""
+        state, lease = self._state, self._request.lease
+        known = self._known()
+        turn = None if known is None else state.look_or_wait(known, lease=lease)
+        if turn is not None:
+            return turn
         onward = self._onward()
         if onward is None:
             raise self._failure()
-        state, lease = self._state, self._request.lease
         turn = state.look_or_wait(onward[0], lease=lease)
         if turn is None and state.settings.low_memory:
             stack.enter_context(state.loading)
         return turn or state.enter(*onward, lease=lease)
+
+    def _known(self) -> Key | None:
+        """The next device, if the model is there or under way: then no driver need be asked."""
+        attempt = next_attempt(self._plan, self._tried)
+        key = None if attempt is None else self._request.key(device_of(attempt.hardware))
+        if key is None or not self._state.knows(key):
+            return None
+        self._attempt = attempt
+        return key
 
     def _onward(self) -> Onward | None:
         """The next device that is here, with the GPUs to choose from where none was named; None where nothing is left to try."""
@@ -119,12 +132,13 @@ class Loader:
         while (attempt := next_attempt(self._plan, self._tried)) is not None:
             self._attempt = attempt
             device = device_of(attempt.hardware)
+            key = self._request.key(device)
             reason = machine.absence(device.hardware)
             gpus = machine.gpus(device.hardware) if reason is None and has_several(device.hardware) else ()
             if reason is None and gpus and device.index is not None and device.index not in {gpu.index for gpu in gpus}:
                 reason = f"there is no {device}: {len(gpus)} found"
             if reason is None:
-                return self._request.key(device), gpus if device.index is None else ()
+                return key, gpus if device.index is None else ()
             self._tried.append(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason, error_type="target_unavailable"))
         return None
 

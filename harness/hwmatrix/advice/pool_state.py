@@ -94,13 +94,19 @@ class PoolState:
             self.room.count["hits"] += 1
             return Turn(key=entry.key, model=model, entry=entry)
 
+    def knows(self, key: Key) -> bool:
+        """Whether the model is there or under way, so that nothing need be found out to get it."""
+        with self.lock:
+            known = self.room.shelf.get(key) or self.room.shelf.like(key) or self._constructing(key)
+            return known is not None
+
     def look_or_wait(self, key: Key, *, lease: bool) -> Turn | None:
         """The model, or a construction of it to wait for."""
         with self.lock:
             turn = self.look(key, lease=lease)
             if turn is not None:
                 return turn
-            other = self._under_way.get(key) or next((each for each in self._under_way.values() if each.key.is_like(key)), None)
+            other = self._constructing(key)
             return None if other is None else Turn(key=other.key, construction=other)
 
     def enter(self, key: Key, gpus: Sequence[Gpu], *, lease: bool) -> Turn:
@@ -184,6 +190,9 @@ class PoolState:
                 self.room.forget([entry])
             elif not entry.leases:
                 self.room.settle(entry)
+
+    def _constructing(self, key: Key) -> Construction | None:
+        return self._under_way.get(key) or next((each for each in self._under_way.values() if each.key.is_like(key)), None)
 
     def _use(self, entry: Entry, *, lease: bool) -> None:
         entry.uses += 1

@@ -75,7 +75,7 @@ def show(document: ModelTestDocument, output: Format) -> None:
         typer.echo(json.dumps(document, indent=2))
         return
     trials = document["trials"]
-    columns = ("expected", "actual", "status", "precision", "batch", "p50", "a sample", "cost")
+    columns = ("expected", "actual", "status", "dtype", "batch", "p50", "sample", "cost")
     print_table(columns, [_cells(trial) for trial in trials])
     typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}). Order: {document['order_stands_on']}.")
     attempts = [attempt for trial in trials for attempt in trial["attempts"]]
@@ -139,7 +139,7 @@ def _cells(trial: TrialDocument) -> tuple[str, ...]:
     if trial["actual_batch"] not in {None, trial["batch"]}:
         batch += f" (asked: {trial['batch']})"
     cost = trial["cost"]
-    factor = f"{cost['factor']:.3g} x expected" if cost["factor"] is not None else cost["note"].partition(";")[0]
+    factor = f"{cost['factor']:.3g} x expected" if cost["factor"] is not None else "not measured"  # the JSON says where
     actual = trial["actual_hardware"] or "-"
     if trial["actual_hardware"] and trial["execution"] not in {None, Execution.HARDWARE}:
         actual += f" ({trial['execution']})"
