@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import datetime as dt
 import enum
 import json
 import platform
@@ -12,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwmatrix.cli.inspecting import print_table
-from hwmatrix.cli.options import Format, FormatOption, Matrix, Targets, outside
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Output, Targets, outside
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
-from hwmatrix.host.runners import checking, facts, placing
+from hwmatrix.host.runners import checking, facts, inventory, placing, pruning
 from hwmatrix.host.runners.labels import Label, labels
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import Selection, check_selection
@@ -23,6 +25,8 @@ from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import docker
 
 
 class LabelFormat(enum.StrEnum):
@@ -41,6 +45,7 @@ def add_to(app: typer.Typer) -> None:
     runner.command("labels")(labels_command)
     runner.command("check")(check_command)
     runner.command("plan")(plan_command)
+    runner.command("prune")(prune_command)
     app.add_typer(runner, name="runner")
 
 
@@ -121,6 +126,66 @@ def plan_command(
     without = [it.target for it in placed if not it.runners and not it.hosted]
     if without:
         typer.echo(f"no runner for: {', '.join(without)}. Their cells become unavailable after github.wait_minutes.")
+
+
+def prune_command(
+    *,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", help="Only what was not used for so many days.", metavar="DAYS", min=0)
+    ] = None,
+    keep_gb: Annotated[
+        float | None, typer.Option("--keep-gb", help="Stop when no more than this is left of it (GiB).", metavar="GB", min=0)
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it. Without this, it is only told.")] = False,
+    output_dir: Output = DEFAULT_OUTPUT,
+) -> None:
+    """Remove what hwmatrix has left: images, environments, bundles, exports, checkpoints, runs; the longest unused first.
+
+    Without a limit: what was not used for 30 days. Never removed: images of this version or with a container, bundles that somebody
+    holds, the latest run, runs that are worked on, and nothing at all of images and cache while any command of hwmatrix works here.
+    To see what a week without use would free, and to remove down to a size:
+
+        hwmatrix runner prune --older-than 7
+
+        hwmatrix runner prune --keep-gb 50 --yes
+    """
+    days = pruning.DEFAULT_DAYS if older_than is None and keep_gb is None else older_than
+    rule = pruning.Rule(
+        older_than=None if days is None else dt.timedelta(days=days), keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB)
+    )
+    engine, problem = facts.connected(outside().variables, need_builder=False)
+    with contextlib.ExitStack() as stack:
+        client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
+        if client is None:
+            typer.echo(f"images are not looked at: {problem}", err=True)
+        reason = pruning.busy(client, pruning.others())
+        items = pruning.guarded(_inventory(client, outside().cache, output_dir.absolute()), reason)
+        if reason is not None:
+            typer.echo(f"images, environments and the cache are left alone: {reason}", err=True)
+        chosen = pruning.choose(items, rule, dt.datetime.now(dt.UTC))
+        kept = [item for item in items if item not in chosen]
+        outcomes = [pruning.remove(item, client) if yes else pruning.Outcome(item=item, problem=None) for item in chosen]
+    done = [outcome.item for outcome in outcomes if outcome.problem is None]
+    for outcome in outcomes:
+        state = f"stays: {outcome.problem}" if outcome.problem else "removed" if yes else "would be removed"
+        typer.echo(
+            f"{outcome.item.kind.value:<12} {_mb(outcome.item.size):>9}  {outcome.item.used_at:%Y-%m-%d}  {outcome.item.name}: {state}"
+        )
+    verb = "removed" if yes else "would be removed (say --yes)"
+    total = _mb(sum(item.size for item in done))
+    typer.echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(kept)} stay with {_mb(sum(item.size for item in kept))}")
+
+
+def _inventory(client: docker.DockerClient | None, cache: Path, output: Path) -> list[inventory.Item]:
+    found = [*inventory.environments(cache), *inventory.bundles(cache), *inventory.exports(cache), *inventory.checkpoints(cache)]
+    if client is not None:
+        used = {str(container["ImageID"]): str(container["Names"][0]).strip("/") for container in client.api.containers(all=True)}
+        found += inventory.images(client.df()["Images"] or (), used)
+    return [*found, *inventory.runs(output)]
+
+
+def _mb(size: int) -> str:
+    return f"{size / 2**20:.0f} MB"
 
 
 def _tell(report: checking.Report) -> None:

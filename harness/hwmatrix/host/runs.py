@@ -114,11 +114,22 @@ def claim(folder: RunFolder) -> None:
     """
     path = folder.path / _OWNER
     with _writing(path):
-        owner = path.read_text(encoding="ascii") if path.exists() else ""
-        number, _, started = owner.strip().partition(":")
-        if number.isdigit() and int(number) != os.getpid() and _lives(int(number), started):
+        number = worker(folder)
+        if number is not None and number != os.getpid():
             raise StoreError(f"{folder.path}: process {number} is working in it", advice="Wait for it, or end it first.")
         write_atomically(path, f"{os.getpid()}:{psutil.Process().create_time():.2f}\n")
+
+
+def worker(folder: RunFolder) -> int | None:
+    """The living process that works in the folder, if one does.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    path = folder.path / _OWNER
+    owner = path.read_text(encoding="ascii") if path.exists() else ""
+    number, _, started = owner.strip().partition(":")
+    return int(number) if number.isdigit() and _lives(int(number), started) else None
 
 
 def release(folder: RunFolder) -> None:

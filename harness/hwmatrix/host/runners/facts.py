@@ -95,10 +95,10 @@ def gather(spec: MatrixSpec, environment: Mapping[str, str], cache: Path) -> Fac
     )
 
 
-def connected(environment: Mapping[str, str]) -> tuple[Engine | None, str]:
+def connected(environment: Mapping[str, str], *, need_builder: bool = True) -> tuple[Engine | None, str]:
     """The engine, or why there is none."""
     try:
-        return connect(environment), ""
+        return connect(environment, need_builder=need_builder), ""
     except EngineError as error:
         return None, error.message
 
@@ -150,9 +150,9 @@ def _engine_facts(engine: Engine | None, spec: MatrixSpec) -> tuple[frozenset[st
         images = frozenset(target for target in spec.targets if base_image.image_digest(client, image_tag(target)))
     finally:
         client.close()
-    root = info.get("DockerRootDir")
-    here = engine.url.startswith("unix://") and root is not None and Path(root).exists()
-    return frozenset(info.get("Runtimes") or ()), images, Path(root) if here else None
+    root = Path(info.get("DockerRootDir") or "/nowhere")
+    here = engine.url.startswith("unix://") and root.exists()
+    return frozenset(info.get("Runtimes") or ()), images, root if here else None
 
 
 def _pip(environment: Mapping[str, str]) -> str:

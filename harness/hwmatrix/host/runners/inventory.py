@@ -1,0 +1,200 @@
+"""What hwmatrix has left on a machine: images, environments, bundles, exports, checkpoints, runs; each with its size and its last use.
+
+Only what proves itself to be ours is listed: by a label or a name that only we give, or by the file that only we write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import hwmatrix
+from hwmatrix.host.base_image import MADE_TAG
+from hwmatrix.host.runs import OPERATORS, RUNS, SURVEYS, RunFolder, worker
+from hwmatrix.host.venvs import MARKER
+from hwmatrix.models.folder import MANIFEST
+from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+TITLE: Final = "org.opencontainers.image.title"
+_OURS: Final = "hwmatrix "
+_NAMES: Final = "hwmatrix/"
+_NONE: Final = "<none>"
+_KEY: Final = re.compile(r"[0-9a-f]{16,64}")
+BUNDLES: Final = "bundles"
+VENVS: Final = "venvs"
+_LAYERS: Final = "lib/python*/site-packages/hwmatrix-layers.pth"
+
+
+class Kind(enum.StrEnum):
+    """What can be removed."""
+
+    IMAGE = "image"
+    ENVIRONMENT = "environment"
+    BUNDLE = "bundle"
+    EXPORT = "export"
+    CHECKPOINT = "checkpoint"
+    RUN = "run"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item:
+    """One thing: ``place`` is a folder or an image's id, ``used_at`` (UTC) when it was last used as far as that can be told.
+
+    ``kept`` says why it must stay, or is None. ``below`` are environments that it stands on. ``size`` in bytes is what goes with it
+    alone: layers that images share are counted with none.
+    """
+
+    kind: Kind
+    name: str
+    place: str
+    size: int
+    used_at: dt.datetime
+    kept: str | None = None
+    below: tuple[str, ...] = ()
+
+
+def images(listed: Iterable[Mapping[str, Any]], used: Mapping[str, str]) -> list[Item]:
+    """The images of ours among those that the engine lists (its ``df``). ``used`` has, by image id, a container that was made of it."""
+    items = []
+    for image in listed:
+        tags = [tag for tag in image.get("RepoTags") or () if _NONE not in tag]
+        mine = [tag for tag in tags if tag.startswith(_NAMES)]
+        title = str((image.get("Labels") or {}).get(TITLE, ""))
+        if not mine and (tags or not title.startswith(_OURS)):
+            continue  # a name of somebody else's is his, whatever it was built from
+        items.append(
+            Item(
+                kind=Kind.IMAGE,
+                name=", ".join(mine) or f"untagged {title}",
+                place=str(image["Id"]),
+                size=max(0, int(image["Size"]) - max(0, int(image.get("SharedSize") or 0))),
+                used_at=dt.datetime.fromtimestamp(int(image["Created"]), dt.UTC),
+                kept=_image_kept(tags, mine, used.get(str(image["Id"]))),
+            )
+        )
+    return items
+
+
+def _image_kept(tags: Sequence[str], mine: Sequence[str], container: str | None) -> str | None:
+    if container is not None:
+        return f"the container {container} was made of it"
+    if len(mine) < len(tags):
+        return "it has another name too"
+    current = [tag for tag in mine if tag == MADE_TAG or tag.rpartition(":")[2] == hwmatrix.__version__]
+    return f"{current[0]} is current" if current else None
+
+
+def environments(cache: Path) -> list[Item]:
+    """Layers of virtual environments. One that others stand on is used when they are."""
+    root = cache / VENVS
+    folders = [folder for folder in _folders(root) if (folder / MARKER).is_file()]
+    below = {folder.name: _below(folder, root) for folder in folders}
+    used = {folder.name: _used(folder / MARKER) for folder in folders}
+    for name, others in below.items():
+        for other in others:
+            if other in used:
+                used[other] = max(used[other], used[name])
+    return [
+        Item(
+            kind=Kind.ENVIRONMENT,
+            name=folder.name,
+            place=str(folder),
+            size=size_of(folder),
+            used_at=used[folder.name],
+            below=below[folder.name],
+        )
+        for folder in folders
+    ]
+
+
+def _below(folder: Path, root: Path) -> tuple[str, ...]:
+    files = sorted(folder.glob(_LAYERS))
+    lines = files[0].read_text(encoding="utf-8").splitlines() if files else []
+    return tuple(Path(line).relative_to(root).parts[0] for line in lines if Path(line).is_relative_to(root))
+
+
+def bundles(cache: Path) -> list[Item]:
+    """Bundles, by their manifests."""
+    root = cache / BUNDLES
+    folders = [folder for folder in _folders(root) if _KEY.fullmatch(folder.name) and (folder / MANIFEST).is_file()]
+    return [_item(Kind.BUNDLE, folder.name, folder, _used(folder / MANIFEST)) for folder in folders]
+
+
+def exports(cache: Path) -> list[Item]:
+    """ONNX exports: one folder an exporter, in the folder of their bundle."""
+    root = cache / BUNDLES / ONNX_DIR
+    folders = [folder for above in _folders(root) if _KEY.fullmatch(above.name) for folder in _folders(above) if folder.name in EXPORTERS]
+    return [_item(Kind.EXPORT, f"{folder.parent.name}/{folder.name}", folder, _newest(folder)) for folder in folders]
+
+
+def checkpoints(cache: Path) -> list[Item]:
+    """Checkpoints from the hub in our own cache, as huggingface_hub lists them. That of other programs is not looked at."""
+    if not any(cache.glob("models--*")):
+        return []
+    from huggingface_hub import scan_cache_dir  # noqa: PLC0415 - it takes its time
+
+    return [
+        Item(
+            kind=Kind.CHECKPOINT,
+            name=repo.repo_id,
+            place=str(repo.repo_path),
+            size=repo.size_on_disk,
+            used_at=dt.datetime.fromtimestamp(repo.last_accessed, dt.UTC),
+        )
+        for repo in scan_cache_dir(cache).repos
+        if repo.repo_type == "model" and repo.repo_path.parent == cache
+    ]
+
+
+def runs(output: Path) -> list[Item]:
+    """Runs below an output folder. The newest of each kind stays: reports and ``--resume`` stand on it."""
+    items = []
+    for above in (output, output / OPERATORS, output / SURVEYS):
+        folders = [folder for folder in _folders(above / RUNS) if (folder / "plan.json").is_file()]
+        for folder in folders:
+            working = worker(RunFolder(path=folder))
+            kept = f"process {working} works in it" if working is not None else None
+            if kept is None and folder == folders[-1]:
+                kept = "it is the latest"
+            items.append(dataclasses.replace(_item(Kind.RUN, folder.name, folder, _newest(folder)), kept=kept))
+    return items
+
+
+def _item(kind: Kind, name: str, folder: Path, used_at: dt.datetime) -> Item:
+    return Item(kind=kind, name=name, place=str(folder), size=size_of(folder), used_at=used_at)
+
+
+def _folders(above: Path) -> list[Path]:
+    """The folders in a folder, by name. A link is none: what it points to may be anybody's."""
+    return sorted(path for path in above.iterdir() if path.is_dir() and not path.is_symlink()) if above.is_dir() else []
+
+
+def _used(file: Path) -> dt.datetime:
+    """When a file was last read (some systems do not write that down) or written."""
+    status = file.stat()
+    return dt.datetime.fromtimestamp(max(status.st_atime, status.st_mtime), dt.UTC)
+
+
+def _newest(folder: Path) -> dt.datetime:
+    return max([_used(path) for path in _files(folder)], default=dt.datetime.fromtimestamp(folder.stat().st_mtime, dt.UTC))
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder; what a link points to is not counted."""
+    return sum(path.lstat().st_size for path in _files(folder, links=True))
+
+
+def _files(folder: Path, *, links: bool = False) -> Iterator[Path]:
+    for here, _, names in os.walk(folder):
+        for name in names:
+            path = Path(here) / name
+            if links or not path.is_symlink():
+                yield path

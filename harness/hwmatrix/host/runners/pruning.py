@@ -1,0 +1,174 @@
+"""Clearing away what hwmatrix has left: the longest unused first, and nothing that is in use or anybody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import fcntl
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from hwmatrix.host.containers import LABEL
+from hwmatrix.host.runners.inventory import Item, Kind
+from hwmatrix.host.runs import RunFolder, worker
+from hwmatrix.models.folder import LOCKS, discard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import docker
+
+DEFAULT_DAYS: Final = 30.0
+GIB: Final = 2**30
+_PROGRAM: Final = "hwmatrix"
+_MODULES: Final = ("hwmatrix.cli.main", "hwmatrix.runner")
+_HARMLESS: Final = "runner"
+"""The command group that only looks: ``hwmatrix runner ...`` uses nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What may go: unused for ``older_than``, and only until what is left is ``keep_bytes``; None does not limit."""
+
+    older_than: dt.timedelta | None
+    keep_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What happened to an item: removed, or why not."""
+
+    item: Item
+    problem: str | None
+
+
+def choose(items: Sequence[Item], rule: Rule, now: dt.datetime) -> list[Item]:
+    """What would be removed, in that order: oldest first, and an environment before those that it stands on."""
+    order = sorted(items, key=lambda item: (item.used_at, -len(item.below), item.name))
+    left = sum(item.size for item in items)
+    chosen: list[Item] = []
+    for item in order:
+        if rule.keep_bytes is not None and left <= rule.keep_bytes:
+            break
+        if item.kept is not None or (rule.older_than is not None and now - item.used_at < rule.older_than):
+            continue
+        staying = (other for other in items if other not in chosen and other is not item)
+        if item.kind is Kind.ENVIRONMENT and any(item.name in other.below for other in staying):
+            continue
+        chosen.append(item)
+        left -= item.size
+    return chosen
+
+
+def busy(client: docker.DockerClient | None, processes: Iterable[tuple[int, Sequence[str]]]) -> str | None:
+    """Why something of the cache or an image may be in use at this moment, or None.
+
+    A run takes images and bundles by name long before it opens them, so while any command of ours works on this machine, images,
+    environments and the cache are left alone. ``processes`` are ids and command lines.
+    """
+    if client is not None:
+        for container in client.containers.list(filters={"label": f"{LABEL}=1"}, ignore_removed=True):
+            return f"the container {container.name} is running"
+    for number, command in processes:
+        if is_work(command):
+            return f"process {number} ({' '.join(command[:4])}) is working"
+    return None
+
+
+def is_work(command: Sequence[str]) -> bool:
+    """Whether a command line is one of ours that uses what lies about: the program, or a runner of its."""
+    interpreter = bool(command) and Path(command[0]).name.startswith("python")
+    for index, word in enumerate(command[: 4 if interpreter else 1]):
+        module = command[index - 1] == "-m" and word in _MODULES if index else False
+        if module or Path(word).name == _PROGRAM:
+            return list(command[index + 1 : index + 2]) != [_HARMLESS]
+    return False
+
+
+def others() -> Iterator[tuple[int, list[str]]]:
+    """All processes of this machine but this one and those that started it."""
+    mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        if process.pid not in mine and process.info["cmdline"]:
+            yield process.pid, process.info["cmdline"]
+
+
+def guarded(items: Iterable[Item], reason: str | None) -> list[Item]:
+    """The items, with all but runs kept while somebody works. A run has an owner of its own, which is asked."""
+    if reason is None:
+        return list(items)
+    return [item if item.kept or item.kind is Kind.RUN else dataclasses.replace(item, kept=reason) for item in items]
+
+
+def remove(item: Item, client: docker.DockerClient | None) -> Outcome:
+    """Remove one item, under the lock that its users take. What was taken into use meanwhile stays, and so does what fails."""
+    try:
+        problem = _remove_image(item, client) if item.kind is Kind.IMAGE else _remove_folder(item)
+    except OSError as error:
+        problem = f"cannot be removed: {error}"
+    return Outcome(item=item, problem=problem)
+
+
+def _remove_image(item: Item, client: docker.DockerClient | None) -> str | None:
+    from docker.errors import APIError, ImageNotFound  # noqa: PLC0415 - only where containers are wanted
+
+    if client is None:
+        return "no engine answers"
+    names = [] if item.name.startswith("untagged ") else item.name.split(", ")
+    try:
+        now = client.images.get(item.place).tags
+        if set(now) != set(names):
+            return "it was tagged meanwhile"
+        for name in names or [item.place]:
+            client.images.remove(name, force=False)  # the engine itself refuses what a container uses
+    except ImageNotFound:
+        return None
+    except APIError as error:
+        return f"the engine keeps it: {error.explanation or error}"
+    return None
+
+
+def _remove_folder(item: Item) -> str | None:
+    folder = Path(item.place)
+    if item.kind is Kind.RUN:
+        working = worker(RunFolder(path=folder))
+        if working is not None:
+            return f"process {working} works in it"
+        discard(folder)
+        return None
+    with _held(_lock_of(item.kind, folder)) as held:
+        if not held:
+            return "it is locked: somebody makes or checks it"
+        discard(folder)  # its manifest first: half a folder must not pass for a whole one
+    return None
+
+
+def _lock_of(kind: Kind, folder: Path) -> Path | None:
+    """The lock that those take who make or check this: see models/folder.py and host/venvs.py."""
+    if kind is Kind.ENVIRONMENT:
+        return folder.with_suffix(".lock")
+    if kind is Kind.BUNDLE:
+        return folder.parent / LOCKS / folder.name
+    if kind is Kind.EXPORT:
+        return folder.parent.parent / LOCKS / f"{folder.parent.name}-{folder.name}"
+    return None
+
+
+@contextlib.contextmanager
+def _held(lock: Path | None) -> Iterator[bool]:
+    """Hold a lock if that can be done at once. The file stays: removing it would race."""
+    if lock is None:
+        yield True
+        return
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
