@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import torch
 import transformers
@@ -161,6 +163,14 @@ def test_weights_without_data_cannot_be_moved_and_the_error_says_so() -> None:
         pool.get_model("embedding", "meta", lambda: torch.nn.Linear(4, 4, device="meta"), CPU)
     assert isinstance(told.value.__cause__, NotImplementedError)
     assert pool.get_stats()["models"] == 0
+
+
+def test_the_machine_itself() -> None:
+    machine = Machine()
+    assert len(machine.gpus("cuda")) == torch.cuda.device_count()
+    assert 0 < (machine.total_mb("host") or 0) <= psutil.virtual_memory().total / 2**20
+    assert machine.absence("cpu") is None
+    assert (machine.absence("openvino") is None) == (importlib.util.find_spec("openvino") is not None)
 
 
 def test_pytorch_is_asked_where_detection_is_missing() -> None:

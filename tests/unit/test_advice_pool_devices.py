@@ -315,8 +315,8 @@ def probed(gpus: list[dict[str, Any]]) -> Machine:
 
 
 GPUS = [
-    {"uuid": "GPU-aaa", "memory_mb": 1000, "used_mb": 100},
-    {"uuid": "GPU-bbb", "memory_mb": 2000, "used_mb": 500},
+    {"uuid": "GPU-aaa", "memory_mb": 1000, "free_mb": 900},
+    {"uuid": "GPU-bbb", "memory_mb": 2000, "free_mb": 1500},
 ]
 
 

@@ -179,8 +179,7 @@ def give_back(device: Device) -> None:
 
 
 def _gpu(index: int, facts: Mapping[str, Any]) -> Gpu:
-    total, used = facts.get("memory_mb"), facts.get("used_mb")
-    return Gpu(index=index, total_mb=total, free_mb=None if total is None or used is None else total - used)
+    return Gpu(index=index, total_mb=facts.get("memory_mb"), free_mb=facts.get("free_mb"))
 
 
 def _torch_uuids() -> list[str] | None:
