@@ -59,8 +59,10 @@ def schema_command(which: Annotated[Schema, typer.Argument(help="Which format.")
 
 
 def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Print rows with lines between them."""
-    table = Table(*columns, show_lines=True)
+    """Print rows with lines between them. A word that is too long for its column is folded, never cut."""
+    table = Table(show_lines=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
