@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_machine import GPU, Machine, installed
 
+from hwmatrix.advice.priorities import order_of
 from hwmatrix.cli import devices, main
 from hwmatrix.hardware import api, container
 from hwmatrix.hardware.torch_build import TorchBuild
+from hwmatrix.models.classify import classify
 from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
@@ -199,14 +201,31 @@ def test_without_gpus_a_vision_model_goes_to_openvino_and_not_to_an_emulation(
 
 @pytest.mark.parametrize(
     ("device", "hardware", "torch"),
-    [("cuda", "cuda", "cuda:0"), ("qnn", "qnn", "cpu"), ("cpu", "cpu", "cpu"), ("openvino", "openvino", "cpu"), ("mps", "openvino", "cpu")],
+    [("cuda", "cuda", "cuda:0"), ("qnn", "qnn", "cpu"), ("cpu", "cpu", "cpu"), ("openvino", "openvino", "cpu"), ("mps", "cpu", "cpu")],
 )
 def test_a_device_that_is_asked_for(capsys: pytest.CaptureFixture[str], device: str, hardware: str, torch: str) -> None:
-    """What is not here falls back along its chain."""
     told = answer(capsys, "--model", "bert", "--device", device)
     assert (told["asked"], told["hardware"], told["torch_device"]) == (device, hardware, torch)
     assert told["order"][0] == device
     assert (device in told["passed_over"]) == (device != hardware)
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "order", "reason"),
+    [
+        ("bert", "cuda", ["cuda", "rocm", "mps", "cpu"], "priority of"),
+        ("vit", "mps", ["mps", "openvino", "qnn", "cpu"], "priority of vision"),
+        ("bert", "webgpu", ["webgpu", "webnn", "cpu"], "the chain of webgpu"),
+        ("nobody-knows-it", "cuda", ["cuda", "openvino", "cpu"], "the chain of cuda"),
+    ],
+)
+def test_after_a_device_comes_what_a_test_would_try(
+    capsys: pytest.CaptureFixture[str], model: str, device: str, order: list[str], reason: str
+) -> None:
+    told = answer(capsys, "--model", model, "--device", device)
+    assert told["order"] == order == list(order_of(classify(model), preferred=device))
+    assert told["order_reason"].startswith(f"{device} was asked for; after it: ")
+    assert reason in told["order_reason"]
 
 
 @pytest.mark.parametrize(("priority", "models"), [("high", ["vit", "bert"]), ("all", ["bert", "vit", "whisper"])])

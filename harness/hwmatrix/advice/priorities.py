@@ -86,9 +86,16 @@ def priority_for(classification: Classification) -> tuple[str, ...]:
     return _words(rule.hardware if rule else priorities().unknown)
 
 
-def reason_for(classification: Classification) -> str:
-    """What :func:`priority_for` stands on, in words."""
+def reason_for(classification: Classification, *, preferred: str | None = None) -> str:
+    """What :func:`priority_for` stands on, in words; with ``preferred``, what :func:`order_of` stands on.
+
+    Raises:
+        ConfigError: unknown hardware.
+    """
     rule = _rule_for(classification)
+    if preferred is not None:
+        listed = rule is not None and backend_of(preferred) in rule.hardware
+        return f"{preferred} was asked for; after it: {rule.stands_on if rule and listed else f'the chain of {preferred}'}"
     return rule.stands_on if rule else "no rule fits a model of an unknown kind: the order that most kinds have in common"
 
 

@@ -191,15 +191,16 @@ def _first_models(matrix: Path, priority: Priority | None) -> list[str]:
 def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: Path) -> dict[str, Any]:
     """The hardware and PyTorch's device for a model.
 
-    ``auto`` goes through the priorities of the model's kind; a device that was asked for comes first, and after it its chain.
+    ``auto`` goes through the priorities of the model's kind; a device that was asked for comes first, and after it what
+    ``hwmatrix test`` and the resource pool would try: the rest of those priorities, or the device's chain where they lack it.
     """
-    from hwmatrix.advice.priorities import chain_from, priority_for, reason_for  # noqa: PLC0415
+    from hwmatrix.advice.priorities import order_of, priority_for, reason_for  # noqa: PLC0415
 
     kind = _classified(name, matrix)
     if device is Device.AUTO:
         order, reason = priority_for(kind), reason_for(kind)
     else:
-        order, reason = (device.value, *chain_from(device.value)), f"{device.value} was asked for; after it comes its chain"
+        order, reason = order_of(kind, preferred=device.value), reason_for(kind, preferred=device.value)
     chosen = detector.choose_hardware(order, asked_for=None if device is Device.AUTO else device.value)
     torch = detector.choose_torch_device(order)
     return {
