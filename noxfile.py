@@ -107,6 +107,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
     session.run("lint-imports")
+    session.run("hadolint", *map(str, Path("images").glob("*/Dockerfile")))
 
 
 @nox.session

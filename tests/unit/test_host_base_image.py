@@ -23,11 +23,12 @@ class FakeClient:
 
     def __init__(self, images: dict[str, str], registry: Exception | None) -> None:
         self._images, self._registry, self.images, self.closed = images, registry, self, False
+        self.digests: dict[str, list[str]] = {}
 
     def get(self, name: str) -> Any:
         if name not in self._images:
             raise docker.errors.ImageNotFound(name)
-        return type("Image", (), {"id": self._images[name]})
+        return type("Image", (), {"id": self._images[name], "attrs": {"RepoDigests": self.digests.get(name)}})
 
     def get_registry_data(self, _name: str) -> None:
         if self._registry:

@@ -32,9 +32,11 @@ from hwmatrix.cli.options import (
     outside,
     progress,
 )
+from hwmatrix.cli.publishing import publish, source_of
 from hwmatrix.cli.selecting import fetch_weights, select
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.host import base_image as bases
+from hwmatrix.host import publishing
 from hwmatrix.host.engine import connect
 from hwmatrix.host.places import Workshop, choose
 from hwmatrix.host.run import RunOrder, run
@@ -222,10 +224,22 @@ def images_command(
     targets: Targets = None,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
+    push: Annotated[
+        str | None, typer.Option("--push", help="Push them, with their SBOM and images.json written to --sbom.", metavar="REGISTRY/PREFIX")
+    ] = None,
+    sbom: Annotated[
+        Path | None, typer.Option("--sbom", help="Write what each image is made of, as CycloneDX. [reports/latest]", metavar="DIR")
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Build the images of the targets that can run here (or of those named), or find that nothing has changed."""
+    """Build the images of the targets that can run here (or of those named), or find that nothing has changed.
+
+    An image whose label org.hwmatrix.push is never (qnn) is pushed nowhere. Logins are those of docker login. An example of that:
+
+        hwmatrix images --targets cpu openvino --push registry.example/team/hwmatrix
+    """
     loaded = load(matrix)
+    prefix = publishing.checked_prefix(push) if push is not None else None
     check_selection(loaded, Selection(targets=tuple(targets or ())))
     with progress(verbose=verbose) as view:
         place = choose(Isolation.CONTAINER, workshop_of(loaded, outside(), base_image, view))
@@ -233,9 +247,20 @@ def images_command(
         for name, reason in reasons.items():
             if reason is not None:
                 view.say(f"{name}: not built, {reason} (name it with --targets to build it all the same)")
-        failed = place.prepare(targets or [name for name, reason in reasons.items() if reason is None])
-    for error in failed.values():
-        raise error
+        chosen = targets or [name for name, reason in reasons.items() if reason is None]
+        failed = place.prepare(chosen)
+        for error in failed.values():
+            raise error
+        if prefix is not None or sbom is not None:
+            built = [(name, *place.identity(name)) for name in chosen]
+            publish(
+                [(name, tag, digest) for name, tag, digest in built if tag is not None and digest is not None],
+                named=targets or (),
+                prefix=prefix,
+                folder=(sbom or DEFAULT_OUTPUT).absolute(),
+                environment=outside().variables,
+                view=view,
+            )
 
 
 def base_command(*, verbose: Verbose = False) -> None:
@@ -249,13 +274,15 @@ def base_command(*, verbose: Verbose = False) -> None:
 def workshop_of(loaded: LoadedMatrix, given: Outside, base_image: str | None, view: View) -> Workshop:
     """What the places need to know."""
     root = loaded.path.absolute().parent
+    commit = commit_of(root)
     return Workshop(
         project_root=root,
         spec=loaded.spec,
         cache_dir=given.cache,
         environment=given.variables,
         base_image=base_image or given.base_image,
-        commit=commit_of(root),
+        commit=commit,
+        source=None if commit is None else source_of(root),
         say=view.say,
         detail=view.detail,
     )

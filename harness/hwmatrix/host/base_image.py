@@ -27,11 +27,12 @@ IMPORT_TIMEOUT_S: Final = 600
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseImage:
-    """An image that this engine has: its name, its id, and why it was taken."""
+    """An image that this engine has: its name, its id, why it was taken, and its digest in the registry that it came from."""
 
     reference: str
     digest: str
     reason: str
+    registry_digest: str | None = None
 
 
 def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Callable[[str], None]) -> BaseImage:
@@ -46,6 +47,7 @@ def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Cal
     client = engine.client(timeout_s=REGISTRY_TIMEOUT_S)
     try:
         chosen = _requested(client, engine, requested, on_line) if requested else _default(client, engine, default, on_line)
+        chosen = dataclasses.replace(chosen, registry_digest=_registry_digest(client, chosen.reference))
     finally:
         client.close()
     on_line(f"base image: {chosen.reference} ({chosen.reason})")
@@ -100,6 +102,17 @@ def image_digest(client: docker.DockerClient, name: str) -> str | None:
         return str(client.images.get(name).id)
     except ImageNotFound:
         return None
+
+
+def _registry_digest(client: docker.DockerClient, name: str) -> str | None:
+    """The digest under which a registry has an image of this engine; None for one that was made here."""
+    from docker.errors import ImageNotFound  # noqa: PLC0415 - only where containers are wanted
+
+    try:
+        digests = client.images.get(name).attrs.get("RepoDigests") or []
+    except ImageNotFound:
+        return None
+    return str(digests[0]).rpartition("@")[2] if digests else None
 
 
 def _registry_problem(client: docker.DockerClient, name: str) -> str | None:

@@ -24,7 +24,7 @@ from hwmatrix.host.requirements import layers
 from hwmatrix.host.wheel import build_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hwmatrix.host.pip_settings import PipSettings
     from hwmatrix.matrix.spec import MatrixSpec
@@ -65,12 +65,22 @@ class _Build:
     options: tuple[str, ...]
     on_line: Callable[[str], None]
 
-    def image(self, *, name: str, tag: str, dockerfile: str, arguments: dict[str, str], stage: str | None = None) -> BuiltImage:
-        """Run one build. Lines are prefixed with ``name``."""
+    def image(
+        self,
+        *,
+        name: str,
+        tag: str,
+        dockerfile: str,
+        arguments: dict[str, str],
+        stage: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> BuiltImage:
+        """Run one build. Lines are prefixed with ``name``; ``labels`` are added to those of the Dockerfile."""
         before, start = self._digest(tag), time.monotonic()
         command = [
             *(str(self.builder), "build", "--progress=plain", "--file", str(self.context / dockerfile), "--tag", tag),
             *(part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")),
+            *(part for key, value in (labels or {}).items() for part in ("--label", f"{key}={value}")),
             *(("--target", stage) if stage else ()),
             *self.options,
             str(self.context),
@@ -111,10 +121,12 @@ def build_images(
     on_line: Callable[[str], None],
     base_image: str | None = None,
     commit: str | None = None,
+    source: str | None = None,
 ) -> dict[str, BuiltImage]:
     """Build the images of ``targets`` (names in ``spec``), or find that they are built already: then it takes seconds.
 
-    ``on_line`` gets every line of output, from several threads. ``commit`` becomes the label of the source's revision.
+    ``on_line`` gets every line of output, from several threads. ``commit`` becomes the label of the source's revision,
+    ``source`` (the project's address) that of the source.
     When one build fails, or on Ctrl-C, the others are ended.
 
     Raises:
@@ -157,17 +169,30 @@ def build_images(
             )
             for stage in dict.fromkeys(spec.targets[target].base for target in targets)
         }
-        one = functools.partial(_target, build, spec, stages, commit or "")
+        one = functools.partial(_target, build, spec, stages, commit=commit or "", labels=_labels(base, source))
         futures = [pool.submit(one, target) for target in dict.fromkeys(targets)]
         done = [future.result() for future in concurrent.futures.as_completed(futures)]
     by_name = {image.target: image for image in done}
     return {target: by_name[target] for target in dict.fromkeys(targets)}
 
 
-def _target(build: _Build, spec: MatrixSpec, stages: dict[str, BuiltImage], commit: str, target: str) -> BuiltImage:
+def _target(
+    build: _Build, spec: MatrixSpec, stages: dict[str, BuiltImage], target: str, *, commit: str, labels: Mapping[str, str]
+) -> BuiltImage:
     wanted = spec.targets[target]
     arguments = {"BASE": stages[wanted.base].tag, "VERSION": hwmatrix.__version__, "REVISION": commit}
-    return build.image(name=target, tag=image_tag(target), dockerfile=f"{wanted.image}/Dockerfile", arguments=arguments)
+    dockerfile = f"{wanted.image}/Dockerfile"
+    return build.image(name=target, tag=image_tag(target), dockerfile=dockerfile, arguments=arguments, labels=labels)
+
+
+def _labels(base: bases.BaseImage, source: str | None) -> dict[str, str]:
+    """OCI's annotations that no Dockerfile can know. A base that no registry gave has no digest that anybody else could look up."""
+    known = {
+        "org.opencontainers.image.source": source,
+        "org.opencontainers.image.base.name": base.reference if base.registry_digest else None,
+        "org.opencontainers.image.base.digest": base.registry_digest,
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 @contextlib.contextmanager

@@ -49,6 +49,7 @@ class Workshop:
     commit: str | None
     say: OnLine
     detail: OnLine
+    source: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,6 +134,7 @@ class ContainerPlace:
             on_line=workshop.detail,
             base_image=workshop.base_image,
             commit=workshop.commit,
+            source=workshop.source,
         )
         for image in built.values():
             verb = "built" if image.rebuilt else "unchanged"

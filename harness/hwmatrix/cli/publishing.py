@@ -1,0 +1,68 @@
+"""What ``hwmatrix images`` does with images once they are built: describe them, and push them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from hwmatrix.host import publishing
+from hwmatrix.host.engine import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from hwmatrix.host.console import View
+    from hwmatrix.host.publishing import Built
+
+_SSH: re.Pattern[str] = re.compile(r"(?:ssh://)?[\w.-]+@([\w.-]+)[:/](.+)")
+
+
+def publish(
+    built: Sequence[Built], *, named: Sequence[str], prefix: str | None, folder: Path, environment: Mapping[str, str], view: View
+) -> None:
+    """Write the SBOM of each image, push those that may be pushed where ``prefix`` says so, and write images.json.
+
+    Raises:
+        ConfigError: an image that is named may never be pushed: then none is.
+        EngineError: the engine or the registry refuses.
+    """
+    engine = connect(environment, need_builder=False)
+    may, never = publishing.sort_out(engine, built, named=named if prefix is not None else ())
+    described = []
+    for image in built:
+        one = publishing.describe(engine, image, folder)
+        view.say(f"{one.tag}: {one.packages} packages in {folder / one.sbom}")
+        described.append(one)
+    if prefix is not None:
+        for target in never:
+            view.say(f"{target}: not pushed, the label {publishing.NEVER}=never forbids it")
+        for index, one in enumerate(described):
+            if one.target in may:
+                described[index] = publishing.push(engine, one, prefix, folder, view.detail)
+                view.say(f"pushed {described[index].pushed} as {described[index].digest}")
+    view.say(f"wrote {publishing.record(folder, described, never)}")
+
+
+def source_of(root: Path) -> str | None:
+    """The project's address on the web, from the remote ``origin``; without any login that the remote has. None where there is none."""
+    command = ["git", "-C", str(root), "remote", "get-url", "origin"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return web_address(done.stdout.strip()) if done.returncode == 0 else None
+
+
+def web_address(remote: str) -> str | None:
+    """A remote as an address that a browser takes; None for one that is no server's."""
+    ssh = _SSH.fullmatch(remote)
+    if ssh and not remote.startswith(("http://", "https://")):
+        return f"https://{ssh[1]}/{ssh[2].removesuffix('.git')}"
+    parts = urlsplit(remote)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return None
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path.removesuffix('.git')}"

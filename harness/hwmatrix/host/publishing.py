@@ -1,0 +1,172 @@
+"""Images on their way to a registry of the user's choice: tagged, pushed, and written down with digest, size and parts.
+
+Logins are those of the user's docker client (``docker login``): they are in no argument, and in nothing that is written here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, EngineError, Problem
+from hwmatrix.host import sbom
+from hwmatrix.store.shard import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from hwmatrix.host.engine import Engine
+
+    Built = tuple[str, str, str]
+    """A target, the tag of its image, the image's id."""
+
+NEVER: Final = "org.hwmatrix.push"
+"""A label with the value ``never`` keeps an image, and all that are built on it, out of every registry."""
+RECORD: Final = "images.json"
+RECORD_SCHEMA: Final = "hwmatrix/images/1"
+PUSH_TIMEOUT_S: Final = 3600
+_PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_PREFIX: Final = re.compile(rf"(?P<registry>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{{1,5}})?)(?:/{_PART})*")
+"""The registry's host and port, then parts of a name, as the distribution specification has them."""
+_ADVICE: Final = "Log in with docker login, and see whether the registry answers and the name may be written."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Described:
+    """An image with its parts: ``sbom`` is the file, ``digest`` that of the manifest in the registry, once it was pushed."""
+
+    target: str
+    tag: str
+    image_id: str
+    size: int
+    packages: int
+    sbom: str
+    pushed: str | None = None
+    digest: str | None = None
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def checked_prefix(text: str) -> str:
+    """``REGISTRY/PREFIX`` as it may stand before a target's name.
+
+    Raises:
+        ConfigError: it is no such name.
+    """
+    found = _PREFIX.fullmatch(text)
+    if found is None or (not any(mark in found["registry"] for mark in ".:") and found["registry"] != "localhost"):
+        hint = "write the registry's name and a path in lower case: registry.example/team/hwmatrix"
+        raise ConfigError([Problem(where="--push", what=f"{text!r} names no place in a registry", hint=hint)])
+    return text
+
+
+def sort_out(engine: Engine, built: Iterable[Built], *, named: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The targets whose images may be pushed, and those whose may not, by the labels that the images themselves have.
+
+    Raises:
+        ConfigError: one that may not be pushed was asked for by its name.
+        EngineError: the engine has gone.
+    """
+    may: list[str] = []
+    never: list[str] = []
+    for target, _, image_id in built:
+        labels = inspect(engine, image_id)["Config"].get("Labels") or {}
+        (never if str(labels.get(NEVER, "")).strip().lower() == "never" else may).append(target)
+    refused = [target for target in never if target in named]
+    if refused:
+        hint = "its licence does not allow it to be passed on: every machine builds it for itself"
+        raise ConfigError(
+            [Problem(where=f"--targets {it}", what=f"the label {NEVER}=never forbids to push it", hint=hint) for it in refused]
+        )
+    return may, never
+
+
+def describe(engine: Engine, built: Built, folder: Path) -> Described:
+    """Write an image's SBOM into a folder.
+
+    Raises:
+        EngineError: the engine has gone, or the image cannot list its packages.
+    """
+    target, tag, image_id = built
+    facts = sbom.packages(engine, image_id)
+    told = inspect(engine, image_id)
+    file = sbom.write(folder / f"sbom-{target}.cdx.json", sbom.document(tag, told, facts))
+    return Described(
+        target=target,
+        tag=tag,
+        image_id=image_id,
+        size=int(told["Size"]),
+        packages=sum(fact["kind"] != "system" for fact in facts),
+        sbom=file.name,
+        labels=dict(told["Config"].get("Labels") or {}),
+    )
+
+
+def push(engine: Engine, image: Described, prefix: str, folder: Path, on_line: Callable[[str], None]) -> Described:
+    """Push an image, and write the digest that the registry gave it into its SBOM. The name for the registry is removed again.
+
+    Raises:
+        EngineError: the registry refuses it or does not answer.
+    """
+    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+
+    repository, version = f"{prefix}/{image.target}", image.tag.rpartition(":")[2]
+    reference = f"{repository}:{version}"
+    try:
+        with contextlib.closing(engine.client(timeout_s=PUSH_TIMEOUT_S)) as client:
+            client.images.get(image.image_id).tag(repository, tag=version)
+            try:
+                digest = _pushed(client.api.push(repository, tag=version, stream=True, decode=True), reference, on_line)
+            finally:
+                client.images.remove(reference, noprune=True)
+    except (DockerException, OSError) as error:
+        raise EngineError(f"pushing {reference} failed: {getattr(error, 'explanation', None) or error}", advice=_ADVICE) from error
+    document = json.loads((folder / image.sbom).read_bytes())
+    properties = document["metadata"]["component"].setdefault("properties", [])
+    properties.append({"name": "hwmatrix:image:digest", "value": f"{repository}@{digest}"})
+    sbom.write(folder / image.sbom, json.dumps(document, indent=2) + "\n")
+    return dataclasses.replace(image, pushed=reference, digest=digest)
+
+
+def _pushed(events: Iterable[dict[str, Any]], reference: str, on_line: Callable[[str], None]) -> str:
+    """The digest that the registry gave. An engine tells a refusal within the stream, and ends it well."""
+    digest: str | None = None
+    for event in events:
+        if "error" in event:
+            raise EngineError(f"pushing {reference} failed: {event['error']}", advice=_ADVICE)
+        digest = (event.get("aux") or {}).get("Digest") or digest
+        if event.get("status") and not event.get("progressDetail"):
+            on_line(f"{reference}: {event.get('id', '')} {event['status']}".replace(":  ", ": "))
+    if digest is None:
+        raise EngineError(f"pushing {reference} ended without a digest", advice=_ADVICE)
+    return digest
+
+
+def record(folder: Path, images: Iterable[Described], never: Sequence[str] = ()) -> Path:
+    """Write images.json: each image with its digest, size and SBOM, and what is pushed nowhere.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = folder / RECORD
+    told = {"schema": RECORD_SCHEMA, "images": [dataclasses.asdict(image) for image in images], "never_pushed": list(never)}
+    write_atomically(path, json.dumps(told, indent=2) + "\n")
+    return path
+
+
+def inspect(engine: Engine, image: str) -> dict[str, Any]:
+    """What the engine says of an image.
+
+    Raises:
+        EngineError: it has no such image, or has gone.
+    """
+    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+
+    try:
+        with contextlib.closing(engine.client()) as client:
+            return dict(client.images.get(image).attrs)
+    except (DockerException, OSError) as error:
+        raise EngineError(f"the image {image} cannot be looked at: {error}", advice="Build it again: hwmatrix images.") from error

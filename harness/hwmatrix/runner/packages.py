@@ -1,0 +1,83 @@
+"""What is installed in the image that this runs in: one JSON object a line, for the list of an image's parts (SBOM).
+
+``python -m hwmatrix.runner.packages`` needs no network, writes nothing, and imports nothing of what it lists.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DPKG: Final = ("dpkg-query", "--show", "--showformat=${db:Status-Status}\t${Package}\t${Version}\t${Architecture}\t${source:Package}\n")
+_RELEASE: Final = Path("/etc/os-release")
+_NPM: Final = Path("/opt/hwmatrix")
+_INSTALLED: Final = "installed"
+
+
+def main() -> None:
+    """Print every package of the system, of Python and of npm, with the system's release first."""
+    for fact in (release(), *debian(), *python(), *npm(_NPM)):
+        print(json.dumps(fact, sort_keys=True))  # noqa: T201 - what this program is for
+
+
+def release(file: Path = _RELEASE) -> dict[str, Any]:
+    """The distribution: ``id`` and ``version`` as /etc/os-release has them, None where it has not."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    values = {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
+    return {"kind": "system", "id": values.get("ID"), "version": values.get("VERSION_ID")}
+
+
+def debian() -> Iterator[dict[str, Any]]:
+    """Packages that dpkg has installed; none where there is no dpkg."""
+    if shutil.which(_DPKG[0]) is None:
+        return
+    listed = subprocess.run(_DPKG, capture_output=True, text=True, check=True)
+    for line in sorted(listed.stdout.splitlines()):
+        status, name, version, architecture, source = line.split("\t")
+        if status == _INSTALLED:
+            yield {"kind": "deb", "name": name, "version": version, "architecture": architecture, "source": source}
+
+
+def python() -> Iterator[dict[str, Any]]:
+    """Distributions that this interpreter sees. A name that is there twice is the one that is imported: the first on the path."""
+    seen: set[str] = set()
+    found = []
+    for distribution in importlib.metadata.distributions():
+        name = distribution.name
+        if name and name.lower() not in seen:
+            seen.add(name.lower())
+            meta: Any = distribution.metadata  # a message of the email package, whose get its protocol leaves out
+            found.append(
+                {
+                    "kind": "pypi",
+                    "name": name,
+                    "version": distribution.version,
+                    "license": meta.get("License-Expression"),
+                    "license_name": _short(meta.get("License")),
+                }
+            )
+    yield from sorted(found, key=lambda fact: str(fact["name"]).lower())
+
+
+def npm(root: Path) -> Iterator[dict[str, Any]]:
+    """Packages of npm that the image keeps parts of: each left its package.json there."""
+    for file in sorted(root.glob("*/package.json")):
+        told = json.loads(file.read_bytes())
+        yield {"kind": "npm", "name": told["name"], "version": told["version"], "license": told.get("license")}
+
+
+def _short(text: str | None) -> str | None:
+    """A licence's name. Some packages put the whole text there, which is no name."""
+    line = (text or "").strip()
+    return line if line and "\n" not in line and len(line) < 64 and line != "UNKNOWN" else None  # noqa: PLR2004 - a line
+
+
+if __name__ == "__main__":
+    main()
