@@ -163,6 +163,7 @@ def _sizes() -> dict[str, Any]:
         listed.append(
             {
                 "model": name,
+                "hub_id": plan.hub_id,
                 "architecture": plan.architecture,
                 "model_class": plan.model_class,
                 "config": plan.config,

@@ -188,8 +188,9 @@ def test_a_name_that_says_something_is_believed_as_far_as_names_are() -> None:
     assert (by_name["basis"]["family"], by_class["basis"]["family"]) == (by_name["classification"]["evidence"], "class")
 
 
-def test_the_examples_of_the_documents_stand_in_where_nothing_else_is_known(project: Path) -> None:
+def test_the_examples_of_the_documents_stand_in_where_nothing_else_is_known(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "matrix.yaml").unlink()
+    monkeypatch.setattr("hwmatrix.advice.integration.shipped_model", lambda _: None)
     answer = classifier().classify_model("bert-base-uncased")
     needs = answer["resource_requirements"]
     assert (needs["min_memory_mb"], needs["recommended_memory_mb"], needs["basis"]) == (4000, 8000, "prior")
@@ -301,8 +302,22 @@ def test_models_that_only_the_database_has_can_be_recommended(project: Path, dat
         ("google/vit-base-patch16-224", "openvino")
     ]
     database.unlink()
-    with pytest.raises(ConfigError, match=r"neither a matrix\.yaml nor a database"):
-        classifier().recommend_model_for_task("image-classification")
+
+
+def test_elsewhere_the_models_that_come_with_hwmatrix_are_known(project: Path) -> None:
+    """A folder that has neither a matrix.yaml nor a database."""
+    (project / "matrix.yaml").unlink()
+    found = classifier("cpu").recommend_model_for_task("text-generation")
+    assert found["recommendations"][0]["model_name"] == "openai-community/gpt2"
+    assert found["recommendations"][0]["resource_requirements"]["recommended_memory_mb"] > 0
+    for name in ("bert", "bert-base-uncased", "google-bert/BERT_base-uncased"):
+        answer = classifier("cpu").classify_model(name)
+        assert (answer["family"], answer["subfamily"], answer["classification"]["architecture"]) == ("embedding", "masked_lm", "bert")
+        assert answer["basis"]["resource_requirements"] == "estimated"
+    assert classifier("cpu").classify_model("facebook/wav2vec2-base")["resource_requirements"]["min_memory_mb"] > 0
+    needs = classifier("cpu").get_optimal_resource_pool_config(["bert-base-uncased", "t5-small"])["resource_requirements"]
+    assert (needs["models_of_unknown_size"], needs["max_memory_mb"] > 0) == ([], True)
+    assert classifier("cpu").classify_model("bert-of-somebody-else")["resource_requirements"]["min_memory_mb"] is None
 
 
 def test_unknown_tasks_and_hardware_are_told_with_the_nearest() -> None:

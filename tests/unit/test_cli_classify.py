@@ -188,11 +188,14 @@ def test_files_that_are_none_of_ours(project: Path, database: Path, capsys: pyte
     assert (project / "models.duckdb").is_file()
 
 
-def test_without_a_matrix_yaml_names_are_only_names(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_matrix_yaml_the_models_that_come_with_hwmatrix_are_known(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "matrix.yaml").unlink()
     (answer,) = printed_json(capsys, "--model", "bert-base-uncased")
     assert answer["family"] == "embedding"
-    assert answer["resource_requirements"]["basis"] == "prior"
+    assert answer["resource_requirements"]["basis"] == "estimated"
+    (answer,) = printed_json(capsys, "--model", "bert-of-somebody")
+    assert answer["family"] == "embedding"
+    assert answer["resource_requirements"]["basis"] == "none"
     assert hwmatrix("classify") == 2
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.advice.known_sizes import listed_sizes
 from hwmatrix.advice.lookup import DEFAULT_MATRIX, look_up
 from hwmatrix.advice.measured_memory import named
+from hwmatrix.advice.shipped_models import SOURCE, shipped_model
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import load, near_miss
 from hwmatrix.models.build import HUB, RECIPE
-from hwmatrix.models.classify import classify
-from hwmatrix.records import Backend, Dtype, Family, ModelPlan, Size
+from hwmatrix.records import Backend, Dtype, ModelPlan, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,8 +34,6 @@ _PRECISIONS: Final[dict[Backend, tuple[Dtype, ...]]] = {
     Backend.QNN: (Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8),
 }
 """What each backend computes in, its usual precision first: the targets refuse all others."""
-_LENGTH: Final = 128
-"""Tokens of a model that only the table of sizes knows: what the matrix.yaml that comes with hwmatrix says of full size."""
 _PROPOSED: Final = 8
 
 
@@ -138,20 +136,8 @@ def _on_record(name: str, found: tuple[MemoryOnRecord, ...]) -> Subject | None:
 
 
 def _in_table(name: str) -> Subject | None:
-    listed = next((size for size in listed_sizes() if size.model == name.lower()), None)
-    if listed is None:
-        return None
-    known = classify(name, model_class=listed.model_class, architecture=listed.architecture)
-    plan = ModelPlan(
-        name=listed.model,
-        size=Size.FULL,
-        family=known.family or Family.EMBEDDING,
-        architecture=listed.architecture,
-        model_class=listed.model_class,
-        config=listed.config,
-        sequence_length=_LENGTH,
-    )
-    return Subject(plan=plan, known_from="the table of sizes that comes with hwmatrix")
+    plan = shipped_model(name)
+    return Subject(plan=plan, known_from=SOURCE) if plan is not None else None
 
 
 def _unknown(name: str, found: Iterable[MemoryOnRecord]) -> Problem:

@@ -33,6 +33,7 @@ from hwmatrix.advice.recommend import BASELINE, DETECTED, Reason, choose
 from hwmatrix.advice.requirements import requirements_for
 from hwmatrix.advice.rereading import Reread
 from hwmatrix.advice.resolving import TORCH_NAMES
+from hwmatrix.advice.shipped_models import shipped_model, shipped_names
 from hwmatrix.advice.task_models import Candidate, recommend
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware.api import HardwareDetector
@@ -161,7 +162,7 @@ class HardwareAwareModelClassifier:
         )
 
     def recommend_model_for_task(self, task: str, hardware_constraints: Sequence[str] | None = None) -> TaskAnswer:
-        """The models of matrix.yaml and of the database that a task can be given to, the best first.
+        """The models of matrix.yaml and of the database (without both, those that come with hwmatrix) for a task, the best first.
 
         Args:
             task: a pipeline tag of the hub, such as ``text-generation``.
@@ -171,15 +172,12 @@ class HardwareAwareModelClassifier:
         into its memory; then what is expected. A model that fits nowhere is listed with the reason, and not recommended.
 
         Raises:
-            ConfigError: there is no such task or hardware, with the nearest that there is; or there are no models to choose from.
+            ConfigError: there is no such task or hardware, with the nearest that there is.
             StoreError: as of :meth:`classify_model`.
         """
         wanted = words(hardware_constraints or (), "hardware_constraints")
         only = tuple(dict.fromkeys(backend_of(hardware) for hardware in wanted))
-        names = self._names()
-        if not names:
-            hint = f"work in a folder that has one, or name a database: hwmatrix merge writes {DEFAULT_REPORTS}"
-            raise ConfigError([Problem(where="models", what=f"there is neither a {DEFAULT_MATRIX} nor a database here", hint=hint)])
+        names = self._names() or shipped_names()
         machine = self._detector.detect()
         subjects = [self._subject(name) for name in names]
         candidates = [Candidate(subject=subject, profiles=self._profiles(subject, machine)) for subject in subjects]
@@ -232,9 +230,15 @@ class HardwareAwareModelClassifier:
     def _subject(
         self, model_name: str, model_class: str | None = None, tasks: tuple[str, ...] = (), methods: tuple[str, ...] = ()
     ) -> Subject:
-        """What a name stands for and what it is, with what the caller knows of it. What is only a name may be on record."""
+        """What a name stands for and what it is, with what the caller knows of it.
+
+        What is only a name may be on record, or one of the models that come with hwmatrix.
+        """
         plan = look_up(model_name, spec=self._spec(), cache=self._cache())
         architecture = plan.architecture if plan is not None else _architecture_on_record(model_name, self._records())
+        if architecture is None:
+            plan = shipped_model(model_name)
+            architecture = plan.architecture if plan is not None else None
         question = Question(
             model_name=model_name if plan is None else plan.name,
             model_class=model_class or (plan.model_class if plan is not None else None),

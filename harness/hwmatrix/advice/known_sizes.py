@@ -43,6 +43,7 @@ class ListedSize:
     """A model of matrix.yaml in full size: what decides its shapes, its parameters, and passes of several sequence lengths."""
 
     model: str
+    hub_id: str | None
     architecture: str
     model_class: str
     config: dict[str, Any]

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.advice.spelling import abbreviated_entry, entry_for
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
@@ -44,43 +45,19 @@ def look_up(name: str, *, spec: MatrixSpec | None = None, cache: Path | None = N
     """
     if spec is None and DEFAULT_MATRIX.is_file():
         spec = load(DEFAULT_MATRIX).spec
-    listed = _listed(name, spec) if spec else None
+    listed = entry_for(name, _hub_ids(spec)) if spec else None
     if spec and listed:
         return model_plan(listed, spec, size)
     if _is_folder(name):
         return _from_folder(name, size, spec)
     check_name(name)
     plan = _from_cache(name, size, spec, cache)
-    listed = _abbreviated(name, spec) if spec and plan is None else None
+    listed = abbreviated_entry(name, _hub_ids(spec)) if spec and plan is None else None
     return model_plan(listed, spec, size) if spec and listed else plan
 
 
-def _listed(name: str, spec: MatrixSpec) -> str | None:
-    """The entry of matrix.yaml that a name stands for: names before hub ids, and those before their last parts."""
-    wanted, hub_ids = _folded(name), _hub_ids(spec)
-    spellings = (
-        {_folded(entry): entry for entry in spec.models},
-        {hub_id: entry for entry, hub_id in hub_ids.items()},
-        {hub_id.rpartition("/")[2]: entry for entry, hub_id in hub_ids.items()},
-    )
-    return next((table[wanted] for table in spellings if wanted in table), None)
-
-
-def _abbreviated(name: str, spec: MatrixSpec) -> str | None:
-    """The one entry whose hub id, with or without its owner, begins with the name and goes on after a hyphen."""
-    beginning = f"{_folded(name)}-"
-    found = [
-        entry for entry, hub_id in _hub_ids(spec).items() if hub_id.startswith(beginning) or hub_id.rpartition("/")[2].startswith(beginning)
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def _hub_ids(spec: MatrixSpec) -> dict[str, str]:
-    return {entry: _folded(model.hub_id) for entry, model in spec.models.items() if model.hub_id}
-
-
-def _folded(name: str) -> str:
-    return name.lower().replace("_", "-")
+def _hub_ids(spec: MatrixSpec) -> dict[str, str | None]:
+    return {entry: model.hub_id for entry, model in spec.models.items()}
 
 
 def _is_folder(name: str) -> bool:

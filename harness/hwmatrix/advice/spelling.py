@@ -1,0 +1,41 @@
+"""Which entry of a list of models a name stands for: people write hub ids, their last parts, and shorter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def entry_for(name: str, hub_ids: Mapping[str, str | None]) -> str | None:
+    """The entry that a name stands for: entries' names before hub ids, and those before their last parts.
+
+    ``hub_ids`` are those of the entries, None where an entry has none. Upper and lower case, ``-`` and ``_`` are the same.
+    """
+    wanted, folded = _folded(name), _of_entries(hub_ids)
+    spellings = (
+        {_folded(entry): entry for entry in hub_ids},
+        {hub_id: entry for entry, hub_id in folded.items()},
+        {hub_id.rpartition("/")[2]: entry for entry, hub_id in folded.items()},
+    )
+    return next((table[wanted] for table in spellings if wanted in table), None)
+
+
+def abbreviated_entry(name: str, hub_ids: Mapping[str, str | None]) -> str | None:
+    """The one entry whose hub id, with or without its owner, begins with the name and goes on after a hyphen."""
+    beginning = f"{_folded(name)}-"
+    found = [
+        entry
+        for entry, hub_id in _of_entries(hub_ids).items()
+        if hub_id.startswith(beginning) or hub_id.rpartition("/")[2].startswith(beginning)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _of_entries(hub_ids: Mapping[str, str | None]) -> dict[str, str]:
+    return {entry: _folded(hub_id) for entry, hub_id in hub_ids.items() if hub_id}
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "-")
