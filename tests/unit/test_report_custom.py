@@ -79,12 +79,35 @@ def test_queries_that_fail_or_would_change_something(database: Path, tmp_path: P
     assert database.read_bytes() == before
 
 
+def test_queries_reach_no_other_file(database: Path, tmp_path: Path) -> None:
+    secret = write(tmp_path / "secret.txt", "secret")
+    taken = tmp_path / "taken.csv"
+    for sql in (
+        f"SELECT content FROM read_text('{secret}')",
+        f"COPY matrix TO '{taken}'",
+        f"ATTACH '{tmp_path / 'other.duckdb'}'",
+        "SET enable_external_access = true",
+    ):
+        with pytest.raises(ConfigError, match="the query fails"):
+            ask(database, str(write(tmp_path / "q.sql", sql)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [database.name, "q.sql", "secret.txt"]
+
+
+def test_what_json_has_no_form_for(database: Path, tmp_path: Path) -> None:
+    sql = "SELECT 'nan'::DOUBLE AS a, ['inf'::DOUBLE, 1.5] AS b, DATE '2026-01-02' AS c, 2.5::DECIMAL(4, 1) AS d"
+    found = ask(database, str(write(tmp_path / "q.sql", sql)))
+    assert json.loads(as_json(found)) == [{"a": None, "b": [None, 1.5], "c": "2026-01-02", "d": "2.5"}]
+    with pytest.raises(ConfigError, match=r"a time with a zone.*now\(\)::TIMESTAMP"):
+        ask(database, str(write(tmp_path / "q.sql", "SELECT now() AS n")))
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ("{% for %}", r"t.md.j2:1: not a template"),
         ("{{ nothing }}", "cannot be filled: 'nothing' is undefined"),
         ("{{ rows[0].x }}", "cannot be filled"),
+        ("{{ 1 / 0 }}", "cannot be filled: division by zero"),
     ],
 )
 def test_templates_that_are_wrong(database: Path, tmp_path: Path, text: str, what: str) -> None:

@@ -151,6 +151,15 @@ def test_more_on_the_target_than_before_is_no_regression(tmp_path: Path) -> None
     assert violations(matrix(tmp_path), run(tmp_path / "new.duckdb"), baseline) == []
 
 
+def test_a_baseline_of_other_cells_opens_nothing(tmp_path: Path) -> None:
+    with Database(tmp_path / "old.duckdb") as database:
+        database.run()
+        database.shard("cpu", "cpu")
+        database.cell(database.plan("gpt2", "cpu"), "cpu", wall=steady(2.0))
+    found = violations(matrix(tmp_path), run(tmp_path / "new.duckdb"), tmp_path / "old.duckdb")
+    assert [each.rule for each in found] == [Rule.NOTHING_COMPARED]
+
+
 def test_a_known_problem_is_no_regression(tmp_path: Path) -> None:
     baseline = run(tmp_path / "old.duckdb")
     now = run(tmp_path / "new.duckdb", bert_openvino=unmeasured("crash"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ class CustomRows:
 
 
 def ask(database: Path, asked: str, *, run_id: str | None = None) -> CustomRows:
-    """Run a query: a file with SQL, or the name of one of ours. It may use ``$run_id``; it cannot change the database.
+    """Run a query: a file with SQL, or the name of one of ours. It may use ``$run_id``; it can change or reach no file.
 
     Raises:
         ConfigError: there is no such query, or it is wrong; the error has the database's own words.
@@ -47,8 +48,7 @@ def ask(database: Path, asked: str, *, run_id: str | None = None) -> CustomRows:
             columns = tuple(column[0] for column in cursor.description or ())
             rows = tuple(dict(zip(columns, row, strict=True)) for row in cursor.fetchall())
         except duckdb.Error as error:
-            hint = "docs/reports.md lists the views; parameters other than $run_id have no value"
-            raise ConfigError([Problem(where=where, what=f"the query fails: {error}", hint=hint)]) from error
+            raise ConfigError([_wrong(where, error)]) from error
     return CustomRows(run=run, columns=columns, rows=rows)
 
 
@@ -72,14 +72,30 @@ def render(found: CustomRows, template: Path) -> str:
         return chosen.from_string(text).render(rows=found.rows, columns=found.columns, run=found.run).strip() + "\n"
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError([Problem(where=f"{template}:{error.lineno}", what=f"not a template: {error.message}")]) from error
-    except (jinja2.UndefinedError, jinja2.TemplateError, TypeError, ValueError) as error:
+    except (jinja2.UndefinedError, jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
         hint = f"it has rows (columns: {', '.join(found.columns)}), columns and run"
         raise ConfigError([Problem(where=str(template), what=f"cannot be filled: {error}", hint=hint)]) from error
 
 
 def as_json(found: CustomRows) -> str:
-    """The rows as JSON; what JSON has no form for is text."""
-    return json.dumps(found.rows, indent=2, ensure_ascii=False, default=str) + "\n"
+    """The rows as JSON; what JSON has no form for is text, and what is not a number null."""
+    return json.dumps([_finite(row) for row in found.rows], indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _wrong(where: str, error: duckdb.Error) -> Problem:
+    if "pytz" in str(error):  # DuckDB's client wants that package for values with a time zone, and says so with a traceback
+        what, hint = "the query gives a time with a zone, which has no form here", "convert it: now()::TIMESTAMP"
+        return Problem(where=where, what=what, hint=hint)
+    hint = "docs/reports.md lists the views; other files are out of reach, and parameters other than $run_id have no value"
+    return Problem(where=where, what=f"the query fails: {error}", hint=hint)
 
 
 def _query(asked: str) -> tuple[str, str]:

@@ -34,6 +34,7 @@ class Rule(enum.StrEnum):
     REJECTED_SHARD = "rejected_shard"
     REGRESSION = "regression"
     NOTHING_TESTED = "nothing_tested"
+    NOTHING_COMPARED = "nothing_compared"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,7 @@ def check(matrix: LoadedMatrix, side: Side, diff: Diff | None, rules: GateRules)
     """Every reason why the gate stays shut; none: it opens."""
     found = [*_of_the_run(side, rules), *_of_rejected(side.rejected), *_of_expectations(matrix, side)]
     if diff is not None:
+        found += _of_baseline(diff)
         found += [violation for change in diff.of(*rules.kinds) for violation in _of_change(matrix, change)]
     return tuple(found)
 
@@ -81,6 +83,13 @@ def _of_the_run(side: Side, rules: GateRules) -> Iterator[Violation]:
             why = next((cell.message for cell in missing if cell.message), "it was not run")
             what = f"{target} is required, and {len(missing)} of {len(cells)} cells have no verdict: {why}"
             yield _general(Rule.NO_VERDICT, what, "Run it on a machine that has the hardware, or do not require it.", target=target)
+
+
+def _of_baseline(diff: Diff) -> Iterator[Violation]:
+    """A baseline that says nothing of this run is no reason to open."""
+    if not diff.compared:
+        what = f"no cell of run {diff.new.run.run_id} is in the baseline, run {diff.old.run.run_id}"
+        yield _general(Rule.NOTHING_COMPARED, what, "Name a baseline of the same models, sizes, targets and isolation.")
 
 
 def _of_rejected(rejected: Sequence[str]) -> Iterator[Violation]:

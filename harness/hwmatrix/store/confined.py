@@ -1,4 +1,4 @@
-"""Opening what ran beside strangers' models: a shard is data, and nothing that is written in it may reach other files.
+"""Opening what strangers may have made: a shard or a database is data, and nothing that is written in it may reach other files.
 
 In DuckDB a table can be a view, and a view can read any file or address that the process may (``read_text('/home/...')``). What is
 opened here has no access to anything outside, and cannot ask for it.
@@ -22,13 +22,14 @@ _SETTINGS: Final[dict[str, bool | int | float | str | list[str]]] = {
 }
 
 
-def opened(file: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnection:
-    """A connection to one shard, which reaches that file alone. The caller closes it.
+def opened(file: Path, *, read_only: bool = True, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection to one shard or database, which reaches that file alone. The caller closes it.
 
     Raises:
         duckdb.Error: it is no database, or somebody writes to it.
     """
-    return duckdb.connect(str(file), read_only=read_only, config=_SETTINGS)
+    settings = _SETTINGS if threads is None else _SETTINGS | {"threads": threads}
+    return duckdb.connect(str(file), read_only=read_only, config=settings)
 
 
 def confine(connection: duckdb.DuckDBPyConnection, files: Iterable[Path]) -> None:

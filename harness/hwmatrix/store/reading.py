@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
+from hwmatrix.store.confined import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +23,9 @@ _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --da
 
 @contextlib.contextmanager
 def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a merged database to read. The file is not changed, and sums of floats come in one order: the same rows, the same bytes.
+    """Open a merged database to read. Neither it nor any other file can be changed or reached, whatever is asked or written in it.
+
+    Sums of floats come in one order: the same rows, the same bytes.
 
     Raises:
         StoreError: it is missing, is no merged database, is in use by a writer, or is of a version that is not read here; also for
@@ -31,8 +34,7 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     if not database.is_file():
         raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
     try:
-        with duckdb.connect(str(database), read_only=True) as connection:
-            connection.execute("SET threads = 1")
+        with opened(database, threads=1) as connection:
             _check(connection, database)
             yield connection
     except duckdb.Error as error:
