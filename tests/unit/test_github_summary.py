@@ -179,3 +179,14 @@ def test_what_is_harmless_stays_as_it_is() -> None:
     assert harmless("a :: b\nc") == "a :: b\nc"
     assert harmless(EVIL).count("\u200b") == 3
     assert annotation("warning", "50 %") == "::warning::50 %25"
+
+
+def test_a_mistake_in_matrix_yaml_is_annotated_on_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "matrix.yaml").write_text(f'{MATRIX}"::add-mask::\\n::error::x": 1\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert main.main(["plan"]) == 2
+    (command,) = commands(capsys.readouterr().err)
+    assert command.startswith("::error file=matrix.yaml,line=10::matrix.yaml:10: unknown key '::add-mask::")

@@ -157,3 +157,22 @@ def test_operator_tests_are_told_in_batches(capsys: pytest.CaptureFixture[str]) 
         "  50/1884  49 pass, 1 crash",
         "  no operator tests on qnn: no such chip",
     ]
+
+
+def test_on_github_a_target_is_a_group_and_no_text_is_a_command() -> None:
+    shown = console(terminal=False)
+    on_github = view(shown, on_github=True)
+    on_github.begin("cpu", 1)
+    on_github.begin("openvino", 1)  # GitHub nests no groups
+    on_github.event("cpu", cell("error", error="::error::x"))
+    on_github.event("openvino", {"event": "bundle", "model": "x", "size": "tiny", "ok": False, "message": "a\n::add-mask::b\n##[group]c"})
+    on_github.end("openvino")
+    on_github.end("cpu")
+    on_github.begin("qnn", 0, "survey")
+    lines = printed(shown).splitlines()
+    assert [line for line in lines if line.lstrip().startswith("::") or "##[" in line] == [
+        "::group::cpu: 1 cells",
+        "::endgroup::",
+        "::group::qnn: survey",
+    ]
+    assert "openvino: 1 cells" in lines

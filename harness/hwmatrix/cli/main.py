@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         if result == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
             raise KeyboardInterrupt  # noqa: TRY301 - told in one place
     except HwmatrixError as error:
-        stderr.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        _tell(error, stderr)
         return error.exit_code
     except _UsageError as error:
         error.show()
@@ -90,6 +90,20 @@ class _InOrder(TyperGroup):
         """The names of the commands that are there."""
         there = super().list_commands(ctx)
         return [name for name in _COMMANDS if name in there]
+
+
+def _tell(error: HwmatrixError, stderr: Console) -> None:
+    """Print an error; to a runner of GitHub also on the lines that it names, and with nothing in it that is a command there."""
+    text = f"error: {error}"
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        from hwmatrix.host.github.log import annotation, harmless  # noqa: PLC0415 - only there
+
+        text = harmless(text)
+        for problem in error.problems if isinstance(error, ConfigError) else ():
+            file, _, line = problem.where.rpartition(":")
+            if file and line.isdecimal():
+                stderr.print(annotation("error", str(problem), file=file, line=int(line)), markup=False, highlight=False, soft_wrap=True)
+    stderr.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def program(command: str | None = None) -> typer.Typer:

@@ -84,4 +84,4 @@ def progress(*, verbose: bool) -> View:
     """What shows the steps of a command: on stderr, so that stdout is only for results."""
     from hwmatrix.host.console import view  # noqa: PLC0415 - commands that only answer need no view
 
-    return view(Console(stderr=True), verbose=verbose)
+    return view(Console(stderr=True), verbose=verbose, on_github=os.environ.get("GITHUB_ACTIONS") == "true")

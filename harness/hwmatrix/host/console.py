@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from hwmatrix.host.github.log import END_OF_GROUP, group, harmless
 from hwmatrix.records import Status
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ class View(Protocol):
         """A target is done."""
 
 
-def view(console: Console, *, verbose: bool = False) -> View:
-    """The view that suits the console."""
-    return LiveView(console) if console.is_terminal and not verbose else PlainView(console, verbose=verbose)
+def view(console: Console, *, verbose: bool = False, on_github: bool = False) -> View:
+    """The view that suits the console; ``on_github`` the log of a runner of GitHub Actions."""
+    live = console.is_terminal and not verbose and not on_github
+    return LiveView(console) if live else PlainView(console, verbose=verbose, on_github=on_github)
 
 
 def describe(event: dict[str, Any]) -> str:
@@ -68,11 +70,16 @@ def describe_survey(event: dict[str, Any]) -> str:
 
 
 class PlainView:
-    """One line a thing, for logs and pipes. Build output only if ``verbose``, and else when it is the only sign of life."""
+    """One line a thing, for logs and pipes. Build output only if ``verbose``, and else when it is the only sign of life.
 
-    def __init__(self, console: Console, *, verbose: bool) -> None:
+    ``on_github``, what a target prints is a group that can be folded (one at a time: GitHub nests none), and no text is a command.
+    """
+
+    def __init__(self, console: Console, *, verbose: bool, on_github: bool = False) -> None:
         self._console = console
         self._verbose = verbose
+        self._on_github = on_github
+        self._group: str | None = None
         self._quiet_since = time.monotonic()
         self._done: dict[str, int] = {}
         self._total: dict[str, int] = {}
@@ -87,7 +94,7 @@ class PlainView:
     def say(self, text: str) -> None:
         """Print it."""
         self._quiet_since = time.monotonic()
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(harmless(text) if self._on_github else text), soft_wrap=True)
 
     def detail(self, text: str) -> None:
         """Print it if asked for, and once in half a minute otherwise: silence looks like a hang."""
@@ -97,7 +104,12 @@ class PlainView:
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
         """Say how much there is to do."""
         self._done[target], self._total[target] = 0, count
-        self.say(f"{target}: {count} {noun}" if count else f"{target}: {noun}")
+        title = f"{target}: {count} {noun}" if count else f"{target}: {noun}"
+        if self._on_github and self._group is None:
+            self._group = target
+            self._console.print(Text(group(title)), soft_wrap=True)
+        else:
+            self.say(title)
 
     def event(self, target: str, event: dict[str, Any]) -> None:
         """A line for each finished cell and each bundle that failed."""
@@ -116,6 +128,9 @@ class PlainView:
     def end(self, target: str) -> None:
         """Say that it is over."""
         self.say(f"{target}: done")
+        if self._group == target:
+            self._group = None
+            self._console.print(Text(END_OF_GROUP), soft_wrap=True)
 
 
 class LiveView:

@@ -6,6 +6,7 @@ from typing import Final
 
 _COMMAND: Final = "::"
 _OLD_COMMAND: Final = "##["
+END_OF_GROUP: Final = "::endgroup::"
 _BREAK: Final = "\u200b"
 """A space without width: it can be copied, and the runner sees no command any more."""
 
@@ -14,6 +15,11 @@ def harmless(text: str) -> str:
     """Text in whose lines the runner finds no command: it takes ``::`` at the beginning of a line, and ``##[`` anywhere."""
     lines = text.replace(_OLD_COMMAND, f"##{_BREAK}[").splitlines(keepends=True)
     return "".join(_BREAK + line if line.lstrip().startswith(_COMMAND) else line for line in lines)
+
+
+def group(title: str) -> str:
+    """A command that begins a group of lines that can be folded."""
+    return f"::group::{_data(title)}"
 
 
 def annotation(level: str, message: str, *, title: str = "", file: str = "", line: int | None = None) -> str:
