@@ -1,0 +1,109 @@
+"""Foreign text in Markdown: names, messages and tracebacks can break no table and bring no HTML, link, image or mention.
+
+Templates of reports need no discipline for it: everything they print goes through :func:`md`, unless it is :class:`markupsafe.Markup`,
+which only the functions here (and templates themselves) make. In a table no ``|`` and no line break is ever left over.
+"""
+
+from __future__ import annotations
+
+import html as _html
+import re
+import unicodedata
+from typing import Any, Final
+
+from markupsafe import Markup
+
+_SPACES: Final = re.compile(r"\s+")
+_BACKTICKS: Final = re.compile(r"`+")
+_ZERO_WIDTH: Final = "&#8203;"
+"""A zero-width space as an entity: it can be seen in the raw text, and keeps GitHub from making a link or a mention."""
+
+_ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
+_BACKSLASHED: Final = frozenset("\\`*[]~$")
+_LINKS: Final = re.compile(r"://|@(?=\w)|#(?=\d)|\b(?:www|WWW)(?=\.)|\b(?:mailto|xmpp)(?=:)|\bGH(?=-\d)")
+_UNDERSCORE: Final = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
+_LEADING: Final = re.compile(r"^(\d{1,9})?(?=(?:[-+#=.)]|&gt;))(?=[-+=]*(?:\s|$)|#{1,6}(?:\s|$)|[.)](?:\s|$))")
+"""Where a line would begin a list, a heading or an underline: before the sign."""
+_HTML_PUNCTUATION: Final = re.compile(r"[^0-9A-Za-z \u0080-\U0010ffff]")
+
+
+def plain(text: Any) -> str:
+    """One line without control characters: what could hide or reorder text is shown as the replacement character."""
+    return visible(_SPACES.sub(" ", str(text))).strip()
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text in which nothing hides: control, format, surrogate and private characters are shown as the replacement character.
+
+    ``keep`` are characters that stay as they are, such as tabs and line breaks.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character if character in keep or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} else "\ufffd"
+        for character in text
+    )
+
+
+def md(text: Any) -> Markup:
+    """Text that reads in Markdown as it is, on one line."""
+    return Markup(_md(plain(text)))  # noqa: S704 - this is the escaping
+
+
+def code(text: Any) -> Markup:
+    """A code span on one line, for paragraphs and tables: nothing in it is a link, a mention or HTML."""
+    content = plain(text)
+    if not content:
+        return Markup()
+    if "|" in content or content.endswith("\\"):
+        # Inside a table, parsers disagree on backslashes before a pipe and before the end: entities leave no room for that.
+        encoded = _HTML_PUNCTUATION.sub(lambda found: f"&#{ord(found[0])};", content).replace("&#64;", f"&#64;{_ZERO_WIDTH}")
+        return Markup(f"<code>{encoded}</code>")  # noqa: S704 - every ASCII character but letters, digits and spaces is an entity
+    ticks = "`" * (_longest_run(content) + 1)
+    pad = " " if content.startswith("`") or content.endswith("`") else ""
+    return Markup(f"{ticks}{pad}{content}{pad}{ticks}")  # noqa: S704 - the span's ticks are longer than any run within
+
+
+def fence(text: Any, language: str = "") -> Markup:
+    """A fenced block, lines kept. It stands on lines of its own."""
+    lines = [visible(line, keep="\t").rstrip() for line in str(text).splitlines()]
+    body = "\n".join(lines).strip("\n")
+    ticks = "`" * max(3, _longest_run(body) + 1)
+    return Markup(f"{ticks}{language}\n{body}\n{ticks}")  # noqa: S704 - the fence is longer than any run within
+
+
+def html(text: Any) -> Markup:
+    """Text inside an HTML element on one line, where Markdown is not read."""
+    escaped = _html.escape(plain(text))
+    return Markup(_LINKS.sub(lambda found: found[0] + _ZERO_WIDTH, escaped).replace("|", "&#124;"))  # noqa: S704 - escaped above
+
+
+def short(text: Any, length: int = 100) -> str:
+    """The first ``length`` characters on one line, with an ellipsis where something was cut. Not escaped yet."""
+    content = plain(text)
+    return content if len(content) <= length else content[: length - 1].rstrip() + "…"
+
+
+def finalize(value: Any) -> Markup:
+    """What the templates do with every value that they print."""
+    return value if isinstance(value, Markup) else md(value)
+
+
+def _md(text: str) -> str:
+    parts, end = [], 0
+    for found in _LINKS.finditer(text):  # "://", "@name", "#12", "www.": split so that nothing makes a link of them
+        cut = found.start() + 1 if found[0] == "://" else found.end()
+        parts += [_escape_characters(text[end:cut]), _ZERO_WIDTH]
+        end = cut
+    parts.append(_escape_characters(text[end:]))
+    joined = "".join(parts)
+    return _LEADING.sub(r"\g<0>\\", joined)
+
+
+def _escape_characters(text: str) -> str:
+    escaped = "".join(_ENTITIES.get(character) or (f"\\{character}" if character in _BACKSLASHED else character) for character in text)
+    return _UNDERSCORE.sub(r"\\_", escaped)
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
