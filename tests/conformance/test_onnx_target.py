@@ -242,12 +242,7 @@ def test_an_operator_that_onnx_lacks_is_unsupported_and_named(cells: dict[str, A
     assert cell["needs"][0] in cell["message"]
 
 
-def test_an_operator_that_the_runtime_lacks_is_unsupported_and_named(
-    cells: dict[str, Any], backend: Backend, request: pytest.FixtureRequest
-) -> None:
-    if backend is Backend.QNN:
-        reason = "qnn says qnn_graph_failed for whatever ONNX Runtime refuses, though the message names the operator"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def test_an_operator_that_the_runtime_lacks_is_unsupported_and_named(cells: dict[str, Any]) -> None:
     cell = cells["lacks a kernel"]
     assert verdict(cell) == ("unsupported", "prepare", "unsupported_operator"), cell["message"]
     assert cell["needs"] == ["ImageDecoder"]

@@ -14,6 +14,7 @@ from hwmatrix.errors import CellFailure, UnavailableError, UnsupportedError
 from hwmatrix.hardware import qnn as hardware
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
 from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets import ort_graph
 from hwmatrix.targets.qnn_graph import TokenIds, make_graph
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Qnn:
         """Have QNN prepare the exports until it takes one wholly; keep the one of which it takes the larger share.
 
         Raises:
-            UnsupportedError: no exporter can express an operator, which is named.
+            UnsupportedError: no exporter can express an operator, or neither QNN nor the processor has it; it is named.
             CellFailure: no exporter made a graph, or QNN can prepare none (``qnn_graph_failed``).
         """
         if not self._exports:
@@ -134,6 +135,9 @@ class Qnn:
                 break
         if best is None:
             told = "; ".join(f"{type(failure).__name__}: {failure}" for failure in failures)
+            refused = ort_graph.refusal(str(failures[0]))
+            if refused is not None:
+                raise UnsupportedError(told, needs=refused.needs, error_type=refused.error_type) from failures[0]
             raise CellFailure(f"QNN can prepare no export of this model: {told}", error_type="qnn_graph_failed") from failures[0]
         self._prepared = best
         self._feed = {name: np.ascontiguousarray(inputs[name]) for name in best.export.inputs}
