@@ -10,7 +10,6 @@ import shutil
 import stat
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,8 +182,7 @@ def targets_of(walking: Walker, plan: Walked, api: Api) -> list[Walked]:
     return found
 
 
-def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api: Api, record_property: Any) -> None:
-    began = time.monotonic()
+def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api: Api) -> None:
     walking = walker("release.yml", source, tmp_path, api, event="release")
     plan = walking.walk("plan", {})
     assert plan.result == "success", plan.log
@@ -206,8 +204,6 @@ def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api:
     assert not walking.starts("pages", needs)  # no variable turns it on
     assert walking.starts("close", needs)
     assert walking.walk("close", needs).result == "success"
-    seconds = time.monotonic() - began
-    record_property("seconds", seconds)
     assert calls(tmp_path)[-1] == ["run", "cancel", "7", "--repo", "owner/name"]
     check_release(tmp_path / "gh", collect)
 
@@ -256,3 +252,27 @@ def test_runners_that_are_offline_hold_nothing_up(source: Path, tmp_path: Path, 
     assert not walking.starts("close", needs)  # the run is the caller's
     walking.github["event_name"] = "pull_request"
     assert not walking.starts("own", {"plan": plan})
+
+
+def test_the_action_in_a_repository_of_somebody_else(source: Path, tmp_path: Path, api: Api) -> None:
+    theirs = tmp_path / "theirs"
+    (theirs / "ci").mkdir(parents=True)
+    shutil.copy(source / "matrix.yaml", theirs / "ci" / "our-matrix.yaml")
+    walking = walker("matrix.yml", theirs, tmp_path, api, event="pull_request")
+    checkout = walking.workflow["jobs"]["plan"]["steps"][0]
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    walking.workflow = {"jobs": {"action": {"steps": [checkout, *action["runs"]["steps"]]}}}
+    defaults = {name: each["default"] for name, each in action["inputs"].items()}
+    walking.inputs = {**defaults, "matrix": "ci/our-matrix.yaml", "models": "bert", "targets": "cpu"}
+    walking.environment["GITHUB_ACTION_PATH"] = str(source)
+    job = walking.walk("action", {})
+    assert job.result == "success", job.log
+    assert "# Compatibility matrix" in job.summary
+    reports = tmp_path / "jobs" / "action" / "workspace" / "hwmatrix-reports"
+    counts = json.loads((reports / "matrix.json").read_text(encoding="utf-8"))["run"]["counts"]
+    assert counts == {"pass": 1}
+    walking.inputs["targets"] = "cpu --output-dir /elsewhere"
+    walking.folder = tmp_path / "again"
+    again = walking.walk("action", {})
+    assert again.result == "failure"
+    assert "::error::a word of an input begins with a dash" in again.log
