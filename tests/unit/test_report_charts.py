@@ -108,6 +108,25 @@ def test_hostile_names_are_text(tmp_path: Path, name: str) -> None:
         assert not any(element.tag.endswith("script") for element in ET.fromstring(text).iter())  # noqa: S314 - written here
 
 
+def test_a_target_looks_the_same_in_every_chart_of_a_run(tmp_path: Path) -> None:
+    """Speed over cpu has no cpu in it, and openvino keeps its colour and shape all the same."""
+    found = by_name(example(tmp_path / "m.duckdb"))
+    points = {
+        "latency": found["latency"].spec["layer"][1]["encoding"],
+        "speedup": found["speedup"].spec["layer"][1]["encoding"],
+        "memory": found["memory"].spec["encoding"],
+    }
+    for channel in ("color", "shape"):
+        looks = {}
+        for name, encoding in points.items():
+            scale = encoding[channel]["scale"]
+            looks[name] = dict(zip(scale["domain"], scale["range"], strict=True))
+        assert set(looks["speedup"]) == {"openvino"}
+        assert looks["latency"].keys() >= {"cpu", "openvino"}
+        assert looks["speedup"]["openvino"] == looks["latency"]["openvino"] == looks["memory"]["openvino"]
+        assert looks["latency"]["cpu"] != looks["latency"]["openvino"]
+
+
 def test_a_history_of_two_runs(tmp_path: Path) -> None:
     path = tmp_path / "h.duckdb"
     with Database(path) as database:

@@ -35,6 +35,9 @@ LARGEST_LIST: Final = 60
 """Models whose values are shown one by one; those of more are shown as box plots by family."""
 _NO_VERDICT: Final = "no verdict"
 _LABEL: Final = 60
+_MARKING: Final = frozenset({"color", "fill", "stroke", "shape", "yOffset"})
+"""Channels that tell columns apart."""
+_SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 _Row = dict[str, Any]
 
 
@@ -52,7 +55,11 @@ def charts(rows: ReportRows) -> tuple[Chart, ...]:
     """The charts of a run, those that would be empty left out."""
     timed = [cell for cell in rows.cells if _is_timed(cell)]
     made = [_matrix(rows.cells), _families(rows.cells), _latency(timed), _speed_up(timed), _memory(rows.cells), _scaling(timed)]
-    return tuple(chart for chart in made if chart is not None)
+    found = tuple(chart for chart in made if chart is not None)
+    order = list(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"]))
+    for chart in found:
+        _mark_alike(chart.spec, chart.spec["datasets"]["rows"], order)
+    return found
 
 
 def history_charts(runs: Sequence[RunSummary], trends: Sequence[Trend]) -> tuple[Chart, ...]:
@@ -263,6 +270,24 @@ def _model(cell: CellRow, among: Sequence[CellRow]) -> str:
     names = [name for name in ("size", "batch", "sequence_length", "threads") if len({getattr(other, name) for other in alike}) > 1]
     settings = grid.describe(cell, names)
     return _short(f"{cell.model} ({settings})" if settings else cell.model)
+
+
+def _mark_alike(part: Any, rows: Sequence[_Row], order: Sequence[str]) -> None:
+    """Give a column the same colour, shape and place in every chart of a run, whichever others are in it."""
+    if isinstance(part, list):
+        for each in part:
+            _mark_alike(each, rows, order)
+    elif isinstance(part, dict):
+        for name, each in part.items():
+            if name in _MARKING and isinstance(each, dict) and each.get("field") == "column":
+                present = {row["column"] for row in rows}
+                shown = [column for column in order if column in present]
+                marks = _SHAPES if name == "shape" else _config()["range"]["category"]
+                ranged = {} if name == "yOffset" else {"range": [marks[order.index(column) % len(marks)] for column in shown]}
+                each["scale"] = {"domain": shown, **ranged}
+                each.pop("legend", None)  # channels of the same domain share one legend, which this would remove for all of them
+            elif name != "datasets":
+                _mark_alike(each, rows, order)
 
 
 def _short(text: str) -> str:

@@ -184,6 +184,7 @@ def _cells(rows: ReportRows, details: PageRows) -> dict[str, list[Any]]:
         "ended": [_ended(cell) for cell in cells],
         "quantiles": [_quantiles(cell, details.quantiles) for cell in cells],
         "near": [near.of(cell) if cell.status in FAILING else None for cell in cells],
+        "doubts": _doubts(cells, rows.analysis.doubts),
     }
 
 
@@ -202,6 +203,14 @@ def _outputs(cells: Iterable[CellRow], outputs: Iterable[OutputRow]) -> list[str
     for output in outputs:
         lines[output.cell_id].append(plain(f"{output.name} {list(output.shape)} {output.dtype}"))
     return [text("\n".join(lines.get(cell.cell_id or "", ()))) for cell in cells]
+
+
+def _doubts(cells: Iterable[CellRow], doubts: Iterable[Mapping[str, Any]]) -> list[str | None]:
+    """What lessens the confidence in each cell, one reason a line."""
+    lines: defaultdict[str, list[str]] = defaultdict(list)
+    for row in doubts:
+        lines[row["cell_key"]].append(plain(f"{row['doubt']}: {row['detail']}"))
+    return [text("\n".join(lines.get(cell.cell_key, ()))) for cell in cells]
 
 
 def _steps(cell: CellRow, stages: Mapping[str, Mapping[Stage, float]]) -> list[float | int | None] | None:

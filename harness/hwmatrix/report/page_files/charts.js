@@ -30,15 +30,21 @@ const Charts = (() => {
     const {text, muted, grid, category} = DARK;
     const axis = {...config.axis, gridColor: grid, domainColor: grid, tickColor: grid, labelColor: text, titleColor: text};
     const header = {labelColor: text, titleColor: text};
-    return {...config, background: null, axis, header, legend: {...config.legend, labelColor: text, titleColor: text}, title: {...config.title, color: text, subtitleColor: muted}, range: {category}};
+    return {...config, background: null, axis, header, legend: {...config.legend, labelColor: text, titleColor: text}, title: {...config.title, color: text, subtitleColor: muted}, range: {category}, boxplot: {rule: {stroke: muted}}};
   }
 
-  // The lines between rectangles have the colour of the page, whichever that is.
+  // The lines between rectangles have the colour of the page, whichever that is; columns have colours that can be seen on it.
   function onPage(value) {
-    if (Array.isArray(value)) return value.map(onPage);
-    if (value === null || typeof value !== "object") return value;
     const paper = getComputedStyle(document.documentElement).backgroundColor;
-    return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, name === "stroke" && each === "white" ? paper : onPage(each)]));
+    const light = read().config.range.category;
+    const colour = word => (Theme.dark() && light.includes(word) ? DARK.category[light.indexOf(word)] : word);
+    const walk = (each, name) => {
+      if (Array.isArray(each)) return each.map(part => walk(part, name));
+      if (each !== null && typeof each === "object") return Object.fromEntries(Object.entries(each).map(([key, part]) => [key, walk(part, key)]));
+      if (name === "stroke" && each === "white") return paper;
+      return name === "range" ? colour(each) : each;
+    };
+    return walk(value, "");
   }
 
   // Less width for the plot and its labels where there is less.
@@ -51,7 +57,7 @@ const Charts = (() => {
 
   async function draw(figure) {
     const spec = read().charts[figure.dataset.chart];
-    const place = figure.querySelector("[role=img]");
+    const place = figure.querySelector(".plot"); // Vega gives it a role of its own
     const {datasets, ...rest} = spec;
     const shown = {...fitted(onPage(rest), figure.clientWidth), datasets, config: configured(read().config)};
     delete shown.title; // the figure has it as its caption, but for what it says below that

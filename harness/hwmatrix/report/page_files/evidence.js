@@ -53,6 +53,7 @@ const Evidence = (() => {
     return [
       el("div", {class: `verdict ${state}`}, Marks.shape(state), el("div", null, el("strong", null, [word, ...details].join(" · ")), Data.meanings[word] ?? Data.words[cell.status])),
       how && el("p", {class: "warned"}, how),
+      cell.doubts && cell.doubts.split("\n").map(doubt => el("p", {class: "warned"}, `A reason for doubt: ${doubt}.`)),
     ];
   }
 
@@ -96,7 +97,6 @@ const Evidence = (() => {
     if (cell.p50_ms === null) return null;
     const speed = cell.speed_up === null ? null : `${Text.times(cell.speed_up, cell.speed_contended)}${cell.speed_differs ? "" : " (the intervals overlap: the two cannot be told apart)"}`;
     return part("Latency of one inference",
-      cell.contended && el("p", {class: "warned"}, "Contended: something else used the processor meanwhile, so these times are too long."),
       cell.quantiles && Distribution.draw(cell.quantiles),
       facts([
         ["p50", Text.ms(cell.p50_ms)],

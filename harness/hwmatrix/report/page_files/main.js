@@ -7,6 +7,7 @@
   function showView(name) {
     for (const view of views) get(`view-${view}`).hidden = view !== name;
     for (const link of document.querySelectorAll("#views a")) {
+      link.setAttribute("href", Links.link({view: link.dataset.view, cell: ""})); // a tab leaves filters as they are
       if (link.dataset.view === name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }

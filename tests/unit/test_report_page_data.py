@@ -1,0 +1,249 @@
+"""The data of the page: how it is packed, and that it holds what is on record and nothing that is no speed."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factory_rows import Database, example, steady, unmeasured
+
+from hwmatrix.report import packing
+from hwmatrix.report.causes import causes
+from hwmatrix.report.failures import failures
+from hwmatrix.report.missing import missing
+from hwmatrix.report.page_data import key_of, page_data
+from hwmatrix.report.page_rows import read_page_rows
+from hwmatrix.report.rows import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def unpacked(packed: dict[str, Any], count: int) -> list[Any]:
+    if "same" in packed:
+        return [packed["same"]] * count
+    if "words" in packed:
+        return [None if code < 0 else packed["words"][code] for code in packed["codes"]]
+    return list(packed["values"])
+
+
+def cells(database: Path) -> list[dict[str, Any]]:
+    """Every cell as the page has it."""
+    rows = read(database)
+    table = page_data(rows, read_page_rows(database, rows.run.run_id))["cells"]
+    columns = {name: unpacked(packed, len(rows.cells)) for name, packed in table.items()}
+    return [{name: column[number] for name, column in columns.items()} for number in range(len(rows.cells))]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [None],
+        [1, 1, 1],
+        [True, 1, 1.0],
+        ["a", "a", "a"],
+        ["a", "b", "a", None, "b", "a"],
+        ["a", "b", "c"],
+        [None, "a", None],
+        [[1, 2], [1, 2], [3]],
+        [0, None, 0.5],
+    ],
+)
+def test_a_column_comes_out_as_it_went_in(values: list[Any]) -> None:
+    packed = json.loads(packing.script_json(packing.column(values)))
+    assert unpacked(packed, len(values)) == values
+    assert [type(value) for value in unpacked(packed, len(values))] == [type(value) for value in json.loads(json.dumps(values))]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, None),
+        (0.0, 0),
+        (3.14159265, 3.1416),
+        (120.0, 120),
+        (123456.7, 123460.0),
+        (1e-7 / 3, 3.3333e-8),
+        (math.inf, None),
+        (math.nan, None),
+    ],
+)
+def test_numbers_keep_five_digits(value: float | None, shown: float | None) -> None:
+    assert packing.rounded(value) == shown
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    cut = packing.cut("begin " + "x" * 1000 + " end", 100)
+    assert cut.startswith("begin xxx")
+    assert cut.endswith("xxx end")
+    assert "[910 characters left out]" in cut
+    assert packing.cut("short", 100) == "short"
+
+
+def test_nothing_in_a_document_ends_its_element_or_hides() -> None:
+    document = {"</script>": ["<!--", "\u2028", "a\u202eb", "\x1b[31m", "\ud800", "tab\tline\n"]}
+    text = packing.script_json(document)
+    assert not set("<>&\u2028\u2029\u202e\x1b") & set(text)
+    text.encode("utf-8")
+    assert json.loads(text) == {"</script>": ["<!--", "\ufffd", "a\ufffdb", "\ufffd[31m", "\ufffd", "tab\tline\n"]}
+
+
+def test_a_script_that_would_end_its_element_is_written_otherwise() -> None:
+    assert packing.script_text("a = '</script>' + '</SCRIPT' + '<!--';\r\n") == "a = '\\x3c/script>' + '\\x3c/SCRIPT' + '\\x3c!--';\n"
+
+
+def test_a_passing_cell_has_what_was_measured(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        cell = database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.0, count=101, spread=0.5))
+        for stage, ms in (("load", 12.0), ("prepare", 1.0), ("run", 5.0), ("compare", 2.0), ("measure", 260.0)):
+            database.insert("stages", {"cell_id": cell, "stage": stage, "wall_ms": ms})
+    (found,) = cells(tmp_path / "m.duckdb")
+    assert (found["status"], found["level"], found["label"], found["rank"]) == ("pass", "High", "High", 0)
+    assert found["steps"] == [None, 12, 1, 5, 2, 260]
+    assert found["stage"] == "measure"
+    assert found["ended"] is None
+    assert len(found["quantiles"]) == 21
+    assert found["quantiles"] == sorted(found["quantiles"])
+    assert (found["quantiles"][0], found["quantiles"][10], found["quantiles"][20]) == (found["min_ms"], found["p50_ms"], found["max_ms"])
+    assert found["outputs"] == "logits [1, 16, 512] float32"
+    assert found["versions"] == "torch 2.13.0, transformers 5.23.0"
+    assert found["speed_up"] is None  # of cpu over itself
+
+
+def test_what_was_emulated_has_no_time_of_running(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-qnn", "qnn")
+        cell = database.cell(database.plan("bert", "qnn", execution="emulated"), "s-qnn", wall=steady(2.0))
+        for stage, ms in (("load", 12.0), ("run", 5.0), ("measure", 260.0)):
+            database.insert("stages", {"cell_id": cell, "stage": stage, "wall_ms": ms})
+    (found,) = cells(tmp_path / "m.duckdb")
+    assert found["label"] == "Medium · emulated"
+    for name in ("p50_ms", "p90_ms", "mean_ms", "min_ms", "ci_low_ms", "first_ms", "samples", "speed_up", "quantiles", "contended"):
+        assert found[name] is None, name
+    assert found["steps"] == [None, 12, None, None, None, None]
+
+
+def test_software_is_labelled(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s", "webgpu")
+        database.cell(database.plan("bert", "webgpu", execution="software"), "s", wall=steady(2.0))
+    (found,) = cells(tmp_path / "m.duckdb")
+    assert (found["label"], found["execution"], found["speed_up"]) == ("Medium · software", "software", None)
+
+
+def test_failing_cells_say_where_they_ended_and_what_works_near_them(tmp_path: Path) -> None:
+    found = {(cell["model"], cell["target"]): cell for cell in cells(example(tmp_path / "m.duckdb"))}
+    crashed = found["model-crash", "openvino"]
+    assert (crashed["ended"], crashed["error_type"], crashed["severity"]) == ("run", "segmentation_fault", "critical")
+    assert crashed["advice"]
+    every = list(found.values())
+    assert [(every[place]["model"], every[place]["target"], differs) for place, differs in crashed["near"]] == [
+        ("model-crash", "cpu", "on cpu")
+    ]
+    assert found["bert", "cpu"]["near"] is None
+    assert found["bert", "gpu"]["message"] == "OpenVINO lists no device GPU here"
+
+
+def test_a_shard_whose_canaries_failed_shows_no_measurement(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu", canary_ok=False)
+        cell = database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.0))
+        database.insert("stages", {"cell_id": cell, "stage": "run", "wall_ms": 5.0})
+    (found,) = cells(tmp_path / "m.duckdb")
+    assert found["status"] == "infra_error"
+    assert (found["quantiles"], found["steps"], found["p50_ms"], found["peak_mb"], found["traceback"]) == (None,) * 5
+
+
+def test_doubts_stand_with_their_cell(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.0, count=10))
+        database.cell(database.plan("vit", "cpu"), "s-cpu", wall=steady(2.0))
+    found = cells(tmp_path / "m.duckdb")
+    assert found[0]["doubts"] == "it has fewer than 30 samples: 10 samples"
+    assert found[1]["doubts"] is None
+
+
+def test_a_key_that_is_no_link_is_replaced_by_a_digest(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        for key in ("plain/key", "x" * 1000, "a\u202eb"):
+            database.plan("bert", "cpu", cell_key=key)
+    keys = [key_of(cell) for cell in read(tmp_path / "m.duckdb").cells]
+    assert keys[0] == "plain/key"
+    assert len(set(keys)) == 3
+    assert all(len(key) == 24 and key.isalnum() for key in keys[1:])
+
+
+def test_columns_and_rows_are_those_of_the_matrix(tmp_path: Path) -> None:
+    rows = read(example(tmp_path / "m.duckdb"))
+    document = page_data(rows, read_page_rows(tmp_path / "m.duckdb", rows.run.run_id))
+    assert [(column["id"], column["tried"]) for column in document["columns"]] == [
+        ("cpu.container", True),
+        ("openvino.container", True),
+        ("gpu.container", False),
+    ]
+    places = document["rows"]["cells"]
+    models = unpacked(document["rows"]["model"], len(places))
+    for model, line in zip(models, places, strict=True):
+        assert {rows.cells[place].model for place in line if place >= 0} == {model}
+    assert document["meanings"]["mismatch"] == "ran, and its numbers are wrong"
+    assert document["words"]["oom"] == "out of memory"
+
+
+def test_errors_are_grouped_by_cause_then_by_message(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        for number in range(3):
+            message = "first" if number == 0 else "second"
+            database.cell(database.plan(f"m{number}", "cpu"), "s-cpu", **(unmeasured("oom") | {"message": message}))
+        database.cell(database.plan("vit", "cpu"), "s-cpu", **unmeasured("crash"))
+    found = causes(failures(read(tmp_path / "m.duckdb")))
+    assert [(cause.type, cause.count) for cause in found] == [("segmentation_fault", 1), ("memory_pressure", 3)]
+    assert [(each.message, each.cells) for each in found[1].occurrences] == [("second", ("m1/cpu", "m2/cpu")), ("first", ("m0/cpu",))]
+    assert found[1].recommendations
+
+
+def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.detection("s-cpu")
+        cell = database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.0))
+        database.insert("stages", {"cell_id": cell, "stage": "run", "wall_ms": 5.0})
+    rows = read(tmp_path / "m.duckdb")
+    assert missing(rows, read_page_rows(tmp_path / "m.duckdb", rows.run.run_id)) == ()
+
+
+def test_every_thing_that_is_missing_is_named(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", peak_mb=None, delta_mb=None)
+        database.plan("bert", "openvino")
+        database.insert("rejected", {"run_id": None, "file": "a", "reason": "b", "rejected_at": "2026-01-01"})
+        database.connection.execute("UPDATE meta SET value = '1'")
+    rows = read(tmp_path / "m.duckdb")
+    found = missing(rows, read_page_rows(tmp_path / "m.duckdb", rows.run.run_id))
+    begins = [
+        "No samples",
+        "No memory",
+        "No stages",
+        "No detections",
+        "No shard was merged of openvino",
+        "The merge rejected 1 shard",
+        "The database is of schema 1",
+    ]
+    assert len(found) == len(begins)
+    for sentence, begin in zip(found, begins, strict=True):
+        assert sentence.startswith(begin)
