@@ -10,6 +10,7 @@ import factory_plans as make
 import pytest
 from fake_place import FakePlace
 
+from hwmatrix import __version__
 from hwmatrix.cli import inspecting, main, running
 from hwmatrix.cli.main import _COMMANDS, program, spread
 from hwmatrix.errors import ConfigError, EngineError, ImageBuildError
@@ -323,6 +324,11 @@ def test_the_plan_says_what_was_typed(project: Path, place: FakePlace, monkeypat
     assert plan["command"] == "hwmatrix matrix --models bert"
     assert plan["isolation"] == place.isolation.value
     assert make.plan().schema == plan["schema"]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hwmatrix {__version__}\n"
 
 
 def test_a_log_level_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,7 @@ def test_the_summary(machine: Machine) -> None:
     assert (told["best_available"], told["torch_device"]) == ("cuda", "cuda:0")
     assert told["hardware"]["cuda"]
     assert told["details"]["cuda"]["driver"] == "610.43"
+    assert told["details"]["cuda"]["name"] == "a cuda"
     assert told["details"]["rocm"] == {}
     assert told["errors"]["rocm"] == "no rocm"
     assert "cuda" not in told["errors"]

@@ -7,12 +7,13 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from hwmatrix import __version__
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class _InOrder(TyperGroup):
 
 def _tell(error: HwmatrixError, stderr: Console) -> None:
     """Print an error; to a runner of GitHub also on the lines that it names, and with nothing in it that is a command there."""
-    text = f"error: {error}"
+    text = visible(f"error: {error}", keep="\n\t")
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from hwmatrix.host.github.log import annotation, harmless  # noqa: PLC0415 - only there
 
@@ -123,7 +124,15 @@ def program(command: str | None = None) -> typer.Typer:
     return app
 
 
-def _always_named() -> None:
+def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer's signature
+    if asked:
+        typer.echo(f"hwmatrix {__version__}")
+        raise typer.Exit
+
+
+def _always_named(
+    *, version: Annotated[bool, typer.Option("--version", help="Say which version this is.", callback=_say_version, is_eager=True)] = False
+) -> None:
     """Without this, typer takes the only command of a module for the program itself."""
 
 

@@ -61,7 +61,7 @@ class CudaDetails(TypedDict):
 
 
 class AvailableHardware(TypedDict):
-    """What :func:`detect_available_hardware` gives: by hardware, whether it is here, its facts, and why it is not."""
+    """What :func:`detect_available_hardware` gives: by hardware, whether it is here, its name and facts, and why it is not."""
 
     hardware: dict[str, bool]
     details: dict[str, dict[str, Any]]
@@ -236,7 +236,7 @@ def detect_available_hardware(cache_path: Path | str | None = None, force_refres
     found = asked.refresh() if force_refresh else asked.detect()
     return AvailableHardware(
         hardware={hw: each.available for hw, each in found.items()},
-        details={hw: each.features for hw, each in found.items()},
+        details={hw: {"name": each.name, **each.features} if each.available else each.features for hw, each in found.items()},
         errors={hw: each.reason or "" for hw, each in found.items() if not each.available},
         best_available=best_of(found),
         torch_device=asked.get_torch_device_with_priority(),
