@@ -156,24 +156,26 @@ def build_images(
             options=(*_network(engine, served), *_proxies(engine), *secrets),
             on_line=on_line,
         )
-        stages = {
-            stage: build.image(
-                name=f"base {stage}",
-                tag=image_tag(f"base-{stage}"),
-                dockerfile="base/Dockerfile",
-                arguments={
-                    "BASE_IMAGE": base.reference,
-                    **({"TORCH_INDEX": spec.images.indexes[stage]} if stage in spec.images.indexes else {}),
-                },
-                stage=stage,
-            )
-            for stage in dict.fromkeys(spec.targets[target].base for target in targets)
-        }
+        stages = _stages(build, spec, targets, base.reference)
         one = functools.partial(_target, build, spec, stages, commit=commit or "", labels=_labels(base, source))
         futures = [pool.submit(one, target) for target in dict.fromkeys(targets)]
         done = [future.result() for future in concurrent.futures.as_completed(futures)]
     by_name = {image.target: image for image in done}
     return {target: by_name[target] for target in dict.fromkeys(targets)}
+
+
+def _stages(build: _Build, spec: MatrixSpec, targets: Sequence[str], base: str) -> dict[str, BuiltImage]:
+    """The stages of images/base that the targets stand on, one after the other: each begins with the one before."""
+    return {
+        stage: build.image(
+            name=f"base {stage}",
+            tag=image_tag(f"base-{stage}"),
+            dockerfile="base/Dockerfile",
+            arguments={"BASE_IMAGE": base, **({"TORCH_INDEX": spec.images.indexes[stage]} if stage in spec.images.indexes else {})},
+            stage=stage,
+        )
+        for stage in dict.fromkeys(spec.targets[target].base for target in targets)
+    }
 
 
 def _target(
