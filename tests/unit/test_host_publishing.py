@@ -232,3 +232,17 @@ def test_labels_that_only_the_build_knows() -> None:
         "org.opencontainers.image.base.digest": DIGEST,
     }
     assert images._labels(BaseImage(reference="hwmatrix/os:bookworm", digest=ID, reason="made here"), None) == {}
+
+
+def test_nobody_waits_for_a_build_that_is_pushed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["images", "--targets", "qnn", "--push", "registry.example/team", "--matrix", str(ROOT / "matrix.yaml")]
+    assert main.main(arguments) == 2  # a unit test could not build, so this is before any engine was asked
+    assert "--targets qnn: the label org.hwmatrix.push=never forbids to push it" in capsys.readouterr().err
+
+
+def test_a_word_about_the_label_is_no_label(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("# org.hwmatrix.push=never is what qnn has\nFROM scratch\n")
+    publishing.refuse_declared({"cpu": tmp_path / "Dockerfile", "gone": tmp_path / "none"})
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nLABEL a=b \\\n      org.hwmatrix.push=never\n")
+    with pytest.raises(ConfigError):
+        publishing.refuse_declared({"cpu": tmp_path / "Dockerfile"})

@@ -241,6 +241,9 @@ def images_command(
     loaded = load(matrix)
     prefix = publishing.checked_prefix(push) if push is not None else None
     check_selection(loaded, Selection(targets=tuple(targets or ())))
+    if prefix is not None:
+        folder = loaded.path.absolute().parent / "images"
+        publishing.refuse_declared({name: folder / loaded.spec.targets[name].image / "Dockerfile" for name in targets or ()})
     with progress(verbose=verbose) as view:
         place = choose(Isolation.CONTAINER, workshop_of(loaded, outside(), base_image, view))
         reasons = {} if targets else {name: place.unavailable(name) for name in loaded.spec.targets}

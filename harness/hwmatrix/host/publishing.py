@@ -28,6 +28,7 @@ NEVER: Final = "org.hwmatrix.push"
 """A label with the value ``never`` keeps an image, and all that are built on it, out of every registry."""
 RECORD: Final = "images.json"
 RECORD_SCHEMA: Final = "hwmatrix/images/1"
+_DECLARED: Final = re.compile(r'^[^#\n]*\borg\.hwmatrix\.push="?never\b', re.MULTILINE)
 PUSH_TIMEOUT_S: Final = 3600
 _PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _PREFIX: Final = re.compile(rf"(?P<registry>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{{1,5}})?)(?:/{_PART})*")
@@ -63,6 +64,23 @@ def checked_prefix(text: str) -> str:
     return text
 
 
+def refuse_declared(dockerfiles: dict[str, Path]) -> None:
+    """Refuse targets whose Dockerfile says that their image is pushed nowhere, so that nobody waits for a build in vain.
+
+    Raises:
+        ConfigError: there are such targets. What counts in the end is the label of the image: see :func:`sort_out`.
+    """
+    _refuse([target for target, path in dockerfiles.items() if path.is_file() and _DECLARED.search(path.read_text(encoding="utf-8"))])
+
+
+def _refuse(targets: Sequence[str]) -> None:
+    if targets:
+        hint = "its licence does not allow it to be passed on: every machine builds it for itself"
+        raise ConfigError(
+            [Problem(where=f"--targets {it}", what=f"the label {NEVER}=never forbids to push it", hint=hint) for it in targets]
+        )
+
+
 def sort_out(engine: Engine, built: Iterable[Built], *, named: Sequence[str]) -> tuple[list[str], list[str]]:
     """The targets whose images may be pushed, and those whose may not, by the labels that the images themselves have.
 
@@ -75,12 +93,7 @@ def sort_out(engine: Engine, built: Iterable[Built], *, named: Sequence[str]) ->
     for target, _, image_id in built:
         labels = inspect(engine, image_id)["Config"].get("Labels") or {}
         (never if str(labels.get(NEVER, "")).strip().lower() == "never" else may).append(target)
-    refused = [target for target in never if target in named]
-    if refused:
-        hint = "its licence does not allow it to be passed on: every machine builds it for itself"
-        raise ConfigError(
-            [Problem(where=f"--targets {it}", what=f"the label {NEVER}=never forbids to push it", hint=hint) for it in refused]
-        )
+    _refuse([target for target in never if target in named])
     return may, never
 
 

@@ -1,0 +1,86 @@
+"""Clearing images away with the engine of this machine: images of one small file, made for it and gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import secrets
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hwmatrix
+from hwmatrix.errors import EngineError
+from hwmatrix.host.engine import connect
+from hwmatrix.host.runners import inventory, pruning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import docker
+
+    from hwmatrix.host.runners.inventory import Item
+
+pytestmark = pytest.mark.containers
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[docker.DockerClient]:
+    try:
+        engine = connect(dict(os.environ), need_builder=False)
+    except EngineError as error:
+        pytest.skip(str(error))
+    with contextlib.closing(engine.client(timeout_s=600)) as connected:
+        yield connected
+
+
+def made(client: docker.DockerClient, tag: str | None, label: str = "hwmatrix prune-test") -> str:
+    """An image of one small file; gives its id."""
+    archive, content = io.BytesIO(), secrets.token_bytes(16)
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        entry = tarfile.TarInfo("stamp")
+        entry.size = len(content)
+        tar.addfile(entry, io.BytesIO(content))
+    name = tag or f"hwmatrix-prune-test:{secrets.token_hex(4)}"
+    repository, _, version = name.partition(":")
+    client.api.import_image_from_data(
+        archive.getvalue(), repository=repository, tag=version, changes=[f'LABEL {inventory.TITLE}="{label}"', 'CMD ["none"]']
+    )
+    number = str(client.images.get(name).id)
+    if tag is None:  # an image loses its name when the name is given to another
+        made(client, name, label)
+        assert client.images.get(number).tags == []
+        client.images.remove(name)
+    return number
+
+
+def listed(client: docker.DockerClient) -> dict[str, Item]:
+    used = {str(container["ImageID"]): str(container["Names"][0]) for container in client.api.containers(all=True)}
+    return {item.place: item for item in inventory.images(client.df()["Images"], used)}
+
+
+def test_untagged_images_of_ours_go_and_others_stay(client: docker.DockerClient) -> None:
+    version = secrets.token_hex(4)
+    mine, strangers = made(client, None), made(client, None, label="somebody's")
+    used, tagged, current = made(client, None), made(client, None), made(client, f"hwmatrix/prune-test-{version}:{hwmatrix.__version__}")
+    older = made(client, f"hwmatrix/prune-test-{version}:0.0.1")
+    container = client.containers.create(used)
+    try:
+        items = listed(client)
+        assert strangers not in items
+        assert items[mine].kept is items[older].kept is items[tagged].kept is None
+        assert "was made of it" in str(items[used].kept)
+        assert "is current" in str(items[current].kept)
+        client.images.get(tagged).tag("hwmatrix-prune-test", tag=version)  # somebody gives it a name after it was listed
+        assert pruning.remove(items[tagged], client).problem == "it was tagged meanwhile"
+        assert "the engine keeps it" in str(pruning.remove(items[used], client).problem)
+        assert pruning.remove(items[mine], client).problem is pruning.remove(items[older], client).problem is None
+        assert not {mine, older} & listed(client).keys()
+        assert {used, current} <= listed(client).keys()
+        assert client.images.get(tagged).tags == [f"hwmatrix-prune-test:{version}"]
+    finally:
+        container.remove()
+        for number in (strangers, used, tagged, current):
+            client.images.remove(number)
