@@ -82,6 +82,17 @@ def test_a_plan_executes_nothing_and_needs_no_engine(project: Path, capsys: pyte
     assert list((folder / "shards").iterdir()) == []
 
 
+def test_a_plan_in_a_workflow_gives_outputs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_OUTPUT", str(project / "output"))
+    folder = planned(project, "--format", "github", "--targets", "cpu", "cuda")
+    outputs = dict(line.split("=", 1) for line in (project / "output").read_text(encoding="utf-8").splitlines())
+    assert outputs["run-id"] == folder.name
+    assert [job["target"] for job in json.loads(outputs["hosted"])["include"]] == ["cpu"]
+    assert [job["runs_on"] for job in json.loads(outputs["own"])["include"]] == [["self-hosted", "cuda"]]
+    assert hwmatrix("plan", "--output-dir", "again", "--format", "github", "--targets", "cpu") == 0
+    assert (project / "output").read_text(encoding="utf-8").splitlines()[-1] == "own="  # GitHub takes no empty matrix
+
+
 def test_forms_of_a_plan(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planned(project, "--models", "bert")
     assert "3 cells, 1 models" in capsys.readouterr().out

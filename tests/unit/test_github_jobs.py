@@ -7,13 +7,17 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
+import factory_plans as make
 import pytest
 
+from hwmatrix.cli import main
 from hwmatrix.errors import ConfigError
+from hwmatrix.host.github.collect import read_states
 from hwmatrix.host.github.jobs import AskingError, Patience, Reached, RunAddress, State, ask, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 LABELS = {"cpu": ["ubuntu-24.04"], "cuda": ["self-hosted", "cuda"]}
 PATIENCE = Patience(runner_s=1800, whole_s=12600, every_s=20)
@@ -169,3 +173,43 @@ def test_the_run_is_the_one_of_the_environment() -> None:
     whole = {"GITHUB_REPOSITORY": "o/n", "GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "1", "GITHUB_TOKEN": "t"}
     with pytest.raises(ConfigError, match="is no address of the web"):
         RunAddress.of({**whole, "GITHUB_API_URL": "file:///etc/passwd"})
+
+
+MATRIX = """\
+version: 1
+sizes: {tiny: {}, full: {}}
+tolerances: {float32: {relative_error: 1.0e-3, reason: rounding}}
+targets:
+  cpu: {backend: cpu, image: cpu}
+  cuda: {backend: cuda, image: cuda, gpus: true, runs_on: [self-hosted, cuda]}
+models: {bert: {family: embedding, architecture: bert, class: BertModel}}
+suites: {default: {models: all}}
+"""
+
+
+def test_the_command_keeps_the_states_and_tells_whom_nobody_took(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    folder = make.run_folder(tmp_path, make.plan(targets=("cpu", "cuda")))
+    address = server.address
+    for name, value in {
+        "GITHUB_API_URL": address.api,
+        "GITHUB_REPOSITORY": address.repository,
+        "GITHUB_RUN_ID": address.run,
+        "GITHUB_RUN_ATTEMPT": address.attempt,
+        "GITHUB_TOKEN": address.token,
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    server.answers = [(200, listed(job("cpu", "in_progress"), job("cuda", "queued")))]
+    server.answers += [(502, b""), (200, listed(job("cpu", "completed", "success"), job("cuda", "queued")))]
+    states = tmp_path / "states.json"
+    argv = ["--matrix", str(tmp_path / "matrix.yaml"), "--states", str(states), "--every", "0.1", "--runner-minutes", "0"]
+    assert main.main(["wait", str(folder), *argv]) == 0
+    reason = "no runner with the labels self-hosted, cuda took the job within 0 minutes"
+    assert read_states(states) == {"cpu": Reached(state=State.DONE), "cuda": Reached(state=State.UNCLAIMED, reason=reason)}
+    assert (tmp_path / "output").read_text(encoding="utf-8") == "waiting=cuda\n"
+    printed = capsys.readouterr().out
+    assert f"::warning title=cuda%3A no verdicts::{reason}" in printed
+    assert "secret" not in printed
