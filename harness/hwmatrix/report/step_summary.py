@@ -51,13 +51,8 @@ def cut(text: str, room: int, word: str) -> str:
         if left < 0:
             break
         kept.append(line)
-    body = "".join(kept).rstrip("\n")
-    return (body + ending) if left_room(body, ending, room) else word[:room]
-
-
-def left_room(body: str, ending: str, room: int) -> bool:
-    """Whether both fit."""
-    return len((body + ending).encode()) <= room
+    whole = "".join(kept).rstrip("\n") + ending
+    return whole if len(whole.encode()) <= room else word[: max(room, 0)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
