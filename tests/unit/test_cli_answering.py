@@ -123,6 +123,12 @@ def test_the_matrix_in_a_terminal(database: Path, capsys: pytest.CaptureFixture[
     assert ("✅ High" in bert, "1.9×" in bert) == (True, True)
     assert any(line.startswith("➖ gpu: OpenVINO lists no device GPU here") for line in lines)
     assert "wholly on the target" in told
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = ask(capsys, "show", "--database", str(database.parent))
+    assert "embedding" in narrow
+    assert "…" not in narrow
+    assert all(len(line) <= 80 for line in narrow.splitlines() if line.startswith(("bert", "embedding", "──")))
+    monkeypatch.setenv("COLUMNS", "160")
     assert "vit" not in ask(capsys, "show", "--models", "bert", "gpt2", "--database", str(database))
     document = json.loads(ask(capsys, "show", "--models", "bert", "--format", "json", "--database", str(database)))
     jsonschema.validate(document, matrix_schema())
@@ -144,6 +150,10 @@ def test_hostile_text_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert "\x1b" not in told
         assert "\x07" not in told
         assert "[red]" in told
+    assert hwmatrix("why", "a [red]b", "cpu", "--database", str(path)) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert "[red]" in told
 
 
 def test_a_run_without_anything_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,19 @@ def test_diff_as_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bert on cpu (tiny float32 b1 s16 t1): was pass, is crash (segmentation_fault)" in told
 
 
+def test_diff_of_hostile_names(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, changes in (("old", {}), ("new", unmeasured("crash"))):
+        with Database(project / f"{name}.duckdb") as database:
+            database.run()
+            database.shard("s", "cpu")
+            database.cell(database.plan("a\x1b[31m\u202e", "cpu"), "s", wall=() if changes else steady(2.0), **changes)
+    for form in ("table", "markdown", "html"):
+        assert hwmatrix("diff", "old.duckdb", "new.duckdb", "--format", form) == 0
+        told = capsys.readouterr().out
+        assert "Newly broken" in told
+        assert not {"\x1b", "\u202e"} & set(told)
+
+
 def test_diff_against_the_latest_reports(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("diff", "bad.duckdb@bad") == 0
     assert "Newly works (1)" in capsys.readouterr().out

@@ -72,6 +72,18 @@ def test_names_that_look_alike_get_files_of_their_own(tmp_path: Path) -> None:
     assert {name for name in by_name(path) if name.startswith("model-")} == {"model-a-b", "model-a-b-2", "model-a-b-3"}
 
 
+def test_a_name_with_a_number_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s", "cpu")
+        for name in ("a b", "a-b", "a-b-2", "x" * 500, "x" * 501):
+            database.cell(database.plan(name, "cpu"), "s", wall=steady(1.0))
+    names = [name for name in by_name(path) if name.startswith("model-")]
+    assert names == ["model-a-b", "model-a-b-2", "model-a-b-2-2", f"model-{'x' * 100}", f"model-{'x' * 100}-2"]
+    assert all(len(name) < 200 for name in files(read(path)))
+
+
 def test_both_forms_say_the_same() -> None:
     badge = Badge(name="model-bert", label="bert", message="2 of 3 targets", colour="yellow")
     assert json.loads(endpoint_json(badge)) == {"schemaVersion": 1, "label": "bert", "message": "2 of 3 targets", "color": "yellow"}

@@ -115,6 +115,26 @@ def test_what_is_no_database_is_refused_before_anything_is_copied(tmp_path: Path
     assert not (tmp_path / "h.duckdb").exists()
 
 
+def test_a_database_of_schema_1_is_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = run(tmp_path / "matrix.duckdb", "a\x1b[31m\u202e")
+    with duckdb.connect(str(old)) as connection:
+        connection.execute("DROP TABLE releases")
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+    before = old.read_bytes()
+    assert [summary.release for summary in read_runs(old)] == [None]
+    assert [len(trend.moments) for trend in read_trends(old)] == [1]
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main.main(["history", "bert", "--database", str(tmp_path)]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    told = capsys.readouterr().out
+    assert "bert on cpu" in told
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+    assert old.read_bytes() == before
+
+
 def test_reports_read_a_history(tmp_path: Path) -> None:
     history = tmp_path / "h.duckdb"
     add(history, [example(tmp_path / "m.duckdb")])

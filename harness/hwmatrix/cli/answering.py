@@ -16,15 +16,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption
-from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.load import near_miss
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, known
 from hwmatrix.records import Execution, Level, Status
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.escape import plain
 from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.rows import read
 from hwmatrix.report.why import explain
+from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from hwmatrix.report.why import Answer
 
 WHY_SCHEMA = "hwmatrix/why/1"
+_MODEL_SHARE = 8
+"""Names of models have this part of the terminal's width at most; longer ones are folded."""
 _STYLES = {Level.HIGH: "green", Level.MEDIUM: "yellow", Level.LOW: "dark_orange", Level.NONE: "red", None: "dim"}
 
-Database = Annotated[
-    Path, typer.Option("--database", help="A merged database, or a folder of reports. [default: reports/latest]", metavar="FILE")
-]
+Database = Annotated[Path, typer.Option("--database", help="A merged database, or a folder of reports.", metavar="FILE")]
 Run = Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")]
 
 
@@ -63,7 +62,7 @@ def why_command(
 
         hwmatrix why bert cuda --database reports/published/2026-11-20-default --format json
     """
-    answers = explain(_file(database), model, target, run_id=run)
+    answers = explain(database_at(database), model, target, run_id=run)
     if output is Format.JSON:
         document = {"schema": WHY_SCHEMA, "answers": [dataclasses.asdict(answer) for answer in answers]}
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
@@ -96,10 +95,10 @@ def show_command(
 
     hwmatrix show --status mismatch crash
     """
-    rows = read(_file(database), run)
-    _check("--models", models or (), {cell.model for cell in rows.cells})
-    _check("--targets", targets or (), {cell.target for cell in rows.cells})
-    _check("--status", status or (), {each.value for each in Status})
+    rows = read(database_at(database), run)
+    known("--models", models or (), {cell.model for cell in rows.cells})
+    known("--targets", targets or (), {cell.target for cell in rows.cells})
+    known("--status", status or (), {each.value for each in Status})
     cells = [cell for cell in rows.cells if (not models or cell.model in models) and (not targets or cell.target in targets)]
     if status:
         wanted = {(cell.model, cell.size) for cell in cells if cell.status.value in status}
@@ -116,7 +115,7 @@ def show_command(
     else:
         if built.common:
             console.print(Text(built.common, style="dim"), soft_wrap=True)
-        console.print(_table(built))
+        console.print(_table(built, console.width))
     for target, reason in {cell.target: cell.message for cell in cells if cell.target not in here}.items():
         console.print(Text(f"➖ {target}: {plain(reason or 'unavailable')}", style="dim"), soft_wrap=True)
     for line in built.legend:
@@ -133,10 +132,12 @@ def _never_here(cells: Sequence[CellRow]) -> set[str]:
     return {cell.target for cell in cells} - tried
 
 
-def _table(built: grid.Grid) -> Table:
+def _table(built: grid.Grid, width: int) -> Table:
     """One table for all families, so that columns stand under each other."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("model")
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    heads = (word for section in built.sections for word in section.family.value.split("_"))
+    longest = max(map(len, (*heads, *(row.model for section in built.sections for row in section.rows))))
+    table.add_column("model", width=min(longest, width // _MODEL_SHARE), overflow="fold")
     if built.by_row:
         table.add_column("settings")
     places: dict[str, set[str]] = {}
@@ -144,7 +145,7 @@ def _table(built: grid.Grid) -> Table:
         places.setdefault(column.target, set()).add(column.isolation.value)
     for column in built.columns:
         words = [column.target, column.dtype, column.isolation.value if len(places[column.target]) > 1 else ""]
-        table.add_column("\n".join(word for word in words if word))
+        table.add_column("\n".join(word for word in words if word), overflow="fold")
     for section in built.sections:
         table.add_section()
         table.add_row(Text(section.family.value.replace("_", " "), style="bold"))
@@ -197,21 +198,6 @@ def _lines(answer: Answer) -> list[tuple[str, str]]:
 
 def _ms(value: float | None) -> str:
     return "" if value is None else f" {numbers.number(value, 2)} ms"
-
-
-def _file(place: Path) -> Path:
-    return place / "matrix.duckdb" if place.is_dir() else place
-
-
-def _check(option: str, names: Sequence[str], known: set[str]) -> None:
-    """Refuse names without a meaning.
-
-    Raises:
-        ConfigError: those that have none, each with a near miss.
-    """
-    problems = [Problem(where=option, what=f"{name!r} is unknown", hint=near_miss(name, known)) for name in names if name not in known]
-    if problems:
-        raise ConfigError(problems)
 
 
 def _plain(value: Any) -> str:

@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix
-from hwmatrix.errors import ConfigError, GateError, Problem
-from hwmatrix.matrix.load import load, near_miss
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, known
+from hwmatrix.errors import GateError
+from hwmatrix.matrix.load import load
 from hwmatrix.report.diff import Side, make_diff, read_side
 from hwmatrix.report.diff_text import SYMBOLS, TITLES, diff_html, diff_json, diff_md, settings
 from hwmatrix.report.escape import plain
@@ -24,8 +24,6 @@ from hwmatrix.report.gate_text import GateDocument, annotation, entry, row
 from hwmatrix.report.write import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from hwmatrix.report.diff import Diff
 
 _RUN_MARK: Final = "@"
@@ -42,7 +40,8 @@ class DiffFormat(enum.StrEnum):
     HTML = "html"
 
 
-Side_ = Annotated[str, typer.Argument(metavar="RUN", help="A merged database or a folder of reports; @ID after it names a run.")]
+Old = Annotated[str, typer.Argument(metavar="OLD", help="A merged database or a folder of reports; @ID after it names a run.")]
+New = Annotated[str, typer.Argument(metavar="NEW", help="The same, for what it is compared with.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -52,8 +51,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def diff_command(
-    old: Side_,
-    new: Side_ = str(DEFAULT_OUTPUT),
+    old: Old,
+    new: New = str(DEFAULT_OUTPUT),
     *,
     output: Annotated[DiffFormat, typer.Option("--format", help="A table to read, or a document.")] = DiffFormat.TABLE,
     file: Annotated[Path | None, typer.Option("--output", help="Write there instead of printing.", metavar="FILE")] = None,
@@ -105,8 +104,8 @@ def gate_command(
     """
     loaded = load(matrix)
     kinds = {kind.value: kind for kind in GATEABLE}
-    chosen = _known("--fail-on", fail_on or [kind.value for kind in DEFAULT_KINDS], kinds)
-    rules = GateRules(required=_known("--require", require or (), loaded.spec.targets), kinds=tuple(kinds[name] for name in chosen))
+    chosen = known("--fail-on", fail_on or [kind.value for kind in DEFAULT_KINDS], kinds)
+    rules = GateRules(required=known("--require", require or (), loaded.spec.targets), kinds=tuple(kinds[name] for name in chosen))
     side = side_of(run)
     earlier = side_of(baseline) if baseline is not None else None
     diff = make_diff(earlier, side) if earlier is not None else None
@@ -137,27 +136,6 @@ def side_of(text: str) -> Side:
     return read_side(Path(place), run_id)
 
 
-def _targets(names: list[str], known: dict[str, object]) -> tuple[str, ...]:
-    problems = [
-        Problem(where="--require", what=f"no target is called {name!r}", hint=near_miss(name, known)) for name in names if name not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
-    return tuple(names)
-
-
-def _known(option: str, names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """The names, all of which have a meaning.
-
-    Raises:
-        ConfigError: those that have none, each with a near miss.
-    """
-    problems = [Problem(where=option, what=f"{name!r} is unknown", hint=near_miss(name, known)) for name in names if name not in known]
-    if problems:
-        raise ConfigError(problems)
-    return tuple(names)
-
-
 def _print_diff(diff: Diff) -> None:
     console = Console()
     head = f"{diff.old.run.run_id} → {diff.new.run.run_id}: {diff.compared} cells compared, the speed of {diff.timed}"
@@ -170,7 +148,9 @@ def _print_diff(diff: Diff) -> None:
         for change in changes[:_LISTED]:
             ratio = "" if change.ratio is None else f" (x {change.ratio:.2f})"
             cell = change.cell
-            console.print(Text(f"  {cell.model} on {cell.target} ({settings(cell)}): {plain(change.detail)}{ratio}"), soft_wrap=True)
+            console.print(
+                Text(f"  {plain(cell.model)} on {plain(cell.target)} ({settings(cell)}): {plain(change.detail)}{ratio}"), soft_wrap=True
+            )
         if len(changes) > _LISTED:
             console.print(Text(f"  and {len(changes) - _LISTED} more: --format markdown lists them all"))
     console.print()

@@ -14,8 +14,10 @@ from hwmatrix.cli.inspecting import print_table
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Execution
+from hwmatrix.report.escape import plain
 from hwmatrix.report.history import RunSummary, Trend, history_json, history_md, read_runs, read_trends
 from hwmatrix.store.history import add
+from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
     from hwmatrix.report.history import Moment
@@ -61,11 +63,11 @@ def history_command(
     if release is not None and not adding:
         raise ConfigError([Problem(where="--release", what="nothing is added", hint="name databases with --add")])
     if adding:
-        places = [place / "matrix.duckdb" if place.is_dir() else place for place in adding]
-        for added in add(database, places, release=release):
+        for added in add(database, [database_at(place) for place in adding], release=release):
             typer.echo(
                 f"{added.database}: {len(added.runs)} runs and {added.shards} shards added, {added.known} shards known before", err=True
             )
+    database = database_at(database)
     runs = read_runs(database)
     trends = read_trends(database, model=model, target=target) if model is not None else ()
     if model is not None and not trends:
@@ -107,8 +109,9 @@ def _print(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...]) -> None:
         return
     for trend in trends:
         last = trend.last
-        title = f"{last.model} on {last.target}: {last.size.value} {last.dtype.value} b{last.batch} s{last.sequence_length} t{last.threads}"
-        Console().print(Text(f"{title} ({last.isolation.value})", style="bold"))
+        settings = f"{last.size.value} {last.dtype.value} b{last.batch} s{last.sequence_length} t{last.threads}"
+        title = f"{plain(last.model)} on {plain(last.target)}: {settings} ({last.isolation.value})"
+        Console().print(Text(title, style="bold"))
         moments = [_row(moment) for moment in trend.moments]
         print_table(("release", "when (UTC)", "status", "p50 ms", "added MiB", "image", "run"), moments)
 

@@ -15,6 +15,7 @@ from hwmatrix.cli.options import Format
 from hwmatrix.hardware.detector import detect_all
 from hwmatrix.matrix.spec import json_schema
 from hwmatrix.records import to_json
+from hwmatrix.report.escape import visible
 from hwmatrix.report.schemas import REPORTS
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell, keep="\n")) for cell in row))
     Console().print(table)
 
 

@@ -95,7 +95,8 @@ class _InOrder(TyperGroup):
 
 def _tell(error: HwmatrixError, stderr: Console) -> None:
     """Print an error; to a runner of GitHub also on the lines that it names, and with nothing in it that is a command there."""
-    text = visible(f"error: {error}", keep="\n\t")
+    words = f"error: {error}"  # names in it may be foreign, with what a terminal would obey
+    text = "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in words)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from hwmatrix.host.github.log import annotation, harmless  # noqa: PLC0415 - only there
 

@@ -6,12 +6,15 @@ import dataclasses
 import enum
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import near_miss
 
 if TYPE_CHECKING:
     from hwmatrix.host.console import View
@@ -66,6 +69,18 @@ class Outside:
     cache: Path
     base_image: str | None
     command: str
+
+
+def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[str, ...]:
+    """The names, all of which have a meaning.
+
+    Raises:
+        ConfigError: those that have none, each with a near miss.
+    """
+    problems = [Problem(where=option, what=f"{name!r} is unknown", hint=near_miss(name, allowed)) for name in names if name not in allowed]
+    if problems:
+        raise ConfigError(problems)
+    return tuple(names)
 
 
 def outside() -> Outside:

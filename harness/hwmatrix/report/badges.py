@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import re
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,8 @@ _COLOURS: Final = {"brightgreen": "#2c7a1f", "yellow": "#8a6d00", "red": "#b02a1
 _WIDTH: Final = 6.6
 """Pixels a character of Verdana at 11 px takes on average; badges have a few pixels to spare."""
 _PADDING: Final = 10
+_LONGEST: Final = 100
+"""Characters of a name in that of a file: file systems take 255 bytes."""
 _UNSAFE: Final = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -90,9 +93,8 @@ def _badge(kind: str, name: str, cells: Iterable[CellRow], noun: str, of: Callab
     else:
         message = f"{works} of {tested} {noun}{'s' if tested != 1 else ''}"
         colour = "brightgreen" if works == tested else "yellow" if works or passed else "red"
-    return Badge(
-        name=f"{kind}-{_UNSAFE.sub('-', name.lower()).strip('-') or 'unnamed'}", label=plain(name)[:60], message=message, colour=colour
-    )
+    file = _UNSAFE.sub("-", name.lower())[:_LONGEST].strip("-") or "unnamed"
+    return Badge(name=f"{kind}-{file}", label=plain(name)[:60], message=message, colour=colour)
 
 
 def _all(cells: Iterable[CellRow], field: str) -> list[str]:
@@ -105,13 +107,12 @@ def _families(cells: Iterable[CellRow]) -> list[str]:
 
 def _distinct(found: list[Badge]) -> list[Badge]:
     """Names that are the same once they are made safe for files get a number."""
-    count: dict[str, int] = {}
-    distinct = []
+    distinct: dict[str, Badge] = {}
     for badge in found:
-        count[badge.name] = count.get(badge.name, 0) + 1
-        number = count[badge.name]
-        distinct.append(badge if number == 1 else dataclasses.replace(badge, name=f"{badge.name}-{number}"))
-    return distinct
+        numbered = itertools.chain([badge.name], (f"{badge.name}-{number}" for number in itertools.count(2)))
+        name = next(name for name in numbered if name not in distinct)
+        distinct[name] = dataclasses.replace(badge, name=name)
+    return list(distinct.values())
 
 
 @functools.cache

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from hwmatrix.advice.catalogue import entry_for
 from hwmatrix.records import Severity
+from hwmatrix.report.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from hwmatrix.report.failures import Failure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,21 +36,46 @@ class Cause:
     occurrences: tuple[Occurrence, ...]
 
 
-def causes(found: Iterable[Failure]) -> tuple[Cause, ...]:
-    """Group errors, keeping their order; in a cause the message that most cells share comes first."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """Errors of one type with the same advice, and what the catalogue says of the type."""
+
+    type: str
+    severity: Severity
+    summary: str
+    recommendations: tuple[str, ...]
+    failures: tuple[Failure, ...]
+
+
+def grouped(found: Iterable[Failure]) -> tuple[Group, ...]:
+    """Group errors by type and what the catalogue advises, keeping their order."""
     groups: defaultdict[tuple[Severity, str, tuple[str, ...]], list[Failure]] = defaultdict(list)
     for failure in found:
         groups[failure.entry.severity, failure.entry.error_type, failure.entry.recommendations].append(failure)
     return tuple(
-        Cause(
+        Group(
             type=kind,
             severity=severity,
             summary=entry_for(kind, group[0].cell.backend if group[0].cell else "any").summary,
             recommendations=advice,
-            count=len(group),
-            occurrences=_occurrences(group),
+            failures=tuple(group),
         )
         for (severity, kind, advice), group in groups.items()
+    )
+
+
+def causes(found: Iterable[Failure]) -> tuple[Cause, ...]:
+    """The causes of errors, in their order; in a cause the message that most cells share comes first."""
+    return tuple(
+        Cause(
+            type=group.type,
+            severity=group.severity,
+            summary=group.summary,
+            recommendations=group.recommendations,
+            count=len(group.failures),
+            occurrences=_occurrences(group.failures),
+        )
+        for group in grouped(found)
     )
 
 

@@ -12,7 +12,7 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records import Isolation, Status
 from hwmatrix.report.comparing import Change, ComparedCell, Kind, compare, why_not_timed
 from hwmatrix.report.rows import RunRow, build, read_run
-from hwmatrix.store.reading import reading, records
+from hwmatrix.store.reading import database_at, reading, records
 
 if TYPE_CHECKING:
     import duckdb
@@ -86,7 +86,7 @@ def read_side(place: Path, run_id: str | None = None) -> Side:
     Raises:
         StoreError: there is no such database, it is broken or of another version, or it holds no such run.
     """
-    database = place / "matrix.duckdb" if place.is_dir() else place
+    database = database_at(place)
     with reading(database) as connection:
         run = read_run(connection, database, run_id)
         this = {"run_id": run.run_id}

@@ -34,6 +34,11 @@ _STATUS_MEANINGS: Final = {
     Status.INFRA_ERROR: "the image, the container or a canary failed: says nothing about the model",
 }
 
+_EXECUTION_MEANINGS: Final = {
+    Execution.EMULATED: "ran in an emulator of the hardware: says what works there, nothing of speed",
+    Execution.SOFTWARE: "done on the processor in software, in place of the hardware: its time is none of the hardware's",
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Column:
@@ -223,6 +228,10 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
         if status in statuses:
             symbol = _STATUS_SYMBOLS.get(status, _LEVEL_SYMBOLS[Level.NONE])
             lines.append(LegendLine(label=f"{symbol} {word(status)}", meaning=meaning))
+    shown = {cell.execution for cell in cells if cell.level in _LEVEL_MEANINGS}
+    lines += [
+        LegendLine(label=execution.value, meaning=meaning) for execution, meaning in _EXECUTION_MEANINGS.items() if execution in shown
+    ]
     told = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs]
     if told:
         lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown where the 95 % intervals of the medians do not overlap"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.records import Dtype, Execution, Isolation, Level, Size, Status
 from hwmatrix.report.markdown import environment
 from hwmatrix.report.rows import build
-from hwmatrix.store.reading import reading, records
+from hwmatrix.store.reading import has_table, reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,8 +97,7 @@ def read_runs(database: Path) -> tuple[RunSummary, ...]:
     Raises:
         StoreError: there is no such database, or it is broken or of another version.
     """
-    with reading(database) as connection:
-        rows = records(connection, "history_runs")
+    rows = _read(database, "history_runs")
     return tuple(build(RunSummary, row | {"targets": tuple(row["targets"] or ()), "created_at": _utc(row)}) for row in rows)
 
 
@@ -108,8 +107,7 @@ def read_trends(database: Path, *, model: str | None = None, target: str | None 
     Raises:
         StoreError: there is no such database, or it is broken or of another version.
     """
-    with reading(database) as connection:
-        rows = records(connection, "history_cells", {"model": model, "target": target})
+    rows = _read(database, "history_cells", {"model": model, "target": target})
     moments = [build(Moment, row | {"created_at": _utc(row)}) for row in rows]
     return tuple(Trend(moments=tuple(group)) for _, group in itertools.groupby(moments, key=lambda moment: moment.cell))
 
@@ -124,6 +122,13 @@ def history_json(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -
     cells = [[dataclasses.asdict(moment) for moment in trend.moments] for trend in trends]
     document = {"schema": HISTORY_SCHEMA, "runs": [dataclasses.asdict(run) for run in runs], "cells": cells}
     return json.dumps(document, indent=2, ensure_ascii=False, default=_plain) + "\n"
+
+
+def _read(database: Path, name: str, parameters: dict[str, str | None] | None = None) -> list[dict[str, Any]]:
+    with reading(database) as connection:
+        if not has_table(connection, "releases"):  # schema 1: nothing has a name yet
+            connection.execute("CREATE TEMP TABLE releases (run_id VARCHAR, release VARCHAR)")
+        return records(connection, name, parameters)
 
 
 def _utc(row: dict[str, Any]) -> dt.datetime:

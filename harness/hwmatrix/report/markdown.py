@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from hwmatrix.advice.catalogue import entry_for
 from hwmatrix.records import Execution, Severity, Status
 from hwmatrix.report import escape, grid, numbers
 from hwmatrix.report.align import align
+from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
 from hwmatrix.report.failures import Failure, failures
 from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
@@ -98,20 +98,17 @@ def errors_md(rows: ReportRows) -> str:
 
 
 def topics(found: Iterable[Failure]) -> tuple[Topic, ...]:
-    """Group errors by type and what the catalogue advises, keeping their order."""
-    groups: defaultdict[tuple[Severity, str, tuple[str, ...]], list[Failure]] = defaultdict(list)
-    for failure in found:
-        groups[failure.entry.severity, failure.entry.error_type, failure.entry.recommendations].append(failure)
+    """Errors by type and what the catalogue advises, in their order."""
     return tuple(
         Topic(
-            type=kind,
-            severity=severity,
-            summary=entry_for(kind, group[0].cell.backend if group[0].cell else "any").summary,
-            recommendations=advice,
-            count=len(group),
-            alike=_alike(group),
+            type=group.type,
+            severity=group.severity,
+            summary=group.summary,
+            recommendations=group.recommendations,
+            count=len(group.failures),
+            alike=_alike(group.failures),
         )
-        for (severity, kind, advice), group in groups.items()
+        for group in grouped(found)
     )
 
 

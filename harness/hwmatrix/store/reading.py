@@ -16,9 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+DATABASE: Final = "matrix.duckdb"
+"""What a merged database is called in a folder of reports."""
+
 READABLE: Final = frozenset({"1", "2"})
 """Versions of the schema whose views and tables are a part of what is read here: 2 only added a table."""
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
+
+
+def database_at(place: Path) -> Path:
+    """The database that somebody means who names it, or a folder of reports."""
+    return place / DATABASE if place.is_dir() else place
 
 
 @contextlib.contextmanager
