@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.containers
 
 ROOT = Path(__file__).parents[2]
+SOURCE = "https://git.example/team/project"
 MATRIX = """
 version: 1
 images: {reference: one}
@@ -96,7 +97,9 @@ def project(tmp_path: Path) -> Path:
 def build(project: Path, engine: Engine, targets: tuple[str, ...] = ("one", "two")) -> tuple[dict[str, images.BuiltImage], list[str]]:
     said: list[str] = []
     spec = load(project / "matrix.yaml").spec
-    built = images.build_images(project_root=project, spec=spec, targets=targets, engine=engine, on_line=said.append, commit="0123abc")
+    built = images.build_images(
+        project_root=project, spec=spec, targets=targets, engine=engine, on_line=said.append, commit="0123abc", source=SOURCE
+    )
     return built, said
 
 
@@ -130,6 +133,7 @@ def test_secrets_reach_the_build_and_stay_out_of_the_image(engine: Engine, tags:
     assert tags in built["one"].tag
     with contextlib.closing(engine.client()) as client:
         image = client.images.get(built["one"].tag)
+        assert image.labels["org.opencontainers.image.source"] == SOURCE
         assert "sentinel-c0ffee" not in str(image.history())
         assert "sentinel-c0ffee" not in str(image.attrs)
         archive = tmp_path / "image.tar"
