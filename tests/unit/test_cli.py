@@ -164,6 +164,16 @@ def test_a_target_that_is_gone_cannot_be_resumed(project: Path, capsys: pytest.C
     assert "has targets that matrix.yaml no longer has: openvino" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("place")
+def test_a_matrix_file_that_changed_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix") == 0
+    assert hwmatrix("matrix", "--resume") == 0
+    assert "has changed" not in capsys.readouterr().err
+    (project / "matrix.yaml").write_text(f"{MATRIX}\n# another line\n", encoding="utf-8")
+    assert hwmatrix("matrix", "--resume") == 0
+    assert "matrix.yaml has changed since the run was planned; a run keeps its plan" in " ".join(capsys.readouterr().err.split())
+
+
 def test_no_target_is_here(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.missing = {"cpu": "no driver", "openvino": "no device"}
     assert hwmatrix("matrix") == 6

@@ -143,6 +143,9 @@ def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop) -> tuple[Ru
     if gone:
         what = f"the last run has targets that {loaded.path.name} no longer has: {', '.join(gone)}"
         raise ConfigError([Problem(where="--resume", what=what, hint="put them back, or start without --resume")])
+    if plan.matrix_sha256 != loaded.sha256:
+        told = "a run keeps its plan: what changed in models or lists needs a new run (without --resume and --stale)"
+        workshop.say(f"{loaded.path.name} has changed since the run was planned; {told}")
     return folder, choose(plan.isolation, workshop)
 
 
