@@ -13,7 +13,7 @@ import pytest
 from factory_rows import Database, example, steady, unmeasured
 
 from hwmatrix.cli import main
-from hwmatrix.report.schemas import matrix_schema
+from hwmatrix.report.schemas import matrix_schema, why_schema
 from hwmatrix.report.why import explain
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def test_the_nearest_first(tmp_path: Path) -> None:
 
 def test_why_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(ask(capsys, "why", "model-oom", "openvino", "--database", str(database), "--format", "json"))
+    jsonschema.validate(document, why_schema())
     assert document["schema"] == "hwmatrix/why/1"
     (answer,) = document["answers"]
     assert (answer["cell"]["status"], answer["error"]["type"]) == ("oom", "memory_pressure")

@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import jsonschema
 import pytest
 from factory_rows import BEGIN, Database, example, steady, unmeasured
 
@@ -14,6 +15,7 @@ from hwmatrix.cli import main
 from hwmatrix.errors import StoreError
 from hwmatrix.report.history import history_json, history_md, read_runs, read_trends
 from hwmatrix.report.rows import read
+from hwmatrix.report.schemas import history_schema
 from hwmatrix.store.history import add
 
 if TYPE_CHECKING:
@@ -149,6 +151,7 @@ def test_documents_of_a_history(tmp_path: Path) -> None:
     for table in text.split("\n## "):
         assert len({line.count("|") for line in table.splitlines() if line.startswith("|")}) == 1
     document = json.loads(history_json(read_runs(history), read_trends(history, model="bert")))
+    jsonschema.validate(document, history_schema())
     assert document["schema"] == "hwmatrix/history/1"
     assert document["runs"][0]["created_at"] == "2026-01-02T03:04:05+00:00"
     assert {cell[0]["model"] for cell in document["cells"]} == {"bert"}

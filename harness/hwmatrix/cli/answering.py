@@ -22,7 +22,7 @@ from hwmatrix.report import grid, numbers
 from hwmatrix.report.escape import plain
 from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.rows import read
-from hwmatrix.report.why import explain
+from hwmatrix.report.why import WhyDocument, explain
 from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hwmatrix.report.rows import CellRow
     from hwmatrix.report.why import Answer
 
-WHY_SCHEMA = "hwmatrix/why/1"
 _MODEL_SHARE = 8
 """Names of models have this part of the terminal's width at most; longer ones are folded."""
 _STYLES = {Level.HIGH: "green", Level.MEDIUM: "yellow", Level.LOW: "dark_orange", Level.NONE: "red", None: "dim"}
@@ -64,8 +63,8 @@ def why_command(
     """
     answers = explain(database_at(database), model, target, run_id=run)
     if output is Format.JSON:
-        document = {"schema": WHY_SCHEMA, "answers": [dataclasses.asdict(answer) for answer in answers]}
-        typer.echo(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
+        document = dataclasses.asdict(WhyDocument(answers=answers))
+        typer.echo(json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_plain))
         return
     console = Console()
     for answer in answers:

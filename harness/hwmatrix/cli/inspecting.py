@@ -31,6 +31,8 @@ class Schema(enum.StrEnum):
     EXPECTED = "expected"
     DIFF = "diff"
     GATE = "gate"
+    HISTORY = "history"
+    WHY = "why"
     FIT = "fit"
     HARDWARE_ERRORS = "hardware-errors"
     TEST = "test"

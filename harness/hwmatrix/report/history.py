@@ -9,7 +9,6 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import Dtype, Execution, Isolation, Level, Size, Status
-from hwmatrix.report.markdown import environment
 from hwmatrix.report.rows import build
 from hwmatrix.store.reading import has_table, reading, records
 
@@ -91,6 +90,15 @@ class Trend:
         return self.moments[-1]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HistoryDocument:
+    """What ``hwmatrix history --format json`` prints: the runs, and each cell that was asked for as its moments."""
+
+    runs: tuple[RunSummary, ...]
+    cells: tuple[tuple[Moment, ...], ...]
+    schema: str = HISTORY_SCHEMA
+
+
 def read_runs(database: Path) -> tuple[RunSummary, ...]:
     """The runs of a history (any merged database is one), oldest first.
 
@@ -114,14 +122,15 @@ def read_trends(database: Path, *, model: str | None = None, target: str | None 
 
 def history_md(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -> str:
     """The text of a history as Markdown."""
+    from hwmatrix.report.markdown import environment  # noqa: PLC0415 - JSON and its schema need no templates
+
     return environment().get_template("history.md.j2").render(runs=runs, trends=trends).strip() + "\n"
 
 
 def history_json(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -> str:
     """The text of a history as JSON: ``runs``, and ``cells`` with their moments."""
-    cells = [[dataclasses.asdict(moment) for moment in trend.moments] for trend in trends]
-    document = {"schema": HISTORY_SCHEMA, "runs": [dataclasses.asdict(run) for run in runs], "cells": cells}
-    return json.dumps(document, indent=2, ensure_ascii=False, default=_plain) + "\n"
+    document = dataclasses.asdict(HistoryDocument(runs=runs, cells=tuple(trend.moments for trend in trends)))
+    return json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_plain) + "\n"
 
 
 def _read(database: Path, name: str, parameters: dict[str, str | None] | None = None) -> list[dict[str, Any]]:

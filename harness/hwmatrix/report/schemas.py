@@ -11,6 +11,8 @@ from hwmatrix.report.contract import ERRORS_SCHEMA, MATRIX_SCHEMA, ErrorsDocumen
 from hwmatrix.report.diff_contract import DIFF_SCHEMA, DiffDocument
 from hwmatrix.report.expected_contract import EXPECTED_SCHEMA, ExpectedDocument
 from hwmatrix.report.gate_text import GATE_SCHEMA, GateDocument
+from hwmatrix.report.history import HISTORY_SCHEMA, HistoryDocument
+from hwmatrix.report.why import WHY_SCHEMA, WhyDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,12 +45,24 @@ def expected_schema() -> dict[str, Any]:
     return _schema(ExpectedDocument, EXPECTED_SCHEMA, "hwmatrix expected against measured")
 
 
+def history_schema() -> dict[str, Any]:
+    """The JSON Schema of what ``hwmatrix history --format json`` prints."""
+    return _schema(HistoryDocument, HISTORY_SCHEMA, "hwmatrix history")
+
+
+def why_schema() -> dict[str, Any]:
+    """The JSON Schema of what ``hwmatrix why --format json`` prints."""
+    return _schema(WhyDocument, WHY_SCHEMA, "hwmatrix why")
+
+
 REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "matrix": matrix_schema,
     "errors": errors_schema,
     "expected": expected_schema,
     "diff": diff_schema,
     "gate": gate_schema,
+    "history": history_schema,
+    "why": why_schema,
     "fit": fit_document.json_schema,
     "hardware-errors": error_report.json_schema,
     "test": trial_document.json_schema,

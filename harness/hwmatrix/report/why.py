@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.report.rows import ReportRows
 
+WHY_SCHEMA: Final = "hwmatrix/why/1"
 NEAREST: Final = 4
 """How many alternatives are told."""
 _LOG_LINES: Final = 12
@@ -52,6 +53,14 @@ class Answer:
     log: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     doubts: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WhyDocument:
+    """What ``hwmatrix why --format json`` prints."""
+
+    answers: tuple[Answer, ...]
+    schema: str = WHY_SCHEMA
 
 
 def explain(database: Path, model: str, target: str, *, run_id: str | None = None) -> tuple[Answer, ...]:
