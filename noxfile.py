@@ -141,6 +141,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_page(session: nox.Session) -> None:
+    """Measure index.html of 650 models on 8 targets in a real Chromium, into docs/benchmarks.md."""
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]")
+    session.run("python", "tests/bench/page.py", *session.posargs)
+
+
+@nox.session
 def calibrate(session: nox.Session) -> None:
     """Measure the memory of models in full size, and fit the estimate of requirements to it. Takes hours; goes on where it stopped."""
     session.install(*TORCH)

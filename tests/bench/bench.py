@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sections import kept
 
 import hwmatrix
 from hwmatrix.errors import EngineError
@@ -85,7 +86,7 @@ def main() -> int:
         preload(plan.targets[0].backend, list(plan.models))
         findings = [*_cells(plan, work), _container(), *_merging(plan, work)]
     page = _page(findings, load_before)
-    write_atomically(arguments.output, page)
+    write_atomically(arguments.output, page + kept(arguments.output))
     sys.stdout.write(page)
     return 0 if all(finding.met for finding in findings) else 1
 

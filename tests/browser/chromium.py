@@ -52,12 +52,11 @@ class Browser:
     """One browser. Use it as a context manager.
 
     ``command`` starts it with ``FLAGS``; it reads messages from its descriptor 3 and writes them to 4, each ended by a null byte. A shell
-    in between takes these from its standard input and output, which a container has. ``local``: it sees this machine's files.
+    in between takes these from its standard input and output, which a container has.
     """
 
-    def __init__(self, command: Sequence[str], *, stderr: Path, local: bool) -> None:
+    def __init__(self, command: Sequence[str], *, stderr: Path) -> None:
         self._command = [*command]
-        self.local = local
         self._stderr = stderr
         self._numbers = itertools.count(1)
         self._buffer = b""

@@ -1,30 +1,24 @@
-"""A real Chromium for the tests of the page: that of the image of the target `webgpu`, without a network; else one that is installed."""
+"""A real Chromium for the tests of the page, and the pages that it opens."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import axe
 import pytest
-from chromium import FLAGS, Browser, Page
+from chromium import Browser, Page
 from repeated_rows import PUBLISHED, repeated_rows
+from starting import Start, start
 
-import hwmatrix
 from hwmatrix.errors import EngineError
-from hwmatrix.host.engine import Engine, connect, docker_clients
 from hwmatrix.report.write import write_reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-PROJECT = Path(__file__).parents[2]
-IMAGE = f"hwmatrix/webgpu:{hwmatrix.__version__}"
 CI = os.environ.get("CI") == "true"
 
 
@@ -37,20 +31,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def browser(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests; each page of it is a world of its own."""
-    log = tmp_path_factory.mktemp("chromium") / "stderr"
+def started(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Start:
     try:
-        command, local = _in_container(connect(dict(os.environ), need_builder=False), folder), False
+        return start(folder, tmp_path_factory.mktemp("profile"))
     except EngineError as error:
-        chromium = shutil.which("chromium") or shutil.which("google-chrome")
-        if chromium is None:
-            if CI:
-                pytest.fail(f"these tests must run in CI: {error}")
-            pytest.skip(f"no browser: neither a container engine ({error}) nor Chromium is here")
-        command, local = ["sh", "-c", _piped(chromium, f"--user-data-dir={tmp_path_factory.mktemp('profile')}")], True
-    with Browser(command, stderr=log, local=local) as started:
-        yield started
+        if CI:
+            pytest.fail(f"these tests must run in CI: {error}")
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def browser(started: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests; each page of it is a world of its own."""
+    with Browser(started.command, stderr=tmp_path_factory.mktemp("chromium") / "stderr") as running:
+        yield running
 
 
 @pytest.fixture
@@ -63,12 +57,11 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="session")
-def address(browser: Browser, folder: Path) -> Callable[[Path], str]:
+def address(started: Start, folder: Path) -> Callable[[Path], str]:
     """What the browser calls a file below ``folder``."""
-    inside = f"file://{folder}" if browser.local else "file:///pages"
 
     def told(path: Path) -> str:
-        return f"{inside}/{path.relative_to(folder)}"
+        return started.address(path.relative_to(folder).as_posix())
 
     return told
 
@@ -96,26 +89,3 @@ def axe_core(pytestconfig: pytest.Config) -> str:
         if CI:
             pytest.fail(f"these tests must run in CI: {error}")
         pytest.skip(f"axe-core cannot be fetched: {error}")
-
-
-def _in_container(engine: Engine, folder: Path) -> list[str]:
-    """The browser of the image, which is built if it is not here: no network, nothing to write but /tmp, and these pages to read."""
-    client = next(iter(docker_clients(engine.environment)), None)
-    if client is None:
-        raise EngineError("there is no docker command line")
-    found = subprocess.run([client, "image", "inspect", IMAGE], capture_output=True, check=False, env=engine.command_environment())
-    if found.returncode != 0:
-        build = [sys.executable, "-m", "hwmatrix", "images", "--targets", "webgpu", "--matrix", str(PROJECT / "matrix.yaml")]
-        subprocess.run(build, check=True, cwd=PROJECT, env=os.environ | {"PYTHONPATH": str(PROJECT / "harness")})
-    harmless = "--network none --read-only --cap-drop ALL --security-opt no-new-privileges --pids-limit 512 --memory 4g"
-    return [
-        *(str(client), "run", "--rm", "--interactive", "--name", f"hwmatrix-page-tests-{os.getpid()}", "--label", "hwmatrix-page-tests=1"),
-        *harmless.split(),
-        *("--user", "10001:10001", "--tmpfs", "/tmp:rw,exec,size=1g,mode=1777", "--env", "HOME=/tmp"),  # noqa: S108 - inside
-        *("--volume", f"{folder}:/pages:ro", "--entrypoint", "sh", IMAGE, "-c", _piped("chromium", "--user-data-dir=/tmp/profile")),
-    ]
-
-
-def _piped(*command: str) -> str:
-    """A shell's line that starts the browser with its pipe on standard input and output."""
-    return f"exec {shlex.join([*command, *FLAGS, 'about:blank'])} 3<&0 4>&1 </dev/null >/dev/null"

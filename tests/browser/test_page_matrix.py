@@ -14,7 +14,7 @@ pytestmark = pytest.mark.containers
 
 ROWS = "[...document.querySelectorAll('#matrix .body [role=row]')].map(row => row.querySelector('b').textContent)"
 HEADS = "[...document.querySelectorAll('#matrix [role=columnheader] .title')].map(head => head.textContent)"
-FOCUSED = "(() => { const {row, column} = document.activeElement.dataset; return [Number(row), Number(column)]; })()"
+FOCUSED = "[document.activeElement.parentElement.dataset.row, document.activeElement.dataset.column].map(Number)"
 SHOWN = "document.getElementById('shown').textContent"
 IN_SIGHT = """
     (() => {

@@ -46,8 +46,9 @@ const Filters = (() => {
       }
       check(name);
     });
-    list.addEventListener("change", () => {
+    list.addEventListener("change", event => {
       Links.go({[name]: [...list.querySelectorAll("input:checked")].map(box => box.value)});
+      Marks.filtered(event.timeStamp);
     });
     parts.set(name, {part, list, summary: part.querySelector("summary")});
     return part;

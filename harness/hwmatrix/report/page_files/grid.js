@@ -5,98 +5,110 @@ const Grid = (() => {
   const BEYOND = 6; // rows that are there above and below those in sight
   const HEAD = -1; // the row of column headers
   const {el} = Dom;
-  const drawn = new Map();
+  const empty = el("div", {class: "row", role: "row"}, el("div", {class: "empty", role: "gridcell"}, "No cell is like that."));
+  let drawn = new Map(); // by place, the elements of rows that are there
+  let made = new Map(); // by row of the run, all that were made: a search moves most of them, and makes few anew
   let host, heads, body, act;
   let shown = {rows: [], columns: [], fits: () => true};
   let show = "verdict";
   let place = {row: 0, column: 1};
   let painting = 0;
+  let kind = ""; // what, besides which rows there are, decides how they look
 
   // `act` has what a press does: open(cell) and sort(id).
   function mount(element, actions) {
     [host, act] = [element, actions];
-    heads = el("div", {class: "row heads", role: "row", "aria-rowindex": 1});
+    heads = el("div", {class: "row heads", role: "row", "aria-rowindex": 1, "data-row": HEAD});
     body = el("div", {class: "body", role: "rowgroup"});
     host.append(el("div", {role: "rowgroup", class: "top-rows"}, heads), body);
     host.addEventListener("scroll", () => { painting ||= requestAnimationFrame(paint); }, {passive: true});
     host.addEventListener("keydown", onKey);
-    host.addEventListener("click", event => press(event.target.closest("[data-row]")));
+    host.addEventListener("click", event => press(event.target.closest("[data-column]")));
     new ResizeObserver(() => { painting ||= requestAnimationFrame(paint); }).observe(host);
   }
 
   // Show another selection, order or measure.
   function update(selection, state) {
     const held = host.contains(document.activeElement);
+    leave();
     [shown, show] = [selection, state.show];
-    const widths = shown.columns.map(column => (Data.columns[column].tried ? "var(--cell)" : "var(--narrow)"));
-    const template = ["var(--head)", ...widths].join(" ");
-    heads.replaceChildren(head(0, "Model", `${shown.rows.length} of ${selection.total}`, "model", state.sort), ...shown.columns.map((column, at) => {
-      const {target, detail, execution, id} = Data.columns[column];
-      const told = [detail, execution === "hardware" ? "" : execution].filter(Boolean).join(", ");
-      return head(at + 1, target, told, id, state.sort);
-    }));
-    host.style.setProperty("--template", template);
+    const wanted = JSON.stringify([selection.columns, state.show, state.sort, state.status, state.target, state.precision, state.execution]);
+    if (wanted !== kind) rebuild(state.sort);
+    kind = wanted;
+    heads.firstChild.lastChild.textContent = `${shown.rows.length} of ${selection.total}`;
     host.setAttribute("aria-rowcount", shown.rows.length + 1);
-    host.setAttribute("aria-colcount", shown.columns.length + 1);
     body.style.height = `${shown.rows.length * ROW}px`;
-    for (const row of drawn.values()) row.remove();
-    drawn.clear();
-    body.replaceChildren(...(shown.rows.length === 0 ? [el("div", {class: "row", role: "row"}, el("div", {class: "empty", role: "gridcell"}, "No cell is like that."))] : []));
     place = {row: Math.min(Math.max(place.row, HEAD), shown.rows.length - 1), column: Math.min(place.column, shown.columns.length)};
     paint();
+    at(place.row, place.column).tabIndex = 0;
     if (held) focus(place.row, place.column);
+  }
+
+  // Other columns, order or measure: the headers and every row are made anew.
+  function rebuild(sort) {
+    made = new Map();
+    const widths = shown.columns.map(column => (Data.columns[column].tried ? "var(--cell)" : "var(--narrow)"));
+    heads.replaceChildren(head(0, "Model", "", "model", sort), ...shown.columns.map((column, index) => {
+      const {target, detail, execution, id} = Data.columns[column];
+      return head(index + 1, target, [detail, execution === "hardware" ? "" : execution].filter(Boolean).join(", "), id, sort);
+    }));
+    host.style.setProperty("--template", ["var(--head)", ...widths].join(" "));
+    host.setAttribute("aria-colcount", shown.columns.length + 1);
   }
 
   function head(column, title, detail, id, sort) {
     const order = sort === id ? "ascending" : sort === `-${id}` ? "descending" : "none";
-    const attributes = {role: "columnheader", "data-row": HEAD, "data-column": column, "data-sort": id, "aria-sort": order, "aria-colindex": column + 1, tabindex: tab(HEAD, column)};
+    const attributes = {role: "columnheader", "data-column": column, "data-sort": id, "aria-sort": order, "aria-colindex": column + 1, tabindex: -1};
     return el("div", {...attributes, class: column === 0 ? "first" : null}, el("span", {class: "title"}, title), el("small", null, detail));
   }
 
-  const tab = (row, column) => (row === place.row && column === place.column ? 0 : -1);
-
-  // Draw the rows in sight, and the one that has the place in the tab order, wherever it is.
+  // Draw the rows in sight, and the one that has the place in the tab order, wherever it is. They stand in the document in their
+  // order, which is the one that a screen reader takes; what is there already stays, so that little has to be laid out anew.
   function paint() {
     painting = 0;
     const first = Math.max(0, Math.floor(host.scrollTop / ROW) - BEYOND);
     const last = Math.min(shown.rows.length, Math.ceil((host.scrollTop + host.clientHeight) / ROW) + BEYOND);
-    for (const [row, element] of drawn) {
-      if ((row < first || row >= last) && row !== place.row) {
-        element.remove();
-        drawn.delete(row);
-      }
+    const wanted = Array.from({length: Math.max(0, last - first)}, (_, index) => first + index);
+    if (place.row >= last) wanted.push(place.row);
+    else if (place.row >= 0 && place.row < first) wanted.unshift(place.row);
+    drawn = new Map(wanted.map(number => [number, line(number)]));
+    const there = new Set(shown.rows.length === 0 ? [empty] : drawn.values());
+    for (const child of [...body.children]) if (!there.has(child)) child.remove();
+    let next = body.firstElementChild;
+    for (const element of there) {
+      if (element === next) next = next.nextElementSibling;
+      else body.insertBefore(element, next);
     }
-    if (!drawn.has(place.row)) insert(place.row);
-    for (let row = first; row < last; row += 1) if (!drawn.has(row)) insert(row);
   }
 
-  // Rows stand in the document in their order, which is the one that a screen reader takes.
-  function insert(row) {
-    if (row < 0 || row >= shown.rows.length) return;
-    let after = null;
-    for (const [other, element] of drawn) if (other > row && (after === null || other < after.row)) after = {row: other, element};
-    body.insertBefore(line(row), after?.element ?? null);
-  }
-
-  function line(at) {
-    const row = shown.rows[at];
-    const about = [Data.rows.settings(row), Text.spaced(Data.rows.family(row)), Data.rows.architecture(row)].filter(Boolean).join(" · ");
-    const model = Data.rows.model(row);
-    const label = el("div", {role: "rowheader", class: "first", "data-row": at, "data-column": 0, "aria-colindex": 1, tabindex: tab(at, 0), title: [model, Data.rows.hub(row), about].filter(Boolean).join("\n")},
-      el("b", null, model), el("small", null, about));
-    const element = el("div", {class: "row", role: "row", "aria-rowindex": at + 2}, label, shown.columns.map((column, index) => cell(Data.places[row][column], at, index + 1)));
-    element.style.transform = `translateY(${at * ROW}px)`;
-    drawn.set(at, element);
+  function line(number) {
+    const row = shown.rows[number];
+    if (!made.has(row)) {
+      made.set(row, el("div", {class: "row", role: "row"}, label(row), shown.columns.map((column, index) => cell(Data.places[row][column], index + 1))));
+    }
+    const element = made.get(row);
+    if (element.dataset.row !== String(number)) {
+      element.dataset.row = number;
+      element.setAttribute("aria-rowindex", number + 2);
+      element.style.transform = `translateY(${number * ROW}px)`;
+    }
     return element;
   }
 
-  function cell(number, row, column) {
-    const attributes = {role: "gridcell", "data-row": row, "data-column": column, "aria-colindex": column + 1, tabindex: tab(row, column)};
+  function label(row) {
+    const about = [Data.rows.settings(row), Text.spaced(Data.rows.family(row)), Data.rows.architecture(row)].filter(Boolean).join(" · ");
+    const model = Data.rows.model(row);
+    const whole = [model, Data.rows.hub(row), about].filter(Boolean).join("\n");
+    return el("div", {role: "rowheader", class: "first", "data-column": 0, "aria-colindex": 1, tabindex: -1, title: whole}, el("b", null, model), el("small", null, about));
+  }
+
+  function cell(number, column) {
+    const attributes = {role: "gridcell", "data-column": column, "aria-colindex": column + 1, tabindex: -1};
     if (number < 0) return el("div", attributes);
     const state = Data.state(number);
     const [word, ...details] = told(number);
-    const kind = shown.fits(number) ? state : "dimmed";
-    return el("div", {...attributes, "data-cell": number, class: `opens ${kind}`, "aria-haspopup": "dialog"},
+    const looks = shown.fits(number) ? state : "dimmed";
+    return el("div", {...attributes, "data-cell": number, class: `opens ${looks}`, "aria-haspopup": "dialog"},
       el("span", {class: "word"}, Marks.shape(state), el("span", null, word)), details.length > 0 && el("small", null, details.join(" · ")));
   }
 
@@ -117,7 +129,7 @@ const Grid = (() => {
 
   function press(element) {
     if (!element) return;
-    focus(Number(element.dataset.row), Number(element.dataset.column));
+    focus(Number(element.parentElement.dataset.row), Number(element.dataset.column));
     if (element.dataset.sort) act.sort(element.dataset.sort);
     else if (element.dataset.cell) act.open(Number(element.dataset.cell));
   }
@@ -138,16 +150,20 @@ const Grid = (() => {
       focus(Math.min(Math.max(to, top), bottom), Math.min(Math.max(along, 0), end));
     } else if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      press(event.target.closest("[data-row]"));
+      press(event.target.closest("[data-column]"));
     }
   }
 
   const at = (row, column) => (row === HEAD ? heads : drawn.get(row))?.children[column] ?? null;
 
-  // Move the place in the tab order, and bring it into sight.
-  function focus(row, column) {
+  function leave() {
     const left = at(place.row, place.column);
     if (left) left.tabIndex = -1;
+  }
+
+  // Move the place in the tab order, and bring it into sight.
+  function focus(row, column) {
+    leave();
     place = {row, column};
     if (row >= 0) {
       const [above, below] = [row * ROW, (row + 1) * ROW - host.clientHeight + heads.offsetHeight];

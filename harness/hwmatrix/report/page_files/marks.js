@@ -10,7 +10,7 @@ const Marks = (() => {
     times[name] ??= performance.now();
   }
 
-  // How long the last key in the search took: until the rows were there, and until they were painted.
+  // How long the last key in the search, or choice of a filter, took: until the rows were there, and until they were painted.
   function filtered(started) {
     times.filtered_ms = performance.now() - started;
     times.painted_ms = null;

@@ -1,0 +1,181 @@
+"""Measures the page of 650 models on 8 targets in a real headless Chromium, and writes the section `page` of docs/benchmarks.md.
+
+The matrix is made of real rows that are repeated (tests/browser/repeated_rows.py): it is no measurement of models, only of the page.
+Run it with ``nox -s bench_page``; the load average is recorded beside the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+ROOT: Final = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "unit")]
+
+from chromium import Browser  # noqa: E402 - it lies beside, in no package
+from repeated_rows import MODELS, TARGETS, repeated_rows  # noqa: E402 - as above
+from sections import put  # noqa: E402 - as above
+from starting import start  # noqa: E402 - as above
+
+from hwmatrix.hardware.cpu import cpuinfo  # noqa: E402 - after the path
+from hwmatrix.report.write import write_reports  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from chromium import Page
+
+TYPED: Final = "bert"
+CHOSEN: Final = (0, 2, 3)
+"""Filters by their place in the bar: family, target, status."""
+SCROLLS: Final = 60
+_SCROLL: Final = """
+(async () => {
+    const grid = document.getElementById("matrix"), frames = [];
+    let last = performance.now();
+    for (let step = 0; step < %d; step += 1) {
+        grid.scrollTop += 470;
+        await new Promise(requestAnimationFrame);
+        frames.push(performance.now() - last);
+        last = performance.now();
+    }
+    return frames;
+})()
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Visit:
+    """One load of the page. Milliseconds since the navigation began, or, of keys and frames, that each took."""
+
+    grid: float
+    interactive: float
+    handled: tuple[float, ...]
+    painted: tuple[float, ...]
+    chosen: tuple[float, ...]
+    frames: tuple[float, ...]
+    complaints: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+
+def main() -> int:
+    """Measure; write the section; fail if a goal was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    parser.add_argument("--visits", type=int, default=7)
+    arguments = parser.parse_args()
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-page-") as scratch:
+        folder, own = Path(scratch) / "pages", Path(scratch) / "own"
+        folder.mkdir(mode=0o755)
+        own.mkdir()
+        Path(scratch).chmod(0o755)
+        write_reports(repeated_rows(own / "repeated.duckdb"), folder / "latest")
+        size = (folder / "latest" / "index.html").stat().st_size
+        begun = start(folder, own / "profile")
+        with Browser(begun.command, stderr=own / "stderr") as browser:
+            product = browser.product
+            visits = [visit(browser, begun.address("latest/index.html")) for _ in range(arguments.visits)]
+    section, met = told(size, visits, f"{product} ({begun.told})", before)
+    put(arguments.output, "page", section)
+    sys.stdout.write(section)
+    return 0 if met else 1
+
+
+def _times(found: list[float], goal: int) -> tuple[str, str, bool]:
+    """The median and the slowest of sorted times, what the median must be, and whether it is."""
+    median = statistics.median(found)
+    return f"{median:.0f} ms (slowest {found[-1]:.0f})", f"under {goal:,} ms", median < goal
+
+
+def visit(browser: Browser, url: str) -> Visit:
+    """Open the matrix, type into its search as soon as it is there, then scroll through it."""
+    page = browser.open()
+    page.size(1280)
+    page.go(f"{url}#view=matrix")
+    page.wait("window.hwmatrixPage?.times.grid")
+    page.evaluate("document.getElementById('search').focus()")
+    handled, painted = zip(*(_key(page, letter) for letter in TYPED), strict=True)
+    times = page.evaluate("window.hwmatrixPage.times")
+    page.evaluate("Links.go({q: ''})")
+    chosen = tuple(_choice(page, at) for at in (*CHOSEN, *CHOSEN))
+    frames = tuple(page.evaluate(_SCROLL % SCROLLS))
+    found = Visit(
+        grid=times["grid"],
+        interactive=times["first_filtered"],
+        handled=handled,
+        painted=painted,
+        chosen=chosen,
+        frames=frames,
+        complaints=tuple(page.complaints()),
+        foreign=tuple(request for request in page.requests() if not request.startswith(url)),
+    )
+    page.close()
+    return found
+
+
+def _key(page: Page, letter: str) -> tuple[float, float]:
+    page.press(letter)
+    page.wait("window.hwmatrixPage.times.painted_ms !== null")
+    times = page.evaluate("window.hwmatrixPage.times")
+    return times["filtered_ms"], times["painted_ms"]
+
+
+def _choice(page: Page, at: int) -> float:
+    """Tick or untick the first choice of a filter."""
+    page.evaluate(f"document.querySelectorAll('#choices details')[{at}].open = true")
+    page.wait("document.querySelector('#choices details[open] input') !== null")
+    page.evaluate("document.querySelector('#choices details[open] input').click()")
+    page.wait("window.hwmatrixPage.times.painted_ms !== null")
+    page.evaluate("document.querySelector('#choices details[open]').open = false")
+    return float(page.evaluate("window.hwmatrixPage.times.painted_ms"))
+
+
+def told(size: int, visits: list[Visit], browser: str, before: float) -> tuple[str, bool]:
+    """The section, and whether all goals were met."""
+    interactive = sorted(each.interactive for each in visits)
+    painted = sorted(time for each in visits for time in each.painted)
+    chosen = sorted(time for each in visits for time in each.chosen)
+    frames = sorted(time for each in visits for time in each.frames)
+    complaints = {told for each in visits for told in each.complaints}
+    foreign = {request for each in visits for request in each.foreign}
+    lines = [
+        ("Size of index.html", f"{size / 1e6:.1f} MB", "under 8 MB", size < 8e6),
+        ("Interactive", *_times(interactive, 1500)),
+        ("Filtering, a key", *_times(painted, 100)),
+        ("Filtering, a choice", *_times(chosen, 100)),
+        ("A frame while scrolling", f"{statistics.median(frames):.0f} ms (slowest {frames[-1]:.0f})", "", True),
+        ("Console errors and warnings", str(len(complaints)), "0", not complaints),
+        ("Requests to anywhere else", str(len(foreign)), "0", not foreign),
+    ]
+    rows = "\n".join(f"| {name} | {value} | {goal} | {'yes' if met else '**no**'} |" for name, value, goal, met in lines)
+    grid = statistics.median(each.grid for each in visits)
+    handled = statistics.median(time for each in visits for time in each.handled)
+    machine = cpuinfo().get("model name", platform.machine())
+    section = f"""## The page of {MODELS} models on {len(TARGETS)} targets
+
+Written by `nox -s bench_page`. The matrix is made of rows of a published run, repeated under other names: it says nothing of models.
+Times are medians of {len(visits)} loads in {browser}.
+
+| What | Measured | Goal | Met |
+| --- | --- | --- | --- |
+{rows}
+
+{dt.datetime.now(dt.UTC):%Y-%m-%d}, {machine}, {os.cpu_count()} cores, load {before:.1f} before and {os.getloadavg()[0]:.1f} after.
+
+- **Interactive**: from the begin of the navigation until the grid is there ({grid:.0f} ms) and a key typed into its search was handled.
+- **Filtering**: from the event until the rows are painted; until they are in the document, {handled:.0f} ms for a key. A choice is one of a
+  family, a target or a status, ticked or unticked.
+- **A frame while scrolling**: {SCROLLS} steps of about ten rows each.
+"""
+    return section, all(met for *_, met in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
