@@ -33,7 +33,7 @@ def test_the_matrix_says_states_in_words_too(tmp_path: Path) -> None:
     told = {(row["model"].split()[0], row["column"]): (row["state"], row["short"]) for row in found}  # two sizes: models have settings
     assert told["bert", "openvino"] == ("High", "High 1.9×")  # noqa: RUF001 - the typographic sign
     assert told["bert", "gpu"] == ("no verdict", "unavailable")
-    assert told["model-crash", "openvino"] == ("none", "crash")
+    assert told["model-crash", "openvino"] == ("fails", "crash")
 
 
 def test_only_hardware_is_measured_in_charts(tmp_path: Path) -> None:

@@ -234,7 +234,9 @@ def _is_timed(cell: CellRow) -> bool:
 
 
 def _state(cell: CellRow) -> str:
-    return cell.level.value if cell.level is not None else _NO_VERDICT
+    if cell.level is None:
+        return _NO_VERDICT
+    return "fails" if cell.level is Level.NONE else cell.level.value
 
 
 def _word(cell: CellRow) -> str:
