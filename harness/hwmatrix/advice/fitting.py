@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -128,4 +129,5 @@ def _without(model: str, rows: Sequence[MeasuredPeak]) -> list[tuple[float, floa
 
 
 def _range(values: list[float]) -> tuple[float, float]:
-    return round(min(values), 1), round(max(values), 1)
+    """Rounded outwards, so that every fitted cell lies within."""
+    return math.floor(min(values) * 10) / 10, math.ceil(max(values) * 10) / 10
