@@ -169,12 +169,22 @@ class Page:
         answer = self.call("Page.navigate", url=url)
         if answer.get("errorText"):
             raise PageError(f"{url}: {answer['errorText']}")
-        if "loaderId" not in answer:  # another fragment of the same document
+        if "loaderId" not in answer:  # another fragment of the same document, of which the page is told in a moment
+            self.settle()
             return
+        self._wait_for_load(loaded)
+
+    def reload(self) -> None:
+        """Load the page again and wait until it is there."""
+        loaded = len(self.events("Page.loadEventFired"))
+        self.call("Page.reload")
+        self._wait_for_load(loaded)
+
+    def _wait_for_load(self, loaded: int) -> None:
         until = time.monotonic() + WAIT_S
         while len(self.events("Page.loadEventFired")) == loaded:
             if time.monotonic() > until:
-                raise PageError(f"{url}: not loaded within {WAIT_S:g} s")
+                raise PageError(f"not loaded within {WAIT_S:g} s")
             self.call("Runtime.evaluate", expression="1")
 
     def evaluate(self, expression: str) -> Any:

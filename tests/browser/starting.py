@@ -20,7 +20,7 @@ from hwmatrix.host.engine import Engine, connect, docker_clients
 PROJECT: Final = Path(__file__).parents[2]
 IMAGE: Final = f"hwmatrix/webgpu:{hwmatrix.__version__}"
 INSIDE: Final = "/pages"
-_HARMLESS: Final = "--network none --read-only --cap-drop ALL --security-opt no-new-privileges --pids-limit 512 --memory 4g"
+_HARMLESS: Final = "--network none --read-only --cap-drop ALL --security-opt no-new-privileges --pids-limit 2048 --memory 4g"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

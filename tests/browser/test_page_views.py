@@ -135,8 +135,8 @@ def test_the_theme_is_chosen_and_kept(page: Page, published: str) -> None:
         assert page.evaluate("document.getElementById('theme').textContent") == told
     assert page.evaluate(colour) == "rgb(14, 18, 23)"
     page.wait("document.querySelector('[data-chart=families] svg .role-axis-label text').getAttribute('fill') === '#e6edf3'")
-    page.call("Page.reload")
-    page.wait("document.readyState === 'complete' && document.getElementById('theme')?.textContent === 'Theme: dark'")
+    page.reload()
+    assert page.evaluate("document.getElementById('theme').textContent") == "Theme: dark"
     assert page.evaluate(colour) == "rgb(14, 18, 23)"
     assert page.complaints() == []
 

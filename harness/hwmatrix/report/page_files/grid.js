@@ -69,7 +69,7 @@ const Grid = (() => {
     const first = Math.max(0, Math.floor(host.scrollTop / ROW) - BEYOND);
     const last = Math.min(shown.rows.length, Math.ceil((host.scrollTop + host.clientHeight) / ROW) + BEYOND);
     const wanted = Array.from({length: Math.max(0, last - first)}, (_, index) => first + index);
-    if (place.row >= last) wanted.push(place.row);
+    if (place.row >= last && place.row < shown.rows.length) wanted.push(place.row);
     else if (place.row >= 0 && place.row < first) wanted.unshift(place.row);
     drawn = new Map(wanted.map(number => [number, line(number)]));
     const there = new Set(shown.rows.length === 0 ? [empty] : drawn.values());
