@@ -174,6 +174,26 @@ def test_a_matrix_file_that_changed_is_told(project: Path, capsys: pytest.Captur
     assert "matrix.yaml has changed since the run was planned; a run keeps its plan" in " ".join(capsys.readouterr().err.split())
 
 
+def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(place: FakePlace, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix") == 0
+    (folder,) = (project / "reports" / "latest" / "runs").iterdir()
+    index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}]}'
+    (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
+    text = MATRIX.replace("  vit: {family: vision, architecture: vit, class: ViTModel}\n", "")
+    text = text.replace("bert-base-uncased}", "bert-base-uncased, tiny: {config: {hidden_size: 48}}}")
+    (project / "matrix.yaml").write_text(text, encoding="utf-8")
+    place.ran.clear()
+    assert hwmatrix("matrix", "--stale") == 0
+    assert "its models and targets are taken as they are now" in " ".join(capsys.readouterr().err.split())
+    assert sorted(place.ran) == ["bert/tiny/cpu/float32/b1-s16-t1", "bert/tiny/openvino/float32/b1-s16-t1"]
+    plan: Any = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert (plan["run_id"], [model["name"] for model in plan["models"]]) == (folder.name, ["bert"])
+    assert plan["models"][0]["config"] == {"hidden_size": 48}
+    assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "pass"}
+    (project / "matrix.yaml").write_text(text.replace("  bert: ", "  roberta: "), encoding="utf-8")
+    assert hwmatrix("matrix", "--stale") == 3
+
+
 def test_no_target_is_here(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.missing = {"cpu": "no driver", "openvino": "no device"}
     assert hwmatrix("matrix") == 6

@@ -43,7 +43,7 @@ from hwmatrix.host.run import RunOrder, run
 from hwmatrix.host.runs import OPERATORS, RUNS, RunFolder, claim, release
 from hwmatrix.host.stale import StaleRule
 from hwmatrix.matrix.load import LoadedMatrix, load
-from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan
+from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan, replan
 from hwmatrix.records import Isolation, Plan, Size
 from hwmatrix.report.operators import write_operators
 from hwmatrix.report.write import write_reports
@@ -110,7 +110,7 @@ def matrix_command(
         workshop = workshop_of(loaded, place_outside, base_image, view)
         if resume or stale:
             _refuse_with_resume(models, suite, targets, architectures, size, isolation, everything=everything)
-            folder, place = _resumed(loaded, output, workshop)
+            folder, place = _resumed(loaded, output, workshop, stale=stale)
         else:
             chosen = functools.partial(select, loaded, models=models or (), targets=targets or (), architectures=architectures or ())
             selection = chosen(suite=suite, size=size, everything=everything, cache=workshop.cache_dir)
@@ -135,8 +135,11 @@ def _planned(
     return RunFolder.create(output, plan), place
 
 
-def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop) -> tuple[RunFolder, Place]:
-    """The latest run, and the same kind of place as before. Its images are still described by matrix.yaml."""
+def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: bool) -> tuple[RunFolder, Place]:
+    """The latest run, and the same kind of place as before. Its images are still described by matrix.yaml.
+
+    What is stale is run again as matrix.yaml has it now; what is only missing, as it was planned.
+    """
     folder = RunFolder.latest(output)
     plan = folder.plan()
     gone = [target.name for target in plan.targets if target.name not in loaded.spec.targets]
@@ -144,7 +147,10 @@ def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop) -> tuple[Ru
         what = f"the last run has targets that {loaded.path.name} no longer has: {', '.join(gone)}"
         raise ConfigError([Problem(where="--resume", what=what, hint="put them back, or start without --resume")])
     if plan.matrix_sha256 != loaded.sha256:
-        told = "a run keeps its plan: what changed in models or lists needs a new run (without --resume and --stale)"
+        told = "a run keeps its plan: what changed in models or lists needs --stale, or a new run"
+        if stale:
+            folder.replace_plan(fetch_weights(replan(loaded, plan), workshop.cache_dir))
+            told = "its models and targets are taken as they are now"
         workshop.say(f"{loaded.path.name} has changed since the run was planned; {told}")
     return folder, choose(plan.isolation, workshop)
 

@@ -83,6 +83,15 @@ class RunFolder:
         except OSError as error:
             raise StoreError(f"{path}: cannot be read: {error}", advice="Start a new run without --resume.") from error
 
+    def replace_plan(self, plan: Plan) -> None:
+        """Put another plan of the same run into the folder. Shards stay: cells that the plan no longer has are no longer looked for.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        with _writing(self.path):
+            write_atomically(self.path / _PLAN, to_json(plan, indent=1) + "\n")
+
     def salvage(self, target: str | None = None) -> None:
         """Seal what a runner that is gone left unfinished (of one target: others may still be running).
 

@@ -98,15 +98,51 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     """
     check_selection(matrix, selection)
     models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
-    cells = tuple(
+    cells = _cells(models, targets, matrix)
+    if not cells:
+        raise NothingSelectedError("no cell matches the selection", advice="Ask for fewer restrictions, or for another --suite.")
+    return _plan(matrix, facts, targets=targets, models=models, cells=cells)
+
+
+def replan(matrix: LoadedMatrix, old: Plan) -> Plan:
+    """The same run as matrix.yaml describes its models and targets now: what it no longer lists goes, and what it never listed stays.
+
+    Whether a target can run here is left as it was.
+
+    Raises:
+        NothingSelectedError: no cell is left.
+    """
+    spec = matrix.spec
+    listed = {model.name for model in old.models if model.matrix_line is not None}
+    models = tuple(
+        model_plan(model.name, spec, model.size, line=matrix.lines.get(("models", model.name))) if model.name in spec.models else model
+        for model in old.models
+        if model.name in spec.models or model.name not in listed
+    )
+    facts = RunFacts(
+        run_id=old.run_id,
+        created_at=old.created_at,
+        command=old.command,
+        hwmatrix_version=old.hwmatrix_version,
+        commit=old.commit,
+        isolation=old.isolation,
+        unavailable={target.name: target.unavailable for target in old.targets if target.unavailable is not None},
+    )
+    names = [target.name for target in old.targets if target.name in spec.targets]
+    targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
+    cells = _cells(models, targets, matrix)
+    if not cells:
+        raise NothingSelectedError("matrix.yaml has nothing left of the last run", advice="Start a new one without --stale.")
+    return _plan(matrix, facts, targets=targets, models=models, cells=cells)
+
+
+def _cells(models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix) -> tuple[CellPlan, ...]:
+    return tuple(
         _cell_plan(model, target, dtype, matrix.spec.targets[target.name].threads, matrix)
         for model in models
         for target in targets
         for dtype in matrix.spec.targets[target.name].dtypes
     )
-    if not cells:
-        raise NothingSelectedError("no cell matches the selection", advice="Ask for fewer restrictions, or for another --suite.")
-    return _plan(matrix, facts, targets=targets, models=models, cells=cells)
 
 
 def make_operator_plan(matrix: LoadedMatrix, names: Sequence[str], facts: RunFacts) -> Plan:
