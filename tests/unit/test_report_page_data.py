@@ -13,7 +13,7 @@ from hwmatrix.report import packing
 from hwmatrix.report.causes import causes
 from hwmatrix.report.failures import failures
 from hwmatrix.report.missing import missing
-from hwmatrix.report.page_data import key_of, page_data
+from hwmatrix.report.page_data import fitting, key_of, page_data
 from hwmatrix.report.page_rows import read_page_rows
 from hwmatrix.report.rows import read
 
@@ -81,6 +81,15 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
     assert cut.endswith("xxx end")
     assert "[910 characters left out]" in cut
     assert packing.cut("short", 100) == "short"
+
+
+def test_many_different_texts_get_a_share_each() -> None:
+    texts = [f"{number} " + "x" * 10_000 for number in range(100)]
+    assert {len(text or "") for text in fitting(texts[:2], 20_000, 1_000_000)} == {10_002}
+    shares = fitting([*texts, None, ""], 20_000, 100_000)
+    assert shares[-2:] == [None, None]
+    assert max(len(text or "") for text in shares) < 1_100
+    assert fitting([texts[0]] * 100, 20_000, 100_000) == [texts[0]] * 100  # the same text lies in the page once
 
 
 def test_nothing_in_a_document_ends_its_element_or_hides() -> None:

@@ -14,7 +14,7 @@ from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.escape import plain
 from hwmatrix.report.failures import cell_error
-from hwmatrix.report.packing import cut, rounded, table
+from hwmatrix.report.packing import LONGEST_TEXT, cut, rounded, table
 from hwmatrix.report.why import NEAREST, alternatives, steps
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ PAGE_SCHEMA: Final = "hwmatrix/page/1"
 LONGEST_NAME: Final = 200
 LONGEST_KEY: Final = 160
 _LONGEST_MESSAGE: Final = 4_000
+_LEAST_TEXT: Final = 300
+_TRACEBACKS: Final = 2_000_000
+_MESSAGES: Final = 1_000_000
+"""Characters that all different texts of a kind may have together: also a run in which everything fails in its own way has a page."""
 _ORDER: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, *(status for status in Status if status is not Status.PASS))
 """Verdicts, the best first: what a column is sorted by."""
 
@@ -61,7 +65,6 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "delta_mb": lambda cell: rounded(cell.delta_mb),
     "device_peak_mb": lambda cell: rounded(cell.device_peak_mb),
     "parameters": lambda cell: cell.parameters,
-    "traceback": lambda cell: cell.traceback or None,
     "needs": lambda cell: text(", ".join(cell.needs)) if cell.needs else None,
     "started_s": lambda cell: int(cell.started_at.timestamp()) if cell.started_at else None,
     "command": lambda cell: text(cell.command),
@@ -117,6 +120,13 @@ def name(told: str | None) -> str | None:
 def text(told: str | None) -> str | None:
     """A text of a line or two; nothing is None."""
     return cut(told, _LONGEST_MESSAGE) if told else None
+
+
+def fitting(texts: Sequence[str | None], longest: int, together: int) -> list[str | None]:
+    """Texts cut to a length that lets all different ones have their share."""
+    share = together // max(1, len({told for told in texts if told}))
+    length = max(_LEAST_TEXT, min(longest, share))
+    return [cut(told, length) if told else None for told in texts]
 
 
 def word_of(label: str) -> str:
@@ -179,6 +189,7 @@ def _cells(rows: ReportRows, details: PageRows) -> dict[str, list[Any]]:
         **{field: [cell and rounded(getattr(cell, field)) for cell in timed] for field in _TIMES},
         **{field: [cell and show(cell) for cell in timed] for field, show in _TIMED.items()},
         **_errors([cell_error(cell) for cell in cells]),
+        "traceback": fitting([cell.traceback for cell in cells], LONGEST_TEXT, _TRACEBACKS),
         "outputs": _outputs(cells, rows.outputs),
         "steps": [_steps(cell, details.stages) for cell in cells],
         "ended": [_ended(cell) for cell in cells],
@@ -192,7 +203,7 @@ def _errors(errors: Sequence[CellError | None]) -> dict[str, list[Any]]:
     return {
         "error_type": [text(error.type) if error else None for error in errors],
         "severity": [error.severity.value if error else None for error in errors],
-        "message": [text(error.message) if error else None for error in errors],
+        "message": fitting([error.message if error else None for error in errors], _LONGEST_MESSAGE, _MESSAGES),
         "advice": ["\n".join(error.recommendations) if error else None for error in errors],
     }
 
