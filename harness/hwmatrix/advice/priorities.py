@@ -57,9 +57,9 @@ class Priorities:
 
     @pydantic.model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Every backend has a chain, every order ends with the CPU and names nothing twice, every kind has one rule."""
-        if missing := [backend.value for backend in Backend if backend not in self.chains]:
-            raise ValueError(f"no chain for {', '.join(missing)}")
+        """Every order ends with the CPU and names nothing twice, every kind has one rule; the CPU itself has nothing after it."""
+        if _LAST not in self.chains:
+            raise ValueError(f"no chain for {_LAST.value}")
         orders = [self.unknown, *(rule.hardware for rule in self.priorities), *((start, *rest) for start, rest in self.chains.items())]
         for order in orders:
             if order[-1] is not _LAST or len(set(order)) < len(order):
@@ -100,12 +100,12 @@ def reason_for(classification: Classification, *, preferred: str | None = None) 
 
 
 def chain_from(hardware: str) -> tuple[str, ...]:
-    """What to try after this hardware, whatever the model is; empty after ``cpu``.
+    """What to try after this hardware, whatever the model is; empty after ``cpu``, and ``cpu`` after what has no chain of its own.
 
     Raises:
         ConfigError: there is no such hardware.
     """
-    return _words(priorities().chains[backend_of(hardware)])
+    return _words(priorities().chains.get(backend_of(hardware), (_LAST,)))
 
 
 def order_of(
