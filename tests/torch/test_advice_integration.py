@@ -62,7 +62,7 @@ def test_a_model_that_no_machine_here_can_hold_is_not_recommended(tmp_path: Path
     answer = classifier(tmp_path, DEFAULT).classify_model("mixtral")
     assert answer["hardware_profile"]["cpu"]["compatible"] is True
     needed = answer["hardware_profile"]["cpu"]["memory_usage"]["peak"]
-    assert needed > 150_000  # of 178,000 MiB of weights: rows and experts that nothing reads never enter memory
+    assert needed > 170_000
     if answer["hardware_profile"]["cpu"]["available_memory_mb"] < needed:
         assert answer["hardware_profile"]["cpu"]["fits"] is False
         assert answer["recommended_hardware"] != "cpu"

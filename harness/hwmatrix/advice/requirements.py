@@ -179,6 +179,7 @@ def estimate_for(size: ModelSize, backend: Backend, dtype: Dtype, *, source: str
     outside = fitted.outside(features, dtype)
     if outside:
         told, margin, basis = f"extrapolated beyond what was calibrated: {', '.join(outside)}", _UNKNOWN_ERROR, Basis.EXTRAPOLATED
+        peak = max(peak, features.weights + features.activations)  # that weights stay on the disk unread was only seen within the range
     else:
         told, margin, basis = _told(fitted), 0.0, Basis.ESTIMATED
     return Estimate(peak_mb=peak, margin=max(fitted.margin, margin), basis=basis, note="; ".join([told, *notes]))
