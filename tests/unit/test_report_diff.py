@@ -131,6 +131,21 @@ def test_noise_within_a_cell_hides_what_is_smaller(tmp_path: Path) -> None:
     assert kinds(diff(tmp_path, passing("m", wall=wandering(2.0, 1, 0.2)), passing("m", wall=wandering(2.3, 2, 0.2)))) == []
 
 
+def disturbed(p50_ms: float, seed: int, share: float) -> tuple[int, ...]:
+    """Steady samples, of which a share, spread evenly, took a third longer: what others on the machine do."""
+    rng = random.Random(seed)  # noqa: S311 - noise, no secret
+    return tuple(round(p50_ms * 1e6 * rng.uniform(0.99, 1.01) * (1.33 if rng.random() < share else 1.0)) for _ in range(1000))
+
+
+def test_what_lengthens_some_samples_is_no_change_of_the_code(tmp_path: Path) -> None:
+    old = passing("m", wall=disturbed(2.0, 1, 0.0))
+    some = diff(tmp_path, old, passing("m", wall=disturbed(2.0, 2, 0.65)))
+    assert kinds(some) == []
+    (tmp_path / "old.duckdb").unlink()
+    (tmp_path / "new.duckdb").unlink()
+    assert kinds(diff(tmp_path, old, passing("m", wall=disturbed(2.2, 3, 0.0)))) == [Kind.SLOWER]
+
+
 @pytest.mark.parametrize(
     ("new", "shard", "reason"),
     [

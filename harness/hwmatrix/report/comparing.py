@@ -12,7 +12,10 @@ from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, S
 FAILING: Final = frozenset({Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH})
 """Verdicts on the model and the target. The statuses that are neither these nor ``pass`` are no verdict."""
 LEAST_CHANGE: Final = 0.05
-"""A smaller change of the median is never told: the same code measured again on a quiet machine differs by as much."""
+"""A change is told if median and lower quartile both change by more: either alone differs by as much when the same code is measured again.
+
+What disturbs a machine lengthens some samples, and the quickest quarter last; what changes in the code lengthens them all.
+"""
 NOISE_FACTOR: Final = 3.0
 """A change must also exceed so many standard deviations of the two cells' own noise together."""
 LEAST_SAMPLES: Final = 6
@@ -68,6 +71,7 @@ class ComparedCell:
     method: str | None
     bundle: str | None
     p50_ms: float | None
+    p25_ms: float | None
     samples: int | None
     contended: bool | None
     noise_ms: float | None
@@ -143,11 +147,12 @@ def _placement(old: ComparedCell, new: ComparedCell) -> Change | None:
 
 
 def _speed(old: ComparedCell, new: ComparedCell) -> Change | None:
-    if why_not_timed(old, new) is not None or old.p50_ms is None or new.p50_ms is None:
+    if why_not_timed(old, new) is not None or not (old.p50_ms and new.p50_ms and old.p25_ms and new.p25_ms):
         return None
     change = new.p50_ms - old.p50_ms
     noise = math.hypot(old.noise_ms or 0.0, new.noise_ms or 0.0)
-    if abs(change) <= max(LEAST_CHANGE * old.p50_ms, NOISE_FACTOR * noise):
+    changes = (change / old.p50_ms, new.p25_ms / old.p25_ms - 1)
+    if not (min(changes) > LEAST_CHANGE or max(changes) < -LEAST_CHANGE) or abs(change) <= NOISE_FACTOR * noise:
         return None
     detail = f"p50 was {old.p50_ms:.4g} ms, is {new.p50_ms:.4g} ms; noise {noise:.2g} ms"
     return Change(kind=Kind.SLOWER if change > 0 else Kind.FASTER, cell=new, old=old, detail=detail, ratio=new.p50_ms / old.p50_ms)

@@ -1,7 +1,7 @@
 -- Every planned cell of a run, with what a comparison of two runs needs: its verdict, its medians, and its own noise.
 -- The noise is how far apart the medians of ten consecutive parts of its samples lie: 1.4826 times their median absolute deviation
 -- (the standard deviation, if they were normal). What changes slowly while a cell is timed shows there, and not in the interval of
--- the whole. A cell with fewer than ten samples has as many parts as samples.
+-- the whole. p25_ms is the lower quartile, which a disturbance reaches last. A cell with fewer than ten samples has as many parts as samples.
 WITH chosen AS (
     SELECT * FROM matrix WHERE run_id = $run_id
 ),
@@ -15,11 +15,16 @@ parts AS (
 ),
 noise AS (
     SELECT cell_id, 1.4826 * mad(p50_ms) AS noise_ms FROM parts GROUP BY cell_id
+),
+quarter AS (
+    SELECT s.cell_id, quantile_cont(s.wall_ns, 0.25) / 1e6 AS p25_ms
+    FROM samples s WHERE s.cell_id IN (SELECT cell_id FROM chosen)
+    GROUP BY s.cell_id
 )
 SELECT
     c.cell_key, c.model, c.size, c.target, c.backend, c.family, c.architecture, c.dtype, c.batch, c.sequence_length, c.threads,
     c.execution, c.column_isolation AS isolation, c.host, c.matrix_line,
     c.status, c.stage, c.level, c.error_type, c.message, c.on_target, c.placement_detail, c.method, c.bundle,
-    c.p50_ms, c.samples, c.contended, n.noise_ms, c.delta_mb, c.device_peak_mb, c.image_digest, c.command
-FROM chosen c LEFT JOIN noise n USING (cell_id)
+    c.p50_ms, q.p25_ms, c.samples, c.contended, n.noise_ms, c.delta_mb, c.device_peak_mb, c.image_digest, c.command
+FROM chosen c LEFT JOIN noise n USING (cell_id) LEFT JOIN quarter q USING (cell_id)
 ORDER BY c.position, c.cell_key;
