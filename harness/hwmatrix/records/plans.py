@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 from typing import Annotated, Any, Final
 
@@ -60,9 +61,10 @@ class Tolerance:
 class ModelPlan:
     """One model in one size, as a bundle can be built from it.
 
-    ``weights`` is ``recipe`` (random weights from ``seed``), ``hub`` (``hub_id`` at ``revision``) or a local folder's
-    path. ``selector`` is what ``--models`` must be given to select it again. ``unbuildable`` states why there is no such
-    model, and then nothing is tried. ``batch_asked`` says that ``batch`` was asked for: matrix.yaml has another.
+    ``weights`` is ``recipe`` (random weights from ``seed``), ``factory`` (the same, and its configuration is made from the type
+    ``architecture`` alone), ``hub`` (``hub_id`` at ``revision``) or a local folder's path. ``selector`` is what ``--models`` must be
+    given to select it again. ``unbuildable`` states why there is no such model, and then nothing is tried. ``batch_asked`` says that
+    ``batch`` was asked for: matrix.yaml has another.
     """
 
     name: str
@@ -119,7 +121,11 @@ class CellPlan:
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run is to do, whole: the runner needs no other file of the project."""
+    """What a run is to do, whole: the runner needs no other file of the project.
+
+    ``timing`` False: compatibility alone, nothing is measured of how fast. ``types_of`` is the version of transformers of which the plan
+    has every model type, None: it has none or only some.
+    """
 
     run_id: str
     created_at: str
@@ -133,11 +139,13 @@ class Plan:
     targets: tuple[TargetPlan, ...]
     models: tuple[ModelPlan, ...]
     cells: tuple[CellPlan, ...]
+    timing: bool = True
+    types_of: str | None = None
     schema: str = PLAN_SCHEMA
 
     def model(self, name: str, size: Size) -> ModelPlan:
         """The model of a cell."""
-        return next(model for model in self.models if model.name == name and model.size == size)
+        return self._models[name, size]
 
     def isolation_of(self, target: str) -> Isolation:
         """What separates this target from the machine."""
@@ -145,7 +153,15 @@ class Plan:
 
     def target(self, name: str) -> TargetPlan:
         """The target of a cell."""
-        return next(target for target in self.targets if target.name == name)
+        return self._targets[name]
+
+    @functools.cached_property
+    def _models(self) -> dict[tuple[str, Size], ModelPlan]:
+        return {(model.name, model.size): model for model in self.models}
+
+    @functools.cached_property
+    def _targets(self) -> dict[str, TargetPlan]:
+        return {target.name: target for target in self.targets}
 
 
 def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation) -> str:
