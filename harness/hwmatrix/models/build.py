@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import inspect
@@ -117,25 +118,47 @@ def parameter_count(plan: ModelPlan) -> int:
     Raises:
         FactoryError: as :func:`build_model`; ``unbuildable`` is not looked at.
     """
+    return _count(plan, recipe_config(plan))
+
+
+def build_from(plan: ModelPlan, config: Any, *, most: int) -> torch.nn.Module:
+    """A model of a plan's class with random weights from its seed: in evaluation mode, float32, eager attention, on the CPU.
+
+    Raises:
+        FactoryError: its class cannot be built from the configuration (``unknown_class``, ``build_failed``), or has more than
+            ``most`` parameters (``too_large``).
+    """
+    parameters = _count(plan, config)
+    if parameters > most:
+        message = f"{plan.model_class} has {parameters:,} parameters, and a tiny model has {most:,} at most"
+        raise FactoryError(message, error_type="too_large")
+    return _built(plan, config)
+
+
+def _count(plan: ModelPlan, config: Any) -> int:
     import torch  # noqa: PLC0415
 
-    config, model_class = recipe_config(plan), _class(plan.model_class)
+    model_class = _class(plan.model_class)
     try:
         with torch.device("meta"):
-            model = model_class(config)
+            model = model_class(copy.deepcopy(config))  # some classes write into their configuration
     except Exception as error:  # a model's own code may raise anything; it becomes data
         raise FactoryError(f"{plan.model_class} cannot be built: {_told(error)}", error_type="build_failed") from error
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _from_recipe(plan: ModelPlan) -> torch.nn.Module:
-    import torch  # noqa: PLC0415
-
     needed, free = 4 * parameter_count(plan), psutil.virtual_memory().available
     if needed > free:
         message = f"{plan.name} needs {needed / 1e9:.1f} GB for its parameters in float32, and {free / 1e9:.1f} GB are free"
         raise FactoryError(message, error_type="too_large")
-    config, model_class = recipe_config(plan), _class(plan.model_class)
+    return _built(plan, recipe_config(plan))
+
+
+def _built(plan: ModelPlan, config: Any) -> torch.nn.Module:
+    import torch  # noqa: PLC0415
+
+    model_class = _class(plan.model_class)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)

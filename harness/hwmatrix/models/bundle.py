@@ -23,6 +23,8 @@ from hwmatrix.errors import BundleError, FactoryError
 from hwmatrix.models import folder
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import inspect
+from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.models.factory.rules import digest
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.records import BUNDLE_SCHEMA
 
@@ -210,6 +212,8 @@ def _identity(plan: ModelPlan) -> dict[str, Any]:
 def _weights_identity(plan: ModelPlan) -> Any:
     if plan.weights == RECIPE:
         return RECIPE
+    if plan.weights == FACTORY:
+        return {FACTORY: digest(plan.architecture)}
     if plan.weights == HUB:
         raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
     checkpoint = Path(plan.weights)

@@ -55,4 +55,7 @@ def _flatten(value: Any, name: str, flat: dict[str, torch.Tensor]) -> None:
 
 def _text_config(model: torch.nn.Module) -> Any:
     config: Any = getattr(model, "config", None)
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
+    try:
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+    except ValueError:  # it has several, and says so
+        return config

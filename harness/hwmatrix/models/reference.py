@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import shutil
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hwmatrix.errors import BundleError, FactoryError
-from hwmatrix.models.build import build_model, load_model
+from hwmatrix.models.build import build_from, build_model, load_model
 from hwmatrix.models.bundle import EXPECTED, INPUTS, MODEL_DIR
+from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, attempts, modalities
+from hwmatrix.models.factory.rules import digest, override
+from hwmatrix.models.factory.synthesis import synthesise
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Role
@@ -33,10 +37,14 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         BundleError: a file cannot be written (``cache_not_writable``).
     """
     model_dir = folder / MODEL_DIR
-    _save_model(build_model(plan), model_dir)
-    model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
-    inputs = make_inputs(model, plan)
-    expected = _run(model, inputs, plan)
+    told: dict[str, Any] = {}
+    if plan.weights == FACTORY:
+        model, inputs, expected, told = _from_factory(plan, model_dir)
+    else:
+        _save_model(build_model(plan), model_dir)
+        model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
+        inputs = make_inputs(model, plan)
+        expected = _run(model, inputs, plan)
     if plan.role is Role.CANARY_WRONG:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
     _save_tensors(inputs, folder / INPUTS)
@@ -47,7 +55,39 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "inputs": _described(inputs),
         "expected": _described(expected),
+        **told,
     }
+
+
+_Tensors: TypeAlias = "dict[str, torch.Tensor]"
+
+
+def _from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Tensors, _Tensors, dict[str, Any]]:
+    """The first of a type's configurations that builds, saves, loads and runs: the model, its inputs, its outputs, how it was made."""
+    failures: list[FactoryError] = []
+    for level, config in attempts(plan):
+        try:
+            _save_model(build_from(plan, config, most=MOST_PARAMETERS), model_dir)
+            model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
+            inputs = _synthesised(model, plan)
+            expected = _run(model, inputs, plan)
+        except FactoryError as failure:
+            failures.append(failure)
+            shutil.rmtree(model_dir, ignore_errors=True)
+            continue
+        told = {"factory": {"level": level, "rules": digest(plan.architecture)}, "modalities": modalities(model, inputs)}
+        return model, inputs, expected, told
+    raise failures[0]
+
+
+def _synthesised(model: torch.nn.Module, plan: ModelPlan) -> _Tensors:
+    try:
+        return synthesise(model, plan, override(plan.architecture))
+    except FactoryError:
+        raise
+    except Exception as error:  # a configuration's own code may raise anything; it becomes data
+        message = f"inputs of {plan.model_class} cannot be made up: {type(error).__name__}: {error}"
+        raise FactoryError(message, error_type="no_inputs") from error
 
 
 def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPlan) -> dict[str, torch.Tensor]:

@@ -28,6 +28,7 @@ class Family(enum.StrEnum):
     AUDIO = "audio"
     MULTIMODAL = "multimodal"
     VIDEO = "video"
+    OTHER = "other"
 
 
 class Size(enum.StrEnum):

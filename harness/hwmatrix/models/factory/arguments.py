@@ -1,0 +1,249 @@
+"""What each argument of a model's ``forward`` is made of: one maker an argument, reading the model's configuration.
+
+Shapes are those of transformers' own processors. A maker gives None for what the model does not need.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.records import ModelPlan
+
+if TYPE_CHECKING:
+    import torch
+
+_SECOND: Final = 16_000
+_FRAMES: Final = 64
+_IMAGE: Final = 64
+_FILM: Final = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a maker of an argument sees: the model, its configuration, the names of its arguments, the plan, a generator of numbers."""
+
+    model: Any
+    config: Any
+    names: frozenset[str]
+    required: frozenset[str]
+    plan: ModelPlan
+    generator: Any
+
+    def within(self, *names: str) -> Any:
+        """The first configuration of these names within the main one; the main one where it has none."""
+        found = (getattr(self.config, name, None) for name in names)
+        return next((item for item in found if hasattr(item, "to_dict")), self.config)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        """Zero mean and unit variance."""
+        import torch  # noqa: PLC0415
+
+        return torch.randn(shape, generator=self.generator)
+
+
+_Maker: TypeAlias = Callable[[Request], "torch.Tensor | None"]
+
+
+def text_config(request: Request) -> Any:
+    """The configuration that the text has its vocabulary from: None where the model reads none."""
+    candidates = (_text_config_of(request.config), request.config, *(getattr(request.config, name, None) for name in _TEXT_CONFIGS))
+    return next((item for item in candidates if isinstance(getattr(item, "vocab_size", None), int)), None)
+
+
+def _text_config_of(config: Any) -> Any:
+    """What transformers takes for the text's configuration; None where it finds several."""
+    try:
+        return config.get_text_config()
+    except ValueError:
+        return None
+
+
+_TEXT_CONFIGS: Final = ("text_config", "text_encoder", "text_encoder_config", "decoder", "encoder", "llm_config", "language_config")
+
+
+def random_ids(request: Request, batch: int, length: int) -> torch.Tensor:
+    """Token ids, never a special one: (batch, length)."""
+    import torch  # noqa: PLC0415
+
+    text = text_config(request)
+    special = {value for config in (request.config, text) for value in _special_ids(config.to_dict())}
+    allowed = torch.tensor([token for token in range(text.vocab_size) if token not in special], dtype=torch.int64)
+    return allowed[torch.randint(len(allowed), (batch, length), generator=request.generator)]
+
+
+def _special_ids(values: dict[str, Any]) -> list[int]:
+    named = [value for name, value in values.items() if name.endswith(("_token_id", "_token_ids", "_token_index"))]
+    return [token for value in named for token in (value if isinstance(value, list) else [value]) if isinstance(token, int)]
+
+
+def _input_ids(request: Request) -> torch.Tensor | None:
+    text = text_config(request)
+    if text is None:
+        return None
+    most = getattr(text, "max_position_embeddings", None)
+    length = request.plan.sequence_length
+    if isinstance(most, int) and most > 0:
+        length = min(length, most)
+    ids = random_ids(request, request.plan.batch, length)
+    eos = getattr(text, "eos_token_id", None)
+    if "pixel_values" in request.names and isinstance(eos, int) and 0 <= eos < text.vocab_size:
+        ids[:, -1] = eos  # models that compare text with images read their text's vector there
+    return ids
+
+
+def _attention_mask(request: Request) -> torch.Tensor | None:
+    import torch  # noqa: PLC0415
+
+    ids = _input_ids(request) if "input_ids" in request.names else None
+    return None if ids is None else torch.ones_like(ids)
+
+
+def _decoder_input_ids(request: Request) -> torch.Tensor | None:
+    if not getattr(request.config, "is_encoder_decoder", False) and "decoder_input_ids" not in request.required:
+        return None
+    text = text_config(request)
+    if text is None:
+        return None
+    ids = random_ids(request, request.plan.batch, request.plan.sequence_length)
+    start = getattr(request.config, "decoder_start_token_id", None)
+    ids[:, 0] = start if isinstance(start, int) and 0 <= start < text.vocab_size else 0
+    return ids
+
+
+def _bbox(request: Request) -> torch.Tensor:
+    """Boxes of words on a page: left, top, right, bottom, in order, each in 0 to 1000, as layout models take them."""
+    import torch  # noqa: PLC0415
+
+    corners = torch.randint(0, 100, (request.plan.batch, request.plan.sequence_length, 2), generator=request.generator)
+    return torch.cat([corners, corners + 10], dim=-1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Grid:
+    """An image cut into patches, as Qwen2-VL and its relatives take it: how many patches high and wide, numbers in a patch."""
+
+    high: int
+    wide: int
+    numbers: int
+
+
+def _grid(request: Request) -> _Grid:
+    """Two places of tokens high and wide, each of as many patches as the model merges into one token."""
+    vision = request.within("vision_config")
+    patch, merge = getattr(vision, "patch_size", None), getattr(vision, "spatial_merge_size", None) or 2
+    channels = next(
+        (n for n in (getattr(vision, name, None) for name in ("in_channels", "num_channels", "in_chans")) if isinstance(n, int)), 3
+    )
+    times = getattr(vision, "temporal_patch_size", None) or 1
+    if not isinstance(patch, int):
+        raise FactoryError("the vision configuration has no patch_size to cut an image by", error_type="no_inputs")
+    return _Grid(high=2 * merge, wide=2 * merge, numbers=channels * times * patch * patch)
+
+
+def _grid_thw(request: Request) -> torch.Tensor:
+    """Frames, height and width in patches, of one image: (1, 3)."""
+    import torch  # noqa: PLC0415
+
+    grid = _grid(request)
+    return torch.tensor([[1, grid.high, grid.wide]])
+
+
+def _image_grid_thw(request: Request) -> torch.Tensor | None:
+    return _grid_thw(request) if "pixel_values" in request.names else None
+
+
+def _video_grid_thw(request: Request) -> torch.Tensor | None:
+    return None if "image_grid_thw" in request.names else _grid_thw(request)
+
+
+def _hidden_states(request: Request) -> torch.Tensor | None:
+    """The patches of an image, for a vision tower that takes nothing else."""
+    if "hidden_states" not in request.required or "grid_thw" not in request.names:
+        return None
+    grid = _grid(request)
+    return request.normal(grid.high * grid.wide, grid.numbers)
+
+
+def _pixel_values(request: Request) -> torch.Tensor | None:
+    if {"image_grid_thw", "grid_thw"} & request.names:
+        grid = _grid(request)
+        return request.normal(grid.high * grid.wide, grid.numbers)
+    vision = request.within("vision_config", "vision_encoder_config", "vision_model_config", "backbone_config", "encoder", "vit_config")
+    height, width = _sides(vision, request.config)
+    channels = next(
+        (n for n in (getattr(vision, name, None) for name in ("num_channels", "in_channels", "in_chans")) if isinstance(n, int)), 3
+    )
+    frames = getattr(vision, "num_frames", None)
+    if not isinstance(frames, int):
+        frames = getattr(vision, "frames_per_clip", None)
+    return request.normal(request.plan.batch, *((frames,) if isinstance(frames, int) else ()), channels, height, width)
+
+
+def _pixel_values_videos(request: Request) -> torch.Tensor | None:
+    if "pixel_values" in request.names and "pixel_values_videos" not in request.required:
+        return None  # an image is enough for models of both
+    vision = request.within("vision_config", "video_config", "backbone_config")
+    height, width = _sides(vision, request.config)
+    frames = next((n for n in (getattr(vision, name, None) for name in ("num_frames", "frames_per_clip")) if isinstance(n, int)), _FILM)
+    return request.normal(request.plan.batch, frames, getattr(vision, "num_channels", 3), height, width)
+
+
+def _sides(*configs: Any) -> tuple[int, int]:
+    """Height and width of an image."""
+    for config in configs:
+        size = getattr(config, "image_size", None)
+        if isinstance(size, int):
+            return size, size
+        if isinstance(size, (list, tuple)) and len(size) == 2:  # noqa: PLR2004 - height and width
+            return int(size[0]), int(size[1])
+        if isinstance(size, dict) and {"height", "width"} <= size.keys():
+            return int(size["height"]), int(size["width"])
+    return _IMAGE, _IMAGE
+
+
+def _input_features(request: Request) -> torch.Tensor | None:
+    """A spectrogram: (batch, mel bins, frames) where the model says how many positions it has, (batch, frames, mel bins) elsewhere."""
+    audio = request.within("audio_config", "encoder_config", "audio_encoder_config", "speech_config", "encoder")
+    bins = next(
+        (
+            n
+            for n in (getattr(audio, name, None) for name in ("num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim"))
+            if isinstance(n, int)
+        ),
+        None,
+    )
+    if bins is None:
+        return None
+    positions = getattr(audio, "max_source_positions", None)
+    if isinstance(positions, int) and not hasattr(audio, "input_feat_per_channel"):
+        return request.normal(request.plan.batch, bins, 2 * positions)
+    return request.normal(request.plan.batch, _FRAMES, bins)
+
+
+def _input_values(request: Request) -> torch.Tensor | None:
+    """One second of a waveform, or, where the model says so, a spectrogram of (time, mel bins)."""
+    audio = request.within("audio_config", "encoder_config", "speech_config", "audio_encoder", "encoder")
+    frames, bins = (getattr(audio, name, None) for name in ("max_length", "num_mel_bins"))
+    if isinstance(frames, int) and isinstance(bins, int) and not hasattr(audio, "conv_stride"):
+        return request.normal(request.plan.batch, frames, bins)
+    channels = getattr(audio, "audio_channels", None)
+    return request.normal(request.plan.batch, *((channels,) if isinstance(channels, int) else ()), _SECOND)
+
+
+MAKERS: Final[dict[str, _Maker]] = {
+    "input_ids": _input_ids,
+    "attention_mask": _attention_mask,
+    "decoder_input_ids": _decoder_input_ids,
+    "bbox": _bbox,
+    "pixel_values": _pixel_values,
+    "hidden_states": _hidden_states,
+    "grid_thw": _grid_thw,
+    "image_grid_thw": _image_grid_thw,
+    "video_grid_thw": _video_grid_thw,
+    "pixel_values_videos": _pixel_values_videos,
+    "input_features": _input_features,
+    "input_values": _input_values,
+}

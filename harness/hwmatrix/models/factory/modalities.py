@@ -1,0 +1,100 @@
+"""Which kinds of input a model takes, and how many tokens of its text stand for an image, a film or a sound."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import FactoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counter:
+    """One kind of input that becomes tokens.
+
+    ``method`` of the model gives its features, of which each takes the place of one token; ``inputs`` are the names it may come
+    under; ``tokens`` the fields of the configuration that may hold the token's id.
+    """
+
+    kind: str
+    method: str
+    inputs: tuple[str, ...]
+    tokens: tuple[str, ...]
+
+
+COUNTERS: Final = (
+    Counter(
+        kind="image",
+        method="get_image_features",
+        inputs=("pixel_values", "pixel_values_images", "image_pixel_values", "flattened_patches", "image_patches", "images"),
+        tokens=("image_token_id", "image_token_index", "media_placeholder_token_id", "image_patch_id"),
+    ),
+    Counter(
+        kind="video",
+        method="get_video_features",
+        inputs=("pixel_values_videos", "video_pixel_values", "videos"),
+        tokens=("video_token_id", "video_token_index"),
+    ),
+    Counter(
+        kind="audio",
+        method="get_audio_features",
+        inputs=("input_features", "input_values", "audio_values", "audio_input_features", "audio_codes", "input_audio_embeds"),
+        tokens=("audio_token_id", "audio_token_index"),
+    ),
+)
+"""In this order they stand in the text."""
+
+
+def given(inputs: Any) -> frozenset[str]:
+    """The kinds of input among these names: ``text``, ``image``, ``video``, ``audio``."""
+    kinds = {counter.kind for counter in COUNTERS if any(name in inputs for name in counter.inputs)}
+    return frozenset(kinds | ({"text"} if {"input_ids", "decoder_input_ids"} & set(inputs) else set()))
+
+
+def places(model: Any, inputs: dict[str, torch.Tensor]) -> Iterator[tuple[int, int]]:
+    """For each kind of input that becomes tokens of the text: the token, and how many the model makes of its input.
+
+    Raises:
+        FactoryError: the model cannot tell (``no_inputs``).
+    """
+    for counter in COUNTERS:
+        present = [name for name in counter.inputs if name in inputs]
+        token = next((value for name in counter.tokens if isinstance(value := getattr(model.config, name, None), int)), None)
+        method = _method(model, counter.method)
+        if present and token is not None and method is not None:
+            yield token, _count(method, inputs, counter)
+
+
+def _method(model: Any, name: str) -> Any:
+    return getattr(model, name, None) or getattr(getattr(model, "model", None), name, None)
+
+
+def _count(method: Any, inputs: dict[str, torch.Tensor], counter: Counter) -> int:
+    """How many features the model makes of its input: each takes the place of one token."""
+    import torch  # noqa: PLC0415
+
+    accepted = inspect.signature(method).parameters
+    arguments = {name: tensor for name, tensor in inputs.items() if name in accepted and name not in {"input_ids", "attention_mask"}}
+    try:
+        with torch.inference_mode():
+            features = method(**arguments)
+    except Exception as error:  # a model's own code may raise anything; it becomes data
+        message = f"{counter.method} fails on {sorted(arguments)}: {type(error).__name__}: {error}"
+        raise FactoryError(message, error_type="no_inputs") from error
+    return sum(tensor.numel() // tensor.shape[-1] for tensor in _tensors(features))
+
+
+def _tensors(features: Any) -> list[torch.Tensor]:
+    """The features that go into the text: ``pooler_output`` of an output of transformers, else all of a list, else the tensor itself."""
+    if hasattr(features, "to_tuple"):
+        pooled = getattr(features, "pooler_output", None)
+        return _tensors(pooled if pooled is not None else features.to_tuple()[0])
+    if isinstance(features, (list, tuple)):
+        return [tensor for item in features for tensor in _tensors(item)]
+    return [features]

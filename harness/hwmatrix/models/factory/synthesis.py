@@ -1,0 +1,149 @@
+"""Inputs of any architecture, made up from its own configuration and the arguments of its ``forward``.
+
+What an argument needs is read from the configuration where it says so, counted by the model itself where it can (how many tokens of the
+text stand for an image), and taken from the type's override where neither does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models.factory.arguments import MAKERS, Request, random_ids
+from hwmatrix.models.factory.modalities import COUNTERS, places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from hwmatrix.models.factory.rules import Override, Tensor
+    from hwmatrix.records import ModelPlan
+
+_TEXT_AFTER: Final = 4
+
+
+def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> dict[str, torch.Tensor]:
+    """The inputs of one forward pass, on the CPU: integers int64, others float32.
+
+    Raises:
+        FactoryError: an argument that the model needs cannot be made up (``no_inputs``).
+    """
+    import torch  # noqa: PLC0415
+
+    parameters = {name: parameter for name, parameter in inspect.signature(model.forward).parameters.items() if name != "self"}
+    needed = {name for name, parameter in parameters.items() if _is_required(parameter)}
+    if override.sequence is not None:
+        plan = dataclasses.replace(plan, sequence_length=override.sequence)
+    request = Request(
+        model=model,
+        config=model.config,
+        names=frozenset(parameters),
+        required=frozenset(needed),
+        plan=plan,
+        generator=torch.Generator().manual_seed(plan.seed),
+    )
+    inputs: dict[str, torch.Tensor] = {}
+    for name in parameters:
+        if name in override.inputs:
+            described = override.inputs[name]
+            made = None if described is None else _described(described, request)
+        else:
+            made = MAKERS[name](request) if name in MAKERS else None
+        if made is not None:
+            inputs[name] = made
+    for name in override.inputs.keys() - parameters.keys():  # for a forward that takes **kwargs
+        described = override.inputs[name]
+        if described is not None:
+            inputs[name] = _described(described, request)
+    missing = sorted(needed - inputs.keys())
+    if missing:
+        message = f"{plan.model_class} needs inputs that hwmatrix cannot make up: {', '.join(missing)}"
+        raise FactoryError(message, error_type="no_inputs")
+    _place_tokens(request, inputs, override)
+    if not inputs:
+        raise FactoryError(f"{plan.model_class} takes no input that hwmatrix can make up", error_type="no_inputs")
+    return inputs
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
+
+
+def _described(described: Tensor, request: Request) -> torch.Tensor:
+    """A tensor as an override has it."""
+    import torch  # noqa: PLC0415
+
+    if described.values is not None:
+        return torch.tensor(described.values)
+    named = {"batch": request.plan.batch, "sequence": request.plan.sequence_length}
+    shape = tuple(named[item] if isinstance(item, str) else item for item in described.shape or ())
+    generator = request.generator
+    makers: dict[str, Callable[[], torch.Tensor]] = {
+        "normal": lambda: torch.randn(shape, generator=generator),
+        "uniform": lambda: torch.rand(shape, generator=generator),
+        "ids": lambda: torch.randint(described.below or 1, shape, generator=generator),
+        "ones": lambda: torch.ones(shape, dtype=torch.int64),
+        "zeros": lambda: torch.zeros(shape, dtype=torch.int64),
+        "mask": lambda: torch.ones(shape, dtype=torch.bool),
+        "float_ones": lambda: torch.ones(shape),
+    }
+    return makers[described.kind]()
+
+
+def _place_tokens(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
+    """Put the tokens that stand for images, films and sounds at the beginning of the text, as many as the model makes of each."""
+    import torch  # noqa: PLC0415
+
+    ids = inputs.get("input_ids")
+    if ids is None or "input_ids" in override.inputs:
+        return
+    if override.tokens is not None:
+        counts = {_token(request.config, name): count for name, count in override.tokens.items()}
+    else:
+        counts = dict(places(request.model, inputs))
+    counts = {token: count for token, count in counts.items() if count}
+    total = sum(counts.values())
+    if not total:
+        return
+    if total + _TEXT_AFTER > ids.shape[1]:
+        more = random_ids(request, ids.shape[0], total + _TEXT_AFTER - ids.shape[1])
+        ids = torch.cat([ids, more], dim=1)
+    start = 0
+    for token, count in counts.items():
+        ids[:, start : start + count] = token
+        start += count
+    inputs["input_ids"] = ids
+    if "attention_mask" in inputs:
+        inputs["attention_mask"] = torch.ones_like(ids)
+    if "token_type_ids" in inputs and inputs["token_type_ids"].shape[-1] != ids.shape[1]:
+        inputs["token_type_ids"] = torch.zeros_like(ids)
+    if "mm_token_type_ids" in request.names and "mm_token_type_ids" not in override.inputs:
+        inputs["mm_token_type_ids"] = _kinds_of_tokens(request.config, ids)
+
+
+def _kinds_of_tokens(config: Any, ids: torch.Tensor) -> torch.Tensor:
+    """0 for text, 1 for an image, 2 for a film, 3 for sound: as the processors of transformers tell them."""
+    import torch  # noqa: PLC0415
+
+    kinds = torch.zeros_like(ids)
+    for kind, counter in enumerate(COUNTERS, start=1):
+        for name in counter.tokens:
+            token = getattr(config, name, None)
+            if isinstance(token, int):
+                kinds[ids == token] = kind
+    return kinds
+
+
+def _token(config: Any, name: str | int) -> int:
+    """A token by its id, or by the field of the configuration that has it.
+
+    Raises:
+        FactoryError: the configuration has no such field.
+    """
+    found = name if isinstance(name, int) else getattr(config, name, None)
+    if not isinstance(found, int):
+        raise FactoryError(f"the configuration has no token {name!r}", error_type="bad_override")
+    return found
