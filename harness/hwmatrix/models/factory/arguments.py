@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.errors import FactoryError
+from hwmatrix.models.factory.modalities import configurations
 from hwmatrix.records import ModelPlan
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class Request:
     generator: Any
 
     def within(self, *names: str) -> Any:
-        """The first configuration of these names within the main one; the main one where it has none."""
-        found = (getattr(self.config, name, None) for name in names)
+        """The first configuration of these names within the main one, or that of the model it wraps; the main one where none is."""
+        found = (getattr(config, name, None) for config in configurations(self.config) for name in names)
         return next((item for item in found if hasattr(item, "to_dict")), self.config)
 
     def normal(self, *shape: int) -> torch.Tensor:
@@ -167,11 +168,47 @@ def _hidden_states(request: Request) -> torch.Tensor | None:
     return request.normal(grid.high * grid.wide, grid.numbers)
 
 
+def _spatial_shapes(request: Request) -> torch.Tensor:
+    """How many patches high and wide an image of any size is: (1, 2)."""
+    return _grid_thw(request)[:, 1:]
+
+
+def _pixel_attention_mask(request: Request) -> torch.Tensor | None:
+    """Which patches are no padding, for images that come as rows of patches: all."""
+    import torch  # noqa: PLC0415
+
+    if "spatial_shapes" not in request.names:
+        return None
+    grid = _grid(request)
+    return torch.ones((1, grid.high * grid.wide), dtype=torch.int64)
+
+
+def _image_sizes(request: Request) -> torch.Tensor:
+    """Height and width that an image had before it was cut into tiles: (batch, 2)."""
+    import torch  # noqa: PLC0415
+
+    sides = _resolution(request) or _sides(_vision(request), request.config)
+    return torch.tensor([sides] * request.plan.batch)
+
+
+def _resolution(request: Request) -> tuple[int, int] | None:
+    """The first of the resolutions that a model cuts its images into tiles by, if it does."""
+    known = getattr(request.config, "image_grid_pinpoints", None)
+    return (int(known[0][0]), int(known[0][1])) if known else None
+
+
+def _vision(request: Request) -> Any:
+    return request.within("vision_config", "vision_encoder_config", "vision_model_config", "backbone_config", "encoder", "vit_config")
+
+
 def _pixel_values(request: Request) -> torch.Tensor | None:
+    if "spatial_shapes" in request.names:
+        grid = _grid(request)
+        return request.normal(1, grid.high * grid.wide, grid.numbers)
     if {"image_grid_thw", "grid_thw"} & request.names:
         grid = _grid(request)
         return request.normal(grid.high * grid.wide, grid.numbers)
-    vision = request.within("vision_config", "vision_encoder_config", "vision_model_config", "backbone_config", "encoder", "vit_config")
+    vision = _vision(request)
     height, width = _sides(vision, request.config)
     channels = next(
         (n for n in (getattr(vision, name, None) for name in ("num_channels", "in_channels", "in_chans")) if isinstance(n, int)), 3
@@ -179,6 +216,9 @@ def _pixel_values(request: Request) -> torch.Tensor | None:
     frames = getattr(vision, "num_frames", None)
     if not isinstance(frames, int):
         frames = getattr(vision, "frames_per_clip", None)
+    resolution = _resolution(request) if "image_sizes" in request.names else None
+    if resolution is not None:
+        frames = 1 + (resolution[0] // height) * (resolution[1] // width)  # the whole image, made smaller, and its tiles
     return request.normal(request.plan.batch, *((frames,) if isinstance(frames, int) else ()), channels, height, width)
 
 
@@ -206,6 +246,19 @@ def _sides(*configs: Any) -> tuple[int, int]:
 
 def _input_features(request: Request) -> torch.Tensor | None:
     """A spectrogram: (batch, mel bins, frames) where the model says how many positions it has, (batch, frames, mel bins) elsewhere."""
+    shape = _spectrogram(request)
+    return None if shape is None else request.normal(request.plan.batch, *shape)
+
+
+def _features_mask(request: Request) -> torch.Tensor | None:
+    """Which frames of a spectrogram are no padding: all, (batch, frames)."""
+    import torch  # noqa: PLC0415
+
+    shape = _spectrogram(request) if "input_features" in request.names else None
+    return None if shape is None else torch.ones((request.plan.batch, max(shape)), dtype=torch.int64)
+
+
+def _spectrogram(request: Request) -> tuple[int, int] | None:
     audio = request.within("audio_config", "encoder_config", "audio_encoder_config", "speech_config", "encoder")
     bins = next(
         (
@@ -219,8 +272,8 @@ def _input_features(request: Request) -> torch.Tensor | None:
         return None
     positions = getattr(audio, "max_source_positions", None)
     if isinstance(positions, int) and not hasattr(audio, "input_feat_per_channel"):
-        return request.normal(request.plan.batch, bins, 2 * positions)
-    return request.normal(request.plan.batch, _FRAMES, bins)
+        return bins, 2 * positions
+    return _FRAMES, bins
 
 
 def _input_values(request: Request) -> torch.Tensor | None:
@@ -239,11 +292,16 @@ MAKERS: Final[dict[str, _Maker]] = {
     "decoder_input_ids": _decoder_input_ids,
     "bbox": _bbox,
     "pixel_values": _pixel_values,
+    "pixel_attention_mask": _pixel_attention_mask,
+    "spatial_shapes": _spatial_shapes,
+    "image_sizes": _image_sizes,
     "hidden_states": _hidden_states,
     "grid_thw": _grid_thw,
     "image_grid_thw": _image_grid_thw,
     "video_grid_thw": _video_grid_thw,
     "pixel_values_videos": _pixel_values_videos,
     "input_features": _input_features,
+    "input_features_mask": _features_mask,
+    "feature_attention_mask": _features_mask,
     "input_values": _input_values,
 }

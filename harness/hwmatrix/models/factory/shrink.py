@@ -48,8 +48,12 @@ class _Shrinking:
         kept = _kept_layers(values, self._known)
         small = {name: self._one(name, value, values, kept) for name, value in values.items() if name not in self._known.derived}
         _fit_stages(small, values)
+        _fit_resolutions(small, values)
+        _fit_layer_numbers(small, self._known)
         if self._small:
             _fit_image(small)
+            _fit_window(small)
+            _fit_heads(small)
         self._tokens.fit(small)
         _fit_rotary(small)
         return small
@@ -113,6 +117,16 @@ def _shared_heads(name: str, value: int, values: dict[str, Any], known: Rules) -
     return min(value, few // 2) if value > 1 else 1
 
 
+def _fit_heads(small: dict[str, Any]) -> None:
+    """What some classes leave open, though their layers ask for it: the width of a head, and how many share keys and values."""
+    width, heads = small.get("hidden_size"), small.get("num_attention_heads")
+    if not isinstance(width, int) or not isinstance(heads, int):
+        return
+    for name, value in (("head_dim", width // heads), ("num_key_value_heads", heads)):
+        if name in small and small[name] is None:
+            small[name] = value
+
+
 def _fit_stages(small: dict[str, Any], values: dict[str, Any]) -> None:
     """Which layers a backbone gives: the last ones of those that are left. As many layers stay as it gives."""
     named = values.get("out_features")
@@ -124,6 +138,15 @@ def _fit_stages(small: dict[str, Any], values: dict[str, Any]) -> None:
     small[count] = max(small[count], wanted)
     small["out_indices"] = list(range(small[count] - wanted + 1, small[count] + 1))
     small.pop("out_features", None)
+
+
+def _fit_layer_numbers(small: dict[str, Any], known: Rules) -> None:
+    """Lists that name single layers: what was beyond the last layer that is left becomes that one."""
+    count = next((small[name] for name in known.layers if isinstance(small.get(name), int)), None)
+    for name in known.layer_numbers:
+        numbers = small.get(name)
+        if count is not None and isinstance(numbers, (list, tuple)) and all(isinstance(item, int) for item in numbers):
+            small[name] = sorted({min(item, count - 1) for item in numbers})
 
 
 def _fit_image(values: dict[str, Any]) -> None:
@@ -138,6 +161,22 @@ def _fit_image(values: dict[str, Any]) -> None:
         values["image_size"] = min(size, side)
     elif isinstance(size, (list, tuple)) and all(isinstance(item, int) for item in size):
         values["image_size"] = [min(item, side) for item in size]
+
+
+def _fit_resolutions(small: dict[str, Any], values: dict[str, Any]) -> None:
+    """Resolutions that images are cut into tiles by: as many tiles as before, of the vision tower's new image size."""
+    known = values.get("image_grid_pinpoints")
+    before = (values.get("vision_config") or {}).get("image_size")
+    after = (small.get("vision_config") or {}).get("image_size")
+    if known and isinstance(before, int) and isinstance(after, int):
+        small["image_grid_pinpoints"] = [[side * after // before for side in pair] for pair in known]
+
+
+def _fit_window(values: dict[str, Any]) -> None:
+    """Windows in pixels, of models that make one token of several patches: as many pixels as make one token."""
+    patch, merge, window = (values.get(name) for name in ("patch_size", "spatial_merge_size", "window_size"))
+    if isinstance(patch, int) and isinstance(merge, int) and isinstance(window, int):
+        values["window_size"] = max(window, patch * merge)
 
 
 class _Tokens:
