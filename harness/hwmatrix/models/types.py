@@ -1,6 +1,7 @@
-"""The model types that the installed transformers can build, each with the class that stands for it: what suite ``all`` runs.
+"""The model types that transformers can build, each with the class that stands for it: what suite ``all`` runs.
 
-Read from transformers' tables of strings, so that neither torch nor transformers is imported.
+Read from the tables of strings of the transformers that is installed here, so that neither torch nor transformers is imported; where it
+is not installed, or keeps its tables in another form, from the pinned list of the newest version that has one.
 """
 
 from __future__ import annotations
@@ -8,23 +9,75 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import importlib.util
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.models import mappings
+from hwmatrix.models.classify import classify
+from hwmatrix.models.factory.pins import PinnedList, newest, pinned, pinned_versions
 from hwmatrix.models.factory.rules import override, rules
 from hwmatrix.models.taxonomy import taxonomy
 from hwmatrix.records import Family
 
-_BASE = "MODEL"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Difference", "ModelType", "TypeList", "compare", "installed_version", "listing", "model_types", "pinned", "pinned_versions"]
+
+UNKNOWN: Final = "(unknown version)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelType:
-    """A model type of transformers: the class that stands for it, and the auto mapping (``CAUSAL_LM``) which names that class."""
+    """A model type of transformers: the class that stands for it, and the auto mapping (``CAUSAL_LM``) which names that class.
+
+    ``mapping`` is None where the type is known from a pinned list.
+    """
 
     name: str
     model_class: str
-    mapping: str
+    mapping: str | None
     family: Family
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TypeList:
+    """The types of one version of transformers, by name. ``installed``: the version is the one that is installed here.
+
+    ``note`` says in words why it is not, or what is missing in its tables; it is empty where there is nothing to say.
+    """
+
+    version: str
+    types: tuple[ModelType, ...]
+    installed: bool
+    note: str = ""
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, ModelType]:
+        """The types by name."""
+        return {kind.name: kind for kind in self.types}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What became of one type since a pinned list: ``what`` is ``new``, ``gone``, ``class`` or ``family``.
+
+    ``before`` and ``now`` are its classes or families. ``passed``: it passed then.
+    """
+
+    name: str
+    what: str
+    before: str | None
+    now: str | None
+    passed: bool
+
+    def __str__(self) -> str:
+        before = " (it passed)" if self.passed else ""
+        if self.what == "new":
+            return f"new: {self.name} ({self.now})"
+        if self.what == "gone":
+            return f"gone: {self.name} ({self.before}){before}"
+        return f"another {self.what}: {self.name}: {self.now} instead of {self.before}{before}"
 
 
 def installed_version() -> str | None:
@@ -36,8 +89,56 @@ def installed_version() -> str | None:
 
 
 def model_types() -> tuple[ModelType, ...]:
-    """Every type that some auto mapping of the installed transformers has a class for, by name. Empty where it is not installed."""
-    return _types_of(_frozen(mappings.installed()))
+    """Every type that some auto mapping of transformers has a class for, by name: :func:`listing` says of which version."""
+    return listing().types
+
+
+def listing() -> TypeList:
+    """The types of the installed transformers, else those of the newest pinned list.
+
+    Raises:
+        StoreError: it is not installed, and the pinned list is damaged.
+    """
+    found = mappings.installed()
+    version = installed_version() or UNKNOWN
+    if not found:
+        pins = newest()
+        why = f"transformers {version} keeps its tables of models in a form that hwmatrix cannot read"
+        if importlib.util.find_spec("transformers") is None:
+            why = "transformers is not installed here"
+        return TypeList(
+            version=pins.version, types=_pinned_types(pins), installed=False, note=f"{why}: the types are those of {pins.version}"
+        )
+    lacking = sorted({name for names in rules().classes.values() for name in names} - found.keys())
+    note = f"transformers {version} has no tables {', '.join(lacking)}: their types are missing, or are built by another class"
+    return TypeList(version=version, types=_types_of(_frozen(found)), installed=True, note=note if lacking else "")
+
+
+def compare(before: PinnedList, now: Iterable[ModelType]) -> tuple[Difference, ...]:
+    """What has changed since a pinned list: types that are new, then those that are gone, then those of another class or family."""
+    kinds = {kind.name: kind for kind in now}
+    old = before.types
+    found = [
+        Difference(name=name, what="new", before=None, now=kinds[name].model_class, passed=False)
+        for name in sorted(kinds.keys() - old.keys())
+    ]
+    found += [
+        Difference(name=name, what="gone", before=old[name].model_class, now=None, passed=old[name].passes)
+        for name in sorted(old.keys() - kinds.keys())
+    ]
+    for name in sorted(old.keys() & kinds.keys()):
+        entry, kind = old[name], kinds[name]
+        if entry.model_class != kind.model_class:
+            found.append(Difference(name=name, what="class", before=entry.model_class, now=kind.model_class, passed=entry.passes))
+        elif entry.family is not kind.family:
+            found.append(Difference(name=name, what="family", before=entry.family.value, now=kind.family.value, passed=entry.passes))
+    return tuple(found)
+
+
+def _pinned_types(pins: PinnedList) -> tuple[ModelType, ...]:
+    return tuple(
+        ModelType(name=name, model_class=entry.model_class, mapping=None, family=entry.family) for name, entry in sorted(pins.types.items())
+    )
 
 
 def _frozen(found: mappings.Mappings) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
@@ -46,19 +147,31 @@ def _frozen(found: mappings.Mappings) -> tuple[tuple[str, tuple[tuple[str, tuple
 
 @functools.cache
 def _types_of(found: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]) -> tuple[ModelType, ...]:
-    tables = {name: dict(pairs) for name, pairs in found}
+    tables = {name: {kind: classes for kind, classes in pairs if classes} for name, pairs in found}
     names = sorted({kind for pairs in tables.values() for kind in pairs})
     return tuple(_type(name, tables) for name in names)
 
 
 def _type(name: str, tables: dict[str, dict[str, tuple[str, ...]]]) -> ModelType:
-    family = _family(name)
+    family = _family(name, tables)
     listed = [*rules().classes[family], *tables]
     mapping = next(table for table in listed if name in tables.get(table, {}))
     return ModelType(name=name, model_class=override(name).model_class or tables[mapping][name][0], mapping=mapping, family=family)
 
 
-def _family(name: str) -> Family:
+def _family(name: str, tables: dict[str, dict[str, tuple[str, ...]]]) -> Family:
+    """What the table of types says; of a type that it does not know, what any of its classes, or its name, gives away.
+
+    The rules are those of ``classify``. The first class that has a family decides, in the order in which the most particular of
+    transformers' tables are asked.
+    """
     known = taxonomy()
-    kind = known.architectures.get(name)
-    return known.family(kind) if kind is not None else Family.OTHER
+    if name in known.architectures:
+        return known.family(known.architectures[name])
+    if name in known.outside:
+        return Family.OTHER
+    first = [*known.mappings, *known.usual_mappings]
+    ordered = sorted(tables, key=lambda table: first.index(table) if table in first else len(first))
+    classes = [found for table in ordered for found in tables[table].get(name, ())]
+    heard = (classify("model", architecture=name, model_class=found) for found in classes)
+    return next((said.family for said in heard if said.family is not None), Family.OTHER)

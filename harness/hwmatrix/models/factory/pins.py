@@ -1,0 +1,196 @@
+"""Pinned lists: what became of every model type of one version of transformers, kept as data, so that a later loss is seen."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import pydantic
+import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Family, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PASS: Final = Status.PASS.value
+PARTS: Final = 20
+"""Into how many parts a list is divided where only one of them is tried at a time."""
+_STRICT: Final = pydantic.ConfigDict(extra="forbid")
+_PACKAGE: Final = "hwmatrix.models.factory"
+_FOLDER: Final = "pinned"
+_VERSION: Final = re.compile(r"\d+(\.\d+)*[\w.]*", re.ASCII)
+_PART: Final = re.compile(r"(\d+)/(\d+)", re.ASCII)
+_HEAD: Final = """\
+# Written by `nox -s types -- --write`: what became of each model type of this version of transformers (docs/architectures.md).
+# status is pass, or the type of the error; inputs are the kinds of input that the tiny model was given.
+"""
+_LONGEST_MESSAGE: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PinnedType:
+    """One type: the class that stood for it, ``pass`` or the type of the error, and the kinds of input that it was given.
+
+    ``message`` says why it does not pass; two lists that differ in it alone say the same.
+    """
+
+    model_class: Annotated[str, Field(alias="class", pattern=r"^[A-Za-z_]\w*$")]
+    family: Family
+    status: Annotated[str, Field(pattern=r"^[a-z_]+$")]
+    inputs: tuple[Literal["text", "image", "video", "audio"], ...] = ()
+    message: str | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Whether a tiny model of it was built, saved, loaded and run."""
+        return self.status == PASS
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PinnedList:
+    """What became of all types of one version of transformers, by name."""
+
+    version: Annotated[str, Field(pattern=_VERSION.pattern)]
+    types: dict[str, PinnedType]
+
+    @property
+    def passing(self) -> tuple[str, ...]:
+        """The types that pass, by name."""
+        return tuple(sorted(name for name, entry in self.types.items() if entry.passes))
+
+
+def pinned_versions() -> tuple[str, ...]:
+    """The versions of transformers that have a list, the newest last."""
+    folder = importlib.resources.files(_PACKAGE) / _FOLDER
+    names = (file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return tuple(sorted(names, key=_order))
+
+
+@functools.cache
+def pinned(version: str) -> PinnedList | None:
+    """The list of one version of transformers; None: it has none.
+
+    Raises:
+        StoreError: the list is damaged.
+    """
+    if version not in pinned_versions():
+        return None
+    file = importlib.resources.files(_PACKAGE) / _FOLDER / f"{version}.yaml"
+    found = parse(file.read_text(encoding="utf-8"), where=file.name)
+    if found.version != version:
+        raise StoreError(f"{file.name}: it says that it is of {found.version}", advice=_AGAIN)
+    return found
+
+
+def newest() -> PinnedList:
+    """The list of the newest version that has one.
+
+    Raises:
+        StoreError: there is no list, or it is damaged.
+    """
+    versions = pinned_versions()
+    found = pinned(versions[-1]) if versions else None
+    if found is None:
+        raise StoreError("hwmatrix has no pinned list of transformers' types", advice="Install it again.")
+    return found
+
+
+_AGAIN: Final = "Write it again with nox -s types -- --write, or install hwmatrix again."
+
+
+def parse(text: str, *, where: str) -> PinnedList:
+    """A list from its text.
+
+    Raises:
+        StoreError: it is no such list.
+    """
+    try:
+        return pydantic.TypeAdapter(PinnedList).validate_python(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise StoreError(f"{where}: not YAML: {str(error).splitlines()[0]}", advice=_AGAIN) from error
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"{where}: {first['msg']} at {at or 'the top'} ({error.error_count()} in all)", advice=_AGAIN) from error
+
+
+def written(pins: PinnedList) -> str:
+    """The list as text: sorted, one type a line, so that a change of one type is a change of one line."""
+    lines = [f"  {_scalar(name)}: {_entry(pins.types[name])}" for name in sorted(pins.types)]
+    return "\n".join([f"{_HEAD}version: {_scalar(pins.version)}", "types:", *lines, ""])
+
+
+def _entry(entry: PinnedType) -> str:
+    parts = [f"class: {_scalar(entry.model_class)}", f"family: {entry.family.value}", f"status: {_scalar(entry.status)}"]
+    parts += [f"inputs: [{', '.join(sorted(entry.inputs))}]"] if entry.inputs else []
+    parts += [f"message: {json.dumps(entry.message)}"] if entry.message else []
+    return f"{{{', '.join(parts)}}}"
+
+
+def _scalar(word: str) -> str:
+    """A word as YAML has it: quoted where YAML would read something else (``5.23``, ``on``)."""
+    plain = re.fullmatch(r"[A-Za-z][\w-]*", word) is not None and isinstance(yaml.safe_load(word), str)
+    return word if plain else json.dumps(word)
+
+
+def short(message: str) -> str:
+    """A message for a list: on one line, not too long, without what differs from run to run (addresses, folders for the moment)."""
+    line = " ".join(message.split())
+    line = re.sub(r"0x[0-9a-f]{6,}", "0x...", line)
+    line = re.sub(r"/tmp/[^\s'\",:;)]+", "...", line)  # noqa: S108 - nothing is put there
+    return line if len(line) <= _LONGEST_MESSAGE else f"{line[: _LONGEST_MESSAGE - 3]}..."
+
+
+def worse(before: PinnedType, now: PinnedType) -> str | None:
+    """What a type that passed has lost since, in words; None: nothing."""
+    if not before.passes:
+        return None
+    if not now.passes:
+        return f"it passed, and is {now.status} now: {now.message or 'no message'}"
+    lost = sorted(set(before.inputs) - set(now.inputs))
+    return f"it was given {' and '.join(before.inputs)}, and gets no {' and no '.join(lost)} any more" if lost else None
+
+
+def better(before: PinnedType | None, now: PinnedType) -> str | None:
+    """What a type can do that the list does not know of, in words; None: nothing."""
+    if not now.passes:
+        return None
+    if before is None or not before.passes:
+        return "it passes now" if before is not None else "it is new, and passes"
+    won = sorted(set(now.inputs) - set(before.inputs))
+    return f"it is given {' and '.join(won)} now" if won else None
+
+
+def part_of(names: tuple[str, ...], part: int, parts: int = PARTS) -> tuple[str, ...]:
+    """One of ``parts`` equal parts of the names, which together are all of them: each n-th name."""
+    return names[part % parts :: parts]
+
+
+def part_asked(environment: Mapping[str, str], variable: str, *, day: int) -> tuple[int, int]:
+    """Which part to try, and of how many: as the variable says (``7/20``), else by the day.
+
+    Raises:
+        ValueError: the variable says something else.
+    """
+    asked = environment.get(variable)
+    if not asked:
+        return day % PARTS, PARTS
+    found = _PART.fullmatch(asked)
+    if found is None or not int(found[1]) < int(found[2]):
+        raise ValueError(f"{variable}={asked!r}: give a part and of how many, from 0/20 to 19/20, or 0/1 for all")
+    return int(found[1]), int(found[2])
+
+
+def _order(version: str) -> tuple[Any, ...]:
+    """Versions by their numbers: 5.9 stands before 5.23, and a release candidate before its release."""
+    numbers = re.match(r"[\d.]*", version)
+    release = numbers[0] if numbers else ""
+    rest = version.removeprefix(release)
+    return tuple(int(number) for number in release.split(".") if number), rest == "", rest
