@@ -65,14 +65,29 @@ def places(model: Any, inputs: dict[str, torch.Tensor]) -> Iterator[tuple[int, i
     """
     for counter in COUNTERS:
         present = [name for name in counter.inputs if name in inputs]
-        token = next((value for name in counter.tokens if isinstance(value := getattr(model.config, name, None), int)), None)
+        token = token_id(model.config, counter)
         method = _method(model, counter.method)
         if present and token is not None and method is not None:
             yield token, _count(method, inputs, counter)
 
 
+def configurations(config: Any) -> tuple[Any, ...]:
+    """A configuration, and that of the model of images and text that it wraps, where it wraps one."""
+    wrapped = getattr(config, "vlm_config", None)
+    return (config,) if wrapped is None else (config, wrapped)
+
+
+def token_id(config: Any, counter: Counter) -> int | None:
+    """The token that stands for one kind of input."""
+    found = (getattr(item, name, None) for item in configurations(config) for name in counter.tokens)
+    return next((value for value in found if isinstance(value, int)), None)
+
+
 def _method(model: Any, name: str) -> Any:
-    return getattr(model, name, None) or getattr(getattr(model, "model", None), name, None)
+    """A method of the model, or of the one within it."""
+    wrapped = getattr(model, "vlm", None)
+    holders = (model, getattr(model, "model", None), wrapped, getattr(wrapped, "model", None))
+    return next((method for holder in holders if (method := getattr(holder, name, None)) is not None), None)
 
 
 def _count(method: Any, inputs: dict[str, torch.Tensor], counter: Counter) -> int:

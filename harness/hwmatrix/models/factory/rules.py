@@ -37,6 +37,7 @@ class Rules:
     gentle: Fields
     layers: Words
     kinds: Words
+    layer_numbers: Words
     widths: Words
     depths: Words
     stage_heads: Words

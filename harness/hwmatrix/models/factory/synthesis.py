@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.factory.arguments import MAKERS, Request, random_ids
-from hwmatrix.models.factory.modalities import COUNTERS, places
+from hwmatrix.models.factory.modalities import COUNTERS, places, token_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,10 +130,9 @@ def _kinds_of_tokens(config: Any, ids: torch.Tensor) -> torch.Tensor:
 
     kinds = torch.zeros_like(ids)
     for kind, counter in enumerate(COUNTERS, start=1):
-        for name in counter.tokens:
-            token = getattr(config, name, None)
-            if isinstance(token, int):
-                kinds[ids == token] = kind
+        token = token_id(config, counter)
+        if token is not None:
+            kinds[ids == token] = kind
     return kinds
 
 
