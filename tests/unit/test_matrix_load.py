@@ -115,9 +115,9 @@ def test_an_unknown_key_is_named_with_its_line_and_a_near_miss(tmp_path: Path, o
         (
             "default: {models: all}",
             "default:",
-            "matrix.yaml:15: suites.default is None (a mapping belongs here: size, models, description)",
+            "matrix.yaml:15: suites.default is None (a mapping belongs here: size, models, timing, description)",
         ),
-        ("models: all", "models: al", "matrix.yaml:15: suites.default.models is 'al' (allowed: 'all', or a list)"),
+        ("models: all", "models: al", "matrix.yaml:15: suites.default.models is 'al' (allowed: 'all' or 'types', or a list)"),
         ("models: all", "models: [bert, 3]", "matrix.yaml:15: suites.default.models.1: input should be a valid string (it is 3)"),
         ("targets:", "measure: {max_s: -1}\ntargets:", "matrix.yaml:7: measure.max_s: input should be greater than 0 (it is -1)"),
     ],

@@ -185,7 +185,7 @@ def _first_models(matrix: Path, priority: Priority | None) -> list[str]:
 
     spec = load(matrix).spec
     first = next(iter(spec.suites.values()))
-    return list(spec.models if priority is Priority.ALL or first.models == "all" else first.models)
+    return list(first.models if priority is not Priority.ALL and isinstance(first.models, tuple) else spec.models)
 
 
 def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: Path) -> dict[str, Any]:

@@ -34,6 +34,8 @@ _EXPECTABLE: typing.Final = (
 """Passing needs no expectation, and what was not executed or is our own failure says nothing about a model."""
 _NOT_KEYS: typing.Final = ("[key]", "literal[", "tuple[")
 """Parts of pydantic's locations that name a part of a type instead of a key of the file."""
+_MOST_LISTED: typing.Final = 80
+_NEAREST: typing.Final = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,11 +48,17 @@ class LoadedMatrix:
     lines: dict[Location, int]
 
 
-def near_miss(word: str, allowed: typing.Iterable[str]) -> str:
-    """What to tell somebody who wrote ``word`` where only ``allowed`` has a meaning."""
+def near_miss(word: str, allowed: typing.Iterable[str], *, besides: typing.Iterable[str] = ()) -> str:
+    """What to tell somebody who wrote ``word`` where only ``allowed`` has a meaning. ``besides`` may be meant too, and is not listed.
+
+    Of more words than anybody reads, those that are most like ``word`` are listed.
+    """
     options = sorted(allowed)
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, [*options, *besides], n=1, cutoff=0.6)
     listed = ", ".join(options)
+    if len(options) > _MOST_LISTED:
+        nearest = difflib.get_close_matches(word, options, n=_NEAREST, cutoff=0.0)
+        listed = f"{', '.join(sorted(nearest))} and {len(options) - len(nearest)} more"
     return f"did you mean {close[0]!r}? allowed: {listed}" if close else f"allowed: {listed}"
 
 
@@ -216,7 +224,10 @@ def _size_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
 
 def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, suite in spec.suites.items():
-        listed = () if suite.models == "all" else suite.models
+        listed = suite.models if isinstance(suite.models, tuple) else ()
+        if suite.models == "types" and suite.size is not Size.TINY:
+            what = f"suite {name!r} has models: types in size {suite.size.value}"
+            yield ("suites", name, "size"), what, "a model made from its type alone is tiny: leave size out, or name models"
         for index, model in enumerate(listed):
             if model not in spec.models:
                 at = ("suites", name, "models", index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.matrix.load import LoadedMatrix, near_miss
@@ -24,21 +24,28 @@ from hwmatrix.records import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
+    from hwmatrix.matrix.spec import MatrixSpec, SuiteSpec, TargetSpec
 
 DEFAULT_SUITE = "default"
+_FACTORY: Final = "factory"
+"""The weights of a model that is made from its type alone (``models/factory``)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
     """What a person asked for. Empty means: whatever the suite says, on all targets.
 
-    ``extra`` are models that matrix.yaml does not list (a hub id, a checkpoint folder), already looked into.
+    ``extra`` are models that matrix.yaml does not list (a hub id, a checkpoint folder), already looked into. ``types`` are models made
+    from a type of transformers alone: those that ``models`` names besides matrix.yaml's, else all that a suite with ``models: types``
+    has besides; ``types_of`` is the version whose types these are. ``timing`` is asked for instead of the suite's.
     """
 
     suite: str | None = None
     models: tuple[str, ...] = ()
     extra: tuple[ModelPlan, ...] = ()
+    types: tuple[ModelPlan, ...] = ()
+    types_of: str | None = None
+    timing: bool | None = None
     architectures: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     size: Size | None = None
@@ -70,12 +77,12 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
     """
     spec = matrix.spec
     kinds = (
-        ("--models", selection.models, set(spec.models)),
+        ("--models", selection.models, {*spec.models, *(model.name for model in selection.types)}),
         ("--targets", selection.targets, set(spec.targets)),
         (
             "--architectures",
             selection.architectures,
-            {m.architecture for m in spec.models.values()} | {m.architecture for m in selection.extra},
+            {m.architecture for m in (*spec.models.values(), *selection.extra, *selection.types)},
         ),
         ("--suite", (selection.suite,) if selection.suite else (), set(spec.suites)),
     )
@@ -101,24 +108,33 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     cells = _cells(models, targets, matrix)
     if not cells:
         raise NothingSelectedError("no cell matches the selection", advice="Ask for fewer restrictions, or for another --suite.")
-    return _plan(matrix, facts, targets=targets, models=models, cells=cells)
+    made = _plan(matrix, facts, targets=targets, models=models, cells=cells)
+    whole = selection.types_of if _has_types(matrix, selection) and not selection.architectures else None
+    return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole)
 
 
-def replan(matrix: LoadedMatrix, old: Plan) -> Plan:
+def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), types_of: str | None = None) -> Plan:
     """The same run as matrix.yaml describes its models and targets now: what it no longer lists goes, and what it never listed stays.
 
-    Whether a target can run here is left as it was.
+    ``types`` are the models that can be made from types of transformers alone now: one that is not among them any more goes, and where
+    the run had all types, new ones come. ``types_of`` is their version. Whether a target can run here is left as it was.
 
     Raises:
         NothingSelectedError: no cell is left.
     """
     spec = matrix.spec
     listed = {model.name for model in old.models if model.matrix_line is not None}
+    made = {model.name: model for model in types}
     models = tuple(
-        model_plan(model.name, spec, model.size, line=matrix.lines.get(("models", model.name))) if model.name in spec.models else model
+        model_plan(model.name, spec, model.size, line=matrix.lines.get(("models", model.name)))
+        if model.name in spec.models
+        else made.get(model.name, model)
         for model in old.models
-        if model.name in spec.models or model.name not in listed
+        if model.name in spec.models or (model.name in made if model.weights == _FACTORY else model.name not in listed)
     )
+    if old.types_of is not None:
+        there = {model.name for model in models} | {model.architecture for model in models}
+        models += tuple(model for model in types if not {model.name, model.architecture} & there)
     facts = RunFacts(
         run_id=old.run_id,
         created_at=old.created_at,
@@ -133,7 +149,8 @@ def replan(matrix: LoadedMatrix, old: Plan) -> Plan:
     cells = _cells(models, targets, matrix)
     if not cells:
         raise NothingSelectedError("matrix.yaml has nothing left of the last run", advice="Start a new one without --stale.")
-    return _plan(matrix, facts, targets=targets, models=models, cells=cells)
+    whole = types_of if old.types_of is not None else None
+    return dataclasses.replace(_plan(matrix, facts, targets=targets, models=models, cells=cells), timing=old.timing, types_of=whole)
 
 
 def _cells(models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix) -> tuple[CellPlan, ...]:
@@ -176,10 +193,38 @@ def _chosen_models(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPla
     listed = [
         model_plan(name, matrix.spec, size, line=matrix.lines.get(("models", name))) for name, size in _selected_models(matrix, selection)
     ]
-    wanted = selection.architectures
-    chosen = [model for model in (*listed, *selection.extra) if not wanted or model.architecture in wanted]
+    wanted, types = selection.architectures, _chosen_types(matrix, selection)
+    chosen = [model for model in (*listed, *selection.extra, *types) if not wanted or model.architecture in wanted]
     _check_names(chosen)
     return tuple(chosen)
+
+
+def _chosen_types(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPlan, ...]:
+    """The types among the models that are named, or all, if the suite has all and nothing is named."""
+    if selection.models:
+        return tuple(model for model in selection.types if model.name in selection.models)
+    return selection.types if _has_types(matrix, selection) else ()
+
+
+def _has_types(matrix: LoadedMatrix, selection: Selection) -> bool:
+    """Whether a suite with ``models: types`` is meant, whole."""
+    suite = _suite(matrix, selection)
+    return suite is not None and suite.models == "types"
+
+
+def _suite(matrix: LoadedMatrix, selection: Selection) -> SuiteSpec | None:
+    """The suite that says which models; None where they are named, or all are meant."""
+    if selection.everything or selection.models or (selection.extra and not selection.suite):
+        return None
+    return matrix.spec.suites[selection.suite or _default_suite(matrix)]
+
+
+def _timing(matrix: LoadedMatrix, selection: Selection) -> bool:
+    """Whether to time: as asked for, else as the suite says that was named, else as the one that is meant."""
+    if selection.timing is not None:
+        return selection.timing
+    suite = matrix.spec.suites.get(selection.suite or "") or _suite(matrix, selection)
+    return suite.timing if suite is not None else True
 
 
 def _chosen_targets(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> tuple[TargetPlan, ...]:
@@ -232,7 +277,7 @@ def _selected_models(matrix: LoadedMatrix, selection: Selection) -> list[tuple[s
         suite_size = spec.suites[selection.suite].size if selection.suite else Size.TINY
         return [(name, selection.size or suite_size) for name in spec.models if name in selection.models]
     suite = spec.suites[selection.suite or _default_suite(matrix)]
-    listed = spec.models if suite.models == "all" else suite.models
+    listed = suite.models if isinstance(suite.models, tuple) else spec.models
     return [(name, selection.size or suite.size) for name in spec.models if name in listed]
 
 

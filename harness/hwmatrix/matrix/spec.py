@@ -94,10 +94,15 @@ class TargetSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SuiteSpec:
-    """A named selection of models, in one size. ``models: all`` means every model that is listed."""
+    """A named selection of models, in one size.
+
+    ``models: all`` means every model that is listed; ``models: types`` these and, for each model type of the installed transformers that
+    none of them is, a tiny model made from the type alone. ``timing: false`` asks whether models work, and not how fast.
+    """
 
     size: Size = Size.TINY
-    models: Literal["all"] | tuple[Name, ...] = "all"
+    models: Literal["all", "types"] | tuple[Name, ...] = "all"
+    timing: bool = True
     description: str = ""
 
 
