@@ -58,7 +58,7 @@ def modalities(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[
     """What a bundle's manifest says of its inputs: the kinds that the model can take, and those that it was given."""
     import inspect  # noqa: PLC0415
 
-    taken = given(set(inspect.signature(model.forward).parameters) | {str(getattr(model, "main_input_name", ""))})
     got = given(inputs)
+    taken = got | given(inspect.signature(model.forward).parameters)
     media = {counter.kind for counter in COUNTERS}
     return {"takes": sorted(taken), "given": sorted(got), "text_path_only": bool(taken & media) and not got & media}
