@@ -28,10 +28,9 @@ def tiny_config(config_class: Any, override: Override, level: str) -> Any:
     values = config_class(**override.base).to_dict()
     for name in override.drop:
         values.pop(name, None)
-    values = _merged(_Shrinking(level).all(values), override.config)
-    for name in (*rules().derived, "model_type"):
-        values.pop(name, None)
-    return config_class(**values)
+    small = _Shrinking(level).all(values)
+    small.pop("model_type", None)
+    return config_class(**_merged(small, override.config))
 
 
 class _Shrinking:
