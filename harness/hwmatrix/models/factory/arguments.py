@@ -131,14 +131,18 @@ class _Grid:
     numbers: int
 
 
+def _number(config: Any, *names: str) -> int | None:
+    """The first of these fields that is a whole number."""
+    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+
+
 def _grid(request: Request) -> _Grid:
     """Two places of tokens high and wide, each of as many patches as the model merges into one token."""
     vision = request.within("vision_config")
-    patch, merge = getattr(vision, "patch_size", None), getattr(vision, "spatial_merge_size", None) or 2
-    channels = next(
-        (n for n in (getattr(vision, name, None) for name in ("in_channels", "num_channels", "in_chans")) if isinstance(n, int)), 3
-    )
-    times = getattr(vision, "temporal_patch_size", None) or 1
+    patch = getattr(vision, "patch_size", None)
+    merge = _number(vision, "spatial_merge_size", "merge_size") or 2
+    channels = _number(vision, "in_channels", "num_channels", "in_chans") or 3
+    times = _number(vision, "temporal_patch_size", "patch_temporal") or 1
     if not isinstance(patch, int):
         raise FactoryError("the vision configuration has no patch_size to cut an image by", error_type="no_inputs")
     return _Grid(high=2 * merge, wide=2 * merge, numbers=channels * times * patch * patch)
@@ -183,6 +187,16 @@ def _pixel_attention_mask(request: Request) -> torch.Tensor | None:
     return torch.ones((1, grid.high * grid.wide), dtype=torch.int64)
 
 
+def _flattened_patches(request: Request) -> torch.Tensor:
+    """An image as rows of patches, each behind its row and its column, counted from 1: (batch, patches, 2 + numbers in a patch)."""
+    import torch  # noqa: PLC0415
+
+    side = 4
+    places = torch.cartesian_prod(torch.arange(1, side + 1), torch.arange(1, side + 1)).float()
+    patches = request.normal(request.plan.batch, side * side, _vision(request).patch_embed_hidden_size)
+    return torch.cat([places.expand(request.plan.batch, -1, -1), patches], dim=-1)
+
+
 def _image_sizes(request: Request) -> torch.Tensor:
     """Height and width that an image had before it was cut into tiles: (batch, 2)."""
     import torch  # noqa: PLC0415
@@ -192,9 +206,12 @@ def _image_sizes(request: Request) -> torch.Tensor:
 
 
 def _resolution(request: Request) -> tuple[int, int] | None:
-    """The first of the resolutions that a model cuts its images into tiles by, if it does."""
+    """One of the resolutions that a model cuts its images into tiles by, if it does: the second, as the first may be one tile."""
     known = getattr(request.config, "image_grid_pinpoints", None)
-    return (int(known[0][0]), int(known[0][1])) if known else None
+    if not known:
+        return None
+    high, wide = known[min(1, len(known) - 1)]
+    return int(high), int(wide)
 
 
 def _vision(request: Request) -> Any:
@@ -295,6 +312,7 @@ MAKERS: Final[dict[str, _Maker]] = {
     "pixel_attention_mask": _pixel_attention_mask,
     "spatial_shapes": _spatial_shapes,
     "image_sizes": _image_sizes,
+    "flattened_patches": _flattened_patches,
     "hidden_states": _hidden_states,
     "grid_thw": _grid_thw,
     "image_grid_thw": _image_grid_thw,
