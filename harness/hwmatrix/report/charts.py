@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import importlib.resources
 import json
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import Execution, Level, Status
@@ -24,6 +25,7 @@ from hwmatrix.report.numbers import times
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hwmatrix.records import Dtype, Isolation
     from hwmatrix.report.history import RunSummary, Trend
     from hwmatrix.report.rows import CellRow, ReportRows
 
@@ -38,6 +40,8 @@ _LABEL: Final = 60
 _MARKING: Final = frozenset({"color", "fill", "stroke", "shape", "yOffset"})
 """Channels that tell columns apart."""
 _SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+_SETTINGS: Final = ("size", "batch", "sequence_length", "threads")
+"""What, besides the precision, tells cells of one model on one target apart."""
 _Row = dict[str, Any]
 
 
@@ -121,53 +125,57 @@ def _families(cells: Sequence[CellRow]) -> Chart | None:
 
 
 def _latency(timed: Sequence[CellRow]) -> Chart | None:
-    rows = [
-        {"model": _model(cell, timed), "column": _column(cell, timed)}
-        | {name: getattr(cell, name) for name in ("p50_ms", "min_ms", "p99_ms", "samples")}
-        for cell in timed
-    ]
     if _are_many(timed):
         return _boxes(
             "latency", "Latency on hardware", "median of each model in milliseconds (logarithmic)", timed, lambda cell: cell.p50_ms
         )
+    names = _Names(timed)
+    rows = [
+        {"model": names.model(cell), "column": names.column(cell)}
+        | {name: getattr(cell, name) for name in ("p50_ms", "min_ms", "p99_ms", "samples")}
+        for cell in timed
+    ]
     return _chart("latency", rows, f"Median latency of {len(rows)} cells on hardware") if rows else None
 
 
 def _speed_up(timed: Sequence[CellRow]) -> Chart | None:
     compared = [cell for cell in timed if cell.speed_up is not None and cell.backend != "cpu"]
+    if _are_many(compared):
+        return _boxes("speedup", "Speed over cpu", "times as fast as cpu (logarithmic)", compared, lambda cell: cell.speed_up)
+    names = _Names(compared)
     rows = [
         {
-            "model": _model(cell, compared),
-            "column": _column(cell, compared),
+            "model": names.model(cell),
+            "column": names.column(cell),
             "speed_up": cell.speed_up,
             "speed_differs": cell.speed_differs,
         }
         for cell in compared
     ]
-    if _are_many(compared):
-        return _boxes("speedup", "Speed over cpu", "times as fast as cpu (logarithmic)", compared, lambda cell: cell.speed_up)
     return _chart("speedup", rows, f"Speed over cpu of {len(rows)} cells") if rows else None
 
 
 def _memory(cells: Sequence[CellRow]) -> Chart | None:
     passed = [cell for cell in cells if cell.status is Status.PASS and cell.execution is Execution.HARDWARE]
     measured = [cell for cell in passed if cell.device_peak_mb is not None or cell.delta_mb is not None]
+    if _are_many(measured):
+        return _boxes("memory", "Memory that a cell adds to its process", "MiB (logarithmic)", measured, lambda cell: cell.delta_mb)
+    names = _Names(measured)
     rows = [
         {
-            "model": _model(cell, measured),
-            "column": _column(cell, measured),
+            "model": names.model(cell),
+            "column": names.column(cell),
             "memory_mb": cell.device_peak_mb if cell.device_peak_mb is not None else cell.delta_mb,
             "kind": "device peak" if cell.device_peak_mb is not None else "added to the process",
         }
         for cell in measured
     ]
-    if _are_many(measured):
-        return _boxes("memory", "Memory that a cell adds to its process", "MiB (logarithmic)", measured, lambda cell: cell.delta_mb)
     return _chart("memory", rows, f"Memory of {len(rows)} cells") if rows else None
 
 
 def _scaling(timed: Sequence[CellRow]) -> Chart | None:
     """Lines of at least two cells that differ in one setting alone."""
+    names = _Names(timed)
     rows: list[_Row] = []
     for setting in ("batch", "sequence_length", "threads"):
         lines: dict[tuple[Any, ...], list[CellRow]] = {}
@@ -179,7 +187,7 @@ def _scaling(timed: Sequence[CellRow]) -> Chart | None:
                 rows += [
                     {
                         "model": _short(cell.model),
-                        "column": _column(cell, timed),
+                        "column": names.column(cell),
                         "setting": setting.replace("_", " "),
                         "value": getattr(cell, setting),
                         "p50_ms": cell.p50_ms,
@@ -218,8 +226,9 @@ def _are_many(cells: Sequence[CellRow]) -> bool:
 
 def _boxes(name: str, title: str, axis: str, cells: Sequence[CellRow], of: Callable[[CellRow], float | None]) -> Chart:
     """Values of very many models: how they are spread in each family, on each target. What is not above 0 has no logarithm."""
+    names = _Names(cells)
     rows = [
-        {"family": cell.family.value.replace("_", " "), "column": _column(cell, cells), "value": value}
+        {"family": cell.family.value.replace("_", " "), "column": names.column(cell), "value": value}
         for cell in cells
         if (value := of(cell)) is not None and value > 0
     ]
@@ -255,23 +264,34 @@ def _target(cell: CellRow) -> str:
     return plain(cell.target)
 
 
-def _column(cell: CellRow, among: Sequence[CellRow]) -> str:
-    """The target, with precision and isolation where they tell cells of it apart."""
-    alike = [other for other in among if other.target == cell.target]
-    words = [cell.target]
-    if len({other.dtype for other in alike}) > 1:
-        words.append(cell.dtype.value)
-    if len({other.column_isolation for other in alike}) > 1:
-        words.append(cell.column_isolation.value)
-    return plain(" ".join(words))
+class _Names:
+    """What charts call cells, each with what tells it apart from the other cells of the same chart."""
 
+    def __init__(self, among: Sequence[CellRow]) -> None:
+        self._columns: defaultdict[str, tuple[set[Dtype], set[Isolation]]] = defaultdict(lambda: (set(), set()))
+        self._settings: defaultdict[tuple[str, str, Dtype], dict[str, set[Any]]] = defaultdict(lambda: {name: set() for name in _SETTINGS})
+        for cell in among:
+            dtypes, isolations = self._columns[cell.target]
+            dtypes.add(cell.dtype)
+            isolations.add(cell.column_isolation)
+            for name, values in self._settings[cell.model, cell.target, cell.dtype].items():
+                values.add(getattr(cell, name))
 
-def _model(cell: CellRow, among: Sequence[CellRow]) -> str:
-    """The model, with the settings that tell its cells on one target apart."""
-    alike = [other for other in among if (other.model, other.target, other.dtype) == (cell.model, cell.target, cell.dtype)]
-    names = [name for name in ("size", "batch", "sequence_length", "threads") if len({getattr(other, name) for other in alike}) > 1]
-    settings = grid.describe(cell, names)
-    return _short(f"{cell.model} ({settings})" if settings else cell.model)
+    def column(self, cell: CellRow) -> str:
+        """The target, with precision and isolation where they tell cells of it apart."""
+        dtypes, isolations = self._columns[cell.target]
+        words = [
+            cell.target,
+            *([cell.dtype.value] if len(dtypes) > 1 else []),
+            *([cell.column_isolation.value] if len(isolations) > 1 else []),
+        ]
+        return plain(" ".join(words))
+
+    def model(self, cell: CellRow) -> str:
+        """The model, with the settings that tell its cells on one target apart."""
+        found = self._settings[cell.model, cell.target, cell.dtype]
+        settings = grid.describe(cell, [name for name, values in found.items() if len(values) > 1])
+        return _short(f"{cell.model} ({settings})" if settings else cell.model)
 
 
 def _mark_alike(part: Any, rows: Sequence[_Row], order: Sequence[str]) -> None:

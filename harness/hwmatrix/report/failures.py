@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.advice.catalogue import advice_for, match, severity_of
@@ -41,6 +42,7 @@ def cell_error(cell: CellRow) -> CellError | None:
     return CellError(type=kind, severity=severity, message=message, recommendations=advice_for(kind, cell.backend))
 
 
+@functools.lru_cache(maxsize=1)
 def failures(rows: ReportRows) -> tuple[Failure, ...]:
     """All errors of a run, most severe first, then by type and in the order of matrix.yaml."""
     found = [_rejected(row) for row in rows.rejected]

@@ -94,7 +94,8 @@ class CellRow:
 
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
     ``speed_up`` is over the cpu cell of the same machine and settings, and means something only if ``speed_differs``.
-    It is only about right if ``speed_contended``: one of the two cells was disturbed.
+    It is only about right if ``speed_contended``: one of the two cells was disturbed. ``inputs`` are the kinds of input that the model
+    was given; ``text_path`` says that it takes more than text and was given no more.
     """
 
     cell_key: str
@@ -154,6 +155,17 @@ class CellRow:
     image_digest: str | None
     versions: dict[str, str] | None
     host: str | None
+    inputs: tuple[str, ...] | None
+    text_path: bool | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelRow:
+    """What the plan says of a model in one size. ``weights`` is ``recipe``, ``factory``, ``hub``, or the path of a folder."""
+
+    model: str
+    size: Size
+    weights: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,11 +197,12 @@ class Analysis:
     span: tuple[dict[str, Any], ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ReportRows:
-    """Everything that the reports of one run say."""
+    """Everything that the reports of one run say. Equal to itself alone, so that what several reports need of it is made once."""
 
     run: RunRow
+    models: tuple[ModelRow, ...]
     targets: tuple[TargetRow, ...]
     cells: tuple[CellRow, ...]
     outputs: tuple[OutputRow, ...]
@@ -244,6 +257,7 @@ def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
     connection.execute(query("report_cells"), this)
     return ReportRows(
         run=run,
+        models=tuple(build(ModelRow, row) for row in _records(connection, "report_models", this)),
         targets=tuple(build(TargetRow, row) for row in _records(connection, "report_targets", this)),
         cells=tuple(build(CellRow, row) for row in _records(connection, "report_all_cells")),
         outputs=tuple(build(OutputRow, row) for row in _records(connection, "report_outputs")),
@@ -285,6 +299,7 @@ _PARSERS: dict[str, Any] = {
     "severity": Severity,
     "shape": tuple,
     "needs": tuple,
+    "inputs": tuple,
     "versions": json.loads,
     "features": json.loads,
 }

@@ -7,6 +7,9 @@ SELECT
     peak_mb, delta_mb, device_peak_mb, parameters,
     samples, p50_ms, p90_ms, p99_ms, mean_ms, min_ms, max_ms, ci_low_ms, ci_high_ms, contended,
     error_type, severity, message, traceback, needs, started_at, command,
-    isolation, column_isolation, image_digest, versions, host
-FROM matrix
-WHERE run_id = $run_id;
+    isolation, column_isolation, image_digest, versions, host, inputs, text_path
+FROM (
+    SELECT * FROM matrix WHERE run_id = $run_id
+    UNION ALL BY NAME  -- a database of schema 1 or 2 has no such columns: NULL
+    SELECT CAST(NULL AS VARCHAR[]) AS inputs, CAST(NULL AS BOOLEAN) AS text_path WHERE false
+);

@@ -1,0 +1,126 @@
+"""What an error says, and where it was raised, without what differs from model to model: numbers, shapes, addresses, paths and names.
+
+Two errors with the same words and the same place are most likely one thing to mend.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LONGEST: Final = 200
+"""Characters of words. What follows says the same otherwise, or is a log."""
+_SEARCHED: Final = 200_000
+"""Characters of a traceback or a message that are read: a log may be of any length."""
+_SHORTEST_NAME: Final = 3
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SAYS_NOTHING: Final = re.compile(
+    r"^(Check '.*' failed at \S+|Exception from \S+|Exception|Traceback .*|Failed to export the model .*|Summary|Caused by|[-=*#\s]*)[:.]?$"
+)
+"""Lines that announce others. Runtimes put one or two of them before what went wrong."""
+_TAKEN_OUT: Final = (
+    (r"https?://\S+", "<link>"),
+    (r"\b(data-dependent expression) .*", r"\1 <expression>"),
+    (r"<class '[\w.]*?(\w+)'>", r"\1"),
+    (r"\b0x[0-9a-fA-F]+\b", "<address>"),
+    (r"(?:[A-Za-z]:)?(?:[\\/][\w.@+~-]+){2,}(?::\d+)?", "<path>"),
+    (r"\b[\w./-]+\.(?:py|cc|cpp|hpp|h|cu):\d+\b", "<path>"),
+    (r"torch\.Size\(\[[^\]]*\]\)", "<shape>"),
+    (r"[\[({]\s*-?[\d?*.]+(?:\s*[,x:]\s*-?[\d?*.]*)+\s*[\])}]", "<shape>"),
+    (r"\b\d+(?:x\d+)+\b", "<shape>"),
+    (r"\[\s*-?\d*\s*\]", "<shape>"),
+    # A quoted name that has digits, dots, colons or slashes is that of a tensor or a node; 'bbox' is that of an argument, and stays.
+    (r"(['\"`])(?!aten[.:]|prims[.:]|torchvision[.:])(?=[^'\"`\s]*[\d/.:])[\w./:<>-]+\1", "<name>"),
+    (r"\bof \S+ exceeds\b", "of <name> exceeds"),
+    (r"\b(?:[A-Za-z]\w*[./])+\d+(?:[./]\w+)*\b|\b[A-Za-z]\w*_\d+\b|\b[us]\d+\b", "<name>"),
+    (r"\b[A-Z]\w+(?:For[A-Z]\w+|Model|Config|Encoder|Decoder|Attention|Layer|Block|Embeddings|MLP|Backbone|Processor)\b", "<class>"),
+    (r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)*(?:e[+-]?\d+)?(?![\w])", "<n>"),
+    (r"\b\d+(?:\.\d+)?(?=(?:[KMGT]i?B|ms|s)\b)", "<n>"),
+)
+_RULES: Final = tuple((re.compile(pattern), to) for pattern, to in _TAKEN_OUT)
+_REPEATED: Final = re.compile(r"(<\w+>)(?:\s*(?:,|and)?\s*\1)+")
+
+_FRAME: Final = re.compile(r'^\s*File "(?P<path>[^"\n]+)", line \d+, in (?P<function>\S+)', re.MULTILINE)
+_NEXT_ERROR: Final = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)", re.MULTILINE)
+_PACKAGE: Final = re.compile(r".*/(?:site|dist)-packages/(?P<inside>.+)$")
+_MODEL_FILE: Final = re.compile(r"^models/[^/]+/(?P<kind>[a-z]+)_\w+\.py$")
+_WRAPPERS: Final = ("utils/", "modeling_layers.py")
+"""Files of transformers that only call a model's own code on somebody's behalf."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where an error was raised. ``file`` is relative to transformers for its own code, else begins with the package's name.
+
+    ``construct`` is what models have in common that were made from one another: ``models/*/modeling_*.py::get_rope_index``.
+    """
+
+    file: str
+    function: str
+    transformers: bool
+
+    def __str__(self) -> str:
+        """``models/bert/modeling_bert.py::forward``."""
+        return f"{self.file}::{self.function}"
+
+    @property
+    def construct(self) -> str:
+        """The same place in the code of every model that has it."""
+        found = _MODEL_FILE.match(self.file)
+        return f"models/*/{found['kind']}_*.py::{self.function}" if found else str(self)
+
+
+def normalised(message: str, names: Iterable[str] = ()) -> str:
+    """The first line of a message that says something, with ``<n>``, ``<shape>``, ``<name>`` and the like for what differs.
+
+    Args:
+        message: what was said, whole.
+        names: those of the model and its architecture, which become ``<model>``.
+    """
+    text = _COLOURS.sub("", message[:_SEARCHED])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = next((line for line in lines if not _SAYS_NOTHING.match(line)), lines[0] if lines else "")
+    at = lines.index(telling) if telling else 0
+    if telling.endswith(":") and at + 1 < len(lines):
+        telling = f"{telling} {lines[at + 1]}"
+    for name in sorted({name for name in names if len(name) >= _SHORTEST_NAME}, key=len, reverse=True):
+        telling = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "<model>", telling)
+    for pattern, to in _RULES:
+        telling = pattern.sub(to, telling)
+    telling = _REPEATED.sub(r"\1", telling)
+    return telling if len(telling) <= LONGEST else f"{telling[: LONGEST - 1].rstrip()}…"
+
+
+def site_of(traceback: str | None) -> Site | None:
+    """Where the first error of a traceback was raised: the deepest frame in transformers, else in the deepest package; None: unknown.
+
+    hwmatrix's own frames and those of the interpreter are never it.
+    """
+    if not traceback:
+        return None
+    first = [_sites(part) for part in _NEXT_ERROR.split(traceback[:_SEARCHED])]
+    for sites in first:
+        own = [site for site in sites if site.transformers and not site.file.startswith(_WRAPPERS)]
+        if own:
+            return own[-1]
+    return next((sites[-1] for sites in first if sites), None)
+
+
+def _sites(traceback: str) -> list[Site]:
+    """The frames of packages, outermost first."""
+    found = []
+    for frame in _FRAME.finditer(traceback):
+        inside = _PACKAGE.match(frame["path"].replace("\\", "/"))
+        if inside is None:
+            continue
+        package, _, rest = inside["inside"].partition("/")
+        if package == "hwmatrix":
+            continue
+        own = package == "transformers" and bool(rest)
+        found.append(Site(file=rest if own else inside["inside"], function=frame["function"], transformers=own))
+    return found

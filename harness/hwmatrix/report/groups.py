@@ -1,0 +1,191 @@
+"""Failures that one change would mend: by the operator that a target lacks, the construct in a model's code, or the words of the error.
+
+A group is of one target in one isolation. What says nothing about hardware (models that could not be made, our own machinery) makes
+groups of its own kind, which are never counted against any.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.advice.catalogue import entry_for
+from hwmatrix.advice.wording import normalised, site_of
+from hwmatrix.records import Isolation, Severity, Stage, Status
+from hwmatrix.report.comparing import FAILING
+from hwmatrix.report.failures import Failure, failures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwmatrix.advice.wording import Site
+    from hwmatrix.report.rows import CellRow, ReportRows
+
+_SPECIAL: Final = frozenset({"torch", "the", "model", "error"})
+"""Names of models that are words of messages as well."""
+
+
+class Scope(enum.StrEnum):
+    """What a failure speaks of. Only ``target`` is counted against hardware."""
+
+    TARGET = "target"
+    FACTORY = "factory"
+    INFRASTRUCTURE = "infrastructure"
+
+
+class GroupKind(enum.StrEnum):
+    """What the failures of a group have in common, the most telling first."""
+
+    OPERATOR = "operator"
+    CONSTRUCT = "construct"
+    ERROR = "error"
+
+
+_Placed = tuple[Failure, "Site | None"]
+_SCOPES: Final = {Status.FACTORY_ERROR: Scope.FACTORY, Status.INFRA_ERROR: Scope.INFRASTRUCTURE} | dict.fromkeys(FAILING, Scope.TARGET)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, order=True)
+class Blocker:
+    """What makes two failures one thing to mend.
+
+    ``what`` is the operator, the place in models' code (``models/*/modeling_*.py::forward``), or the normalised message, which
+    ``message`` is in any case. ``place`` is where it was raised, where that is known.
+    """
+
+    kind: GroupKind
+    what: str
+    message: str
+    place: str
+    stage: str
+    error_type: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FailureGroup:
+    """Failures with one blocker. ``target`` and ``isolation`` are None for models that could not be made, which are so everywhere.
+
+    ``failures`` are in the order of matrix.yaml; ``smallest`` is the one whose model has the fewest parameters (not known: last).
+    """
+
+    scope: Scope
+    target: str | None
+    isolation: Isolation | None
+    blocker: Blocker
+    severity: Severity
+    summary: str
+    recommendations: tuple[str, ...]
+    failures: tuple[Failure, ...]
+    smallest: Failure
+    sites: tuple[str, ...]
+
+    @property
+    def cells(self) -> tuple[CellRow, ...]:
+        """The cells of the group."""
+        return tuple(failure.cell for failure in self.failures if failure.cell is not None)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The architectures that it blocks, each once."""
+        return tuple(dict.fromkeys(cell.architecture for cell in self.cells))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that it blocks, each once."""
+        return tuple(dict.fromkeys(cell.model for cell in self.cells))
+
+    @property
+    def example(self) -> CellRow:
+        """The cell of the smallest failure."""
+        cell = self.smallest.cell
+        assert cell is not None  # noqa: S101 - failures outside of cells are in no group
+        return cell
+
+
+@functools.lru_cache(maxsize=1)
+def groups_of(rows: ReportRows) -> tuple[FailureGroup, ...]:
+    """The groups of a run: :func:`failure_groups` of everything that went wrong in it. Several reports ask."""
+    return failure_groups(failures(rows))
+
+
+def failure_groups(found: Iterable[Failure]) -> tuple[FailureGroup, ...]:
+    """Every group of a run: of each target those that block the most architectures first, then what speaks of no hardware.
+
+    A cell that lacks several operators is in the group of each.
+    """
+    grouped: defaultdict[tuple[Scope, str | None, Isolation | None, Blocker], list[_Placed]] = defaultdict(list)
+    first: dict[tuple[str | None, Isolation | None], int] = {}
+    for failure in found:
+        cell = failure.cell
+        scope = _SCOPES.get(cell.status) if cell is not None else None
+        if cell is None or scope is None:
+            continue
+        place = (None, None) if scope is Scope.FACTORY else (cell.target, cell.column_isolation)
+        first[place] = min(first.get(place, cell.position), cell.position)
+        site = site_of(failure.entry.traceback)
+        for blocker in _blockers(failure, cell, site):
+            grouped[scope, *place, blocker].append((failure, site))
+    scopes = list(Scope)
+    made = [_group(scope, target, isolation, blocker, members) for (scope, target, isolation, blocker), members in grouped.items()]
+    return tuple(
+        sorted(
+            made,
+            key=lambda each: (
+                scopes.index(each.scope),
+                first[each.target, each.isolation],
+                each.target or "",
+                -len(each.architectures),
+                -len(each.models),
+                each.blocker,
+            ),
+        )
+    )
+
+
+def _group(scope: Scope, target: str | None, isolation: Isolation | None, blocker: Blocker, members: list[_Placed]) -> FailureGroup:
+    ordered = sorted((failure for failure, _ in members), key=_in_plan)
+    sites = sorted({str(site) for _, site in members if site is not None})
+    backend = ordered[0].cell.backend if ordered[0].cell is not None else "any"
+    return FailureGroup(
+        scope=scope,
+        target=target,
+        isolation=isolation,
+        blocker=blocker,
+        severity=ordered[0].entry.severity,
+        summary=entry_for(blocker.error_type, backend).summary,
+        recommendations=ordered[0].entry.recommendations,
+        failures=tuple(ordered),
+        smallest=min(ordered, key=_size),
+        sites=tuple(sites),
+    )
+
+
+def _in_plan(failure: Failure) -> tuple[int, str]:
+    return (failure.cell.position, failure.cell.cell_key) if failure.cell is not None else (0, "")
+
+
+def _size(failure: Failure) -> tuple[bool, int]:
+    """Fewest parameters first, then as planned; a model whose parameters are not known comes last."""
+    known = failure.cell.parameters if failure.cell is not None else None
+    return known is None, known or 0
+
+
+def _blockers(failure: Failure, cell: CellRow, site: Site | None) -> list[Blocker]:
+    entry = failure.entry
+    names = {cell.model, cell.architecture} - _SPECIAL
+    message = normalised(entry.message, names)
+    common = {"stage": cell.stage.value if cell.stage is not None else "", "error_type": entry.error_type}
+    if cell.needs and cell.status in FAILING:
+        return [Blocker(kind=GroupKind.OPERATOR, what=need, message="", place="", **common) for need in dict.fromkeys(cell.needs)]
+    if site is not None and site.transformers:
+        return [Blocker(kind=GroupKind.CONSTRUCT, what=site.construct, message=message, place=site.construct, **common)]
+    place = str(site) if site is not None else ""
+    return [Blocker(kind=GroupKind.ERROR, what=message or entry.error_type, message=message, place=place, **common)]
+
+
+def stage_of(blocker: Blocker) -> Stage | None:
+    """The stage of a blocker; None: nothing was entered."""
+    return Stage(blocker.stage) if blocker.stage else None
