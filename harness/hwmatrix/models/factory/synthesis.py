@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import FactoryError
@@ -89,8 +90,18 @@ def _described(described: Tensor, request: Request) -> torch.Tensor:
         "zeros": lambda: torch.zeros(shape, dtype=torch.int64),
         "mask": lambda: torch.ones(shape, dtype=torch.bool),
         "float_ones": lambda: torch.ones(shape),
+        "grid": lambda: _square(*shape),
+        "token_kinds": lambda: torch.zeros(shape, dtype=torch.int64),  # until the tokens are in their places
     }
     return makers[described.kind]()
+
+
+def _square(batch: int, places: int, _axes: int) -> torch.Tensor:
+    """The x and y of each place of a square: (batch, places, 2)."""
+    import torch  # noqa: PLC0415
+
+    side = math.isqrt(places)
+    return torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(1).expand(batch, -1, -1)
 
 
 def _place_tokens(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
@@ -122,6 +133,9 @@ def _place_tokens(request: Request, inputs: dict[str, torch.Tensor], override: O
         inputs["token_type_ids"] = torch.zeros_like(ids)
     if "mm_token_type_ids" in request.names and "mm_token_type_ids" not in override.inputs:
         inputs["mm_token_type_ids"] = _kinds_of_tokens(request.config, ids)
+    for name, described in override.inputs.items():
+        if described is not None and described.kind == "token_kinds":
+            inputs[name] = _kinds_of_tokens(request.config, ids)
 
 
 def _kinds_of_tokens(config: Any, ids: torch.Tensor) -> torch.Tensor:
