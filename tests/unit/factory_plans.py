@@ -125,6 +125,8 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
         samples_cpu_ns=tuple(range(999_000, 999_040)),
         warmup_samples=12,
         parameters=30_000,
+        inputs=("image", "text"),
+        text_path=False,
         exit_code=0,
     )
     return dataclasses.replace(made, **changes)

@@ -183,7 +183,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '9'"),
-        "its schema is version 9, this hwmatrix reads 2: run the target again",
+        "its schema is version 9, this hwmatrix reads 3: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -293,24 +293,49 @@ def test_a_database_of_another_version_is_refused_with_advice(run: Path, databas
     change_version = "UPDATE meta SET value = '9' WHERE key = 'schema_version'"
     with duckdb.connect(str(database)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 2") as caught:
+    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 3") as caught:
         merge([run], database)
     assert "Merge the shards into a new file" in caught.value.advice
 
 
-def test_a_database_of_schema_1_is_upgraded_and_keeps_its_rows(run: Path, database: Path) -> None:
+WITHOUT_INPUTS = "ALTER TABLE cells DROP COLUMN inputs; ALTER TABLE cells DROP COLUMN text_path"
+OLDER = {
+    "1": "DROP TABLE classifications; DROP TABLE releases;",
+    "2": "",
+}
+"""What a database of an older schema lacks, besides the columns that schema 3 added."""
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path, database: Path, version: str) -> None:
     merge([run], database)
     before = rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id")
     with duckdb.connect(str(database)) as connection:
-        connection.execute("DROP TABLE classifications; DROP TABLE releases; UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+        connection.execute(f"{OLDER[version]} {WITHOUT_INPUTS}")
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
     assert merge([run], database).merged == ()
     assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
-    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("2",)]
+    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("3",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
         fresh.execute(sql("schema.sql"))
         what = "table_name, column_name, data_type, is_nullable"
         columns = f"SELECT {what} FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"  # noqa: S608
         assert upgraded.execute(columns).fetchall() == fresh.execute(columns).fetchall()
+
+
+def test_a_shard_of_schema_2_is_merged_and_does_not_know_what_came_later(run: Path, database: Path) -> None:
+    old, *_ = sorted((run / "shards").glob("*.duckdb"))
+    change(old, WITHOUT_INPUTS, "UPDATE meta SET value = '2' WHERE key = 'schema_version'")
+    report = merge([run], database)
+    assert (len(report.merged), report.rejected) == (2, ())
+    found = dict(rows(database, "SELECT DISTINCT target, inputs IS NULL AND text_path IS NULL FROM cells"))
+    assert found == {target: target == old.name.partition("-")[0] for target in ("cpu", "openvino")}
+
+
+def test_a_shard_of_schema_2_may_lack_nothing_else(run: Path, database: Path) -> None:
+    old, *_ = sorted((run / "shards").glob("*.duckdb"))
+    change(old, WITHOUT_INPUTS, "ALTER TABLE cells DROP COLUMN message", "UPDATE meta SET value = '2'")
+    assert [rejection.file for rejection in merge([run], database).rejected] == [old.name]
 
 
 def test_somebody_elses_database_is_refused(run: Path, database: Path) -> None:

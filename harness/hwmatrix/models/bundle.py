@@ -66,6 +66,16 @@ class Bundle:
         """How many parameters the model has."""
         return int(self.manifest["parameters"])
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of input that it gives the model: text, image, video, audio."""
+        return [str(kind) for kind in self.manifest["modalities"]["given"]]
+
+    @property
+    def text_path(self) -> bool:
+        """Whether the model takes more than text and is given text alone."""
+        return bool(self.manifest["modalities"]["text_path_only"])
+
     def load_inputs(self) -> dict[str, torch.Tensor]:
         """The arguments of ``forward`` by name, on the CPU."""
         return _load(self.path / INPUTS)

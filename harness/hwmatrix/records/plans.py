@@ -13,7 +13,7 @@ from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Role, Size
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
-BUNDLE_SCHEMA: Final = "hwmatrix/bundle/1"
+BUNDLE_SCHEMA: Final = "hwmatrix/bundle/2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

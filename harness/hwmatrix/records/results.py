@@ -72,7 +72,9 @@ class CellResult:
     """What one execution of a cell left behind. What was not measured is None, never 0.
 
     Times are milliseconds of wall clock, samples nanoseconds (wall, CPU of the whole process), in order.
-    ``stage`` is the last stage that was entered; a cell that passed has reached ``measure``.
+    ``stage`` is the last stage that was entered; a cell that passed has reached ``measure``, or ``compare`` if its run does not time.
+    ``inputs`` are the kinds of input that the model was given (text, image, video, audio); ``text_path`` says that it takes more than
+    text and was given text alone.
     """
 
     key: str
@@ -105,6 +107,8 @@ class CellResult:
     samples_cpu_ns: tuple[int, ...] = ()
     warmup_samples: int | None = None
     parameters: int | None = None
+    inputs: tuple[str, ...] | None = None
+    text_path: bool | None = None
     error: ErrorRecord | None = None
     exit_code: int | None = None
     signal: int | None = None

@@ -31,13 +31,13 @@ _MESSAGE_LIMIT: Final = 4000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """Everything a cell's child needs."""
+    """Everything a cell's child needs. Without a ``rule`` nothing is timed: the cell ends when its numbers were compared."""
 
     cell: CellPlan
     model: ModelPlan
     target: TargetPlan
     bundle: Path
-    rule: MeasureRule
+    rule: MeasureRule | None
     tolerance: Tolerance
     service: dict[str, Any] | None = None
 
@@ -107,6 +107,7 @@ def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
     facts.values["device"] = target.check()
     bundle = bundles.verify(job.bundle)
     facts.values["bundle"] = bundle.digest
+    facts.values |= {"inputs": bundle.kinds, "text_path": bundle.text_path}
     facts.values["parameters"], facts.values["load_ms"] = _timed(lambda: target.load(bundle))
 
     inputs = bundle.input_arrays()
@@ -126,7 +127,7 @@ def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
     facts.values["outputs"] = [dataclasses.asdict(output) for output in comparison.outputs]
     facts.values["parity"] = dataclasses.asdict(comparison.worst) if comparison.worst else None
     status, error = _verdict(comparison, placement, job.tolerance)
-    if status in {Status.PASS, Status.FALLBACK}:
+    if status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
         facts.enter(Stage.MEASURE)
         _time(target, job.rule, facts)
     _account(target, baseline, loaded, facts)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
+_SINCE: Final[dict[str, dict[str, frozenset[str]]]] = {SCHEMA_VERSION: {}, "2": {"cells": frozenset({"inputs", "text_path"})}}
+"""The versions of shards that are merged, and by table the columns that such a shard does not have yet: nobody knows them."""
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
 
@@ -162,10 +164,10 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate]) -> int
             connection.execute(f"ATTACH '{quoted}' AS {alias} (READ_ONLY)")
             attached.append(alias)
         _check_tables(connection, aliases)
-        _check_versions(connection, aliases)
+        versions = _versions(connection, aliases)
         connection.execute("BEGIN")
         try:
-            rows = _insert_all(connection, aliases, batch)
+            rows = _insert_all(connection, versions, batch)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
@@ -184,21 +186,22 @@ def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> 
         raise _RefusedError(f"it is no shard: it has views, which could read other files: {', '.join(views)}")
 
 
-def _check_versions(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> None:
-    """One query for the whole batch, since each costs some milliseconds."""
-    asking = " UNION ALL ".join(f"SELECT value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
-    versions = [value for (value,) in connection.execute(asking).fetchall()]
-    foreign = sorted({version for version in versions if version != SCHEMA_VERSION})
+def _versions(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> dict[str, str]:
+    """The schema's version of each shard. One query for the whole batch, since each costs some milliseconds."""
+    asking = " UNION ALL ".join(f"SELECT '{alias}', value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
+    versions = dict(connection.execute(asking).fetchall())
+    foreign = sorted({version for version in versions.values() if version not in _SINCE})
     if foreign or len(versions) != len(aliases):
         found = ", ".join(foreign) or "none"
         raise _RefusedError(f"its schema is version {found}, this hwmatrix reads {SCHEMA_VERSION}: run the target again")
+    return versions
 
 
-def _insert_all(connection: duckdb.DuckDBPyConnection, aliases: list[str], batch: list[_Candidate]) -> int:
+def _insert_all(connection: duckdb.DuckDBPyConnection, versions: dict[str, str], batch: list[_Candidate]) -> int:
     rows = 0
     for table, columns in _columns(connection).items():
-        selects = " UNION ALL ".join(f"SELECT {columns} FROM {alias}.{table}" for alias in aliases)  # noqa: S608
-        inserted = connection.execute(f"INSERT INTO {table} ({columns}) {selects}").fetchone()
+        selects = " UNION ALL ".join(_select(alias, table, columns, version) for alias, version in versions.items())
+        inserted = connection.execute(f"INSERT INTO {table} ({', '.join(columns)}) {selects}").fetchone()
         promised = sum(candidate.sidecar.counts[table] for candidate in batch)
         if inserted is None or inserted[0] != promised:
             found = inserted[0] if inserted else 0
@@ -209,10 +212,17 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, aliases: list[str], batch
     return rows
 
 
-def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+def _select(alias: str, table: str, columns: list[str], version: str) -> str:
+    """A shard's rows of a table, with NULL in the columns that its version does not have."""
+    missing = _SINCE[version].get(table, frozenset())
+    wanted = ", ".join(f"NULL AS {column}" if column in missing else column for column in columns)
+    return f"SELECT {wanted} FROM {alias}.{table}"  # noqa: S608 - names of the schema
+
+
+def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The columns of each table that is copied, listed: shards of the same schema may have them in another order."""
     found = connection.execute(
-        "SELECT table_name, string_agg(column_name, ', ' ORDER BY column_index) FROM duckdb_columns() "
+        "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
         "WHERE database_name = current_database() GROUP BY table_name"
     )
     columns = dict(found.fetchall())

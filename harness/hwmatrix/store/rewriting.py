@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_UPGRADES: Final = {"1": "upgrade_1_to_2.sql"}
-"""Older databases, and what makes them of this version: what was measured then still counts."""
+_UPGRADES: Final = {"1": ("upgrade_1_to_2.sql", "upgrade_2_to_3.sql"), "2": ("upgrade_2_to_3.sql",)}
+"""Older databases, and what makes them of this version, step by step: what was measured then still counts."""
 
 
 @contextlib.contextmanager
@@ -60,7 +60,8 @@ def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     else:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
         if row is not None and row[0] in _UPGRADES:
-            connection.execute(sql(_UPGRADES[row[0]]))
+            for step in _UPGRADES[row[0]]:
+                connection.execute(sql(step))
         elif row is None or row[0] != SCHEMA_VERSION:
             found = row[0] if row else "none"
             raise StoreError(

@@ -1,4 +1,4 @@
--- The tables of a shard and of a merged database (schema 2). Reports read the views of views.sql, never these directly.
+-- The tables of a shard and of a merged database (schema 3). Reports read the views of views.sql, never these directly.
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (
@@ -114,6 +114,8 @@ CREATE TABLE cells (
     message          VARCHAR,
     traceback        VARCHAR,
     needs            VARCHAR[],             -- operators or features that the target lacks
+    inputs           VARCHAR[],             -- the kinds of input that the model was given: text, image, video, audio; NULL: not known
+    text_path        BOOLEAN,               -- it takes more than text and was given text alone; NULL: not known
     exit_code        INTEGER,
     signal           INTEGER,
     started_at       TIMESTAMP NOT NULL,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LOG: Final = logging.getLogger(__name__)
-SCHEMA_VERSION: Final = "2"
+SCHEMA_VERSION: Final = "3"
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
 _BLOCK_SIZE: Final = "16384"
 """DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
@@ -363,6 +363,8 @@ def _cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, comm
         "execution": result.execution.value,
         "bundle": result.bundle,
         "method": result.method,
+        "inputs": list(result.inputs) if result.inputs is not None else None,
+        "text_path": result.text_path,
         "load_ms": result.load_ms,
         "prepare_ms": result.prepare_ms,
         "first_ms": result.first_ms,
