@@ -1,9 +1,10 @@
 """ONNX exports of a bundle, made once in the reference image and read by every target that executes ONNX.
 
-Two exporters are tried, because neither exports every model: transformers' own, and ``torch.onnx.export``. What each of them gave
-lies under ``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` where the weights do not fit into one
-protobuf file) and ``manifest.json`` with the SHA-256 of every file; or a manifest that holds the failure. A failure of an exporter
-is as much a result as a graph.
+There are two exporters, because neither exports every model: transformers' own, and ``torch.onnx.export``. The second is called where the
+first made no graph, and where a target chooses between graphs or has refused the first (``runner/exports``). What each gave lies under
+``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` where the weights do not fit into one protobuf file)
+and ``manifest.json`` with the SHA-256 of every file; or a manifest that holds the failure. A failure of an exporter is as much a result
+as a graph.
 """
 
 from __future__ import annotations
@@ -105,14 +106,24 @@ def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
         _publish(bundle, cache, failure.exporter, lambda _: _failure_fields(failure))
 
 
+def is_kept(key: str, cache: Path, exporter: str) -> bool:
+    """Whether an exporter was called for a bundle of this key before, whatever it gave."""
+    return (cache / ONNX_DIR / key / exporter / MANIFEST).is_file()
+
+
 def read_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:
-    """What :func:`export_all` kept, every file verified. Needs no torch.
+    """What the exporters gave that were called, every file verified, in their order. Needs no torch.
 
     Raises:
-        BundleError: an export is missing (``onnx_missing``), made of another bundle or by another version of hwmatrix
-            (``bundle_version``), or damaged (``bundle_broken``).
+        BundleError: an export is missing that no graph of an exporter before it makes dispensable (``onnx_missing``), is made of
+            another bundle or by another version of hwmatrix (``bundle_version``), or damaged (``bundle_broken``).
     """
-    return tuple(_read(bundle, cache, exporter) for exporter in EXPORTERS)
+    found: list[OnnxExport | OnnxFailure] = []
+    for exporter in EXPORTERS:
+        made = any(isinstance(export, OnnxExport) for export in found)
+        if not made or is_kept(bundle.key, cache, exporter):
+            found.append(_read(bundle, cache, exporter))
+    return tuple(found)
 
 
 def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:

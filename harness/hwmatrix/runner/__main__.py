@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hwmatrix.errors import HwmatrixError
 from hwmatrix.records import Plan, plan_from_json
@@ -42,11 +42,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hwmatrix.runner", description=__doc__)
     works = parser.add_subparsers(required=True)
     bundles = works.add_parser("bundles", help="build the bundles of a plan")
+    bundles.add_argument("--models", help="only the models listed in models-<MODELS>.json beside the plan, and the canaries")
+    bundles.add_argument("--every-exporter", action="store_true", help="do not stop at the first exporter that makes a graph")
     bundles.set_defaults(work=_bundles)
     run = works.add_parser("run", help="run one target's cells of a plan")
     run.add_argument("--target", required=True)
     run.add_argument("--cells", help="run only the cells listed in cells-<CELLS>.json beside the plan")
     run.set_defaults(work=_run)
+    for work in (bundles, run):
+        work.add_argument("--at-once", type=int, default=1, metavar="N", help="so many at the same time, as far as cores allow")
     tests = works.add_parser("operator-tests", help="write the ONNX standard's operator tests into the cache")
     tests.set_defaults(work=_operator_tests)
     operators = works.add_parser("operators", help="run the operator tests on one target")
@@ -72,13 +76,30 @@ def _plan(path: Path) -> Plan:
 
 
 def _bundles(arguments: argparse.Namespace) -> None:
-    from hwmatrix.records import Backend  # noqa: PLC0415
-    from hwmatrix.runner.bundles import build_all  # noqa: PLC0415 - each order imports what it needs
+    from hwmatrix.records import Backend, Size  # noqa: PLC0415
+    from hwmatrix.runner.bundles import BundleOrder, build_all  # noqa: PLC0415 - each order imports what it needs
     from hwmatrix.runner.parent import preload  # noqa: PLC0415
 
     plan = _plan(arguments.plan)
-    preload(Backend.CPU, [model for model in plan.models if model.unbuildable is None])
-    build_all(plan, arguments.cache, arguments.out)
+    listed = _listed(arguments.plan, "models", arguments.models)
+    models = frozenset((name, Size(size)) for name, size in listed) if listed is not None else None
+    chosen = (model for model in plan.models if model.unbuildable is None)
+    preload(Backend.CPU, [model for model in chosen if models is None or (model.name, model.size) in models])
+    build_all(
+        BundleOrder(
+            plan=plan,
+            cache=arguments.cache,
+            out=arguments.out,
+            models=models,
+            every_exporter=arguments.every_exporter,
+            at_once=arguments.at_once,
+        )
+    )
+
+
+def _listed(plan: Path, what: str, name: str | None) -> Any:
+    """What the host has listed beside the plan for this order; None: all of the plan's."""
+    return json.loads(plan.with_name(f"{what}-{name}.json").read_text(encoding="utf-8")) if name else None
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -86,8 +107,8 @@ def _run(arguments: argparse.Namespace) -> None:
     from hwmatrix.runner.parent import ShardOrder, run_shard  # noqa: PLC0415
 
     plan = _plan(arguments.plan)
-    listed = arguments.plan.with_name(f"cells-{arguments.cells}.json")
-    wanted = set(json.loads(listed.read_text(encoding="utf-8"))) if arguments.cells else None
+    listed = _listed(arguments.plan, "cells", arguments.cells)
+    wanted = set(listed) if listed is not None else None
     cells = tuple(cell for cell in plan.cells if cell.target == arguments.target and (wanted is None or cell.key in wanted))
     run_shard(
         ShardOrder(
@@ -100,6 +121,7 @@ def _run(arguments: argparse.Namespace) -> None:
             host=arguments.host,
             image=arguments.image,
             image_digest=arguments.image_digest,
+            at_once=arguments.at_once,
         )
     )
 

@@ -1,16 +1,21 @@
-"""Building the bundles of a plan, in the reference image: each in a forked child, so that one bad model harms no other."""
+"""Building the bundles of a plan, in the reference image: each in a forked child, so that one bad model harms no other.
+
+As many at once as there are cores and memory for: nothing is timed here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Limits, ModelPlan, Plan, Size
 from hwmatrix.runner import exports
+from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.endings import describe
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
@@ -18,11 +23,12 @@ from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 INDEX: Final = "bundles.json"
 INDEX_SCHEMA: Final = "hwmatrix/bundle-index/1"
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
+_TRIES: Final = 3
+"""What a model is given its limit for, one after the other: its bundle, and each of two exporters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,37 +44,95 @@ class BundleEntry:
     traceback: str | None = None
 
 
-def build_all(plan: Plan, cache: Path, out: Path) -> list[BundleEntry]:
-    """Build what is missing in the cache, one after the other; write the index ``bundles.json`` into ``out``.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BundleOrder:
+    """Which bundles to build: those of ``models`` (None: of the plan's), and of the canaries, which run everywhere.
+
+    ``every_exporter``: have all exporters called for these models, and not only until one makes a graph. ``at_once`` is how many may
+    be built at the same time, for which there is memory.
+    """
+
+    plan: Plan
+    cache: Path
+    out: Path
+    models: frozenset[tuple[str, Size]] | None = None
+    every_exporter: bool = False
+    at_once: int = 1
+
+
+def build_all(order: BundleOrder) -> list[BundleEntry]:
+    """Build what is missing in the cache; put it into the index ``bundles.json`` in the order's folder ``out``.
 
     Models that some target executes as ONNX are exported as well. A failed export is kept, and told where it is needed.
     """
+    plan = order.plan
     limits = {(cell.model, cell.size): cell.limits for cell in plan.cells}
-    models = [*canary_plans(), *(model for model in plan.models if model.unbuildable is None)]
-    onnx = exports.wanted(plan)
-    entries = []
-    for model in models:
-        limit = limits.get((model.name, model.size), _CANARY_LIMITS)
-        entries.append(_build_one(model, cache, limit))
-        if entries[-1].key is not None and exports.needed(model, onnx):
-            exports.export(model, entries[-1].key, cache, limit)
-    index = {"schema": INDEX_SCHEMA, "bundles": [dataclasses.asdict(entry) for entry in entries]}
-    write_atomically(out / INDEX, json.dumps(index, indent=1) + "\n")
+    models = [*canary_plans(), *(model for model in plan.models if model.unbuildable is None and _chosen(model, order.models))]
+    found: dict[int, BundleEntry] = {}
+    work = functools.partial(_work, order, [(model, _limit_of(model, limits)) for model in models])
+    size = min(at_once(order.at_once, 1), len(models))
+    # A bundle and each of its exports may take as long as the limit says.
+    with Crew(work, size=size, patience=lambda number: _TRIES * _limit_of(models[number], limits).timeout_s) as crew:
+        for done in crew.do(range(len(models)), lambda number: _tell_begin(models[number])):
+            found[done.number] = _told(models[done.number], done)
+    entries = [found[number] for number in range(len(models))]
+    _write_index(order.out / INDEX, entries)
     return entries
+
+
+def _chosen(model: ModelPlan, models: frozenset[tuple[str, Size]] | None) -> bool:
+    return models is None or (model.name, model.size) in models
+
+
+def _limit_of(model: ModelPlan, limits: dict[tuple[str, Size], Limits]) -> Limits:
+    return limits.get((model.name, model.size), _CANARY_LIMITS)
+
+
+def _work(order: BundleOrder, models: list[tuple[ModelPlan, Limits]], number: int, closing: tuple[int, ...]) -> dict[str, Any]:
+    """Build one bundle and its exports, each in a child of this process; say what came of it."""
+    model, limits = models[number]
+    end = run_forked(functools.partial(_build, model, order.cache), limits=limits, closing=closing)
+    entry = _entry(model, end, limits)
+    told: list[dict[str, Any]] = []
+    if entry.key is not None and exports.needed(model, exports.wanted(order.plan)):
+        every = order.every_exporter or exports.chosen_between(order.plan)
+        told = exports.export(entry.key, order.cache, limits, every=every, closing=closing)
+    return {"entry": dataclasses.asdict(entry), "exports": told}
+
+
+def _tell_begin(model: ModelPlan) -> None:
+    emit("bundle_started", model=model.name, size=model.size.value)
+
+
+def _told(model: ModelPlan, done: Done) -> BundleEntry:
+    """The entry of a model that is done, told to the host. A worker that ended built nothing that could be relied on."""
+    if done.answer is None:
+        message = f"the bundle was not built: the worker that did it {done.problem}"
+        entry = BundleEntry(model=model.name, size=model.size, error_type="factory_failed", message=message)
+    else:
+        entry = _read_entry(done.answer["entry"])
+    emit("bundle", model=model.name, size=model.size.value, ok=entry.key is not None, message=entry.message)
+    for told in done.answer["exports"] if done.answer is not None else ():
+        emit("export", model=model.name, size=model.size.value, **told)
+    return entry
+
+
+def _write_index(path: Path, entries: list[BundleEntry]) -> None:
+    """Put entries into the index, in the place of those of the same models; others stay, from what was built before."""
+    index = (read_index(path) if path.is_file() else {}) | {(entry.model, entry.size): entry for entry in entries}
+    written = {"schema": INDEX_SCHEMA, "bundles": [dataclasses.asdict(entry) for entry in index.values()]}
+    write_atomically(path, json.dumps(written, indent=1) + "\n")
 
 
 def read_index(path: Path) -> dict[tuple[str, Size], BundleEntry]:
     """The index that :func:`build_all` wrote, by model and size."""
     data = json.loads(path.read_text(encoding="utf-8"))
-    entries = [BundleEntry(**(entry | {"size": Size(entry["size"])})) for entry in data["bundles"]]
+    entries = [_read_entry(entry) for entry in data["bundles"]]
     return {(entry.model, entry.size): entry for entry in entries}
 
 
-def _build_one(model: ModelPlan, cache: Path, limits: Limits) -> BundleEntry:
-    emit("bundle_started", model=model.name, size=model.size.value)
-    entry = _entry(model, run_forked(functools.partial(_build, model, cache), limits=limits), limits)
-    emit("bundle", model=model.name, size=model.size.value, ok=entry.key is not None, message=entry.message)
-    return entry
+def _read_entry(entry: dict[str, Any]) -> BundleEntry:
+    return BundleEntry(**(entry | {"size": Size(entry["size"])}))
 
 
 def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:

@@ -10,9 +10,8 @@ from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import verify
 from hwmatrix.records import Limits, ModelPlan, Plan, Role, Size
 from hwmatrix.runner.endings import describe
-from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import run_forked
-from hwmatrix.targets.table import NEEDS_ONNX
+from hwmatrix.targets.table import CHOOSES_EXPORT, NEEDS_ONNX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,27 +24,40 @@ def wanted(plan: Plan) -> set[tuple[str, Size]]:
     return {(cell.model, cell.size) for cell in plan.cells if cell.target in targets}
 
 
+def chosen_between(plan: Plan) -> bool:
+    """Whether some target of the plan, which can run here, keeps the better of all exports."""
+    return any(target.backend in CHOOSES_EXPORT and target.unavailable is None for target in plan.targets)
+
+
 def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:
     """Is this model one of them? Canaries are, as soon as any model is: they run on every target."""
     return bool(models) if model.role is not Role.MODEL else (model.name, model.size) in models
 
 
-def export(model: ModelPlan, key: str, cache: Path, limits: Limits) -> None:
-    """Make what each exporter makes of a bundle, or find it in the cache. What fails is kept as a failure."""
+def export(key: str, cache: Path, limits: Limits, *, every: bool, closing: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    """Have exporters called until one makes a graph of a bundle, or find what they gave; ``every``: all of them.
+
+    One that was called before is called again where it has to be: what it gives may have moved. Returns what each did: ``exporter``,
+    ``ok`` and ``message``. What fails is kept as a failure.
+
+    Raises:
+        BundleError: the bundle is broken, or the cache cannot be written.
+    """
+    told: list[dict[str, Any]] = []
     for exporter in onnx_export.EXPORTERS:
-        _export_by(exporter, model, cache / key, cache, limits)
+        if every or not any(each["ok"] for each in told) or onnx_export.is_kept(key, cache, exporter):
+            told.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, closing)})
+    return told
 
 
-def _export_by(exporter: str, model: ModelPlan, bundle: Path, cache: Path, limits: Limits) -> None:
-    end = run_forked(functools.partial(_make, exporter, bundle, cache), limits=limits)
+def _export_by(exporter: str, bundle: Path, cache: Path, limits: Limits, closing: tuple[int, ...]) -> dict[str, Any]:
+    end = run_forked(functools.partial(_make, exporter, bundle, cache), limits=limits, closing=closing)
     if end.messages:
-        told = end.messages[-1]
-    else:
-        why = describe(end, limits)
-        told = {"ok": False, "message": why}
-        failure = onnx_export.OnnxFailure(exporter=exporter, error_type="ExporterDied", message=why, traceback=end.log or None)
-        onnx_export.keep_failure(verify(bundle), cache, failure)
-    emit("export", model=model.name, size=model.size.value, exporter=exporter, **told)
+        return end.messages[-1]
+    why = describe(end, limits)
+    failure = onnx_export.OnnxFailure(exporter=exporter, error_type="ExporterDied", message=why, traceback=end.log or None)
+    onnx_export.keep_failure(verify(bundle), cache, failure)
+    return {"ok": False, "message": why}
 
 
 def _make(exporter: str, bundle: Path, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:

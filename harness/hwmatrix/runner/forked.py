@@ -46,7 +46,11 @@ _CGROUP_EVENTS: Final = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgr
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class End:
-    """How a child ended. Exactly one of ``exit_code`` and ``signal`` is set; ``log`` is the end of what it printed."""
+    """How a child ended. Exactly one of ``exit_code`` and ``signal`` is set; ``log`` is the end of what it printed.
+
+    ``oom_killed``: SIGKILL ended it, not because it was late, and meanwhile the kernel killed for memory in this cgroup. The kernel
+    counts by cgroup: of two children that ran at once, the one that ended in another way is not taken for the one that it killed.
+    """
 
     messages: tuple[dict[str, Any], ...]
     exit_code: int | None
@@ -87,18 +91,18 @@ class _Pipe:
                     return
 
 
-def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address_space: bool = False) -> End:
+def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address_space: bool = False, closing: tuple[int, ...] = ()) -> End:
     """Run ``work(send)`` in a forked child and wait for its end, at most ``limits.timeout_s``.
 
     ``reserves_address_space`` limits the memory that can be written instead of the address space: for runtimes that reserve
-    as much of that as a GPU has memory, and more.
+    as much of that as a GPU has memory, and more. ``closing`` are descriptors of ours that a forked child must not have.
 
     Whatever the child has started is killed at the end (on Linux also what has left its process group), so that nothing
     stays behind to disturb the next one. ``work`` must be a module's function or a partial of one, since some systems spawn.
     """
     begin = time.monotonic()
-    kills, others = _oom_kills(), _children()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    kills, others = _oom_kills(), children()
+    adopt_strays()
     sys.stdout.flush()
     sys.stderr.flush()
     messages, log = _Pipe(), _Pipe(keep=_LOG_TAIL)
@@ -106,7 +110,7 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
     if SPAWNS:
         pid = spawn(work, messages=messages.writing, log=log.writing, settings=settings)
     elif (pid := os.fork()) == 0:
-        _be_child(work, messages, log, settings)
+        _be_child(work, messages, log, settings, closing)
     os.close(messages.writing)
     os.close(log.writing)
     try:
@@ -117,16 +121,17 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
             os.waitpid(pid, 0)
         raise
     finally:
-        _end_strays(others)
+        end_strays(others)
         for pipe in (messages, log):
             pipe.drain()
             os.close(pipe.reading)
+    ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     return End(
         messages=tuple(_parse(bytes(messages.received))),
         exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-        signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+        signal=ended_by,
         timed_out=timed_out,
-        oom_killed=_oom_kills() > kills,
+        oom_killed=ended_by == signal.SIGKILL and not timed_out and _oom_kills() > kills,
         log=log.received.decode(errors="replace").strip(),
         wall_ms=(time.monotonic() - begin) * 1000,
     )
@@ -137,13 +142,18 @@ def end_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def adopt_strays() -> None:
+    """Have those who lose their parent below this process become its children (:func:`children`), which it can end."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
 def _prctl(option: int, value: int) -> None:
     """Linux only; elsewhere there is nothing like it."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
-def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, settings: dict[str, Any]) -> NoReturn:
+def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, settings: dict[str, Any], closing: tuple[int, ...]) -> NoReturn:
     """What a forked child does first: a group of its own, and the pipes in the place of what it has from its parent."""
     try:
         os.setpgid(0, 0)
@@ -151,7 +161,7 @@ def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, setting
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.dup2(log.writing, 1)
         os.dup2(log.writing, 2)
-        for unneeded in (messages.reading, log.reading, log.writing):
+        for unneeded in (messages.reading, log.reading, log.writing, *closing):
             os.close(unneeded)
     except BaseException:  # noqa: BLE001 - nobody could read of it, and the parent's code must not go on in its child
         os._exit(1)
@@ -247,7 +257,7 @@ def _kill_group(pid: int, *, reaped: bool = False) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _children() -> set[int]:
+def children() -> set[int]:
     """The children of this process, as the kernel lists them (proc(5), task/<tid>/children); none where it does not."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
@@ -256,10 +266,10 @@ def _children() -> set[int]:
     return found
 
 
-def _end_strays(others: set[int]) -> None:
+def end_strays(others: set[int]) -> None:
     """End what a child left running in a group of its own: it is ours since its parent died. Its own children come up next."""
     until = time.monotonic() + _STRAYS_S
-    while (strays := _children() - others) and time.monotonic() < until:
+    while (strays := children() - others) and time.monotonic() < until:
         for pid in strays:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

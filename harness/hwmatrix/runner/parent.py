@@ -1,4 +1,8 @@
-"""The warm parent: imports the frameworks once, forks a child a cell, writes each result before the next cell begins."""
+"""The warm parent: imports the frameworks once, has a child forked a cell, keeps each result as soon as it is there.
+
+Cells run one after the other wherever they could disturb each other: where they are timed, share a service (a browser) or a device.
+Else as many run at once as the order and the cores allow, by workers (``crew``); the parent alone writes the shard.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ import dataclasses
 import functools
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hwmatrix.advice.catalogue import catalogue
 from hwmatrix.errors import UnavailableError
+from hwmatrix.measure import memory
 from hwmatrix.measure.latency import median
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import (
@@ -32,9 +37,10 @@ from hwmatrix.records import (
 )
 from hwmatrix.runner.bundles import BundleEntry
 from hwmatrix.runner.cell import CellJob, execute
+from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.detecting import detections
 from hwmatrix.runner.events import emit
-from hwmatrix.runner.forked import run_forked
+from hwmatrix.runner.forked import End, run_forked
 from hwmatrix.runner.identity import shard_identity
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
@@ -50,7 +56,10 @@ _CANARY_WANTED: Final = {Role.CANARY_GOOD: Status.PASS, Role.CANARY_WRONG: Statu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardOrder:
-    """What one run of the parent is to do, and what the host knows about the place it runs in."""
+    """What one run of the parent is to do, and what the host knows about the place it runs in.
+
+    ``at_once`` is how many cells may run at the same time, for which there is memory.
+    """
 
     plan: Plan
     target: TargetPlan
@@ -61,6 +70,7 @@ class ShardOrder:
     host: str
     image: str | None
     image_digest: str | None
+    at_once: int = 1
 
 
 def run_shard(order: ShardOrder) -> Path:
@@ -74,18 +84,18 @@ def run_shard(order: ShardOrder) -> Path:
     warm_up_ms = (time.perf_counter() - begin) * 1000
     identity = shard_identity(order, target_class(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
-    with ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
-        emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
+    size = _side_by_side(order) if service is None else 1
+    crew = Crew(functools.partial(_end_of, order), size=size, patience=lambda number: order.cells[number].limits.timeout_s)
+    with crew, ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
+        emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms, at_once=size, parent_mb=_resident_mb())
         shard.add_detections(detections())
         shard.add_classifications(classifications(order.plan.models))
         cells = _Cells(order, shard, keeper)
         canary_ok, canary_detail = cells.run_canaries()
         shard.set_canaries(ok=canary_ok, detail=canary_detail)
-        for cell in order.cells:
-            failed = canary_detail if canary_ok is False else None
-            cells.run(cell, order.plan.model(cell.model, cell.size), canaries_failed=failed)
+        cells.run_all(crew if size > 1 else None, canaries_failed=canary_detail if canary_ok is False else None)
         path = shard.seal()
-    emit("sealed", shard=path.name)
+        emit("sealed", shard=path.name, parent_mb=_resident_mb())
     return path
 
 
@@ -95,8 +105,42 @@ def preload(backend: Backend, models: list[ModelPlan]) -> None:
     catalogue()
 
 
+def _side_by_side(order: ShardOrder) -> int:
+    """How many cells run at once: one where they are timed, or share the memory of a device."""
+    if order.plan.timing or target_class(order.target.backend).reserves_address_space:
+        return 1
+    return min(at_once(order.at_once, max((cell.settings.threads for cell in order.cells), default=1)), max(1, len(order.cells)))
+
+
+def _end_of(order: ShardOrder, number: int, closing: tuple[int, ...]) -> dict[str, Any]:
+    """In a worker: run the cell of this number in a child, and say how that ended."""
+    cell = order.cells[number]
+    return dataclasses.asdict(_run(order, cell, order.plan.model(cell.model, cell.size), service=None, closing=closing))
+
+
+def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[str, Any] | None, closing: tuple[int, ...] = ()) -> End:
+    """Run a cell in a child of this process."""
+    rule = order.plan.measure if model.role is Role.MODEL else _CANARY_RULE
+    job = CellJob(
+        cell=cell,
+        model=model,
+        target=order.target,
+        bundle=order.cache / str(order.bundles[model.name, model.size].key),
+        rule=rule if order.plan.timing else None,
+        tolerance=order.plan.tolerances[cell.settings.dtype],
+        service=service,
+    )
+    reserves = target_class(order.target.backend).reserves_address_space
+    return run_forked(functools.partial(execute, job), limits=cell.limits, reserves_address_space=reserves, closing=closing)
+
+
+def _resident_mb() -> float | None:
+    resident = memory.resident()
+    return resident.now_mb if resident else None
+
+
 class _Cells:
-    """Runs cells one after the other, and keeps each result before the next begins."""
+    """Runs cells, and keeps each result as soon as it is there."""
 
     def __init__(self, order: ShardOrder, shard: ShardWriter, keeper: Keeper) -> None:
         self._order = order
@@ -124,11 +168,39 @@ class _Cells:
                 problems.append(f"{model.name} is {result.status.value} and must be {wanted.value}{why}")
         return not problems, "; ".join(problems) or None
 
+    def run_all(self, crew: Crew | None, *, canaries_failed: str | None) -> None:
+        """Run all cells of the order: by the crew, or one after the other."""
+        models = [self._order.plan.model(cell.model, cell.size) for cell in self._order.cells]
+        pairs = list(zip(self._order.cells, models, strict=True))
+        if crew is None:
+            for cell, model in pairs:
+                self.run(cell, model, canaries_failed=canaries_failed)
+            return
+        hindered = {number: self._hindrance(*pair, utc_now(), canaries_failed) for number, pair in enumerate(pairs)}
+        begun: dict[int, str] = {}
+
+        def started(number: int) -> None:
+            cell, model = pairs[number]
+            emit("cell_started", key=cell.key, role=model.role.value)
+            begun[number] = utc_now()
+
+        for number, result in hindered.items():
+            if result is not None:
+                started(number)
+                self._keep(result, *pairs[number])
+        for done in crew.do((number for number, result in hindered.items() if result is None), started):
+            cell, model = pairs[done.number]
+            self._keep(self._done(done, cell, model, begun[done.number]), cell, model)
+
     def run(self, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
-        """Run one cell, keep its result, tell the host."""
+        """Run one cell right here, keep its result, tell the host."""
         emit("cell_started", key=cell.key, role=model.role.value)
         started_at = utc_now()
         result = self._hindrance(cell, model, started_at, canaries_failed) or self._execute(cell, model, started_at)
+        self._keep(result, cell, model)
+        return result
+
+    def _keep(self, result: CellResult, cell: CellPlan, model: ModelPlan) -> None:
         self._shard.add_cell(result, command=cell_command(model, cell, self._order.plan.isolation))
         emit(
             "cell",
@@ -140,7 +212,6 @@ class _Cells:
             p50_ms=_shown_ms(result),
             error=result.error.message if result.error else None,
         )
-        return result
 
     def _hindrance(self, cell: CellPlan, model: ModelPlan, started_at: str, canaries_failed: str | None) -> CellResult | None:
         """The result of a cell that cannot be tried: its model was not made, or no verdict could be believed."""
@@ -158,26 +229,23 @@ class _Cells:
         return self._not_executed(cell, model, started_at, status=status, stage=stage, kind=kind, message=message, traceback=log)
 
     def _execute(self, cell: CellPlan, model: ModelPlan, started_at: str) -> CellResult:
-        order = self._order
-        entry = order.bundles[(model.name, model.size)]
         try:
             address = self._keeper.address()
         except UnavailableError as failure:
             status, stage = Status.UNAVAILABLE, Stage.LOAD
             message, kind = str(failure), failure.error_type
             return self._not_executed(cell, model, started_at, status=status, stage=stage, kind=kind, message=message)
-        job = CellJob(
-            cell=cell,
-            model=model,
-            target=order.target,
-            bundle=order.cache / str(entry.key),
-            rule=order.plan.measure if model.role is Role.MODEL else _CANARY_RULE,
-            tolerance=order.plan.tolerances[cell.settings.dtype],
-            service=address,
-        )
-        reserves = target_class(order.target.backend).reserves_address_space
-        end = run_forked(functools.partial(execute, job), limits=cell.limits, reserves_address_space=reserves)
-        return result_of(end, cell=cell, model=model, target=order.target, started_at=started_at)
+        end = _run(self._order, cell, model, service=address)
+        return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
+
+    def _done(self, done: Done, cell: CellPlan, model: ModelPlan, started_at: str) -> CellResult:
+        """What a worker has told of a cell; if it ended instead, that is our failure and not the model's."""
+        if done.answer is not None:
+            end = End(**(done.answer | {"messages": tuple(done.answer["messages"])}))
+            return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
+        message = f"the worker that ran this cell {done.problem}"
+        status, stage = Status.INFRA_ERROR, Stage.LOAD
+        return self._not_executed(cell, model, started_at, status=status, stage=stage, kind="infrastructure", message=message)
 
     def _not_executed(
         self,

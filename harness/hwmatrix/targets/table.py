@@ -38,6 +38,9 @@ REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
 NEEDS_ONNX: Final = frozenset({"onnxruntime", "qnn", "webgpu", "webnn"})
 """Backends that execute a bundle's ONNX exports, which the reference image makes."""
 
+CHOOSES_EXPORT: Final = NEEDS_ONNX - {"onnxruntime"}
+"""Those of them that keep the export of which the larger share is on the target, and so need what every exporter gives."""
+
 
 def target_class(backend: Backend) -> type[Target]:
     """The class of a backend, imported now: its framework comes along only where it is used."""

@@ -1,0 +1,240 @@
+"""Several pieces of work at a time: workers that the warm parent forks, each of which forks a child a piece, as the parent would.
+
+The parent forks its workers before anything is computed, hands each a piece whenever it is free, and alone keeps and tells what came
+of it. A worker that dies takes nothing with it but the piece that it had: that is told, and another worker takes its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from hwmatrix.runner.forked import SPAWNS, adopt_strays, children, end_strays, end_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType, TracebackType
+
+    Work = Callable[[int, tuple[int, ...]], dict[str, Any]]
+    """Does the piece of this number and gives its answer, which goes through JSON; its children must close the descriptors."""
+
+_NUMBER_BYTES: Final = 4
+_LENGTH_BYTES: Final = 8
+_GRACE_S: Final = 30.0
+"""How long after a piece's own limit a worker must have said what became of it."""
+_ENDING_S: Final = 5.0
+_GONE: Final = 0
+"""The process id of a worker that has ended."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Done:
+    """A piece that is done: its answer, or, if its worker ended or failed, what became of that."""
+
+    number: int
+    answer: dict[str, Any] | None = None
+    problem: str | None = None
+
+
+class _Worker:
+    """A forked worker, as its parent sees it."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.number: int | None = None
+        self.deadline = 0.0
+
+
+class Crew:
+    """Workers for some work. Use as a context manager: leaving it ends them. With ``size`` 1 there are none: the caller works itself.
+
+    ``patience`` gives the seconds that a piece may take at most: its limit. Whoever is silent much longer is ended.
+    """
+
+    def __init__(self, work: Work, *, size: int, patience: Callable[[int], float]) -> None:
+        self._work = work
+        self._size = size
+        self._patience = patience
+        self._workers: list[_Worker] = []
+        self._others: set[int] = set()
+
+    def __enter__(self) -> Self:
+        """Fork the workers: nothing may have been computed in this process, nor a runtime's thread started."""
+        if self._size > 1:
+            adopt_strays()
+            self._others = children()
+            gc.collect()
+            gc.freeze()  # a collection in a worker would write to, and so copy, every page of objects that it shares with us
+            for _ in range(self._size):
+                self._workers.append(self._fork())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End all workers, and what they had started."""
+        for worker in self._workers:
+            worker.channel.close()  # whoever is idle leaves by itself
+            if worker.number is not None:
+                os.kill(worker.pid, signal.SIGTERM)
+        for worker in self._workers:
+            _reap(worker.pid, _ENDING_S)
+        if self._workers:
+            end_strays(self._others)
+            gc.unfreeze()
+        self._workers = []
+
+    def do(self, numbers: Iterable[int], started: Callable[[int], None]) -> Iterator[Done]:
+        """Do pieces; give each as soon as it is done. ``started`` is called when a piece begins. What is done is in no order.
+
+        Without workers a piece begins when the one before was taken, and what the work raises is raised.
+        """
+        waiting = deque(numbers)
+        if not self._workers:
+            for number in waiting:
+                started(number)
+                yield Done(number=number, answer=self._work(number, ()))
+            return
+        for index in range(len(self._workers)):
+            self._hand_out(index, waiting, started)
+        while busy := [worker for worker in self._workers if worker.number is not None]:
+            for worker in _talking(busy):
+                done = self._collect(worker)
+                self._hand_out(self._workers.index(worker), waiting, started)
+                yield done
+
+    def _hand_out(self, index: int, waiting: deque[int], started: Callable[[int], None]) -> None:
+        """Give the next piece to a worker; to a new one in its place if it has died idle."""
+        if not waiting:
+            return
+        if self._workers[index].pid == _GONE:
+            self._workers[index] = self._fork()
+        worker = self._workers[index]
+        number = waiting.popleft()
+        started(number)
+        worker.number, worker.deadline = number, time.monotonic() + self._patience(number) + _GRACE_S
+        try:
+            worker.channel.sendall(number.to_bytes(_NUMBER_BYTES, "big"))
+        except OSError:  # it is dead, which its end of the channel will say
+            return
+
+    def _collect(self, worker: _Worker) -> Done:
+        """What a worker says, or what became of it. One that has ended is marked as gone."""
+        number, worker.number = worker.number, None
+        assert number is not None  # noqa: S101 - only the busy are asked
+        late = time.monotonic() > worker.deadline
+        told = None if late else _receive(worker.channel)
+        if told is not None:
+            return Done(number=number, **told)
+        worker.channel.close()
+        how = _reap(worker.pid, 0.0 if late else _ENDING_S)
+        worker.pid = _GONE
+        end_strays(self._others | {other.pid for other in self._workers})
+        return Done(number=number, problem="said nothing in time and was ended" if late else how)
+
+    def _fork(self) -> _Worker:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        if (pid := os.fork()) == 0:
+            _be_worker(self._work, theirs, unneeded=[ours, *(worker.channel for worker in self._workers)], parent=parent)
+        theirs.close()
+        return _Worker(pid, ours)
+
+
+def at_once(asked: int, threads: int) -> int:
+    """How many cells of so many threads run at once: as many as were asked for, and as the cores of this process carry."""
+    if SPAWNS:
+        return 1
+    return max(1, min(asked, len(os.sched_getaffinity(0)) // max(1, threads)))
+
+
+def _talking(busy: list[_Worker]) -> list[_Worker]:
+    """Wait for workers that say something, or have ended, or are late."""
+    with selectors.DefaultSelector() as selector:
+        for worker in busy:
+            selector.register(worker.channel, selectors.EVENT_READ, worker)
+        nearest = min(worker.deadline for worker in busy)
+        ready = [key.data for key, _ in selector.select(max(0.0, nearest - time.monotonic()))]
+    now = time.monotonic()
+    return ready or [worker for worker in busy if now > worker.deadline]
+
+
+def _receive(channel: socket.socket) -> dict[str, Any] | None:
+    """One message, whole; None where the worker has ended before its end."""
+    channel.settimeout(_GRACE_S)
+    try:
+        length = _read(channel, _LENGTH_BYTES)
+        told: dict[str, Any] = json.loads(_read(channel, int.from_bytes(length, "big")))
+    except (EOFError, OSError):
+        return None
+    return told
+
+
+def _read(channel: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        chunk = channel.recv(min(size - len(received), 1 << 20))
+        if not chunk:
+            raise EOFError
+        received += chunk
+    return bytes(received)
+
+
+def _reap(pid: int, patience_s: float) -> str:
+    """Wait so long for a worker, then end it. Says how it ended."""
+    if pid == _GONE:
+        return "had ended before"
+    until = time.monotonic() + patience_s
+    while not (done := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < until:
+        time.sleep(0.005)
+    if not done[0]:
+        os.kill(pid, signal.SIGKILL)
+        done = os.waitpid(pid, 0)
+    status = done[1]
+    return f"was ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"left with exit code {os.WEXITSTATUS(status)}"
+
+
+def _be_worker(work: Work, channel: socket.socket, *, unneeded: list[socket.socket], parent: int) -> NoReturn:
+    """Do what comes until nothing comes any more. The parent's death, and SIGTERM, interrupt: the child is ended, then we leave."""
+    code = 1
+    try:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, _interrupt)
+        end_with_parent()
+        if os.getppid() != parent:
+            raise KeyboardInterrupt  # noqa: TRY301 - it died before we could ask to be told
+        for other in unneeded:
+            other.close()
+        while order := channel.recv(_NUMBER_BYTES, socket.MSG_WAITALL):
+            told = json.dumps(_told(work, int.from_bytes(order, "big"), channel.fileno())).encode()
+            channel.sendall(len(told).to_bytes(_LENGTH_BYTES, "big") + told)
+        code = 0
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGTERM
+    except BaseException:  # noqa: BLE001 - the parent's code must not go on in its worker
+        import traceback  # noqa: PLC0415
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _told(work: Work, number: int, channel: int) -> dict[str, Any]:
+    try:
+        return {"answer": work(number, (channel,))}
+    except Exception as error:  # noqa: BLE001 - told, so that it costs one piece and no more
+        return {"problem": f"failed: {type(error).__name__}: {error}"}
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
