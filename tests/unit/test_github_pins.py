@@ -72,21 +72,41 @@ def test_actions_are_changed_where_they_stand() -> None:
     assert after == before
 
 
+COMMON, AROUND = (str(path) for path in pins.CONSTRAINTS)
+CUDA = "images/constraints-torch-cuda.txt"
+TEXTS = {
+    COMMON: CONSTRAINTS,
+    AROUND: "--constraint constraints.txt\nzizmor==1.32.0\n",
+    CUDA: "jinja2==3.1.6\nnvidia-nccl-cu13==2.29.3\ntorch===2.13.0\n",
+}
+RESOLUTION = "torch==2.13.0+cpu\ntyping_extensions==4.16.0  # via x\nzizmor==1.32.0\nhwmatrix @ file:///here\n"
+
+
 def test_versions_of_a_resolution_are_put_in_and_all_else_stays() -> None:
-    compiled = "jinja2==3.2.0\ntorch==2.14.0+cpu\ntyping_extensions==4.16.0  # via x\n"
-    text, changes = repinned_constraints(CONSTRAINTS, compiled)
+    compiled = RESOLUTION.replace("2.13.0", "2.14.0").replace("1.32.0", "1.33.1") + "jinja2==3.2.0\n"
+    found = repinned_constraints(TEXTS, compiled)
+    text, changes = found[COMMON]
     assert text == CONSTRAINTS.replace("3.1.6", "3.2.0").replace("2.13.0", "2.14.0")
     assert [(change.name, change.old, change.new) for change in changes] == [
         ("jinja2", "3.1.6", "3.2.0"),
         ("torch", "2.13.0", "2.14.0"),
         ("torch", "2.13.0+cpu", "2.14.0+cpu"),
     ]
-    assert repinned_constraints(CONSTRAINTS, "jinja2==3.1.6\ntorch==2.13.0+cpu\ntyping-extensions==4.16.0\n") == (CONSTRAINTS, [])
+    assert found[AROUND][0] == TEXTS[AROUND].replace("1.32.0", "1.33.1")
+    assert {change.file for change in found[AROUND][1]} == {AROUND}
+    same = repinned_constraints(TEXTS, RESOLUTION + "jinja2==3.1.6\n")
+    assert same == {path: (text, []) for path, text in TEXTS.items()}
+
+
+def test_other_builds_of_pytorch_follow_but_for_pytorch_itself() -> None:
+    text, (change,) = repinned_constraints(TEXTS, RESOLUTION.replace("2.13.0", "2.14.0") + "jinja2==3.2.0\n")[CUDA]
+    assert text == TEXTS[CUDA].replace("3.1.6", "3.2.0")
+    assert (change.file, change.name) == (CUDA, "jinja2")
 
 
 def test_a_resolution_of_other_packages_is_refused() -> None:
-    with pytest.raises(ConfigError, match="differ in: jinja2, surprise"):
-        repinned_constraints(CONSTRAINTS, "surprise==1\ntorch==2.13.0+cpu\ntyping-extensions==4.16.0\n")
+    with pytest.raises(ConfigError, match="it has surprise besides; it lacks jinja2"):
+        repinned_constraints(TEXTS, RESOLUTION + "surprise==1\n")
 
 
 def test_the_base_image_gets_its_digest() -> None:
@@ -102,12 +122,15 @@ def test_the_base_image_gets_its_digest() -> None:
 
 
 def test_all_or_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("matrix.yaml", "images/constraints.txt", "harness/hwmatrix/host/github/actions.yaml"):
+    constraints = [str(path.relative_to(ROOT)) for path in (ROOT / "images").glob("constraints*.txt")]
+    for name in ("matrix.yaml", *constraints, "harness/hwmatrix/host/github/actions.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(pins, "digest_of", lambda _image: DIGEST)
     monkeypatch.setattr(pins, "get", lambda address, _token: api()(address.replace("https://api.example", "")))
     (tmp_path / "other.txt").write_text("surprise==1\n", encoding="utf-8")
+    same = tmp_path / "same.txt"
+    same.write_text("".join((tmp_path / name).read_text(encoding="utf-8") for name in pins.CONSTRAINTS), encoding="utf-8")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
     def again(compiled: Path, *, write: bool) -> list[pins.Change]:
@@ -116,8 +139,8 @@ def test_all_or_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(ConfigError):
         again(tmp_path / "other.txt", write=True)
-    assert {change.file for change in again(tmp_path / "images/constraints.txt", write=False)} == {"actions.yaml", "matrix.yaml"}
+    assert {change.file for change in again(same, write=False)} == {"actions.yaml", "matrix.yaml"}
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    again(tmp_path / "images/constraints.txt", write=True)
+    again(same, write=True)
     assert load(tmp_path / "matrix.yaml").spec.images.base.endswith(DIGEST)
     assert set(yaml.safe_load((tmp_path / "harness/hwmatrix/host/github/actions.yaml").read_text(encoding="utf-8"))) == set(action_pins())

@@ -18,12 +18,18 @@ from hwmatrix.host.github.jobs import AskingError, get
 from hwmatrix.host.github.render import ACTIONS, ActionPin, action_pins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hwmatrix.matrix.load import LoadedMatrix
 
-CONSTRAINTS: Final = Path("images/constraints.txt")
-_PIN: Final = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.+!_-]*)(?P<marker>\s*;.*)?")
+CONSTRAINTS: Final = (Path("images/constraints.txt"), Path("images/constraints-host.txt"))
+"""Both together are one resolution: what the images install, and what machines install around them."""
+FOLLOWING: Final = "images/constraints-torch-*.txt"
+"""Other builds of PyTorch: they share versions with the resolution, and PyTorch itself is chosen by hand."""
+_BY_HAND: Final = "torch"
+_PIN: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<sign>={2,3})(?P<version>[A-Za-z0-9][A-Za-z0-9.+!_-]*)(?P<marker>\s*;.*)?"
+)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _INSPECT_S: Final = 120.0
 
@@ -67,31 +73,39 @@ def repinned_actions(text: str, newest: dict[str, ActionPin]) -> tuple[str, list
     return text, changes
 
 
-def repinned_constraints(text: str, compiled: str) -> tuple[str, list[Change]]:
-    """The text of constraints.txt with the versions of a resolution; names, comments and markers stay.
+def repinned_constraints(texts: Mapping[str, str], compiled: str) -> dict[str, tuple[str, list[Change]]]:
+    """The texts of files of constraints with the versions of a resolution; names, comments and markers stay.
 
+    ``texts`` is by path: those of :data:`CONSTRAINTS` hold the whole resolution between them, the others what they share with it.
     PyTorch has a line for Linux with a local version (``+cpu``), and one for elsewhere without.
 
     Raises:
         ConfigError: the resolution has other packages: somebody must look at that.
     """
     new = _versions(compiled)
-    old = _versions(text)
-    if new.keys() != old.keys():
-        odd = ", ".join(sorted(new.keys() ^ old.keys()))
-        hint = "docs/images.md says how to refresh it by hand"
-        raise ConfigError([Problem(where=str(CONSTRAINTS), what=f"the resolution and it differ in: {odd}", hint=hint)])
+    old = {name for path in map(str, CONSTRAINTS) for name in _versions(texts[path])}
+    if new.keys() != old:
+        added, gone = (", ".join(sorted(names)) for names in (new.keys() - old, old - new.keys()))
+        what = "; ".join(text for text in (f"it has {added} besides" if added else "", f"it lacks {gone}" if gone else "") if text)
+        hint = "docs/images.md says how to refresh them by hand"
+        raise ConfigError([Problem(where=" and ".join(map(str, CONSTRAINTS)), what=f"the resolution differs: {what}", hint=hint)])
+    return {path: _repinned(path, text, new) for path, text in texts.items()}
+
+
+def _repinned(path: str, text: str, new: Mapping[str, str]) -> tuple[str, list[Change]]:
+    follows = path not in map(str, CONSTRAINTS)
     lines, changes = [], []
     for line in text.splitlines():
         found = _PIN.fullmatch(line.strip())
-        if found is None:
+        name = _normal(found["name"]) if found else ""
+        if found is None or name not in new or (follows and name == _BY_HAND):
             lines.append(line)
             continue
-        name, before = found["name"], found["version"]
-        after = new[_normal(name)].partition("+")[0] + ("" if "+" not in before else "+" + before.partition("+")[2])
-        lines.append(f"{name}=={after}{found['marker'] or ''}")
+        before = found["version"]
+        after = new[name].partition("+")[0] + ("" if "+" not in before else "+" + before.partition("+")[2])
+        lines.append(f"{found['name']}{found['sign']}{after}{found['marker'] or ''}")
         if after != before:
-            changes.append(Change(file=str(CONSTRAINTS), name=name, old=before, new=after))
+            changes.append(Change(file=path, name=found["name"], old=before, new=after))
     return "\n".join(lines) + "\n", changes
 
 
@@ -134,8 +148,10 @@ def refresh(loaded: LoadedMatrix, root: Path, *, api: str, token: str | None, co
             ),
         ]
         if compiled is not None:
-            text = (root / CONSTRAINTS).read_text(encoding="utf-8")
-            found.append((root / CONSTRAINTS, *repinned_constraints(text, compiled.read_text(encoding="utf-8"))))
+            places = [*CONSTRAINTS, *(path.relative_to(root) for path in sorted(root.glob(FOLLOWING)))]
+            texts = {str(place): (root / place).read_text(encoding="utf-8") for place in places}
+            repinned = repinned_constraints(texts, compiled.read_text(encoding="utf-8"))
+            found += [(root / place, *new) for place, new in repinned.items()]
         for path, text, changes in found:
             if changes and write:
                 path.write_text(text, encoding="utf-8", newline="\n")

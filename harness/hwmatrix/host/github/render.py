@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 WORKFLOWS: Final = ("ci.yml", "matrix.yml", "release.yml", "pins.yml")
 ACTION: Final = "action.yml"
 ACTIONS: Final = "actions.yaml"
+_OLDEST_PYTHON: Final = "3.11"
+"""Versions are resolved for it: what it can install, so can the later ones. It is that of the base image, and of requires-python."""
 _BARE: Final = re.compile(r"[\w./:@+ ,'=&|!()-]*")
 """What may be written without quotes: words of ours, names, versions, commits."""
 _EXPRESSION: Final = "${{"
@@ -64,6 +66,7 @@ def render(loaded: LoadedMatrix) -> dict[str, str]:
         "suites": list(spec.suites),
         "reference": spec.images.reference,
         "actions": action_pins(),
+        "oldest_python": _OLDEST_PYTHON,
     }
     environment = _environment()
     return {name: _whole(environment, name, facts) for name in (*WORKFLOWS, ACTION)}
