@@ -1,8 +1,9 @@
 """Builds every model type of the installed transformers, and says which work: `python tests/bench/factory.py [--family F ...] [TYPE ...]`.
 
-Each type is built, saved, loaded and run once in a forked child of its own, within limits, as a run's bundle is; nothing is kept.
-`--write` puts the result into the pinned list of this version of transformers. `--failed FILE` tries again what a result of before
-(`--json FILE`) has as failed.
+Each type is built, saved, loaded and run once in a forked child of its own, within limits, as a run's bundle is; nothing is kept. What
+has become worse or better than in the pinned list of this version of transformers is told; where a type has lost something, the exit code
+is 1. `--write` puts the result into that list instead. `--part 7/20` builds every twentieth of the types that passed. `--failed FILE` tries
+again what a result of before (`--json FILE`) has as failed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwmatrix.errors import CellFailure
-from hwmatrix.models.types import ModelType, model_types
+from hwmatrix.models.factory import pins as pins_module
+from hwmatrix.models.factory.pins import (
+    PinnedList,
+    PinnedType,
+    better,
+    parse,
+    part_asked,
+    part_of,
+    pinned,
+    pinned_versions,
+    short,
+    worse,
+    written,
+)
+from hwmatrix.models.factory.rules import overrides, rules
+from hwmatrix.models.types import UNKNOWN, ModelType, TypeList, compare, listing
 from hwmatrix.records import Family, Limits, ModelPlan, Size
 from hwmatrix.runner.endings import describe
 from hwmatrix.runner.forked import run_forked
@@ -34,12 +50,16 @@ LIMITS = Limits(timeout_s=120.0, memory_mb=4096)
 
 
 def main() -> int:
-    """Build, print, and keep the result if asked to."""
+    """Build, print, compare with what is pinned, and keep the result if asked to."""
     arguments = _arguments()
-    types = [kind for kind in model_types() if _wanted(kind, arguments)]
-    unknown = set(arguments.types) - {kind.name for kind in model_types()}
-    if unknown:
-        raise SystemExit(f"transformers has no such type: {', '.join(sorted(unknown))}")
+    found = listing()
+    if not found.installed or found.version == UNKNOWN:
+        raise SystemExit(f"nothing can be built: {found.note}")
+    sys.stdout.write(f"{found.note}\n" if found.note else "")
+    pins = _pins(arguments, found.version)
+    _check(arguments, found, pins)
+    part = _part(arguments, pins)
+    types = [kind for kind in found.types if _wanted(kind, arguments) and (part is None or kind.name in part)]
     begin = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, initializer=_warm) as pool:
         results = []
@@ -49,7 +69,10 @@ def main() -> int:
     _summary(results, time.perf_counter() - begin)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return 0
+    if arguments.write:
+        _write(results, found, pins)
+        return 0
+    return _compare(results, found, pins)
 
 
 def _arguments() -> argparse.Namespace:
@@ -60,7 +83,77 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json")
     parser.add_argument("--verbose", action="store_true", help="tracebacks too")
+    parser.add_argument("--write", action="store_true", help="put the result into the pinned list")
+    parser.add_argument("--part", metavar="K/N", help="only the K-th of N parts of the types that passed; 0/N is the first")
+    parser.add_argument("--against", metavar="FILE", help="another pinned list than the one of this version")
     return parser.parse_args()
+
+
+def _pins(arguments: argparse.Namespace, version: str) -> PinnedList | None:
+    """The list to compare with: None where this version has none yet."""
+    if not arguments.against:
+        return pinned(version)
+    file = Path(arguments.against)
+    return parse(file.read_text(encoding="utf-8"), where=file.name)
+
+
+def _check(arguments: argparse.Namespace, found: TypeList, pins: PinnedList | None) -> None:
+    """End where what is asked for makes no sense, before anything is built."""
+    unknown = set(arguments.types) - found.by_name.keys()
+    if unknown:
+        raise SystemExit(f"transformers has no such type: {', '.join(sorted(unknown))}")
+    some = bool(arguments.types or arguments.family or arguments.failed or arguments.part)
+    if arguments.write and some and pins is None:
+        raise SystemExit(f"transformers {found.version} has no pinned list yet: write it of all types first")
+    if arguments.part and pins is None:
+        raise SystemExit(f"transformers {found.version} has no pinned list: nox -s types -- --write makes it")
+
+
+def _part(arguments: argparse.Namespace, pins: PinnedList | None) -> set[str] | None:
+    """The types of the part that was asked for; None: of all parts."""
+    if not arguments.part or pins is None:
+        return None
+    try:
+        number, parts = part_asked({"--part": arguments.part}, "--part", day=0)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
+    chosen = part_of(pins.passing, number, parts)
+    sys.stdout.write(f"part {number}/{parts} of transformers {pins.version}: {' '.join(chosen)}\n")
+    return set(chosen)
+
+
+def _compare(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | None) -> int:
+    """Tell what has changed since the list was written; 1 if something was lost."""
+    if pins is None:
+        sys.stdout.write(f"transformers {found.version} has no pinned list; there are: {', '.join(pinned_versions()) or 'none'}\n")
+        return 0
+    now = {result["type"]: _pin(result) for result in results}
+    lost = {name: said for name, entry in now.items() if name in pins.types and (said := worse(pins.types[name], entry))}
+    won = {name: said for name, entry in now.items() if (said := better(pins.types.get(name), entry))}
+    for title, told in (("WORSE", lost), ("better", won)):
+        for name, said in told.items():
+            sys.stdout.write(f"{title} than in the pinned list of {pins.version}: {name}: {said}\n")
+    for difference in compare(pins, found.types):
+        sys.stdout.write(f"{difference}\n")
+    return 1 if lost else 0
+
+
+def _write(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | None) -> None:
+    """Put what was built into the list, and leave out what transformers no longer has."""
+    types = {name: entry for name, entry in (pins.types if pins else {}).items() if name in found.by_name}
+    types |= {result["type"]: _pin(result) for result in results}
+    file = Path(pins_module.__file__).parent / "pinned" / f"{found.version}.yaml"
+    made = PinnedList(version=found.version, types=types)
+    file.write_text(written(made), encoding="utf-8")
+    sys.stdout.write(f"wrote {file.name}: {len(made.passing)} of {len(types)} types pass\n")
+
+
+def _pin(result: dict[str, Any]) -> PinnedType:
+    """A result as a list has it."""
+    kept = {"class": result["class"], "family": result["family"]}
+    if result["ok"]:
+        return PinnedType(**kept, status="pass", inputs=tuple(result["modalities"]["given"]))
+    return PinnedType(**kept, status=result["error_type"], message=short(result["message"]))
 
 
 def _wanted(kind: ModelType, arguments: argparse.Namespace) -> bool:
@@ -80,6 +173,8 @@ def _warm() -> None:
     torch.set_num_threads(1)
     for name in ("transformers.modeling_utils", "transformers.models.auto.modeling_auto", "hwmatrix.models.reference"):
         importlib.import_module(name)
+    for read in (rules, overrides):
+        read()  # read once: somebody may be editing them
 
 
 def _attempt(kind: ModelType) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def test_a_structure_that_no_model_has_selects_nothing(matrix: LoadedMatrix) -> 
 def test_a_name_that_means_nothing_has_a_near_miss(matrix: LoadedMatrix, asked: list[str]) -> None:
     (problem,) = refused(matrix, "brt")
     assert problem.startswith("--models: 'brt' is not in matrix.yaml (did you mean 'bert'? allowed: bert, clip,")
-    assert problem.endswith("or a hub id (owner/name), or a checkpoint's folder)")
+    assert problem.endswith("; or a type of transformers (hwmatrix types), a hub id (owner/name), or a checkpoint's folder)")
     assert asked == []
 
 

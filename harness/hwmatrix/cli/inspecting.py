@@ -28,6 +28,7 @@ class Schema(enum.StrEnum):
     MATRIX_FILE = "matrix-file"
     MATRIX = "matrix"
     ERRORS = "errors"
+    GROUPS = "groups"
     EXPECTED = "expected"
     DIFF = "diff"
     GATE = "gate"
@@ -36,6 +37,7 @@ class Schema(enum.StrEnum):
     FIT = "fit"
     HARDWARE_ERRORS = "hardware-errors"
     TEST = "test"
+    TYPES = "types"
 
 
 def add_to(app: typer.Typer) -> None:

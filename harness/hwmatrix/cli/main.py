@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "devices": "devices",
     "detect": "detecting",
     "classify": "classifying",
+    "types": "types",
     "fit": "fitting",
     "test": "testing",
     "generate": "generating",
@@ -58,6 +59,8 @@ _LISTS: Final = frozenset(
     {"--add", "--architectures", "--fail-on", "--hw", "--models", "--require", "--resource-config", "--runners", "--status", "--targets"}
 )
 """Options that take several words: ``--models bert vit``."""
+_ALONE: Final = {"--compare": "newest"}
+"""Options that may stand alone, and what they mean then."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError, wherever this version of typer has it: some bring a click of their own."""
 
@@ -162,6 +165,8 @@ def spread(argv: list[str]) -> list[str]:
         elif word.startswith("-"):
             spreading = None
             words.append(word)
+            if word in _ALONE and (index + 1 == len(argv) or argv[index + 1].startswith("-")):
+                words.append(_ALONE[word])
         elif spreading is not None:
             words += [spreading, word]
         else:

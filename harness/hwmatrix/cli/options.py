@@ -45,7 +45,11 @@ Matrix = Annotated[Path, typer.Option("--matrix", help="The matrix.yaml to read.
 Output = Annotated[Path, typer.Option("--output-dir", help="Where reports are written.", metavar="DIR")]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--models", help="Names of matrix.yaml, hub ids or checkpoint folders: --models bert gpt2", metavar="M ..."),
+    typer.Option(
+        "--models",
+        help="Names of matrix.yaml, types of transformers, hub ids or checkpoint folders: --models bert gemma3",
+        metavar="M ...",
+    ),
 ]
 Targets = Annotated[list[str] | None, typer.Option("--targets", help="Targets of matrix.yaml: --targets cpu openvino", metavar="T ...")]
 Architectures = Annotated[
@@ -53,6 +57,10 @@ Architectures = Annotated[
     typer.Option(
         "--architectures", help="Only models of these architectures or structures: --architectures bert encoder-only", metavar="A ..."
     ),
+]
+Timing = Annotated[
+    bool | None,
+    typer.Option("--timing/--no-timing", help="Measure how fast, or only whether it works. [default: as the suite says, else --timing]"),
 ]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
 BaseImage = Annotated[str | None, typer.Option("--base-image", help="What the images start from, instead of matrix.yaml's images.base.")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from hwmatrix.cli.options import (
     Output,
     Suite,
     Targets,
+    Timing,
     Verbose,
     outside,
     progress,
@@ -72,6 +74,7 @@ def plan_command(
     architectures: Architectures = None,
     size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
+    timing: Timing = None,
     isolation: Annotated[Isolation, typer.Option("--isolation", help="What separates targets from their machines.")] = Isolation.CONTAINER,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
@@ -95,7 +98,9 @@ def plan_command(
         architectures=architectures or (),
         size=size,
         everything=everything,
+        timing=timing,
         cache=given.cache,
+        say=functools.partial(typer.echo, err=True),
     )
     check_selection(loaded, chosen)
     now = dt.datetime.now(dt.UTC)

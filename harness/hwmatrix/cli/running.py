@@ -9,7 +9,7 @@ import json
 import secrets
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -28,12 +28,14 @@ from hwmatrix.cli.options import (
     Outside,
     Suite,
     Targets,
+    Timing,
     Verbose,
     outside,
     progress,
 )
 from hwmatrix.cli.publishing import publish, source_of
 from hwmatrix.cli.selecting import fetch_weights, select
+from hwmatrix.cli.type_models import TypeModels
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.host import base_image as bases
 from hwmatrix.host import publishing
@@ -44,6 +46,7 @@ from hwmatrix.host.runs import OPERATORS, RUNS, RunFolder, claim, release
 from hwmatrix.host.stale import StaleRule
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan, replan
+from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Isolation, Plan, Size
 from hwmatrix.report.operators import write_operators
 from hwmatrix.report.write import write_reports
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from hwmatrix.host.places import Place
 
 DATABASE = "matrix.duckdb"
+_KEPT: Final = "a run keeps its plan: what changed in models or lists needs --stale, or a new run"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -72,6 +76,7 @@ def matrix_command(
     architectures: Architectures = None,
     size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
+    timing: Timing = None,
     detect_only: Annotated[bool, typer.Option("--detect-only", help="Only say what hardware is here.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
     isolation: Isolating = IsolationChoice.AUTO,
@@ -95,6 +100,8 @@ def matrix_command(
 
         hwmatrix matrix --models ./my-checkpoint --size full
 
+        hwmatrix matrix --suite all --targets cpu openvino
+
         hwmatrix matrix --resume
 
         hwmatrix matrix --stale --max-age 30
@@ -109,11 +116,11 @@ def matrix_command(
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, place_outside, base_image, view)
         if resume or stale:
-            _refuse_with_resume(models, suite, targets, architectures, size, isolation, everything=everything)
+            _refuse_with_resume(models, suite, targets, architectures, size, isolation, timing, everything=everything)
             folder, place = _resumed(loaded, output, workshop, stale=stale)
         else:
             chosen = functools.partial(select, loaded, models=models or (), targets=targets or (), architectures=architectures or ())
-            selection = chosen(suite=suite, size=size, everything=everything, cache=workshop.cache_dir)
+            selection = chosen(suite=suite, size=size, everything=everything, timing=timing, cache=workshop.cache_dir, say=workshop.say)
             folder, place = _planned(loaded, selection, isolation, workshop, given=place_outside, output=output)
         order = order_of(loaded, folder, place, workshop, workers)
         _run_and_report(dataclasses.replace(order, stale=rule), output, view)
@@ -146,13 +153,30 @@ def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: b
     if gone:
         what = f"the last run has targets that {loaded.path.name} no longer has: {', '.join(gone)}"
         raise ConfigError([Problem(where="--resume", what=what, hint="put them back, or start without --resume")])
-    if plan.matrix_sha256 != loaded.sha256:
-        told = "a run keeps its plan: what changed in models or lists needs --stale, or a new run"
-        if stale:
-            folder.replace_plan(fetch_weights(replan(loaded, plan), workshop.cache_dir))
-            told = "its models and targets are taken as they are now"
+    changed = plan.matrix_sha256 != loaded.sha256
+    if stale and (changed or _has_types(plan)):
+        folder.replace_plan(fetch_weights(_replanned(loaded, plan, workshop), workshop.cache_dir))
+    if changed:
+        told = "its models and targets are taken as they are now" if stale else _KEPT
         workshop.say(f"{loaded.path.name} has changed since the run was planned; {told}")
     return folder, choose(plan.isolation, workshop)
+
+
+def _replanned(loaded: LoadedMatrix, plan: Plan, workshop: Workshop) -> Plan:
+    """The run as matrix.yaml and the types of the installed transformers are now; what is gone or new is told."""
+    if plan.types_of is None and not _has_types(plan):
+        return replan(loaded, plan)
+    known = TypeModels.beside(loaded.spec)
+    made = replan(loaded, plan, types=known.every(), types_of=known.found.version)
+    before, now = ({model.name for model in each.models if model.weights == FACTORY} for each in (plan, made))
+    for word, names in (("gone", before - now), ("new", now - before)):
+        if names:
+            workshop.say(f"types of transformers {known.found.version} that are {word}: {', '.join(sorted(names))}")
+    return made
+
+
+def _has_types(plan: Plan) -> bool:
+    return any(model.weights == FACTORY for model in plan.models)
 
 
 def order_of(loaded: LoadedMatrix, folder: RunFolder, place: Place, workshop: Workshop, workers: int) -> RunOrder:
@@ -225,7 +249,7 @@ def _refuse_with_resume(*given: object, everything: bool) -> None:
     """A resumed run does what it was planned to do; anything else would be another run."""
     if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
         what = "the last run is continued as it was planned"
-        raise ConfigError([Problem(where="--resume", what=what, hint="leave out what selects models, targets or isolation")])
+        raise ConfigError([Problem(where="--resume", what=what, hint="leave out what selects models, targets, isolation or timing")])
 
 
 def images_command(

@@ -1,4 +1,4 @@
-"""From ``--models`` to models: names of matrix.yaml, hub ids, checkpoint folders."""
+"""From ``--models`` to models: names of matrix.yaml, types of transformers, hub ids, checkpoint folders."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hwmatrix.cli.type_models import PREFIX, TypeModels
 from hwmatrix.errors import CellFailure, ConfigError, NothingSelectedError, Problem
 from hwmatrix.matrix.load import near_miss
-from hwmatrix.matrix.plan import Selection
+from hwmatrix.matrix.plan import DEFAULT_SUITE, Selection
 from hwmatrix.models import hub
+from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import plan_for
 from hwmatrix.models.classify import classify
+from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.models.types import TypeList, listing
 from hwmatrix.records import ModelPlan, Plan, Size, Structure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hwmatrix.matrix.load import LoadedMatrix
 
@@ -29,48 +33,90 @@ def select(
     suite: str | None = None,
     size: Size | None = None,
     everything: bool = False,
+    timing: bool | None = None,
     cache: Path,
+    say: Callable[[str], None] | None = None,
 ) -> Selection:
-    """Sort out what was named. A folder or a hub id that matrix.yaml does not list is looked into now.
+    """Sort out what was named. A folder or a hub id that matrix.yaml does not list is looked into now; a type of transformers is not.
 
-    ``architectures`` may also have the words of ``records.Structure``: they stand for all architectures that are built so.
+    ``architectures`` may also have the words of ``records.Structure``: they stand for all architectures that are built so. ``say`` gets
+    what is to be told of a suite that has all types.
 
     Raises:
-        ConfigError: every name that means nothing, with a near miss; every checkpoint that cannot or must not be loaded.
+        ConfigError: every name that means nothing, with a near miss; every checkpoint that cannot or must not be loaded; all types in
+            full size.
         NothingSelectedError: no model is built as the architectures ask for.
     """
-    named: list[str] = []
-    extra: dict[str, ModelPlan] = {}
+    listed = matrix.spec.suites.get(suite or ("" if models else DEFAULT_SUITE))
     problems: list[Problem] = []
-    listed = matrix.spec.suites.get(suite or "")
-    extra_size = size or (listed.size if listed else Size.TINY)
-    for model in dict.fromkeys(models):
-        if model in matrix.spec.models:
-            named.append(model)
-        elif _is_folder(model) or _is_hub_id(model):
-            try:
-                plan = _foreign(model, extra_size, matrix, cache)
-                taken = {*matrix.spec.models, *(other.name for other in extra.values())}
-                extra.setdefault(plan.selector, _with_own_name(plan, taken))
-            except CellFailure as failure:
-                problems.append(Problem(where=f"--models {model}", what=str(failure), hint=failure.error_type))
-        else:
-            hint = f"{near_miss(model, matrix.spec.models)}; or a hub id (owner/name), or a checkpoint's folder"
-            problems.append(Problem(where="--models", what=f"{model!r} is not in {matrix.path.name}", hint=hint))
-    of_words = _architectures(architectures, matrix, tuple(extra.values()), problems)
+    sorted_out = _sorted_out(models, matrix, size or (listed.size if suite and listed else Size.TINY), cache, problems)
+    types, types_of = sorted_out.types, None
+    if listed is not None and listed.models == "types" and not models and not everything:
+        if size is Size.FULL:
+            what = "a suite of all types of transformers is tiny: such a model is made from its type alone"
+            problems.append(Problem(where="--size", what=what, hint="leave it out, or name models: --models bert --size full"))
+        known = TypeModels.beside(matrix.spec)
+        types, types_of = known.missing(), known.found.version
+        if say is not None:
+            for line in known.told(matrix.path.absolute().parent / "images" / "constraints.txt"):
+                say(line)
+    of_words = _architectures(architectures, matrix, (*sorted_out.extra, *types), problems)
     if problems:
         raise ConfigError(problems)
     if architectures and not of_words:
         raise NothingSelectedError(f"no model of {matrix.path.name} is {' or '.join(architectures)}", advice="Ask for others, or add one.")
     return Selection(
         suite=suite,
-        models=tuple(named),
-        extra=tuple(extra.values()),
+        models=sorted_out.names,
+        extra=sorted_out.extra,
+        types=types,
+        types_of=types_of,
+        timing=timing,
         architectures=of_words,
         targets=tuple(targets),
         size=size,
         everything=everything,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Named:
+    """What was named: names of matrix.yaml and of types, foreign models, and the models of the types."""
+
+    names: tuple[str, ...]
+    extra: tuple[ModelPlan, ...]
+    types: tuple[ModelPlan, ...]
+
+
+def _sorted_out(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: Path, problems: list[Problem]) -> _Named:
+    """A name is one of matrix.yaml, a folder, a hub id or a type, in this order. What is none is added to ``problems``."""
+    names: list[str] = []
+    extra: dict[str, ModelPlan] = {}
+    types: dict[str, ModelPlan] = {}
+    for model in dict.fromkeys(models):
+        if model in matrix.spec.models:
+            names.append(model)
+        elif _is_folder(model) or _is_hub_id(model):
+            try:
+                plan = _foreign(model, size, matrix, cache)
+                taken = {*matrix.spec.models, *(other.name for other in extra.values())}
+                extra.setdefault(plan.selector, _with_own_name(plan, taken))
+            except CellFailure as failure:
+                problems.append(Problem(where=f"--models {model}", what=str(failure), hint=failure.error_type))
+        else:
+            known = TypeModels.beside(matrix.spec)
+            made = known.named(model, size)
+            if made is None:
+                problems.append(_unknown(model, matrix, known))
+            else:
+                types[made.name] = made
+    return _Named(names=(*names, *types), extra=tuple(extra.values()), types=tuple(types.values()))
+
+
+def _unknown(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:
+    near = near_miss(model.removeprefix(PREFIX), matrix.spec.models, besides=known.found.by_name)
+    hint = f"{near}; or a type of transformers (hwmatrix types), a hub id (owner/name), or a checkpoint's folder"
+    return Problem(where="--models", what=f"{model!r} is not in {matrix.path.name}", hint=hint)
 
 
 def fetch_weights(plan: Plan, cache: Path) -> Plan:
@@ -83,9 +129,9 @@ def fetch_weights(plan: Plan, cache: Path) -> Plan:
 
 def _fetched(model: ModelPlan, cache: Path) -> ModelPlan:
     try:
-        if model.weights == "hub":
+        if model.weights == HUB:
             return hub.resolve(model, cache)
-        if model.weights != "recipe":
+        if model.weights not in {RECIPE, FACTORY}:
             folder = Path(model.weights).absolute()
             if not folder.is_dir():
                 return dataclasses.replace(model, unbuildable=f"{folder} is no folder: name a checkpoint's folder")
@@ -104,13 +150,17 @@ def _architectures(words: Sequence[str], matrix: LoadedMatrix, extra: tuple[Mode
     structures = {name: classify("model", architecture=name, model_class=kind).structure for name, kind in classes.items()}
     words_of_structure = {structure.value for structure in Structure}
     found: list[str] = []
+    types: TypeList | None = None
     for word in words:
         if word in structures:
             found.append(word)
         elif word in words_of_structure:
             found += [architecture for architecture, structure in structures.items() if structure == word]
         else:
-            hint = near_miss(word, {*structures, *words_of_structure})
+            types = types or listing()
+            hint = near_miss(word, {*structures, *words_of_structure}, besides=types.by_name)
+            if word in types.by_name:
+                hint = f"it is a type of transformers: --models {word}"
             problems.append(Problem(where="--architectures", what=f"{word!r} is not in {matrix.path.name}, and no structure", hint=hint))
     return tuple(dict.fromkeys(found))
 

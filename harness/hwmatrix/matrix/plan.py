@@ -82,7 +82,7 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
         (
             "--architectures",
             selection.architectures,
-            {m.architecture for m in (*spec.models.values(), *selection.extra, *selection.types)},
+            {m.architecture for m in spec.models.values()} | {m.architecture for m in (*selection.extra, *selection.types)},
         ),
         ("--suite", (selection.suite,) if selection.suite else (), set(spec.suites)),
     )
@@ -124,13 +124,13 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     """
     spec = matrix.spec
     listed = {model.name for model in old.models if model.matrix_line is not None}
-    made = {model.name: model for model in types}
+    made, still = {(model.name, model.size): model for model in types}, {model.name for model in types}
     models = tuple(
         model_plan(model.name, spec, model.size, line=matrix.lines.get(("models", model.name)))
         if model.name in spec.models
-        else made.get(model.name, model)
+        else made.get((model.name, model.size), model)
         for model in old.models
-        if model.name in spec.models or (model.name in made if model.weights == _FACTORY else model.name not in listed)
+        if model.name in spec.models or (model.name in still if model.weights == _FACTORY else model.name not in listed)
     )
     if old.types_of is not None:
         there = {model.name for model in models} | {model.architecture for model in models}

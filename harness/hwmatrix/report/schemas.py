@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
-from hwmatrix.advice import error_report, fit_document, trial_document
-from hwmatrix.report.contract import ERRORS_SCHEMA, MATRIX_SCHEMA, ErrorsDocument, MatrixDocument
+from hwmatrix.advice import error_report, fit_document, trial_document, types_document
+from hwmatrix.report.contract import ERRORS_SCHEMA, GROUPS_SCHEMA, MATRIX_SCHEMA, ErrorsDocument, GroupsDocument, MatrixDocument
 from hwmatrix.report.diff_contract import DIFF_SCHEMA, DiffDocument
 from hwmatrix.report.expected_contract import EXPECTED_SCHEMA, ExpectedDocument
 from hwmatrix.report.gate_text import GATE_SCHEMA, GateDocument
@@ -28,6 +28,11 @@ def matrix_schema() -> dict[str, Any]:
 def errors_schema() -> dict[str, Any]:
     """The JSON Schema of errors.json."""
     return _schema(ErrorsDocument, ERRORS_SCHEMA, "hwmatrix errors of a run")
+
+
+def groups_schema() -> dict[str, Any]:
+    """The JSON Schema of what ``hwmatrix groups --format json`` prints."""
+    return _schema(GroupsDocument, GROUPS_SCHEMA, "hwmatrix groups of failures")
 
 
 def diff_schema() -> dict[str, Any]:
@@ -58,6 +63,7 @@ def why_schema() -> dict[str, Any]:
 REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "matrix": matrix_schema,
     "errors": errors_schema,
+    "groups": groups_schema,
     "expected": expected_schema,
     "diff": diff_schema,
     "gate": gate_schema,
@@ -66,6 +72,7 @@ REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "fit": fit_document.json_schema,
     "hardware-errors": error_report.json_schema,
     "test": trial_document.json_schema,
+    "types": types_document.json_schema,
 }
 """The JSON reports by the name that ``hwmatrix schema`` takes; docs/schemas/<name>-report.schema.json is the file."""
 

@@ -1,0 +1,162 @@
+"""What ``hwmatrix types`` answers: the types, and their JSON Schema. Every key is always there; what is not known is null."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.models.factory.pins import PinnedList, newest
+from hwmatrix.models.factory.rules import overrides
+from hwmatrix.models.types import Difference, compare, listing, pinned, pinned_versions
+from hwmatrix.records import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.models.factory.rules import Override
+    from hwmatrix.models.types import ModelType
+
+TYPES_SCHEMA: Final = "hwmatrix/types/1"
+NEWEST: Final = "newest"
+"""The version that has a list last, where a version is asked for."""
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_STRICT: Final = pydantic.ConfigDict(extra="forbid")
+_SAID_APART: Final = frozenset({"reason", "impossible", "text_path"})
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class OverrideEntry:
+    """What a type needs besides the rules: why, and which keys it sets. ``impossible`` and ``text_path`` are reasons of their own."""
+
+    reason: str
+    sets: tuple[str, ...]
+    impossible: str | None
+    text_path: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class TypeEntry:
+    """One model type.
+
+    ``mapping`` is the auto mapping of transformers that names the class. ``status`` (``pass`` or the type of an error), ``inputs`` (kinds
+    of input that the tiny model was given) and ``message`` are those of the pinned list; null: it does not have the type.
+    """
+
+    name: str
+    model_class: str
+    mapping: str | None
+    family: Family
+    status: str | None
+    inputs: tuple[str, ...] | None
+    message: str | None
+    override: OverrideEntry | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class DifferenceEntry:
+    """What became of a type since the list that is compared with: ``what`` is ``new``, ``gone``, ``class`` or ``family``."""
+
+    name: str
+    what: str
+    before: str | None
+    now: str | None
+    passed: bool
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class TypesDocument:
+    """The answer. ``version`` is that of transformers, ``pinned`` that of the list that statuses are from (null: there is none).
+
+    ``note`` says why the types are not those of an installed transformers, or what its tables lack. ``compared_with`` and
+    ``differences`` are null where nothing is compared.
+    """
+
+    version: str
+    installed: bool
+    note: str | None
+    pinned: str | None
+    types: tuple[TypeEntry, ...]
+    compared_with: str | None
+    differences: tuple[DifferenceEntry, ...] | None
+    schema: str = TYPES_SCHEMA
+
+
+def types_document(names: Sequence[str] = (), *, family: Family | None = None, since: str | None = None) -> TypesDocument:
+    """The types of the installed transformers, or of the newest pinned list; only those of these names and this family.
+
+    ``since`` is a version to compare with (``newest``: the newest that has a list), None: nothing is compared.
+
+    Raises:
+        ConfigError: no such type, or no list of such a version.
+        StoreError: a list is damaged.
+    """
+    found = listing()
+    unknown = [name for name in dict.fromkeys(names) if name not in found.by_name]
+    if unknown:
+        what = f"transformers {found.version} has no such type"
+        raise ConfigError([Problem(where=name, what=what, hint=near_miss(name, found.by_name)) for name in unknown])
+    before = _since(since) if since is not None else None
+    pins = pinned(found.version)
+    entries = pins.types if pins is not None else {}
+    known = overrides()
+    wanted = [kind for kind in found.types if (not names or kind.name in names) and (family is None or kind.family is family)]
+    differences = compare(before, found.types) if before is not None else None
+    return TypesDocument(
+        version=found.version,
+        installed=found.installed,
+        note=found.note or None,
+        pinned=pins.version if pins is not None else None,
+        types=tuple(_entry(kind, entries, known) for kind in wanted),
+        compared_with=before.version if before is not None else None,
+        differences=None if differences is None else tuple(DifferenceEntry(**dataclasses.asdict(each)) for each in differences),
+    )
+
+
+def as_data(document: TypesDocument) -> dict[str, Any]:
+    """The document as plain values, the schema first."""
+    data: dict[str, Any] = pydantic.TypeAdapter(TypesDocument).dump_python(document, mode="json")
+    return {"schema": data.pop("schema"), **data}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of what ``hwmatrix types --format json`` prints."""
+    body = pydantic.TypeAdapter(TypesDocument).json_schema(mode="serialization")
+    return {"$schema": _DIALECT, "$id": TYPES_SCHEMA, **body, "title": "hwmatrix types"}
+
+
+def said(difference: DifferenceEntry) -> str:
+    """A difference in words."""
+    return str(Difference(**dataclasses.asdict(difference)))
+
+
+def _since(version: str) -> PinnedList:
+    found = newest() if version == NEWEST else pinned(version)
+    if found is None:
+        hint = near_miss(version, pinned_versions())
+        raise ConfigError([Problem(where="--compare", what=f"there is no pinned list of transformers {version!r}", hint=hint)])
+    return found
+
+
+def _entry(kind: ModelType, pins: Mapping[str, Any], known: Mapping[str, Override]) -> TypeEntry:
+    entry, besides = pins.get(kind.name), known.get(kind.name)
+    return TypeEntry(
+        name=kind.name,
+        model_class=kind.model_class,
+        mapping=kind.mapping,
+        family=kind.family,
+        status=entry.status if entry is not None else None,
+        inputs=tuple(sorted(entry.inputs)) if entry is not None else None,
+        message=entry.message if entry is not None else None,
+        override=_override(besides) if besides is not None else None,
+    )
+
+
+def _override(entry: Override) -> OverrideEntry:
+    fields = [field.name for field in dataclasses.fields(entry) if field.name not in _SAID_APART]
+    keys = tuple(name for name in fields if getattr(entry, name))
+    return OverrideEntry(reason=entry.reason, sets=keys, impossible=entry.impossible, text_path=entry.text_path)
