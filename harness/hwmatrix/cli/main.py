@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "test": "testing",
     "generate": "generating",
     "errors": "error_reports",
+    "groups": "grouping",
     "ops": "operators",
     "images": "running",
     "base": "running",

@@ -16,6 +16,7 @@ from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Severit
 
 MATRIX_SCHEMA: Final = "hwmatrix/matrix/1"
 ERRORS_SCHEMA: Final = "hwmatrix/errors/1"
+GROUPS_SCHEMA: Final = "hwmatrix/groups/1"
 
 _STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
 
@@ -77,7 +78,11 @@ class TargetEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ModelEntry:
-    """A model in one size. ``parameters`` is a count; ``unbuildable`` says why there is no such model."""
+    """A model in one size. ``parameters`` is a count; ``unbuildable`` says why there is no such model.
+
+    ``weights`` says where its weights come from: ``recipe`` (random, matrix.yaml has its configuration), ``factory`` (random, hwmatrix made
+    its configuration from the type alone), ``hub``, or the path of a folder; null where the plan does not say.
+    """
 
     name: str
     size: Size
@@ -86,6 +91,7 @@ class ModelEntry:
     hub_id: str | None
     parameters: int | None
     unbuildable: str | None
+    weights: str | None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -172,7 +178,11 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class CellEntry:
-    """One planned cell. ``stage`` is the last one that was entered; ``level`` is null where nothing was executed."""
+    """One planned cell. ``stage`` is the last one that was entered; ``level`` is null where nothing was executed.
+
+    ``inputs`` are the kinds of input that the model was given (text, image, video, audio); ``text_path`` says that it takes more than text
+    and was given text alone. Both are null where that is not on record.
+    """
 
     model: str
     target: str
@@ -191,6 +201,8 @@ class CellEntry:
     latency: LatencyEntry | None
     memory: MemoryEntry | None
     outputs: tuple[OutputEntry, ...]
+    inputs: tuple[str, ...] | None
+    text_path: bool | None
     error: CellError | None
     evidence: Evidence
 
@@ -222,9 +234,62 @@ class ErrorEntry:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class GroupExample:
+    """The failure of a group whose model has the fewest parameters. ``message`` is whole; ``command`` repeats it."""
+
+    model: str
+    architecture: str
+    target: str
+    size: Size
+    dtype: Dtype
+    parameters: int | None
+    message: str
+    traceback: str | None
+    command: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class GroupEntry:
+    """Failures that one change would mend.
+
+    ``scope`` is ``target``, or ``factory`` (models that could not be made: ``target`` and ``isolation`` are null) or ``infrastructure``,
+    which are never counted against hardware. ``kind`` says what ``blocked_by`` is: an ``operator`` that the target lacks, a ``construct``
+    in the code of models (file and function), or an ``error`` by its words. ``message`` is what they all say, without numbers, shapes and
+    names; null where the operator says it. ``sites`` are the places where they were raised.
+    """
+
+    scope: Literal["target", "factory", "infrastructure"]
+    target: str | None
+    isolation: Isolation | None
+    kind: Literal["operator", "construct", "error"]
+    blocked_by: str
+    message: str | None
+    stage: Stage | None
+    error_type: str
+    severity: Severity
+    summary: str
+    recommendations: tuple[str, ...]
+    cells: int
+    models: tuple[str, ...]
+    architectures: tuple[str, ...]
+    sites: tuple[str, ...]
+    example: GroupExample
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ErrorsDocument:
-    """errors.json, most severe first."""
+    """errors.json, most severe first; ``groups`` by what blocks the most architectures of each target."""
 
     schema: Literal["hwmatrix/errors/1"]
     run_id: str
     errors: tuple[ErrorEntry, ...]
+    groups: tuple[GroupEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class GroupsDocument:
+    """What ``hwmatrix groups --format json`` prints: the groups of errors.json."""
+
+    schema: Literal["hwmatrix/groups/1"]
+    run_id: str
+    groups: tuple[GroupEntry, ...]

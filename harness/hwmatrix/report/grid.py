@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Status
@@ -13,6 +14,7 @@ from hwmatrix.report.rows import CellRow
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hwmatrix.report.rows import ReportRows
 
 _LEVEL_SYMBOLS: Final = {Level.HIGH: "✅", Level.MEDIUM: "🟡", Level.LOW: "🟠", Level.NONE: "❌"}
 _STATUS_SYMBOLS: Final = {Status.UNAVAILABLE: "➖", Status.NOT_RUN: "⬜", Status.FACTORY_ERROR: "🔧", Status.INFRA_ERROR: "🛑"}
@@ -34,6 +36,7 @@ _STATUS_MEANINGS: Final = {
     Status.INFRA_ERROR: "the image, the container or a canary failed: says nothing about the model",
 }
 
+_NOT_TIMED: Final = "not timed"
 _EXECUTION_MEANINGS: Final = {
     Execution.EMULATED: "ran in an emulator of the hardware: says what works there, nothing of speed",
     Execution.SOFTWARE: "done on the processor in software, in place of the hardware: its time is none of the hardware's",
@@ -94,11 +97,23 @@ class Grid:
     legend: tuple[LegendLine, ...]
 
 
+TEXT_PATH: Final = "†"
+"""The mark of a cell that ran only the text path of a model that takes more than text."""
 _Key = tuple[str, Size, int, int, int]
 
 
 def label(cell: CellRow) -> str:
-    """What a cell of the matrix says: a symbol, a word, and what is worth knowing beside it."""
+    """What a cell of the matrix says: its verdict, and the mark of one that ran only its model's text path."""
+    return f"{verdict(cell)} {TEXT_PATH}" if only_text(cell) else verdict(cell)
+
+
+def only_text(cell: CellRow) -> bool:
+    """Whether a cell has a verdict, and only on the text path of a model that takes more."""
+    return cell.level is not None and cell.text_path is True
+
+
+def verdict(cell: CellRow) -> str:
+    """A symbol, a word, and what is worth knowing beside it."""
     if cell.level is None:
         return f"{_STATUS_SYMBOLS[cell.status]} {word(cell.status)}"
     if cell.level is Level.NONE:
@@ -111,6 +126,12 @@ def speed(ratio: float | None, *, contended: bool) -> str:
     """A speed-up; ``≈`` says that one of the two times was disturbed."""
     about = "≈" if contended and ratio is not None else ""
     return f"{about}{times(ratio)}"
+
+
+@functools.lru_cache(maxsize=1)
+def grid_of(rows: ReportRows) -> Grid:
+    """The grid of a run. Several reports ask."""
+    return build(rows.cells)
 
 
 def build(cells: Iterable[CellRow]) -> Grid:
@@ -212,7 +233,14 @@ def _detail(cell: CellRow) -> str:
         return "placement unknown"
     if cell.on_target < 1:
         return f"{percent(cell.on_target)} on the target"
+    if _lacks_time(cell):
+        return _NOT_TIMED
     return speed(cell.speed_up, contended=cell.speed_contended) if cell.speed_differs else ""
+
+
+def _lacks_time(cell: CellRow) -> bool:
+    """Whether a cell that passed on hardware could have a speed over cpu, and has no time."""
+    return cell.status is Status.PASS and cell.execution is Execution.HARDWARE and cell.backend != "cpu" and cell.p50_ms is None
 
 
 def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
@@ -232,6 +260,10 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
     lines += [
         LegendLine(label=execution.value, meaning=meaning) for execution, meaning in _EXECUTION_MEANINGS.items() if execution in shown
     ]
+    if any(_lacks_time(cell) for cell in cells):
+        lines.append(LegendLine(label=_NOT_TIMED, meaning="compatibility alone: there is no latency, so that nothing is said of its speed"))
+    if any(only_text(cell) for cell in cells):
+        lines.append(LegendLine(label=TEXT_PATH, meaning="only the text path of a model that takes images, sound or video as well"))
     told = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs]
     if told:
         lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown where the 95 % intervals of the medians do not overlap"))

@@ -16,10 +16,12 @@ from hwmatrix.advice.catalogue import entry_for
 from hwmatrix.advice.wording import normalised, site_of
 from hwmatrix.records import Isolation, Severity, Stage, Status
 from hwmatrix.report.comparing import FAILING
+from hwmatrix.report.contract import ErrorEntry, GroupEntry, GroupExample
 from hwmatrix.report.failures import Failure, failures
+from hwmatrix.report.grid import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hwmatrix.advice.wording import Site
     from hwmatrix.report.rows import CellRow, ReportRows
@@ -108,23 +110,23 @@ class FailureGroup:
 @functools.lru_cache(maxsize=1)
 def groups_of(rows: ReportRows) -> tuple[FailureGroup, ...]:
     """The groups of a run: :func:`failure_groups` of everything that went wrong in it. Several reports ask."""
-    return failure_groups(failures(rows))
+    return failure_groups(failures(rows), tuple(dict.fromkeys((cell.target, cell.column_isolation) for cell in rows.cells)))
 
 
-def failure_groups(found: Iterable[Failure]) -> tuple[FailureGroup, ...]:
+def failure_groups(found: Iterable[Failure], places: Sequence[tuple[str, Isolation]] = ()) -> tuple[FailureGroup, ...]:
     """Every group of a run: of each target those that block the most architectures first, then what speaks of no hardware.
 
-    A cell that lacks several operators is in the group of each.
+    A cell that lacks several operators is in the group of each. ``places`` are targets in the order in which they come.
     """
     grouped: defaultdict[tuple[Scope, str | None, Isolation | None, Blocker], list[_Placed]] = defaultdict(list)
-    first: dict[tuple[str | None, Isolation | None], int] = {}
+    order: dict[tuple[str | None, Isolation | None], int] = {place: number for number, place in enumerate(places)}
     for failure in found:
         cell = failure.cell
         scope = _SCOPES.get(cell.status) if cell is not None else None
         if cell is None or scope is None:
             continue
         place = (None, None) if scope is Scope.FACTORY else (cell.target, cell.column_isolation)
-        first[place] = min(first.get(place, cell.position), cell.position)
+        order.setdefault(place, len(order))
         site = site_of(failure.entry.traceback)
         for blocker in _blockers(failure, cell, site):
             grouped[scope, *place, blocker].append((failure, site))
@@ -135,14 +137,22 @@ def failure_groups(found: Iterable[Failure]) -> tuple[FailureGroup, ...]:
             made,
             key=lambda each: (
                 scopes.index(each.scope),
-                first[each.target, each.isolation],
-                each.target or "",
+                order[each.target, each.isolation],
                 -len(each.architectures),
                 -len(each.models),
                 each.blocker,
             ),
         )
     )
+
+
+def blocked_of(groups: Iterable[FailureGroup]) -> dict[Column, tuple[FailureGroup, ...]]:
+    """The groups that speak of hardware, by target."""
+    found: defaultdict[Column, list[FailureGroup]] = defaultdict(list)
+    for group in groups:
+        if group.scope is Scope.TARGET and group.target is not None and group.isolation is not None:
+            found[Column(target=group.target, isolation=group.isolation)].append(group)
+    return {column: tuple(members) for column, members in found.items()}
 
 
 def _group(scope: Scope, target: str | None, isolation: Isolation | None, blocker: Blocker, members: list[_Placed]) -> FailureGroup:
@@ -186,6 +196,40 @@ def _blockers(failure: Failure, cell: CellRow, site: Site | None) -> list[Blocke
     return [Blocker(kind=GroupKind.ERROR, what=message or entry.error_type, message=message, place=place, **common)]
 
 
-def stage_of(blocker: Blocker) -> Stage | None:
-    """The stage of a blocker; None: nothing was entered."""
-    return Stage(blocker.stage) if blocker.stage else None
+def group_entries(groups: Iterable[FailureGroup]) -> tuple[GroupEntry, ...]:
+    """Groups as their published type."""
+    return tuple(
+        GroupEntry(
+            scope=group.scope.value,
+            target=group.target,
+            isolation=group.isolation,
+            kind=group.blocker.kind.value,
+            blocked_by=group.blocker.what,
+            message=group.blocker.message or None,
+            stage=Stage(group.blocker.stage) if group.blocker.stage else None,
+            error_type=group.blocker.error_type,
+            severity=group.severity,
+            summary=group.summary,
+            recommendations=group.recommendations,
+            cells=len(group.failures),
+            models=group.models,
+            architectures=group.architectures,
+            sites=group.sites,
+            example=_example(group.example, group.smallest.entry),
+        )
+        for group in groups
+    )
+
+
+def _example(cell: CellRow, entry: ErrorEntry) -> GroupExample:
+    return GroupExample(
+        model=cell.model,
+        architecture=cell.architecture,
+        target=cell.target,
+        size=cell.size,
+        dtype=cell.dtype,
+        parameters=cell.parameters,
+        message=entry.message,
+        traceback=entry.traceback,
+        command=cell.command,
+    )

@@ -26,6 +26,7 @@ from hwmatrix.report.contract import (
     TargetEntry,
 )
 from hwmatrix.report.failures import cell_error, failures
+from hwmatrix.report.groups import group_entries, groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +54,7 @@ def matrix_document(rows: ReportRows) -> MatrixDocument:
         schema="hwmatrix/matrix/1",
         run=_run(rows),
         targets=_targets(rows),
-        models=_models(rows.cells),
+        models=_models(rows),
         cells=tuple(_cell(cell, outputs[cell.cell_id], rows.run.run_id) for cell in rows.cells),
     )
 
@@ -61,7 +62,7 @@ def matrix_document(rows: ReportRows) -> MatrixDocument:
 def errors_document(rows: ReportRows) -> ErrorsDocument:
     """errors.json as a record."""
     entries = tuple(failure.entry for failure in failures(rows))
-    return ErrorsDocument(schema="hwmatrix/errors/1", run_id=rows.run.run_id, errors=entries)
+    return ErrorsDocument(schema="hwmatrix/errors/1", run_id=rows.run.run_id, errors=entries, groups=group_entries(groups_of(rows)))
 
 
 def _dump(document: MatrixDocument | ErrorsDocument) -> str:
@@ -112,9 +113,10 @@ def _targets(rows: ReportRows) -> tuple[TargetEntry, ...]:
     )
 
 
-def _models(cells: Iterable[CellRow]) -> tuple[ModelEntry, ...]:
+def _models(rows: ReportRows) -> tuple[ModelEntry, ...]:
+    weights = {(row.model, row.size): row.weights for row in rows.models}
     groups: defaultdict[tuple[str, Size], list[CellRow]] = defaultdict(list)
-    for cell in cells:
+    for cell in rows.cells:
         groups[cell.model, cell.size].append(cell)
     return tuple(
         ModelEntry(
@@ -125,6 +127,7 @@ def _models(cells: Iterable[CellRow]) -> tuple[ModelEntry, ...]:
             hub_id=group[0].hub_id,
             parameters=next((cell.parameters for cell in group if cell.parameters is not None), None),
             unbuildable=next((cell.message for cell in group if cell.error_type == "unbuildable"), None),
+            weights=weights.get((name, size)),
         )
         for (name, size), group in groups.items()
     )
@@ -151,6 +154,8 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], run_id: str) -> CellEntry
         latency=_latency(cell),
         memory=_memory(cell),
         outputs=tuple(OutputEntry(name=output.name, shape=output.shape, dtype=output.dtype) for output in outputs),
+        inputs=cell.inputs,
+        text_path=cell.text_path,
         error=cell_error(cell),
         evidence=Evidence(
             run_id=run_id, isolation=cell.isolation, image_digest=cell.image_digest, versions=cell.versions, command=cell.command

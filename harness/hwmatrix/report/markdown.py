@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 
@@ -16,13 +16,22 @@ from hwmatrix.report.align import align
 from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
 from hwmatrix.report.failures import Failure, failures
+from hwmatrix.report.groups import blocked_of, groups_of
 from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
+from hwmatrix.report.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hwmatrix.report.charts import Chart
     from hwmatrix.report.rows import NeededOperator, ReportRows
+
+
+LARGE: Final = 60
+"""Rows of a matrix above which matrix.md begins with totals and causes, and has no table of every time."""
+LARGEST: Final = 10
+"""Groups of failures that a large matrix.md names of each target; errors.md has all."""
+NOT_TIMED: Final = "No cell was timed: this run is about compatibility alone, and says nothing about speed."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,10 +94,7 @@ def matrix_md(rows: ReportRows) -> str:
 
 def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) -> str:
     """The text of summary.md. ``pictures`` are the charts that lie beside it as plots/<name>.svg."""
-    by_target: defaultdict[grid.Column, Counter[Status]] = defaultdict(Counter)
-    for cell in rows.cells:
-        by_target[grid.Column(target=cell.target, isolation=cell.column_isolation)][cell.status] += 1
-    return _render("summary.md.j2", rows, by_target=by_target, findings=findings_of(rows), pictures=pictures or {})
+    return _render("summary.md.j2", rows, findings=findings_of(rows), pictures=pictures or {})
 
 
 def errors_md(rows: ReportRows) -> str:
@@ -169,15 +175,31 @@ def facts_of(features: dict[str, Any]) -> list[str]:
     return facts
 
 
+def statuses_by_target(rows: ReportRows) -> dict[grid.Column, Counter[Status]]:
+    """How the cells of each target ended."""
+    found: defaultdict[grid.Column, Counter[Status]] = defaultdict(Counter)
+    for cell in rows.cells:
+        found[grid.Column(target=cell.target, isolation=cell.column_isolation)][cell.status] += 1
+    return found
+
+
 def _render(template: str, rows: ReportRows, **facts: Any) -> str:
     counts = Counter(cell.status for cell in rows.cells)
+    built, groups = grid.grid_of(rows), groups_of(rows)
     text = (
         environment()
         .get_template(template)
         .render(
             run=rows.run,
             cells=rows.cells,
-            grid=grid.build(rows.cells),
+            grid=built,
+            large=sum(len(section.rows) for section in built.sections) > LARGE,
+            largest=LARGEST,
+            groups=groups,
+            blocked=blocked_of(groups),
+            totals=totals_of(rows),
+            by_target=statuses_by_target(rows),
+            not_timed=NOT_TIMED,
             counts={status: counts[status] for status in Status if counts[status]},
             machines=machines_of(rows),
             rejected=rows.rejected,
@@ -213,6 +235,7 @@ def environment() -> jinja2.Environment:
         "number": numbers.number,
         "whole": numbers.whole,
         "times": numbers.times,
+        "percent": numbers.percent,
         "scientific": numbers.scientific,
     }
     environment.globals |= {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe}

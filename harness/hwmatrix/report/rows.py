@@ -194,6 +194,8 @@ class Analysis:
     expected: tuple[dict[str, Any], ...]
     duels: tuple[dict[str, Any], ...]
     doubts: tuple[dict[str, Any], ...]
+    totals: tuple[dict[str, Any], ...]
+    inputs: tuple[dict[str, Any], ...]
     span: tuple[dict[str, Any], ...]
 
 

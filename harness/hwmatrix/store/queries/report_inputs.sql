@@ -1,0 +1,19 @@
+-- What the models of a run were given: how many there are, of how many that is known, how many take more than text and were given it,
+-- how many of those that take more ran their text path alone, and how many could not be made. Cells that were not tried tell nothing.
+WITH models AS (
+    SELECT
+        model, size,
+        bool_or(inputs IS NOT NULL) AS known,
+        coalesce(bool_or(text_path AND level IS NOT NULL), false) AS text_path,
+        coalesce(bool_or(list_has_any(inputs, ['image', 'video', 'audio']) AND level IS NOT NULL), false) AS more,
+        bool_and(status = 'factory_error') AS unmade
+    FROM report_cells
+    GROUP BY model, size
+)
+SELECT
+    count(*) AS models,
+    count(*) FILTER (WHERE known) AS known,
+    count(*) FILTER (WHERE more AND NOT text_path) AS given_more,
+    count(*) FILTER (WHERE text_path) AS text_path,
+    count(*) FILTER (WHERE unmade) AS unmade
+FROM models;
