@@ -25,6 +25,9 @@ HUB: Final = "hub"
 # Added to parameters that start out all alike (biases at 0, norms at 1): a backend that forgets one would go unnoticed.
 # 0.02 is the initializer_range that most configurations of transformers default to.
 _ROUGHNESS: Final = 0.02
+# What a parameter of a single 0 becomes: it is a gate, mostly, which starts closed and would shut out all that the model adds behind it,
+# the image of a model of text and images for example.
+_OPEN: Final = 0.5
 # Keys that every configuration takes, though they are no fields of its class.
 _COMMON_KEYS: Final = frozenset({"num_labels", "model_type"})
 
@@ -170,13 +173,23 @@ def _built(plan: ModelPlan, config: Any) -> torch.nn.Module:
 
 
 def _roughen(model: torch.nn.Module, seed: int) -> None:
-    """Move every parameter whose elements are all alike a little, each element differently."""
+    """Move every parameter whose elements are all alike a little, each element differently, and fill tables of zeros.
+
+    Such a table, of those that are saved but not trained by gradients, is the codebook of an audio codec before its training: with
+    every entry at zero, the codes would say nothing of the sound.
+    """
     import torch  # noqa: PLC0415
 
     generator = torch.Generator().manual_seed(seed)
+    saved = model.state_dict().keys()
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name in saved and buffer.is_floating_point() and buffer.dim() > 1 and not bool(buffer.any()):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator))
         for parameter in model.parameters():
-            if parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
+            if parameter.numel() == 1 and not bool(parameter.any()):
+                parameter.fill_(_OPEN)
+            elif parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=_ROUGHNESS)
 
 

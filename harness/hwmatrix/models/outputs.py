@@ -20,7 +20,9 @@ def call_options(model: torch.nn.Module) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if "return_dict" in parameters or passes_on:
         options["return_dict"] = True
-    if "use_cache" in parameters or (passes_on and hasattr(_text_config(model), "use_cache")):
+    config = _text_config(model)
+    streams = hasattr(config, "use_streaming")  # a codec of streams passes its own use_cache on, beside all that it is passed
+    if "use_cache" in parameters or (passes_on and hasattr(config, "use_cache") and not streams):
         options["use_cache"] = False
     return options
 
@@ -28,7 +30,8 @@ def call_options(model: torch.nn.Module) -> dict[str, Any]:
 def flatten_outputs(output: Any) -> dict[str, torch.Tensor]:
     """Every tensor of a model's output by its dotted name (``logits``, ``vision_model_output.pooler_output``).
 
-    Members of sequences are numbered (``hidden_states.0``), a bare tensor is called ``output``, None and caches are left out.
+    Members of sequences are numbered (``hidden_states.0``), a bare tensor is called ``output``, None, caches and plain
+    whole numbers (of the layer that features are for) are left out.
 
     Raises:
         TypeError: the output holds something that is neither a tensor nor a container of tensors; it is named.
@@ -39,7 +42,7 @@ def flatten_outputs(output: Any) -> dict[str, torch.Tensor]:
 
 
 def _flatten(value: Any, name: str, flat: dict[str, torch.Tensor]) -> None:
-    if value is None or name in _NOT_OUTPUTS:
+    if value is None or isinstance(value, int) or name in _NOT_OUTPUTS:
         return
     if isinstance(value, Mapping):
         for key, item in value.items():

@@ -44,7 +44,18 @@ COUNTERS: Final = (
     Counter(
         kind="audio",
         method="get_audio_features",
-        inputs=("input_features", "input_values", "audio_values", "audio_input_features", "audio_codes", "input_audio_embeds"),
+        inputs=(
+            "input_features",
+            "input_values",
+            "audio_values",
+            "audio_input_features",
+            "audio_codes",
+            "input_audio_embeds",
+            "audio_input_ids",
+            "audio_latents",
+            "audio_prompt_latents",
+            "audio_mel",
+        ),
         tokens=("audio_token_id", "audio_token_index"),
     ),
 )
@@ -84,10 +95,11 @@ def token_id(config: Any, counter: Counter) -> int | None:
 
 
 def _method(model: Any, name: str) -> Any:
-    """A method of the model, or of the one within it."""
+    """A method of the model, or of the one within it: that which names most of its arguments, which one that passes all on does not."""
     wrapped = getattr(model, "vlm", None)
     holders = (model, getattr(model, "model", None), wrapped, getattr(wrapped, "model", None))
-    return next((method for holder in holders if (method := getattr(holder, name, None)) is not None), None)
+    methods = [method for holder in holders if (method := getattr(holder, name, None)) is not None]
+    return max(methods, key=lambda method: len({*inspect.signature(method).parameters} - {"args", "kwargs"}), default=None)
 
 
 def _count(method: Any, inputs: dict[str, torch.Tensor], counter: Counter) -> int:

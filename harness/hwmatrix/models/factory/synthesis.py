@@ -127,6 +127,14 @@ def _place_tokens(request: Request, inputs: dict[str, torch.Tensor], override: O
         ids[:, start : start + count] = token
         start += count
     inputs["input_ids"] = ids
+    _fit_text(request, inputs, override)
+
+
+def _fit_text(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
+    """Make what goes with the text as long as the text, and say which of its tokens stand for what."""
+    import torch  # noqa: PLC0415
+
+    ids = inputs["input_ids"]
     if "attention_mask" in inputs:
         inputs["attention_mask"] = torch.ones_like(ids)
     if "token_type_ids" in inputs and inputs["token_type_ids"].shape[-1] != ids.shape[1]:
@@ -146,7 +154,7 @@ def _kinds_of_tokens(config: Any, ids: torch.Tensor) -> torch.Tensor:
     for kind, counter in enumerate(COUNTERS, start=1):
         token = token_id(config, counter)
         if token is not None:
-            kinds[ids == token] = kind
+            kinds[(ids == token) & (kinds == 0)] = kind
     return kinds
 
 
