@@ -19,8 +19,9 @@ from rich.console import Console
 from hwmatrix.errors import ConfigError, EngineError, ImageBuildError, NoTargetAvailableError, StoreError
 from hwmatrix.host.console import PlainView
 from hwmatrix.host.places import Ended
-from hwmatrix.host.run import RunOrder, RunOutcome, _core_sets, run
+from hwmatrix.host.run import RunOrder, RunOutcome, run
 from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host.sharing import core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 from hwmatrix.store.merge import merge
@@ -81,7 +82,7 @@ def test_a_job_says_everything_that_the_runner_must_know(scene: Scene) -> None:
     job = place.jobs[1]
     assert (job.plan_dir, job.out, job.cache) == (folder.path, folder.shards, scene.tmp / "cache")
     arguments = dict(zip(job.arguments[::2], job.arguments[1::2], strict=True))
-    assert arguments.keys() == {"--target", "--cells", "--host", "--image", "--image-digest"}
+    assert arguments.keys() == {"--target", "--cells", "--host", "--at-once", "--image", "--image-digest"}
     assert arguments["--image"] == "hwmatrix/cpu:0.1.0"
     assert job.memory_mb == 512
 
@@ -258,7 +259,7 @@ def test_targets_run_at_the_same_time_on_cores_of_their_own(scene: Scene, monkey
 )
 def test_core_sets(monkeypatch: pytest.MonkeyPatch, cores: set[int], workers: int, expected: list[str | None]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
-    assert _core_sets(workers) == expected
+    assert core_sets(workers) == expected
 
 
 @pytest.fixture

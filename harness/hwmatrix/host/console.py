@@ -34,13 +34,13 @@ class View(Protocol):
         """A line of a build's output: worth seeing while it is new."""
 
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
-        """A target starts, or the building of bundles: so many things are to do."""
+        """A target starts, or the building of bundles, or it goes on: so many things are to do in the whole run."""
 
     def event(self, target: str, event: dict[str, Any]) -> None:
         """The runner of a target said something."""
 
     def end(self, target: str) -> None:
-        """A target is done."""
+        """A target is done, or has done its part for now."""
 
 
 def view(console: Console, *, verbose: bool = False, on_github: bool = False) -> View:
@@ -103,8 +103,11 @@ class PlainView:
 
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
         """Say how much there is to do."""
-        self._done[target], self._total[target] = 0, count
+        done = self._done.setdefault(target, 0)
+        self._total[target] = count
         title = f"{target}: {count} {noun}" if count else f"{target}: {noun}"
+        if done:
+            title = f"{target}: going on after {done} of {count}"
         if self._on_github and self._group is None:
             self._group = target
             self._console.print(Text(group(title)), soft_wrap=True)
@@ -116,8 +119,10 @@ class PlainView:
         if event["event"] == "cell" and event["role"] == "model":
             self._done[target] += 1
             self.say(f"  [{self._done[target]}/{self._total[target]}] {describe(event)}")
-        elif event["event"] == "bundle" and not event["ok"]:
-            self.say(f"  no bundle for {event['model']} ({event['size']}): {event['message']}")
+        elif event["event"] == "bundle":
+            self._done[target] += 1
+            if not event["ok"]:
+                self.say(f"  no bundle for {event['model']} ({event['size']}): {event['message']}")
         elif event["event"] == "operators":
             self.say(f"  {describe_operators(event)}")
         elif event["event"] == "operators_refused":
@@ -126,8 +131,9 @@ class PlainView:
             self.say(f"  {describe_survey(event)}")
 
     def end(self, target: str) -> None:
-        """Say that it is over."""
-        self.say(f"{target}: done")
+        """Say that it is over, or for now."""
+        done, total = self._done[target], self._total[target]
+        self.say(f"{target}: {done} of {total} done" if 0 < done < total else f"{target}: done")
         if self._group == target:
             self._group = None
             self._console.print(Text(END_OF_GROUP), soft_wrap=True)
@@ -169,9 +175,12 @@ class LiveView:
         self._lines = [*self._lines[1 - _SHOWN_LINES :], Text(f"  {text}", style="dim", no_wrap=True, overflow="ellipsis")]
 
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
-        """A new bar."""
+        """A new bar, or more of the one that is there."""
         self._lines = []
-        self._tasks[target] = self._progress.add_task(target, total=count, running=noun)
+        if target in self._tasks:
+            self._progress.update(self._tasks[target], total=count, running=noun)
+        else:
+            self._tasks[target] = self._progress.add_task(target, total=count, running=noun)
 
     def event(self, target: str, event: dict[str, Any]) -> None:
         """Move the bar; keep a line for each finished cell."""

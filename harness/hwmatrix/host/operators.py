@@ -6,8 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.host import infrastructure
+from hwmatrix.host.following import follow
 from hwmatrix.host.places import Job
-from hwmatrix.host.run import RunOrder, RunOutcome, follow
+from hwmatrix.host.run import RunOrder, RunOutcome
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-import psutil
-
 from hwmatrix.errors import EngineError, HwmatrixError, ImageBuildError
 from hwmatrix.hardware.detector import HOST_VISIBLE, detect
 from hwmatrix.host import base_image, containers, images, venvs
 from hwmatrix.host.engine import connect
 from hwmatrix.host.process import Processes
+from hwmatrix.host.sharing import PIECE_MB, container_mb
 from hwmatrix.host.variables import for_models
 from hwmatrix.matrix.spec import MatrixSpec
 from hwmatrix.records import Isolation
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
     OnLine = Callable[[str], None]
 
-_PARENT_MB: Final = 2048
-"""What the warm parent and the container's /tmp may take beside a cell."""
+PIDS: Final = 1024
+"""Processes and threads for each piece of work."""
 _MAKING: Final = frozenset({"bundles", "operator-tests"})
 """Jobs of the reference image that write into the cache, and need no device."""
 _IN_CONTAINER: Final = {"plan": "/hwmatrix/plan", "cache": "/hwmatrix/cache", "out": "/hwmatrix/out"}
@@ -54,7 +53,10 @@ class Workshop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """One order for the runner of one target's image. Folders are this machine's; ``also_read`` are checkpoints."""
+    """One order for the runner of one target's image. Folders are this machine's; ``also_read`` are checkpoints.
+
+    ``memory_mb`` is what one piece of work is limited to, and ``at_once`` how many run at the same time.
+    """
 
     target: str
     work: str
@@ -63,6 +65,7 @@ class Job:
     out: Path
     arguments: tuple[str, ...] = ()
     memory_mb: int = 4096
+    at_once: int = 1
     cpuset: str | None = None
     also_read: tuple[Path, ...] = ()
 
@@ -163,8 +166,12 @@ class ContainerPlace:
             containers.Mount(source=job.out, target=_IN_CONTAINER["out"], read_only=False),
             *(containers.Mount(source=path, target=str(path)) for path in job.also_read),
         )
-        physical_mb = psutil.virtual_memory().total // 2**20
-        limits = containers.Limits(memory_mb=min(job.memory_mb + _PARENT_MB, physical_mb), cpuset=job.cpuset)
+        limits = containers.Limits(
+            memory_mb=container_mb(job.memory_mb, job.at_once),
+            pids=PIDS * job.at_once,
+            tmp_mb=PIECE_MB * job.at_once,
+            cpuset=job.cpuset,
+        )
         with containers.running(
             self._engine,
             image=self._images[job.target].digest,  # what was built here, even if the tag is another's by now

@@ -1,34 +1,35 @@
-"""A run, step by step: plan, prepare, bundles, one job a target, and what to do when one of them fails."""
+"""A run, step by step: prepare, then wave by wave bundles and one job a target, and what to do when one of them fails."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import datetime as dt
-import json
-import os
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
-from hwmatrix.host.places import Ended, Job, Place
+from hwmatrix.host.bundle_jobs import INDEX, make_bundles, refused
+from hwmatrix.host.cache_limit import DEFAULT_GB, keep_under
+from hwmatrix.host.following import follow
+from hwmatrix.host.places import Job, Place
 from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.sharing import at_once, core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests, stale
-from hwmatrix.models.canary import canary_plans
+from hwmatrix.host.waves import Pace, Wave, waves
 from hwmatrix.records import CellPlan, Plan
 from hwmatrix.store.freshness import made_with
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hwmatrix.host.console import View
 
-_BUNDLES: Final = "bundles"
 _NO_TOOLKIT: Final = "container_toolkit_missing"
 """The one fault of an engine that the catalogue can tell from its message and that has advice of its own."""
 
@@ -37,7 +38,8 @@ _NO_TOOLKIT: Final = "container_toolkit_missing"
 class RunOrder:
     """A run that is ready to go: its folder and plan, where it runs, and how many targets at a time.
 
-    ``stale`` says which verdicts are to be given anew; without it, those that are there stand.
+    ``stale`` says which verdicts are to be given anew; without it, those that are there stand. ``cache_limit_gb`` is how much the
+    cache of bundles may have between the waves of a run, in GiB.
     """
 
     folder: RunFolder
@@ -47,6 +49,7 @@ class RunOrder:
     cache: Path
     workers: int
     stale: StaleRule | None = None
+    cache_limit_gb: float = DEFAULT_GB
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,14 +88,64 @@ def run(order: RunOrder, view: View) -> RunOutcome:
     runnable = {target: cells for target, cells in todo.items() if target not in failed}
     if runnable:
         try:
-            _make_bundles(order, view)
-            if order.stale is not None:
-                runnable = _to_do_anew(order, order.stale, runnable, view)
-            failed |= _run_targets(order, runnable, view)
+            for target, error in _Waves(order, runnable, view).work_off().items():
+                failed.setdefault(target, error)
         except BaseException:
             order.place.stop()  # whatever ends the run, nothing of it works on
             raise
     return RunOutcome(failed=failed)
+
+
+class _Waves:
+    """Works off a run: for each wave of models their bundles, then their cells on all targets, then room on the disk."""
+
+    def __init__(self, order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View) -> None:
+        self._order = order
+        self._todo = todo
+        self._view = view
+        self._failed: dict[str, HwmatrixError] = {}
+        self._given: Counter[str] = Counter()
+        self._pace = Pace(sum(len(cells) for cells in todo.values()))
+
+    def work_off(self) -> dict[str, HwmatrixError]:
+        """Work off all waves; give the errors of targets that failed as a whole, each the first."""
+        planned = waves(self._order.plan, self._todo)
+        models = sum(len(wave.models) for wave in planned)
+        for wave in planned:
+            if wave.of > 1:
+                self._view.say(f"wave {wave.number} of {wave.of}: {len(wave.models)} models; {self._pace.tell()}")
+            make_bundles(self._order, wave.models, self._view, total=models)
+            self._run(self._still_wanted(wave.cells))
+            self._ask_other_exporters(wave)
+            if wave.later:  # a run of one wave, and the last of many, leave what the next run will find
+                told = keep_under(self._order.cache_limit_gb, self._order.cache, wave.later)
+                if told is not None:
+                    self._view.say(told)
+            self._pace.done(sum(len(cells) for cells in wave.cells.values()))
+        return self._failed
+
+    def _still_wanted(self, cells: dict[str, tuple[CellPlan, ...]]) -> dict[str, tuple[CellPlan, ...]]:
+        """Of a wave's cells, those to run: not of a target whose shards cannot be written, and only what is stale where that was asked."""
+        cells = {target: listed for target, listed in cells.items() if not isinstance(self._failed.get(target), StoreError)}
+        rule = self._order.stale
+        return cells if rule is None else _to_do_anew(self._order, rule, cells, self._view)
+
+    def _ask_other_exporters(self, wave: Wave) -> None:
+        """Have the other exporter called for models whose first graph a target has refused, and run those cells again."""
+        again = refused(self._order, wave.cells)
+        if not again:
+            return
+        names = {(cell.model, cell.size) for cells in again.values() for cell in cells}
+        self._view.say(f"another export of {len(names)} models is tried: {', '.join(again)} took none of the first")
+        models = [model for model in wave.models if (model.name, model.size) in names]
+        make_bundles(self._order, models, self._view, total=len(models), every_exporter=True)
+        self._run(again)
+
+    def _run(self, cells: dict[str, tuple[CellPlan, ...]]) -> None:
+        self._given.update({target: len(listed) for target, listed in cells.items()})
+        totals = {target: max(self._given[target], 0 if self._order.stale else len(self._todo[target])) for target in cells}
+        for target, error in _run_targets(self._order, cells, self._view, totals).items():
+            self._failed.setdefault(target, error)
 
 
 def _to_do(order: RunOrder, finished: set[str]) -> dict[str, tuple[CellPlan, ...]]:
@@ -117,7 +170,7 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
         made,
         rule,
         images={target: order.place.identity(target)[1] for target in todo},
-        bundles=bundle_digests(order.folder.bundles / "bundles.json"),
+        bundles=bundle_digests(order.folder.bundles / INDEX),
         now=dt.datetime.now(dt.UTC),
     )
     finished = order.folder.finished()
@@ -144,52 +197,27 @@ def _prepare(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View)
     return failed
 
 
-def _make_bundles(order: RunOrder, view: View) -> None:
-    """In the reference image, with all checkpoints of the plan readable.
+def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View, totals: Mapping[str, int]) -> dict[str, HwmatrixError]:
+    """``workers`` targets at a time, each on cores of its own, so that they do not disturb each other's timing.
 
-    Raises:
-        HwmatrixError: the job itself failed; a model whose bundle fails is data.
+    ``totals`` are how many cells a target has in all waves.
     """
-    plan = order.plan
-    local = tuple(dict.fromkeys(_local_checkpoints(plan)))
-    models = [model for model in plan.models if model.unbuildable is None]
-    job = Job(
-        target=order.reference,
-        work=_BUNDLES,
-        plan_dir=order.folder.path,
-        cache=order.cache,
-        out=order.folder.bundles,
-        memory_mb=max(cell.limits.memory_mb for cell in plan.cells),
-        also_read=local,
-    )
-    view.begin(_BUNDLES, len(models) + len(canary_plans()), "to build or find")
-    ended = follow(order.place, job, view, _BUNDLES)
-    if ended.code != 0:
-        raise infrastructure.failure(order.reference, "the bundles could not be made", ended)
-    view.end(_BUNDLES)
-
-
-def _local_checkpoints(plan: Plan) -> list[Path]:
-    from pathlib import Path  # noqa: PLC0415
-
-    return [Path(model.weights) for model in plan.models if model.weights not in {"recipe", "hub"} and model.unbuildable is None]
-
-
-def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View) -> dict[str, HwmatrixError]:
-    """``workers`` targets at a time, each on cores of its own, so that they do not disturb each other's timing."""
     failed: dict[str, HwmatrixError] = {}
-    core_sets = _core_sets(min(order.workers, len(todo)))
-    free = list(core_sets)
+    if not todo:
+        return failed
+    free = core_sets(min(order.workers, len(todo)))
+    jobs = len(free)
     stopping = threading.Event()
 
     def one(target: str) -> HwmatrixError | None:
         cores = free.pop()
         try:
-            return _run_target(order, target, todo[target], cores=cores, view=view, stopping=stopping)
+            share = _Share(cores=cores, jobs=jobs, total=totals[target])
+            return _run_target(order, target, todo[target], share=share, view=view, stopping=stopping)
         finally:
             free.append(cores)
 
-    with concurrent.futures.ThreadPoolExecutor(max_workers=len(core_sets), thread_name_prefix="target") as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="target") as pool:
         futures = {target: pool.submit(one, target) for target in todo}
         try:
             for target, future in futures.items():
@@ -205,13 +233,34 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
     return failed
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Share:
+    """What a target's job has of the machine, of which there are so many ``jobs`` at a time; and of how many cells in all it is a part."""
+
+    cores: str | None
+    jobs: int
+    total: int
+
+    def at_once(self, order: RunOrder, cells: tuple[CellPlan, ...]) -> int:
+        """How many cells there is room for at the same time: one where they are timed."""
+        if order.plan.timing:
+            return 1
+        return at_once(
+            threads=max(cell.settings.threads for cell in cells),
+            memory_mb=max(cell.limits.memory_mb for cell in cells),
+            cores=None if self.cores is None else self.cores.count(",") + 1,
+            jobs=self.jobs,
+        )
+
+
 def _run_target(
-    order: RunOrder, target: str, cells: tuple[CellPlan, ...], *, cores: str | None, view: View, stopping: threading.Event
+    order: RunOrder, target: str, cells: tuple[CellPlan, ...], *, share: _Share, view: View, stopping: threading.Event
 ) -> HwmatrixError | None:
     """Run one target's cells. What a target that failed left undone is recorded as our failure; what was stopped is just not run."""
     image, digest = order.place.identity(target)
     order.folder.write_cells(target, [cell.key for cell in cells])
-    arguments = ["--target", target, "--cells", target, "--host", machine_identity()]
+    pieces = share.at_once(order, cells)
+    arguments = ["--target", target, "--cells", target, "--host", machine_identity(), "--at-once", str(pieces)]
     arguments += ["--image", image] if image else []
     arguments += ["--image-digest", digest] if digest else []
     job = Job(
@@ -222,9 +271,10 @@ def _run_target(
         out=order.folder.shards,
         arguments=tuple(arguments),
         memory_mb=max(cell.limits.memory_mb for cell in cells),
-        cpuset=cores,
+        at_once=pieces,
+        cpuset=share.cores,
     )
-    view.begin(target, len(cells))
+    view.begin(target, share.total)
     try:
         ended = follow(order.place, job, view, target)
     except HwmatrixError as error:
@@ -246,22 +296,6 @@ def _run_target(
     return None
 
 
-def follow(place: Place, job: Job, view: View, title: str) -> Ended:
-    """Hand the runner's events to the view. Lines that are none come from libraries. Why it failed is part of its output."""
-    reasons: list[str] = []
-
-    def on_line(line: str) -> None:
-        with contextlib.suppress(ValueError):
-            event: Any = json.loads(line)
-            if isinstance(event, dict) and event.get("event") == "failed":
-                reasons.append(event["message"])
-            elif isinstance(event, dict) and "event" in event:
-                view.event(title, event)
-
-    ended = place.run(job, on_line)
-    return dataclasses.replace(ended, output="\n".join([ended.output, *reasons]).strip())
-
-
 def _record_unfinished(order: RunOrder, target: str, cells: tuple[CellPlan, ...], message: str) -> None:
     """What the shard has is kept; the rest is told as what it is: our failure, not the models'."""
     order.folder.salvage(target)
@@ -274,12 +308,3 @@ def _record_unfinished(order: RunOrder, target: str, cells: tuple[CellPlan, ...]
 def _record_failure(order: RunOrder, target: str, cells: tuple[CellPlan, ...], error_type: str, message: str) -> None:
     if cells:
         infrastructure.record(order.folder.shards, order.plan, target, cells, error_type=error_type, message=message)
-
-
-def _core_sets(workers: int) -> list[str | None]:
-    """Disjoint sets of cores, one a worker; None (all cores) where there is one worker or this system cannot tell."""
-    if workers <= 1 or not sys.platform.startswith("linux"):
-        return [None] * max(1, workers)
-    cores = sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // workers)
-    return [",".join(str(core) for core in cores[(index * share) % len(cores) :][:share]) for index in range(workers)]

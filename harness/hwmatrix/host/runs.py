@@ -109,9 +109,20 @@ class RunFolder:
         Raises:
             StoreError: the folder cannot be written.
         """
-        path = self.path / f"cells-{target}.json"
+        return self._write_list(f"cells-{target}", keys)
+
+    def write_models(self, name: str, models: list[tuple[str, str]]) -> Path:
+        """Tell the runner which models (names and sizes) to make bundles of; it finds the file by this name beside the plan.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        return self._write_list(f"models-{name}", models)
+
+    def _write_list(self, name: str, content: list[str] | list[tuple[str, str]]) -> Path:
+        path = self.path / f"{name}.json"
         with _writing(path):
-            write_atomically(path, json.dumps(keys))
+            write_atomically(path, json.dumps(content))
         return path
 
 

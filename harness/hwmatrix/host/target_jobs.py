@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
+from hwmatrix.host.following import follow
 from hwmatrix.host.places import Job
-from hwmatrix.host.run import RunOrder, RunOutcome, follow
+from hwmatrix.host.run import RunOrder, RunOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +41,8 @@ EXPECTED: Final = "expected.safetensors"
 _PARTIAL: Final = ".partial-"
 _KEY_LENGTH: Final = 64
 _LOG: Final = logging.getLogger(__name__)
+_PLANNED: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "role")
+"""The fields of a plan that decide what a bundle holds, besides its weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,18 @@ def bundle_key(plan: ModelPlan) -> str:
         RefusedError: the folder's weights could be loaded only by trusting code of strangers.
     """
     return _key_of(_identity(plan))
+
+
+def plan_part(of: ModelPlan | Mapping[str, Any]) -> str:
+    """What a bundle owes to its plan alone, of a plan, or of the identity in a manifest.
+
+    Other versions, or weights of another content, make another key of the same part.
+
+    Raises:
+        KeyError: it is no identity of this version.
+    """
+    named = {name: of[name] for name in _PLANNED} if isinstance(of, Mapping) else _planned(of)
+    return json.dumps(named, sort_keys=True)
 
 
 def find_or_build(plan: ModelPlan, cache: Path) -> Bundle:
@@ -207,16 +222,14 @@ def _identity(plan: ModelPlan) -> dict[str, Any]:
     """What decides a bundle's content, as JSON. A change of how hwmatrix builds must change BUNDLE_SCHEMA."""
     return {
         "schema": BUNDLE_SCHEMA,
-        "architecture": plan.architecture,
-        "model_class": plan.model_class,
+        **_planned(plan),
         "weights": _weights_identity(plan),
-        "seed": plan.seed,
-        "config": plan.config,
-        "batch": plan.batch,
-        "sequence_length": plan.sequence_length,
-        "role": plan.role.value,
         "versions": {name: _version(name) for name in ("torch", "transformers")},
     }
+
+
+def _planned(plan: ModelPlan) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in _PLANNED}
 
 
 def _weights_identity(plan: ModelPlan) -> Any:

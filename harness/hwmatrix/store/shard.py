@@ -22,6 +22,7 @@ import numpy as np
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import CellResult, Classification, Detection, OperatorResult, Plan, to_json
+from hwmatrix.store.cell_row import cell_row
 from hwmatrix.store.confined import opened
 from hwmatrix.store.sidecar import COUNTED, SHARD_SCHEMA, sidecar_path
 
@@ -162,7 +163,7 @@ class ShardWriter:
         """
         cell_id = f"{self._identity.shard_id}/{result.role.value}/{result.key}"
         with self._transaction() as connection:
-            _insert(connection, "cells", _cell_row(result, cell_id, self._identity.shard_id, self._plan.run_id, command))
+            _insert(connection, "cells", cell_row(result, cell_id, self._identity.shard_id, self._plan.run_id, command))
             for stage, wall_ms in result.stages.items():
                 _insert(connection, "stages", {"cell_id": cell_id, "stage": stage.value, "wall_ms": wall_ms})
             for output in result.outputs:
@@ -339,60 +340,6 @@ def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str, Any]) -> None:
     columns, marks = ", ".join(row), ", ".join("?" for _ in row)
     connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values()))  # noqa: S608 - our own names
-
-
-def _cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, command: str) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "cell_id": cell_id,
-        "shard_id": shard_id,
-        "run_id": run_id,
-        "cell_key": result.key,
-        "role": result.role.value,
-        "model": result.model,
-        "size": result.size.value,
-        "target": result.target,
-        "family": result.family.value,
-        "architecture": result.architecture,
-        "hub_id": result.hub_id,
-        "dtype": result.settings.dtype.value,
-        "batch": result.settings.batch,
-        "sequence_length": result.settings.sequence_length,
-        "threads": result.settings.threads,
-        "status": result.status.value,
-        "stage": result.stage.value,
-        "execution": result.execution.value,
-        "bundle": result.bundle,
-        "method": result.method,
-        "inputs": list(result.inputs) if result.inputs is not None else None,
-        "text_path": result.text_path,
-        "load_ms": result.load_ms,
-        "prepare_ms": result.prepare_ms,
-        "first_ms": result.first_ms,
-        "warmup_samples": result.warmup_samples,
-        "converged": result.converged,
-        "parameters": result.parameters,
-        "device_processes": result.device_processes,
-        "exit_code": result.exit_code,
-        "signal": result.signal,
-        "started_at": result.started_at,
-        "wall_ms": result.wall_ms,
-        "command": command,
-    }
-    if result.placement:
-        row |= {"on_target": result.placement.on_target, "placement_detail": result.placement.detail}
-    if result.parity:
-        row |= dataclasses.asdict(result.parity)
-    if result.memory:
-        row |= dataclasses.asdict(result.memory)
-    if result.error:
-        row |= {
-            "error_type": result.error.type,
-            "severity": result.error.severity.value,
-            "message": result.error.message,
-            "traceback": result.error.traceback,
-            "needs": list(result.error.needs),
-        }
-    return row
 
 
 def _cannot_write(path: Path, error: Exception) -> StoreError:

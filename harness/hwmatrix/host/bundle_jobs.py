@@ -1,0 +1,110 @@
+"""The reference image's jobs of a run: its bundles, and more exports of those of which a target has refused the first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+from hwmatrix.host import infrastructure
+from hwmatrix.host.following import follow
+from hwmatrix.host.places import Job
+from hwmatrix.host.sharing import at_once
+from hwmatrix.models import onnx_export
+from hwmatrix.models.build import HUB, RECIPE
+from hwmatrix.models.canary import canary_plans
+from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.store.confined import opened
+from hwmatrix.store.reading import query
+from hwmatrix.targets.table import CHOOSES_EXPORT, NEEDS_ONNX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.host.console import View
+    from hwmatrix.host.run import RunOrder
+    from hwmatrix.records import CellPlan, ModelPlan
+
+INDEX: Final = "bundles.json"
+_BUNDLES: Final = "bundles"
+_NOT_FOLDERS: Final = frozenset({RECIPE, HUB, FACTORY})
+
+
+def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, total: int, every_exporter: bool = False) -> None:
+    """Have the bundles of these models made, and their exports; with all checkpoints readable that they come from.
+
+    ``total`` is how many the whole run has, for the view.
+
+    Raises:
+        HwmatrixError: the job itself failed; a model whose bundle fails is data.
+    """
+    models = [model for model in models if model.unbuildable is None]
+    limits = {(cell.model, cell.size): cell.limits for cell in order.plan.cells}
+    memory_mb = max(limits[model.name, model.size].memory_mb for model in models)
+    pieces = at_once(threads=1, memory_mb=memory_mb, cores=None, jobs=1)
+    order.folder.write_models(_BUNDLES, [(model.name, model.size.value) for model in models])
+    flags = ("--every-exporter",) if every_exporter else ()
+    job = Job(
+        target=order.reference,
+        work=_BUNDLES,
+        plan_dir=order.folder.path,
+        cache=order.cache,
+        out=order.folder.bundles,
+        arguments=("--models", _BUNDLES, "--at-once", str(pieces), *flags),
+        memory_mb=memory_mb,
+        at_once=pieces,
+        also_read=tuple(dict.fromkeys(Path(model.weights) for model in models if model.weights not in _NOT_FOLDERS)),
+    )
+    view.begin(_BUNDLES, total + len(canary_plans()), "to build or find")
+    ended = follow(order.place, job, view, _BUNDLES)
+    if ended.code != 0:
+        raise infrastructure.failure(order.reference, "the bundles could not be made", ended)
+    view.end(_BUNDLES)
+
+
+def refused(order: RunOrder, cells: Mapping[str, Sequence[CellPlan]]) -> dict[str, tuple[CellPlan, ...]]:
+    """Of these cells, by target: those whose target has refused an export, and which another exporter has not been asked for yet.
+
+    Raises:
+        StoreError: a shard or the index of bundles cannot be read.
+    """
+    asking = {target.name for target in order.plan.targets if target.name in cells and target.backend in NEEDS_ONNX - CHOOSES_EXPORT}
+    if not asking:
+        return {}
+    keys = _bundle_keys(order.folder.bundles / INDEX)
+    stopped = _stopped(order, asking)
+    return {
+        target: chosen
+        for target in sorted(asking)
+        if (chosen := tuple(cell for cell in cells[target] if cell.key in stopped and _may_ask(order, keys, cell)))
+    }
+
+
+def _may_ask(order: RunOrder, keys: Mapping[tuple[str, str], str | None], cell: CellPlan) -> bool:
+    key = keys.get((cell.model, cell.size.value))
+    return key is not None and not all(onnx_export.is_kept(key, order.cache, exporter) for exporter in onnx_export.EXPORTERS)
+
+
+def _stopped(order: RunOrder, targets: set[str]) -> set[str]:
+    found: set[str] = set()
+    for target in targets:
+        for shard in sorted(order.folder.shards.glob(f"{target}-*.duckdb")):
+            try:
+                with opened(shard) as connection:
+                    found.update(key for (key,) in connection.execute(query("refused_exports")).fetchall())
+            except duckdb.Error as error:
+                raise StoreError(f"{shard}: cannot be read: {error}", advice="Delete it: its cells will be run again.") from error
+    return found
+
+
+def _bundle_keys(index: Path) -> dict[tuple[str, str], str | None]:
+    if not index.is_file():
+        return {}
+    try:
+        entries = json.loads(index.read_text(encoding="utf-8"))["bundles"]
+        return {(entry["model"], entry["size"]): entry["key"] for entry in entries}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{index}: cannot be read: {error}", advice="Start a new run.") from error

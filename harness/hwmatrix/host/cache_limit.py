@@ -1,0 +1,61 @@
+"""Keeping the cache of bundles under a limit between the waves of a run: the longest unused goes first, never what is needed still."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.host.runners import inventory, pruning
+from hwmatrix.host.runners.pruning import GIB
+from hwmatrix.models.bundle import plan_part
+from hwmatrix.models.canary import canary_plans
+from hwmatrix.models.folder import MANIFEST
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hwmatrix.host.runners.inventory import Item
+    from hwmatrix.records import ModelPlan
+
+DEFAULT_GB: Final = 20.0
+_NEEDED: Final = "this run needs it"
+
+
+def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> str | None:
+    """Remove the longest unused bundles and exports until the rest is under the limit, in GiB; but no bundle of a model of ``later``.
+
+    ``bundles`` is the cache's folder of bundles. While another command of ours works on this machine nothing is removed: it takes
+    bundles by name long before it opens them. Returns what was done, in words; None: there was nothing to do.
+    """
+    items = [*inventory.bundles(bundles.parent), *inventory.exports(bundles.parent)]
+    size = sum(item.size for item in items)
+    limit = int(limit_gb * GIB)
+    if size <= limit:
+        return None
+    told = f"the cache has {size / GIB:.1f} GiB of bundles, and may have {limit_gb:g}"
+    reason = pruning.busy(None, pruning.others())
+    if reason is not None:
+        return f"{told}: nothing is removed, since {reason}"
+    needed = {plan_part(model) for model in (*canary_plans(), *later)}
+    marked = [_marked(item, bundles, needed) for item in items]
+    chosen = pruning.choose(marked, pruning.Rule(older_than=None, keep_bytes=limit), dt.datetime.now(dt.UTC))
+    outcomes = [pruning.remove(item, None) for item in chosen]
+    gone = [outcome.item.size for outcome in outcomes if outcome.problem is None]
+    kept = [outcome.problem for outcome in outcomes if outcome.problem is not None]
+    left = (size - sum(gone)) / GIB
+    told += f": removed {len(gone)} of them, {left:.1f} GiB are left"
+    return told if not kept else f"{told}; {len(kept)} could not be removed ({kept[0]})"
+
+
+def _marked(item: Item, bundles: Path, needed: set[str]) -> Item:
+    """An item that is kept if its bundle is of a model that is needed. What says nothing of itself is not."""
+    key = item.name.partition("/")[0]
+    try:
+        manifest: dict[str, Any] = json.loads((bundles / key / MANIFEST).read_bytes())
+        of = plan_part(manifest["identity"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return item
+    return dataclasses.replace(item, kept=_NEEDED) if of in needed else item

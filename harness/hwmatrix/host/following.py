@@ -1,0 +1,28 @@
+"""Following a job: the runner's events go to the view, and why it failed becomes part of its output."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hwmatrix.host.console import View
+    from hwmatrix.host.places import Ended, Job, Place
+
+
+def follow(place: Place, job: Job, view: View, title: str) -> Ended:
+    """Hand the runner's events to the view. Lines that are none come from libraries. Why it failed is part of its output."""
+    reasons: list[str] = []
+
+    def on_line(line: str) -> None:
+        with contextlib.suppress(ValueError):
+            event: Any = json.loads(line)
+            if isinstance(event, dict) and event.get("event") == "failed":
+                reasons.append(event["message"])
+            elif isinstance(event, dict) and "event" in event:
+                view.event(title, event)
+
+    ended = place.run(job, on_line)
+    return dataclasses.replace(ended, output="\n".join([ended.output, *reasons]).strip())
