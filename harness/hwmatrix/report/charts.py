@@ -58,7 +58,7 @@ class Chart:
 def charts(rows: ReportRows) -> tuple[Chart, ...]:
     """The charts of a run, those that would be empty left out."""
     timed = [cell for cell in rows.cells if _is_timed(cell)]
-    made = [_matrix(rows.cells), _families(rows.cells), _latency(timed), _speed_up(timed), _memory(rows.cells), _scaling(timed)]
+    made = [_matrix(grid.grid_of(rows)), _families(rows.cells), _latency(timed), _speed_up(timed), _memory(rows.cells), _scaling(timed)]
     found = tuple(chart for chart in made if chart is not None)
     order = list(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"]))
     for chart in found:
@@ -83,8 +83,7 @@ def history_charts(runs: Sequence[RunSummary], trends: Sequence[Trend]) -> tuple
     return tuple(made)
 
 
-def _matrix(cells: Sequence[CellRow]) -> Chart | None:
-    built = grid.build(cells)
+def _matrix(built: grid.Grid) -> Chart | None:
     lines = [(row, section) for section in built.sections for row in section.rows]
     if not lines or len(lines) > LARGEST_MATRIX:
         return None

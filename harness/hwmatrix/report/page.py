@@ -23,17 +23,20 @@ from hwmatrix.report.causes import causes
 from hwmatrix.report.escape import plain, short
 from hwmatrix.report.expected import expected_document
 from hwmatrix.report.failures import failures
-from hwmatrix.report.markdown import facts_of, findings_of, machines_of
+from hwmatrix.report.groups import Scope, blocked_of, groups_of
+from hwmatrix.report.markdown import NOT_TIMED, facts_of, findings_of, machines_of, statuses_by_target
 from hwmatrix.report.missing import missing
 from hwmatrix.report.packing import digest, listed, script_json, script_text
-from hwmatrix.report.page_data import key_of, name, page_data, word_of
+from hwmatrix.report.page_data import TEXT_PATH, key_of, name, page_data, word_of
 from hwmatrix.report.plots import VEGA_LITE_VERSION, converter
+from hwmatrix.report.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hwmatrix.report.charts import Chart
     from hwmatrix.report.expected_contract import PriorEntry
+    from hwmatrix.report.groups import FailureGroup
     from hwmatrix.report.page_history import PageHistory
     from hwmatrix.report.page_rows import PageRows
     from hwmatrix.report.rows import ReportRows
@@ -42,7 +45,7 @@ EARLY: Final = ("theme.js",)
 """Runs before anything is drawn."""
 SCRIPTS: Final = (
     *("dom.js", "text.js", "data.js", "links.js", "selection.js", "filters.js", "marks.js", "grid.js", "tooltip.js", "charts.js"),
-    *("funnel.js", "distribution.js", "evidence.js", "cell_lists.js", "printing.js", "main.js"),
+    *("funnel.js", "distribution.js", "evidence.js", "cell_lists.js", "examples.js", "printing.js", "main.js"),
 )
 STYLES: Final = ("base.css", "views.css", "grid.css", "evidence.css", "print.css")
 VIEWS: Final = {
@@ -104,14 +107,15 @@ def chart_library() -> str:
 
 def _facts(rows: ReportRows, details: PageRows) -> dict[str, Any]:
     """What the templates say."""
-    by_target: defaultdict[grid.Column, Counter[Status]] = defaultdict(Counter)
     by_family: defaultdict[str, Counter[Status]] = defaultdict(Counter)
     for cell in rows.cells:
-        by_target[grid.Column(target=cell.target, isolation=cell.column_isolation)][cell.status] += 1
         by_family[cell.family.value][cell.status] += 1
     counts = Counter(cell.status for cell in rows.cells)
-    built = grid.build(rows.cells)
+    built = grid.grid_of(rows)
     found = failures(rows)
+    scopes: dict[Scope, list[FailureGroup]] = {}
+    for group in groups_of(rows):
+        scopes.setdefault(group.scope, []).append(group)
     expected = expected_document(rows)
     titles = tuple(dict.fromkeys(prior.document for each in expected.expectations for prior in each.priors))
     places = {cell.cell_key: number for number, cell in enumerate(rows.cells)}
@@ -121,10 +125,15 @@ def _facts(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "models": len({(cell.model, cell.size) for cell in rows.cells}),
         "targets": len({cell.target for cell in rows.cells}),
         "counts": {status: counts[status] for status in Status if counts[status]},
-        "by_target": by_target,
+        "by_target": statuses_by_target(rows),
         "by_family": by_family,
         "grid": built,
-        "legend": [(_mark_of(line.label), word_of(line.label), line.meaning) for line in built.legend],
+        "legend": [_legend_line(line) for line in built.legend],
+        "totals": totals_of(rows),
+        "blocked": blocked_of(groups_of(rows)),
+        "apart": [(scope, members) for scope, members in scopes.items() if scope is not Scope.TARGET],
+        "timed": any(cell.p50_ms is not None for cell in rows.cells),
+        "not_timed": NOT_TIMED,
         "machines": machines_of(rows),
         "findings": findings_of(rows),
         "packages": details.packages,
@@ -149,6 +158,12 @@ def _said(titles: Sequence[str], priors: Iterable[PriorEntry]) -> list[tuple[str
         words = f"{prior.expectation.value}{', refused' if prior.refused else ''}"
         numbers[words, prior.verdict.value if prior.verdict else ""].append(str(titles.index(prior.document) + 1))
     return [(words, ", ".join(documents), verdict) for (words, verdict), documents in numbers.items()]
+
+
+def _legend_line(line: grid.LegendLine) -> tuple[str | None, str, str]:
+    """The shape of a line of the legend, its word, and what it means."""
+    told = TEXT_PATH if line.label == grid.TEXT_PATH else word_of(line.label)
+    return _mark_of(line.label), told, line.meaning
 
 
 def _mark_of(label: str) -> str | None:
@@ -211,6 +226,7 @@ def _environment() -> jinja2.Environment:
         "number": numbers.number,
         "whole": numbers.whole,
         "times": numbers.times,
+        "percent": numbers.percent,
         "speed": grid.speed,
         "word": grid.word,
         "json": json.dumps,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hwmatrix.report.page_rows import PageRows
     from hwmatrix.report.rows import CellRow, OutputRow, ReportRows
 
+TEXT_PATH: Final = "text path"
+"""What the page says of a cell that is marked in Markdown: it ran only the text path of a model that takes more."""
 PAGE_SCHEMA: Final = "hwmatrix/page/1"
 LONGEST_NAME: Final = 200
 LONGEST_KEY: Final = 160
@@ -50,7 +52,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "execution": lambda cell: cell.execution.value,
     "status": lambda cell: cell.status.value,
     "level": lambda cell: cell.level.value if cell.level else None,
-    "label": lambda cell: word_of(grid.label(cell)),
+    "label": lambda cell: word_of(grid.verdict(cell)) + (f" · {TEXT_PATH}" if grid.only_text(cell) else ""),
     "rank": lambda cell: _ORDER.index(cell.level if cell.level in _ORDER else cell.status),
     "stage": lambda cell: cell.stage.value if cell.stage else None,
     "on_target": lambda cell: rounded(cell.on_target),
@@ -65,6 +67,8 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "delta_mb": lambda cell: rounded(cell.delta_mb),
     "device_peak_mb": lambda cell: rounded(cell.device_peak_mb),
     "parameters": lambda cell: cell.parameters,
+    "inputs": lambda cell: name(", ".join(cell.inputs)) if cell.inputs else None,
+    "path": lambda cell: None if cell.text_path is None else "text path only" if cell.text_path else "all inputs",
     "needs": lambda cell: text(", ".join(cell.needs)) if cell.needs else None,
     "started_s": lambda cell: int(cell.started_at.timestamp()) if cell.started_at else None,
     "command": lambda cell: text(cell.command),
@@ -90,7 +94,7 @@ _TIMED: Final[dict[str, Callable[[CellRow], Any]]] = {
 
 def page_data(rows: ReportRows, details: PageRows) -> dict[str, Any]:
     """The document that the page's scripts read: ``columns``, ``rows`` (with the places of their cells) and ``cells``, as tables."""
-    built = grid.build(rows.cells)
+    built = grid.grid_of(rows)
     return {
         "schema": PAGE_SCHEMA,
         "run": rows.run.run_id,
@@ -131,7 +135,8 @@ def fitting(texts: Sequence[str | None], longest: int, together: int) -> list[st
 
 def word_of(label: str) -> str:
     """A label without its symbol: the page draws a shape instead."""
-    return label.partition(" ")[2] or label
+    symbol, _, rest = label.partition(" ")
+    return rest if rest and not symbol[0].isalnum() else label
 
 
 def _columns(built: grid.Grid) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 // The bar above the matrix: search, filters, order, and what cells show.
 const Filters = (() => {
-  const TITLES = {family: "Family", architecture: "Architecture", target: "Target", status: "Status", precision: "Precision", execution: "Execution", size: "Size"};
+  const TITLES = {family: "Family", architecture: "Architecture", target: "Target", status: "Status", precision: "Precision", execution: "Execution", size: "Size", inputs: "Inputs", path: "Text path"};
   const ORDERS = {"": "as planned", model: "by model", family: "by family", architecture: "by architecture", parameters: "by parameters", "-parameters": "by parameters, most first"};
   const parts = new Map();
 

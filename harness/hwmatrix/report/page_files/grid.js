@@ -32,7 +32,7 @@ const Grid = (() => {
     const held = host.contains(document.activeElement);
     leave();
     [shown, show] = [selection, state.show];
-    const wanted = JSON.stringify([selection.columns, state.show, state.sort, state.status, state.target, state.precision, state.execution]);
+    const wanted = JSON.stringify([selection.columns, state.show, state.sort, state.status, state.target, state.precision, state.execution, state.inputs, state.path]);
     if (wanted !== kind) rebuild(state.sort);
     kind = wanted;
     heads.firstChild.lastChild.textContent = `${shown.rows.length} of ${selection.total}`;

@@ -1,6 +1,6 @@
 // What is shown is in the address: #view=matrix&status=mismatch&sort=-openvino.container&cell=... A link is a state, and back goes back.
 const Links = (() => {
-  const SETS = ["family", "architecture", "target", "status", "precision", "execution", "size"];
+  const SETS = ["family", "architecture", "target", "status", "precision", "execution", "size", "inputs", "path"];
   const WORDS = {view: "overview", q: "", sort: "", show: "verdict", cell: ""};
   const WAIT_MS = 300;
   const listeners = [];

@@ -47,6 +47,7 @@
   Theme.mount(get("theme"));
   Evidence.mount(get("evidence"));
   CellLists.mount();
+  Examples.mount();
   Printing.mount();
   Charts.mount();
   if (Data.count > 0) {

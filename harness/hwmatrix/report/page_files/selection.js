@@ -1,7 +1,7 @@
 // Which rows and columns of the matrix are shown, and in which order.
 const Selection = (() => {
   const OF_ROW = {family: Data.rows.family, architecture: Data.rows.architecture, size: Data.rows.size};
-  const OF_COLUMN = {target: Data.cells.target, precision: Data.cells.dtype, execution: Data.cells.execution};
+  const OF_COLUMN = {target: Data.cells.target, precision: Data.cells.dtype, execution: Data.cells.execution, inputs: Data.cells.inputs, path: Data.cells.path};
   const BY_ROW = {model: Data.rows.model, family: Data.rows.family, architecture: Data.rows.architecture, parameters: Data.rows.parameters};
   const SHOWN = {p50: Data.cells.p50_ms, speed: Data.cells.speed_up, memory: memory};
   const all = Data.places.map((_, row) => row);
@@ -66,7 +66,7 @@ const Selection = (() => {
     const read = OF_ROW[name];
     if (read) return [...new Set(all.map(read))];
     const of = {...OF_COLUMN, status: Data.cells.status}[name];
-    return [...new Set(Data.places.flatMap(cells => cells.filter(cell => cell >= 0).map(of)))];
+    return [...new Set(Data.places.flatMap(cells => cells.filter(cell => cell >= 0).map(of)))].filter(value => value !== null);
   }
 
   return {select, choices, memory};
