@@ -6,6 +6,7 @@ Shapes are those of transformers' own processors. A maker gives None for what th
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -50,7 +51,8 @@ _Maker: TypeAlias = Callable[[Request], "torch.Tensor | None"]
 
 def text_config(request: Request) -> Any:
     """The configuration that the text has its vocabulary from: None where the model reads none."""
-    candidates = (_text_config_of(request.config), request.config, *(getattr(request.config, name, None) for name in _TEXT_CONFIGS))
+    wrapped = (_text_config_of(item) for item in configurations(request.config))
+    candidates = (*wrapped, request.config, *(getattr(request.config, name, None) for name in _TEXT_CONFIGS))
     return next((item for item in candidates if isinstance(getattr(item, "vocab_size", None), int)), None)
 
 
@@ -197,10 +199,14 @@ def _flattened_patches(request: Request) -> torch.Tensor:
     return torch.cat([places.expand(request.plan.batch, -1, -1), patches], dim=-1)
 
 
-def _image_sizes(request: Request) -> torch.Tensor:
-    """Height and width that an image had before it was cut into tiles: (batch, 2)."""
+def _image_sizes(request: Request) -> torch.Tensor | None:
+    """Height and width that an image had before it was cut into tiles, for models that must know: (batch, 2)."""
     import torch  # noqa: PLC0415
 
+    counting = getattr(request.model, "get_image_features", None)
+    known = None if counting is None else inspect.signature(counting).parameters.get("image_sizes")
+    if counting is not None and (known is None or known.default is not known.empty):
+        return None
     sides = _resolution(request) or _sides(_vision(request), request.config)
     return torch.tensor([sides] * request.plan.batch)
 

@@ -32,7 +32,16 @@ COUNTERS: Final = (
     Counter(
         kind="image",
         method="get_image_features",
-        inputs=("pixel_values", "pixel_values_images", "image_pixel_values", "flattened_patches", "image_patches", "images"),
+        inputs=(
+            "pixel_values",
+            "pixel_values_images",
+            "image_pixel_values",
+            "flattened_patches",
+            "image_patches",
+            "images",
+            "visual_feats",
+            "visual_embeds",
+        ),
         tokens=("image_token_id", "image_token_index", "media_placeholder_token_id", "image_patch_id"),
     ),
     Counter(
@@ -50,6 +59,8 @@ COUNTERS: Final = (
             "audio_values",
             "audio_input_features",
             "audio_codes",
+            "user_audio_codes",
+            "moshi_audio_codes",
             "input_audio_embeds",
             "audio_input_ids",
             "audio_latents",
@@ -65,7 +76,7 @@ COUNTERS: Final = (
 def given(inputs: Any) -> frozenset[str]:
     """The kinds of input among these names: ``text``, ``image``, ``video``, ``audio``."""
     kinds = {counter.kind for counter in COUNTERS if any(name in inputs for name in counter.inputs)}
-    return frozenset(kinds | ({"text"} if {"input_ids", "decoder_input_ids"} & set(inputs) else set()))
+    return frozenset(kinds | ({"text"} if {"input_ids", "decoder_input_ids", "classes_input_ids"} & set(inputs) else set()))
 
 
 def places(model: Any, inputs: dict[str, torch.Tensor]) -> Iterator[tuple[int, int]]:
