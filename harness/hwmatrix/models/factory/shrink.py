@@ -71,7 +71,7 @@ class _Shrinking:
     def _number(self, name: str, value: int, values: dict[str, Any], kept: dict[int, list[int]]) -> int:
         known = self._known
         if name in known.layers:
-            return min(value, len(kept[value]))
+            return min(value, len(kept.get(value, range(value))))
         if name in known.shared_heads:
             return _shared_heads(name, value, values, known) if self._small else value
         staged = self._small and any(isinstance(values.get(depths), (list, tuple)) for depths in known.depths)
@@ -94,8 +94,9 @@ class _Shrinking:
 
 def _kept_layers(values: dict[str, Any], known: Rules) -> dict[int, list[int]]:
     """For each count of layers, which of them stay: two at least, and one of each kind."""
+    stages = {len(values[name]) for name in known.depths if isinstance(values.get(name), (list, tuple))}
     kept: dict[int, list[int]] = {}
-    for count in {values[name] for name in known.layers if isinstance(values.get(name), int)}:
+    for count in {values[name] for name in known.layers if isinstance(values.get(name), int)} - stages:  # num_layers may count stages
         kinds = [values[name] for name in known.kinds if isinstance(values.get(name), (list, tuple)) and len(values[name]) == count]
         seen: dict[tuple[str, ...], int] = {}
         for index in range(count):
