@@ -29,6 +29,11 @@ def test_a_bare_tensor_is_called_output() -> None:
     assert list(flatten_outputs(Tensor())) == ["output"]
 
 
+def test_numbers_of_layers_beside_their_features_are_no_outputs() -> None:
+    output = {"deepstack_features": [(0, [Tensor()]), (1, [Tensor()])]}
+    assert list(flatten_outputs(output)) == ["deepstack_features.0.1.0", "deepstack_features.1.1.0"]
+
+
 def test_what_is_no_tensor_is_named() -> None:
     with pytest.raises(TypeError, match=r"extra\.0 is a str"):
         flatten_outputs({"extra": ["text"]})

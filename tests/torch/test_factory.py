@@ -1,0 +1,104 @@
+"""Tiny models from types alone: what the rules keep of an architecture, and what inputs are made of."""
+
+# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models.build import build_from
+from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, attempts
+from hwmatrix.models.factory.rules import override
+from hwmatrix.models.factory.shrink import SMALL, tiny_config
+from hwmatrix.models.factory.synthesis import synthesise
+from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.models.types import model_types
+from hwmatrix.records import ModelPlan, Size
+
+if TYPE_CHECKING:
+    import torch
+
+pytestmark = pytest.mark.torch
+
+
+def plan_of(name: str) -> ModelPlan:
+    kind = next(kind for kind in model_types() if kind.name == name)
+    return ModelPlan(name=name, size=Size.TINY, family=kind.family, architecture=name, model_class=kind.model_class, weights=FACTORY)
+
+
+def config_of(name: str) -> Any:
+    import transformers
+
+    return tiny_config(transformers.CONFIG_MAPPING[name], override(name), SMALL)
+
+
+def made(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    plan = plan_of(name)
+    _, config = next(attempts(plan))
+    model = build_from(plan, config, most=MOST_PARAMETERS)
+    return model, synthesise(model, plan, override(name))
+
+
+def first_output(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    with torch.inference_mode():
+        return next(iter(flatten_outputs(model(**inputs, **call_options(model))).values()))
+
+
+def test_named_layers_that_are_gone_become_the_last_one_and_windows_stay_whole_tokens() -> None:
+    vision = config_of("qwen2_5_vl").vision_config
+    assert (vision.depth, vision.fullatt_block_indexes) == (2, [1])
+    assert vision.window_size == vision.patch_size * vision.spatial_merge_size
+
+
+@pytest.mark.parametrize("name", ["colpali", "colqwen2"])
+def test_a_model_that_wraps_another_gets_the_image_tokens_of_that_one(name: str) -> None:
+    model, inputs = made(name)
+    token = model.config.vlm_config.image_token_id
+    placed = int((inputs["input_ids"] == token).sum())
+    assert placed
+    assert bool((inputs["input_ids"][:, :placed] == token).all()), "the image stands before the text"
+    assert inputs["attention_mask"].shape == inputs["input_ids"].shape
+
+
+def test_kinds_of_tokens_follow_the_tokens() -> None:
+    model, inputs = made("gemma3")
+    is_image = inputs["input_ids"] == model.config.image_token_id
+    assert bool(is_image.any())
+    assert inputs["token_type_ids"].tolist() == is_image.long().tolist()
+
+
+def test_patches_have_the_places_of_a_square_row_by_row() -> None:
+    _, inputs = made("gemma4_unified")
+    assert inputs["image_position_ids"].tolist() == [[[0, 0], [1, 0], [0, 1], [1, 1]]]
+
+
+def test_a_model_that_passes_arguments_on_is_asked_through_the_one_within() -> None:
+    model, inputs = made("dots3_note")
+    assert int((inputs["input_ids"] == model.config.audio_token_id).sum()) == 16  # 128 frames, eight of them a token
+
+
+def test_gates_that_start_closed_are_opened() -> None:
+    model, inputs = made("idefics")
+    text = first_output(model, inputs)
+    other = first_output(model, inputs | {"pixel_values": -inputs["pixel_values"]})
+    assert float((text - other).abs().max()) > 1e-3 * float(text.abs().max()), "the image does not reach the logits"
+
+
+def test_what_cannot_be_built_here_says_which_package_it_needs() -> None:
+    with pytest.raises(FactoryError, match="timm") as caught:
+        next(attempts(plan_of("gemma3n")))
+    assert caught.value.error_type == "unbuildable"
+
+
+def test_a_gentler_level_that_a_class_refuses_does_not_hide_the_first() -> None:
+    """dots3_note's own sizes fit the small level alone; without its level, the gentle one is tried after it, and refused."""
+    import dataclasses
+    import unittest.mock
+
+    entry = dataclasses.replace(override("dots3_note"), level=None)
+    with unittest.mock.patch("hwmatrix.models.factory.make.override", return_value=entry):
+        assert [level for level, _ in attempts(plan_of("dots3_note"))] == [SMALL]
