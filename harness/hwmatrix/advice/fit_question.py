@@ -13,6 +13,7 @@ from hwmatrix.advice.shipped_models import SOURCE, shipped_model
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import load, near_miss
 from hwmatrix.models.build import HUB, RECIPE
+from hwmatrix.models.types import is_type
 from hwmatrix.records import Backend, Dtype, ModelPlan, Size
 
 if TYPE_CHECKING:
@@ -148,4 +149,7 @@ def _unknown(name: str, found: Iterable[MemoryOnRecord]) -> Problem:
     close = difflib.get_close_matches(name, options, n=_PROPOSED, cutoff=0.5)
     near = f"did you mean {', '.join(close)}? " if close else ""
     how = "give it an entry in matrix.yaml, name its checkpoint's folder, or a --database in which it was measured"
+    if is_type(name):
+        what = f"{name!r} is a type of transformers, which has models of many sizes"
+        return Problem(where="MODEL", what=what, hint=how)
     return Problem(where="MODEL", what=f"{name!r} is only a name, and its size cannot be guessed from that", hint=f"{near}{how}")

@@ -20,6 +20,7 @@ from hwmatrix.advice.requirements import RequirementsError, requirements_for
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.models.classify import classify
+from hwmatrix.models.types import PREFIX, is_type
 from hwmatrix.records import Backend, Basis, Classification, Dtype, Size
 from hwmatrix.store.shard import write_atomically
 
@@ -128,11 +129,15 @@ def plan_of(model: str, spec: MatrixSpec, wish: Wish) -> ModelPlan:
     Raises:
         ConfigError: nothing that a test could load, or something that cannot be built, with the reason.
     """
-    plan = look_up(model, spec=spec, cache=wish.cache, size=wish.size)
+    plan = None if model.startswith(PREFIX) else look_up(model, spec=spec, cache=wish.cache, size=wish.size)
     where = f"--model {plain(model)}"
     if plan is None:
+        what = "is only a name: there are neither weights nor a recipe of it here"
         hint = "give it an entry in matrix.yaml, name a checkpoint's folder, or fetch it: nox -s matrix -- --models owner/name"
-        raise ConfigError([Problem(where=where, what="is only a name: there are neither weights nor a recipe of it here", hint=hint)])
+        if is_type(model):
+            what = "is a type of transformers, and a model made from its type alone is for hwmatrix's own runs"
+            hint = f"run it: hwmatrix test --model {model}; for a test of it, give it an entry in matrix.yaml"
+        raise ConfigError([Problem(where=where, what=what, hint=hint)])
     if plan.unbuildable:
         other = Size.FULL if plan.size is Size.TINY else Size.TINY
         hint = f"--size {other.value} may be buildable" if _buildable(plan.name, spec, other) else "there is nothing to test"

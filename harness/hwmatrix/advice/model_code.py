@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.models.build import RECIPE, recipe_config
 from hwmatrix.models.checkpoint import inspect
+from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options
 
@@ -60,9 +61,13 @@ def model_code(plan: ModelPlan) -> ModelCode:
     """Work it out, with the model on the meta device: no memory is used for its parameters. The inputs are those of its bundle.
 
     Raises:
-        ConfigError: torch or transformers is not installed here, or the checkpoint is not.
+        ConfigError: torch or transformers is not installed here, or the checkpoint is not; the model is made from its type alone.
         FactoryError: the model or its inputs cannot be made at all.
     """
+    if plan.weights == FACTORY:
+        what = f"{plan.name} is made from its type alone by hwmatrix, so a script without hwmatrix cannot make it"
+        hint = f"repeat the cell, which hwmatrix why {plan.name} TARGET has the command for; or give it an entry in matrix.yaml"
+        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     lacking = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if lacking:
         what = f"{' and '.join(lacking)} must be installed to work out the inputs of {plan.name}"

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwmatrix.cli.type_models import PREFIX, TypeModels
+from hwmatrix.cli.type_models import TypeModels
 from hwmatrix.errors import CellFailure, ConfigError, NothingSelectedError, Problem
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.matrix.plan import DEFAULT_SUITE, Selection
@@ -15,7 +15,7 @@ from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import plan_for
 from hwmatrix.models.classify import classify
 from hwmatrix.models.factory.make import FACTORY
-from hwmatrix.models.types import TypeList, listing
+from hwmatrix.models.types import PREFIX, TypeList, listing
 from hwmatrix.records import ModelPlan, Plan, Size, Structure
 
 if TYPE_CHECKING:

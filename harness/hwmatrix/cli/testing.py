@@ -38,6 +38,7 @@ from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.places import choose
 from hwmatrix.matrix.load import LoadedMatrix, load, near_miss
 from hwmatrix.models.classify import classify
+from hwmatrix.models.types import PREFIX
 from hwmatrix.records import Backend, ModelPlan, Size
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ def add_to(app: typer.Typer) -> None:
 
 def trial_command(
     *,
-    model: Annotated[str, typer.Option("--model", help="A name of matrix.yaml, a hub id or a checkpoint's folder.", metavar="M")],
+    model: Annotated[
+        str, typer.Option("--model", help="A name of matrix.yaml, a type of transformers, a hub id or a checkpoint's folder.", metavar="M")
+    ],
     device: Annotated[str, typer.Option("--device", help="A kind of hardware, a target of matrix.yaml, or auto.", metavar="D")] = AUTO,
     all_hardware: Annotated[bool, typer.Option("--all-hardware", help="On every target of matrix.yaml, each for itself.")] = False,
     size: Annotated[Size, typer.Option("--size", help="tiny or full.")] = Size.TINY,
@@ -146,7 +149,7 @@ def _selection(name: str, loaded: LoadedMatrix, size: Size, cache: Path) -> Sele
     Raises:
         ConfigError: the name means nothing, or its checkpoint cannot or must not be loaded.
     """
-    known = look_up(name, spec=loaded.spec, cache=cache, size=size)
+    known = None if name.startswith(PREFIX) else look_up(name, spec=loaded.spec, cache=cache, size=size)
     listed = known is not None and known.name in loaded.spec.models
     return select(loaded, models=[known.name if known is not None and listed else name], size=size, cache=cache)
 

@@ -11,7 +11,7 @@ from hwmatrix.matrix.spec import MatrixSpec
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.pins import newest
 from hwmatrix.models.factory.rules import override
-from hwmatrix.models.types import TypeList, compare, listing, pinned
+from hwmatrix.models.types import PREFIX, TypeList, compare, listing, pinned
 from hwmatrix.records import ModelPlan, Size
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.types import ModelType
 
-PREFIX: Final = "type:"
-"""Before a type's name where matrix.yaml has a model of that name. No name of matrix.yaml has a colon."""
 _TINY_ONLY: Final = "a model made from its type alone is tiny: for its full size, give it an entry in matrix.yaml"
 _PIN: Final = re.compile(r"^transformers==([^\s;]+)", re.MULTILINE)
 

@@ -99,8 +99,10 @@ def _known(entry: TypeEntry) -> str:
     else:
         lines = [f"{entry.status}: {entry.message}" if entry.message else entry.status]
     if entry.override is not None:
-        lines.append(f"override of {', '.join(entry.override.sets) or 'nothing'}: {entry.override.reason}")
+        sets = f" of {', '.join(entry.override.sets)}" if entry.override.sets else ""
+        lines.append(f"override{sets}: {entry.override.reason}")
         lines += [f"text alone: {entry.override.text_path}"] if entry.override.text_path else []
+        lines += [f"impossible: {entry.override.impossible}"] if entry.override.impossible else []
     return "\n".join(lines)
 
 

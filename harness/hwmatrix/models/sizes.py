@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import FactoryError, StoreError
 from hwmatrix.models.build import HUB, RECIPE, parameter_count, recipe_config
 from hwmatrix.models.checkpoint import inspect, inspect_config
+from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, ModelPlan, from_json, to_json
@@ -77,8 +78,12 @@ def model_size(plan: ModelPlan, dtype: Dtype = Dtype.FLOAT32, *, cache: Path | N
 
     Raises:
         FactoryError: torch or transformers is not installed (``not_installed``), the model's weights have not been fetched
-            (``weights_not_fetched``), it cannot be built, or its inputs cannot be made up, as of ``build_model`` and ``make_inputs``.
+            (``weights_not_fetched``), it is made from its type alone (``made_from_type``), it cannot be built, or its inputs cannot be
+            made up, as of ``build_model`` and ``make_inputs``.
     """
+    if plan.weights == FACTORY:
+        message = f"{plan.name} is made from its type alone, and how large such a model is shows when it is built: measure it"
+        raise FactoryError(message, error_type="made_from_type")
     key = _key(plan, dtype)
     file = cache / SIZES_DIR / f"{key}.json" if cache is not None else None
     if file is not None:

@@ -22,9 +22,22 @@ from hwmatrix.records import Family
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Difference", "ModelType", "TypeList", "compare", "installed_version", "listing", "model_types", "pinned", "pinned_versions"]
+__all__ = [
+    "Difference",
+    "ModelType",
+    "TypeList",
+    "compare",
+    "installed_version",
+    "is_type",
+    "listing",
+    "model_types",
+    "pinned",
+    "pinned_versions",
+]
 
 UNKNOWN: Final = "(unknown version)"
+PREFIX: Final = "type:"
+"""Before a type's name where matrix.yaml has a model of that name. No name of matrix.yaml has a colon."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +125,11 @@ def listing() -> TypeList:
     lacking = sorted({name for names in rules().classes.values() for name in names} - found.keys())
     note = f"transformers {version} has no tables {', '.join(lacking)}: their types are missing, or are built by another class"
     return TypeList(version=version, types=_types_of(_frozen(found)), installed=True, note=note if lacking else "")
+
+
+def is_type(name: str) -> bool:
+    """Whether a name is that of a type, with or without ``type:`` before it."""
+    return name.removeprefix(PREFIX) in listing().by_name
 
 
 def compare(before: PinnedList, now: Iterable[ModelType]) -> tuple[Difference, ...]:
