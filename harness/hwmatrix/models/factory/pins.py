@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import json
+import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -124,20 +124,25 @@ def parse(text: str, *, where: str) -> PinnedList:
 def written(pins: PinnedList) -> str:
     """The list as text: sorted, one type a line, so that a change of one type is a change of one line."""
     lines = [f"  {_scalar(name)}: {_entry(pins.types[name])}" for name in sorted(pins.types)]
-    return "\n".join([f"{_HEAD}version: {_scalar(pins.version)}", "types:", *lines, ""])
+    return "\n".join([f"{_HEAD}version: {_scalar(pins.version)}", "types:" if lines else "types: {}", *lines, ""])
 
 
 def _entry(entry: PinnedType) -> str:
     parts = [f"class: {_scalar(entry.model_class)}", f"family: {entry.family.value}", f"status: {_scalar(entry.status)}"]
     parts += [f"inputs: [{', '.join(sorted(entry.inputs))}]"] if entry.inputs else []
-    parts += [f"message: {json.dumps(entry.message)}"] if entry.message else []
+    parts += [f"message: {_quoted(entry.message)}"] if entry.message is not None else []
     return f"{{{', '.join(parts)}}}"
 
 
 def _scalar(word: str) -> str:
     """A word as YAML has it: quoted where YAML would read something else (``5.23``, ``on``)."""
     plain = re.fullmatch(r"[A-Za-z][\w-]*", word) is not None and isinstance(yaml.safe_load(word), str)
-    return word if plain else json.dumps(word)
+    return word if plain else _quoted(word)
+
+
+def _quoted(text: str) -> str:
+    """On one line, with everything escaped that YAML would not read again."""
+    return str(yaml.safe_dump(text, default_style='"', width=math.inf)).strip()
 
 
 def short(message: str) -> str:
