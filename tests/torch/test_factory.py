@@ -102,3 +102,53 @@ def test_a_gentler_level_that_a_class_refuses_does_not_hide_the_first() -> None:
     entry = dataclasses.replace(override("dots3_note"), level=None)
     with unittest.mock.patch("hwmatrix.models.factory.make.override", return_value=entry):
         assert [level for level, _ in attempts(plan_of("dots3_note"))] == [SMALL]
+
+
+def test_resolutions_keep_their_tiles_and_the_image_comes_whole_and_in_tiles() -> None:
+    config = config_of("llava_next")
+    side = config.vision_config.image_size
+    assert config.image_grid_pinpoints[:3] == [[side, 2 * side], [2 * side, side], [2 * side, 2 * side]]
+    model, inputs = made("llava_next")
+    assert inputs["image_sizes"].tolist() == [[2 * side, side]]
+    assert tuple(inputs["pixel_values"].shape) == (1, 3, 3, side, side)
+    features = model.get_image_features(inputs["pixel_values"], inputs["image_sizes"]).pooler_output
+    assert int((inputs["input_ids"] == model.config.image_token_index).sum()) == sum(len(image) for image in features)
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("llava", 0), ("mistral3", 1), ("aya_vision", 0)])
+def test_sizes_of_images_are_given_where_a_model_must_know_them(name: str, sizes: int) -> None:
+    assert list(made(name)[1]).count("image_sizes") == sizes
+
+
+def test_an_image_of_any_size_is_rows_of_patches_with_a_mask_and_a_shape() -> None:
+    model, inputs = made("siglip2")
+    vision = model.config.vision_config
+    assert tuple(inputs["pixel_values"].shape) == (1, 16, vision.num_channels * vision.patch_size**2)
+    assert inputs["spatial_shapes"].tolist() == [[4, 4]]
+    assert inputs["pixel_attention_mask"].tolist() == [[1] * 16]
+
+
+def test_numbered_patches_count_rows_and_columns_from_one() -> None:
+    _, inputs = made("pix2struct")
+    places = inputs["flattened_patches"][0, :, :2].long().tolist()
+    assert places[:5] == [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1]]
+    assert places[-1] == [4, 4]
+
+
+def test_spectrograms_have_a_mask_as_long_as_they_are() -> None:
+    _, inputs = made("musicflamingo")
+    frames = inputs["input_features"].shape[-1]
+    assert inputs["input_features_mask"].tolist() == [[1] * frames]
+
+
+def test_tokens_stand_in_the_order_of_the_override() -> None:
+    model, inputs = made("qwen2_5_omni_thinker")
+    config, ids = model.config, inputs["input_ids"][0].tolist()
+    image = [config.vision_start_token_id, *[config.image_token_index] * 4, config.vision_end_token_id]
+    sound = [config.audio_start_token_id, *[config.audio_token_index] * 16, config.audio_end_token_id]
+    assert ids[: len(image + sound)] == image + sound
+
+
+def test_what_stands_for_images_and_for_films_is_the_kind_named_first() -> None:
+    _, inputs = made("molmo2")
+    assert inputs["mm_token_type_ids"].tolist() == [[1] * 8 + [0] * 8]
