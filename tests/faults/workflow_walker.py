@@ -100,6 +100,8 @@ class Expression:
             return json.loads(*arguments)
         if name == "format":
             return re.sub(r"\{(\d+)\}", lambda found: str(arguments[1 + int(found[1])]), arguments[0])
+        if name == "startsWith":
+            return str(_plain(arguments[0])).lower().startswith(str(arguments[1]).lower())
         return {"cancelled": False, "always": True, "success": not self._context["failed"], "failure": self._context["failed"]}[name]
 
 
@@ -132,13 +134,17 @@ def holds(condition: str | None, context: Context) -> bool:
 
 @dataclasses.dataclass(kw_only=True)
 class Walked:
-    """A job that was walked: how it ended, its outputs, what its steps printed, which actions were not run."""
+    """A job that was walked: how it ended, its outputs, what its steps printed, which actions were not run and what they were given."""
 
     result: str
     outputs: dict[str, str]
     log: str
     summary: str
     not_run: list[str]
+    given: list[Context]
+
+
+SKIPPED = Walked(result="skipped", outputs={}, log="", summary="", not_run=[], given=[])
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -151,6 +157,8 @@ class Walker:
     github: Context
     environment: dict[str, str]
     inputs: Context = dataclasses.field(default_factory=dict)
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    secrets: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, path: Path, **facts: Any) -> Walker:
@@ -165,7 +173,8 @@ class Walker:
             "github": self.github,
             "inputs": self.inputs,
             "matrix": matrix or {},
-            "vars": {},
+            "vars": self.variables,
+            "secrets": self.secrets if "environment" in job else {},
             "needs": {key: {"result": each.result, "outputs": each.outputs} for key, each in needs.items()},
             "steps": {},
             "failed": False,
@@ -184,6 +193,7 @@ class Walker:
             log="".join(walking.log),
             summary=summary.read_text(encoding="utf-8") if summary.exists() else "",
             not_run=walking.not_run,
+            given=walking.given,
         )
 
     def starts(self, job_id: str, needs: dict[str, Walked]) -> bool:
@@ -191,7 +201,7 @@ class Walker:
         job = self.workflow["jobs"][job_id]
         told = {key: {"result": each.result, "outputs": each.outputs} for key, each in needs.items()}
         failed = any(each.result != "success" for each in needs.values())
-        return holds(job.get("if"), {"github": self.github, "inputs": self.inputs, "needs": told, "vars": {}, "failed": failed})
+        return holds(job.get("if"), {"github": self.github, "inputs": self.inputs, "needs": told, "vars": self.variables, "failed": failed})
 
 
 class _Job:
@@ -203,6 +213,7 @@ class _Job:
         self._set: dict[str, str] = {}
         self.log: list[str] = []
         self.not_run: list[str] = []
+        self.given: list[Context] = []
 
     def step(self, step: dict[str, Any]) -> None:
         context = self._context
@@ -261,6 +272,8 @@ class _Job:
         if action == "actions/checkout":
             assert given["persist-credentials"] is False
             shutil.copytree(self._walker.source, workspace, dirs_exist_ok=True, symlinks=True)
+            if (workspace / ".git").exists():  # a copied index knows the times of other files
+                subprocess.run(["git", "update-index", "-q", "--refresh"], cwd=workspace, check=True)  # noqa: S607 - any git
         elif action == "actions/upload-artifact":
             _upload(workspace / given["path"], artifacts / given["name"])
         elif action == "actions/download-artifact":
@@ -275,9 +288,10 @@ class _Job:
                     raise StepFailedError(f"no artifact {name}", {})
                 shutil.copytree(artifacts / name, into, dirs_exist_ok=True)
         elif action != "actions/setup-python":
-            for key in ("subject-checksums", "path"):
+            for key in ("subject-checksums", "sbom-path", "path"):
                 assert key not in given or (workspace / given[key]).exists()
             self.not_run.append(action)
+            self.given.append(given)
         return {}
 
 

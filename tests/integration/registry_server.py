@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import re
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Registry(ThreadingHTTPServer):
-    """``blobs`` by digest; ``manifests`` by name and tag or digest, as the bytes that were pushed; ``refuse`` answers 403 to uploads."""
+    """``blobs`` by digest; ``manifests`` by name and tag or digest, as the bytes that were pushed; ``refuse`` answers 403 to uploads.
+
+    ``login``, where it is set, is the ``user:password`` that every request must bring.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -25,6 +29,7 @@ class Registry(ThreadingHTTPServer):
         self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
         self.authorizations: list[str | None] = []
         self.refuse = False
+        self.login: str | None = None
 
     @property
     def address(self) -> str:
@@ -72,9 +77,20 @@ class _Handler(BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
+    def _may(self) -> bool:
+        """Whether the request brings the login; else it is answered."""
+        given = self.headers.get("Authorization")
+        self.server.authorizations.append(given)
+        if self.server.login is None or given == "Basic " + base64.b64encode(self.server.login.encode()).decode():
+            return True
+        self._body()
+        self._answer(401, b'{"errors":[{"code":"UNAUTHORIZED"}]}', WWW_Authenticate='Basic realm="test"')
+        return False
+
     def do_GET(self) -> None:
         """The version, blobs, manifests."""
-        self.server.authorizations.append(self.headers.get("Authorization"))
+        if not self._may():
+            return
         path = urlsplit(self.path).path
         if path == "/v2/":
             self._answer(200, b"{}")
@@ -92,6 +108,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """The start of an upload."""
+        if not self._may():
+            return
         name = urlsplit(self.path).path.removeprefix("/v2/").removesuffix("/blobs/uploads/")
         self._body()
         if self.server.refuse:
@@ -103,6 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         """A part of an upload."""
+        if not self._may():
+            return
         path = urlsplit(self.path).path
         number = path.rpartition("/")[2]
         self.server.uploads[number] += self._body()
@@ -110,6 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         """The end of an upload, or a manifest whose parts are all here."""
+        if not self._may():
+            return
         parts = urlsplit(self.path)
         body = self._body()
         if found := re.fullmatch(r"/v2/(.+)/manifests/(.+)", parts.path):

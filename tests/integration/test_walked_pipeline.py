@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 import yaml
-from workflow_walker import Walked, Walker
+from workflow_walker import SKIPPED, Walked, Walker
+
+sys.path.insert(0, str(Path(__file__).parent))  # for registry_server
+
+from registry_server import Registry, serving
 
 from hwmatrix.errors import EngineError
 from hwmatrix.host.engine import connect
@@ -89,6 +94,13 @@ def api() -> Iterator[Api]:
     found.server.server_close()
 
 
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with serving() as found:
+        found.login = "somebody:password-of-the-test"
+        yield found
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a checkout would give, with a matrix.yaml of three models and three targets, one of which has no runner here."""
@@ -143,6 +155,7 @@ def walker(workflow: str, source: Path, folder: Path, api: Api, *, event: str, i
         key: value for key, value in os.environ.items() if not key.startswith(("GITHUB_", "RUNNER_", "HWMATRIX_CACHE", "PYTHON"))
     }
     environment |= {
+        "DOCKER_CONFIG": str(folder / "docker"),
         "PATH": f"{folder / 'tools'}{os.pathsep}{os.environ['PATH']}",
         "FAKE_GH": str(gh),
         "FAKE_LAST": str(LAST),
@@ -182,7 +195,29 @@ def targets_of(walking: Walker, plan: Walked, api: Api) -> list[Walked]:
     return found
 
 
-def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api: Api) -> None:
+def image_of(walking: Walker, plan: Walked, registry: Registry) -> Walked:
+    """Walk the job of one image: built, pushed behind a login, told of, and nothing of the login left."""
+    assert not walking.starts("image", {"plan": plan})  # no variable names a registry
+    walking.variables = {"HWMATRIX_REGISTRY": f"{registry.address}/team/hwmatrix"}
+    assert walking.starts("image", {"plan": plan})
+    assert json.loads(plan.outputs["images"]) == {"include": [{"target": "cpu"}, {"target": "onnxruntime"}]}
+    walking.secrets = {"HWMATRIX_REGISTRY_USER": "somebody", "HWMATRIX_REGISTRY_PASSWORD": "password-of-the-test"}
+    image = walking.walk("image", {"plan": plan}, {"target": "onnxruntime"})
+    assert image.result == "success", image.log
+    assert "-- skipped: Log in to GitHub's registry" in image.log
+    assert "password-of-the-test" not in image.log
+    login = json.loads((walking.folder / "docker" / "config.json").read_text(encoding="utf-8"))
+    assert registry.address not in login.get("auths", {})
+    digests = {digest for name, digest in registry.manifests if name == "team/hwmatrix/onnxruntime" and digest.startswith("sha256:")}
+    (digest,) = digests
+    assert image.not_run == ["actions/attest", "actions/attest"]
+    provenance, parts = image.given
+    assert provenance == {"subject-name": f"{registry.address}/team/hwmatrix/onnxruntime", "subject-digest": digest}
+    assert parts == {**provenance, "sbom-path": "pushed/sbom-onnxruntime.cdx.json"}
+    return image
+
+
+def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api: Api, registry: Registry) -> None:
     walking = walker("release.yml", source, tmp_path, api, event="release")
     plan = walking.walk("plan", {})
     assert plan.result == "success", plan.log
@@ -195,23 +230,34 @@ def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api:
     assert collect.result == "success", collect.log
     assert collect.outputs == {"waiting": "cuda", "reported": "yes"}
     assert "no runner with the labels self-hosted, linux, x64, cuda took the job within 1 minutes" in collect.log
-    needs = {"plan": plan, "collect": collect}
+    needs = {"plan": plan, "collect": collect, "image": image_of(walking, plan, registry)}
+    assert walking.starts("publish", {**needs, "image": SKIPPED})
     assert walking.starts("publish", needs)
     publish = walking.walk("publish", needs)
     assert publish.result == "success", publish.log
-    assert publish.not_run == ["actions/attest-build-provenance"]
+    assert publish.not_run == ["actions/attest"]
+    assert publish.given == [{"subject-checksums": "assets/SHA256SUMS"}]
     needs["publish"] = publish
     assert not walking.starts("pages", needs)  # no variable turns it on
+    walking.variables["HWMATRIX_PAGES"] = "true"
+    assert walking.starts("pages", needs)
+    pages = walking.walk("pages", needs)
+    assert pages.not_run == ["actions/upload-pages-artifact", "actions/deploy-pages"]
+    assert "<html" in (tmp_path / "jobs/pages/workspace" / pages.given[0]["path"] / "index.html").read_text(encoding="utf-8")
     assert walking.starts("close", needs)
     assert walking.walk("close", needs).result == "success"
     assert calls(tmp_path)[-1] == ["run", "cancel", "7", "--repo", "owner/name"]
     check_release(tmp_path / "gh", collect)
+    (image,) = json.loads((tmp_path / "gh/attached/images.json").read_text(encoding="utf-8"))["images"]
+    assert (image["target"], image["measured"]) == ("onnxruntime", True)
+    assert (f"team/hwmatrix/{image['target']}", image["digest"]) in registry.manifests
 
 
 def check_release(gh: Path, collect: Walked) -> None:
     attached = gh / "attached"
     names = {path.name for path in attached.iterdir()}
     assert names >= {"matrix.md", "matrix.json", "errors.md", "errors.json", "summary.md", "matrix.duckdb", "badges.tar.gz", "plots.tar.gz"}
+    assert names >= {"images.json", "sbom-onnxruntime.cdx.json", "index.html"}
     sums = dict(reversed(line.split("  ")) for line in (attached / "SHA256SUMS").read_text(encoding="utf-8").splitlines())
     assert sums.keys() == names - {"SHA256SUMS"}
     assert {name: hashlib.sha256((attached / name).read_bytes()).hexdigest() for name in sums} == sums

@@ -88,6 +88,7 @@ def test_a_plan_in_a_workflow_gives_outputs(project: Path, monkeypatch: pytest.M
     outputs = dict(line.split("=", 1) for line in (project / "output").read_text(encoding="utf-8").splitlines())
     assert outputs["run-id"] == folder.name
     assert [job["target"] for job in json.loads(outputs["hosted"])["include"]] == ["cpu"]
+    assert json.loads(outputs["images"]) == {"include": [{"target": "cpu"}]}
     assert [job["runs_on"] for job in json.loads(outputs["own"])["include"]] == [["self-hosted", "cuda"]]
     assert hwmatrix("plan", "--output-dir", "again", "--format", "github", "--targets", "cpu") == 0
     assert (project / "output").read_text(encoding="utf-8").splitlines()[-1] == "own="  # GitHub takes no empty matrix

@@ -31,4 +31,4 @@ def test_files_that_are_named_exist() -> None:
 
 
 def test_what_the_release_attests() -> None:
-    assert "actions/attest-build-provenance@" in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    assert "actions/attest@" in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")

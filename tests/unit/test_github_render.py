@@ -76,10 +76,37 @@ def test_writing_rights_are_where_nothing_else_is() -> None:
     assert writing == {
         ("matrix.yml", "close"): ["actions"],
         ("release.yml", "close"): ["actions"],
+        ("release.yml", "image"): ["attestations", "id-token", "packages"],
         ("release.yml", "publish"): ["attestations", "contents", "id-token"],
         ("release.yml", "pages"): ["id-token", "pages"],
         ("pins.yml", "propose"): ["contents", "pull-requests"],
     }
+
+
+def test_logins_of_registries_are_where_they_are_needed() -> None:
+    job = WORKFLOWS["release.yml"]["jobs"]["image"]
+    assert "vars.HWMATRIX_REGISTRY != ''" in job["if"]  # off unless somebody names one
+    assert job["environment"] == "images"
+    named = {step["name"]: step for step in job["steps"] if "secrets." in str(step) or "github.token" in str(step)}
+    ours, theirs = named.pop("Log in to GitHub's registry"), named.pop("Log in to a registry of one's own")
+    assert not named
+    assert "github.token" not in str(theirs)  # the token of the workflow goes to GitHub alone
+    assert ours["if"] == "startsWith(vars.HWMATRIX_REGISTRY, 'ghcr.io/')"
+    assert theirs["if"] == "${{ !startsWith(vars.HWMATRIX_REGISTRY, 'ghcr.io/') }}"
+    assert "docker login ghcr.io " in ours["run"]
+    assert "--password-stdin" in ours["run"]
+    assert "--password-stdin" in theirs["run"]
+    order = [step["name"] for step in job["steps"]]
+    assert order.index("Build the image") < order.index(ours["name"]) < order.index("Push it") < order.index("Log out")
+    others = [each for workflow in WORKFLOWS.values() for name, each in workflow["jobs"].items() if name != "image"]
+    assert not [each["name"] for each in others if "secrets." in str(each)]
+
+
+def test_images_are_attested_by_the_digest_of_the_registry() -> None:
+    steps_of = WORKFLOWS["release.yml"]["jobs"]["image"]["steps"]
+    attesting = [step["with"] for step in steps_of if step.get("uses", "").startswith("actions/attest@")]
+    assert [set(given) for given in attesting] == [{"subject-name", "subject-digest"}, {"subject-name", "subject-digest", "sbom-path"}]
+    assert {given["subject-digest"] for given in attesting} == {"${{ steps.image.outputs.digest }}"}
 
 
 def test_a_pull_request_reaches_hosted_runners_only() -> None:

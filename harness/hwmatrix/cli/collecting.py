@@ -141,6 +141,9 @@ def assets_command(
     reports: Annotated[Path, typer.Argument(help="A folder of reports.", metavar="REPORTS")],
     folder: Annotated[Path, typer.Argument(help="Where the files of the release are written; made.", metavar="DIR")],
     *,
+    images: Annotated[
+        Path | None, typer.Option("--images", help="What the jobs that pushed images handed over, a folder each.", metavar="DIR")
+    ] = None,
     last: Annotated[Path | None, typer.Option("--last", help="The last release's database, if there is one.", metavar="FILE")] = None,
     body: Annotated[Path | None, typer.Option("--body", help="The text that the release has now.", metavar="FILE")] = None,
     notes: Annotated[Path | None, typer.Option("--notes", help="Write the release's new text there.", metavar="FILE")] = None,
@@ -153,10 +156,12 @@ def assets_command(
     """
     if body is not None and notes is None:
         raise ConfigError([Problem(where="--body", what="it is for the release's new text", hint="add --notes FILE")])
-    names, missing = make_assets(reports, folder)
-    typer.echo(f"wrote {len(names)} files into {folder}: {', '.join(names)}")
-    if missing:
-        typer.echo(f"not there: {', '.join(missing)}")
+    made = make_assets(reports, folder, images=images)
+    typer.echo(f"wrote {len(made.names)} files into {folder}: {', '.join(made.names)}")
+    if made.missing:
+        typer.echo(f"not there: {', '.join(made.missing)}")
+    for reason in made.refused:  # an image that is not told of must not hold the release up
+        typer.echo(annotation("error", reason, title="images"))
     if notes is None:
         return
     diff = None

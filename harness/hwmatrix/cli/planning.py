@@ -35,6 +35,7 @@ from hwmatrix.cli.running import commit_of, order_of, workshop_of
 from hwmatrix.cli.selecting import fetch_weights, select
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.host import infrastructure
+from hwmatrix.host.github.pushed import pushable
 from hwmatrix.host.places import choose
 from hwmatrix.host.run import run
 from hwmatrix.host.runs import RunFolder, claim, release
@@ -174,7 +175,10 @@ def restrict(plan: Plan, targets: Sequence[str], place: Place) -> Plan:
 
 
 def jobs(plan: Plan, loaded: LoadedMatrix) -> dict[str, Any]:
-    """The plan as job matrices: one job a target, on the runners that it needs. ``hosted`` and ``own`` are the parts of ``include``."""
+    """The plan as job matrices: one job a target, on the runners that it needs. ``hosted`` and ``own`` are the parts of ``include``.
+
+    ``images`` are those of hosted targets that a release builds anew and pushes, if the repository names a registry.
+    """
     github = loaded.spec.github
     include = []
     for target in plan.targets:
@@ -190,7 +194,8 @@ def jobs(plan: Plan, loaded: LoadedMatrix) -> dict[str, Any]:
             }
         )
     parts = {name: [job for job in include if job["hosted"] is hosted] for name, hosted in (("hosted", True), ("own", False))}
-    return {"run_id": plan.run_id, "include": include, **parts}
+    images = [{"target": name} for name in pushable(loaded, [str(job["target"]) for job in parts["hosted"]])]
+    return {"run_id": plan.run_id, "include": include, "images": images, **parts}
 
 
 def _step_outputs(plan: Plan, loaded: LoadedMatrix, path: Path) -> None:
@@ -198,7 +203,7 @@ def _step_outputs(plan: Plan, loaded: LoadedMatrix, path: Path) -> None:
     told = jobs(plan, loaded)
     with path.open("a", encoding="utf-8") as file:
         file.write(f"run-id={plan.run_id}\n")
-        for name in ("hosted", "own"):
+        for name in ("hosted", "images", "own"):
             file.write(f"{name}={json.dumps({'include': told[name]}) if told[name] else ''}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -12,10 +13,9 @@ from hwmatrix.host.engine import connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from hwmatrix.host.console import View
-    from hwmatrix.host.publishing import Built
+    from hwmatrix.host.publishing import Built, Described
 
 _SSH: re.Pattern[str] = re.compile(r"(?:ssh://)?[\w.-]+@([\w.-]+)[:/](.+)")
 
@@ -44,6 +44,15 @@ def publish(
                 described[index] = publishing.push(engine, one, prefix, folder, view.detail)
                 view.say(f"pushed {described[index].pushed} as {described[index].digest}")
     view.say(f"wrote {publishing.record(folder, described, never)}")
+    pushed = [one for one in described if one.pushed is not None]
+    if len(pushed) == 1 and prefix is not None and (outputs := environment.get("GITHUB_OUTPUT")):
+        _step_outputs(Path(outputs), f"{prefix}/{pushed[0].target}", pushed[0])
+
+
+def _step_outputs(path: Path, name: str, image: Described) -> None:
+    """What attests an image asks for, as outputs of a workflow's step: the image's name without a tag, its digest, its SBOM."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"name={name}\ndigest={image.digest}\nsbom={image.sbom}\n")
 
 
 def source_of(root: Path) -> str | None:

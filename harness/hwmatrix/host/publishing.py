@@ -29,6 +29,7 @@ NEVER: Final = "org.hwmatrix.push"
 RECORD: Final = "images.json"
 RECORD_SCHEMA: Final = "hwmatrix/images/1"
 _DECLARED: Final = re.compile(r'^[^#\n]*\borg\.hwmatrix\.push="?never\b', re.MULTILINE)
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 PUSH_TIMEOUT_S: Final = 3600
 _PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _PREFIX: Final = re.compile(rf"(?P<registry>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{{1,5}})?)(?:/{_PART})*")
@@ -70,7 +71,12 @@ def refuse_declared(dockerfiles: dict[str, Path]) -> None:
     Raises:
         ConfigError: there are such targets. What counts in the end is the label of the image: see :func:`sort_out`.
     """
-    _refuse([target for target, path in dockerfiles.items() if path.is_file() and _DECLARED.search(path.read_text(encoding="utf-8"))])
+    _refuse([target for target, path in dockerfiles.items() if is_never_pushed(path)])
+
+
+def is_never_pushed(dockerfile: Path) -> bool:
+    """Whether a Dockerfile says that its image is pushed nowhere."""
+    return dockerfile.is_file() and _DECLARED.search(dockerfile.read_text(encoding="utf-8")) is not None
 
 
 def _refuse(targets: Sequence[str]) -> None:
@@ -155,6 +161,8 @@ def _pushed(events: Iterable[dict[str, Any]], reference: str, on_line: Callable[
             on_line(f"{reference}: {event.get('id', '')} {event['status']}".replace(":  ", ": "))
     if digest is None:
         raise EngineError(f"pushing {reference} ended without a digest", advice=_ADVICE)
+    if not _DIGEST.fullmatch(digest):
+        raise EngineError(f"pushing {reference} gave {digest[:80]!r}, which is no digest", advice=_ADVICE)
     return digest
 
 

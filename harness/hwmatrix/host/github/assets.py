@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import shutil
@@ -9,6 +10,7 @@ import tarfile
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import StoreError
+from hwmatrix.host.github.pushed import Gathered, gather
 from hwmatrix.store.shard import sha256_of
 
 if TYPE_CHECKING:
@@ -20,10 +22,20 @@ OPTIONAL: Final = ("index.html", "expected.md", "expected.json", "ops.md", "ops.
 FOLDERS: Final = ("plots", "badges")
 
 
-def make_assets(reports: Path, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Copy what belongs to a release from a folder of reports into a new one; give the names, and those that were not there.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Assets:
+    """The names of a release's files, those that were not there, and images whose records were refused, with the reason."""
 
-    A release has no folders: plots and badges become archives, the same bytes from the same files.
+    names: tuple[str, ...]
+    missing: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+
+
+def make_assets(reports: Path, folder: Path, *, images: Path | None = None) -> Assets:
+    """Copy what belongs to a release from a folder of reports into a new one, and write the sums of all.
+
+    A release has no folders: plots and badges become archives, the same bytes from the same files. ``images`` holds what the jobs
+    that pushed images handed over, a folder each: their SBOMs and one images.json become files of the release.
 
     Raises:
         StoreError: a report is missing that every run has, or a file cannot be read or written.
@@ -41,6 +53,8 @@ def make_assets(reports: Path, folder: Path) -> tuple[tuple[str, ...], tuple[str
             if files:
                 _archive(folder / f"{name}.tar.gz", name, files)
                 names.append(f"{name}.tar.gz")
+        gathered = gather(images, reports / "matrix.duckdb", folder) if images is not None else Gathered(names=(), refused=())
+        names += gathered.names
         sums = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
         (folder / SUMS).write_text(sums, encoding="ascii")
     except FileExistsError as error:
@@ -48,7 +62,7 @@ def make_assets(reports: Path, folder: Path) -> tuple[tuple[str, ...], tuple[str
     except OSError as error:
         raise StoreError(f"{folder}: the assets cannot be written: {error}", advice="Free space, or name another folder.") from error
     missing = (*(name for name in OPTIONAL if name not in names), *(name for name in FOLDERS if f"{name}.tar.gz" not in names))
-    return (*names, SUMS), missing
+    return Assets(names=(*names, SUMS), missing=missing, refused=gathered.refused)
 
 
 def _archive(path: Path, inside: str, files: list[Path]) -> None:

@@ -73,7 +73,7 @@ def render(loaded: LoadedMatrix) -> dict[str, str]:
 
 
 def _whole(environment: jinja2.Environment, name: str, facts: dict[str, Any]) -> str:
-    mine = {"callable": name == "matrix.yml", "selectable": name == "matrix.yml"}
+    mine = {"callable": name == "matrix.yml", "selectable": name == "matrix.yml", "publishing": name == "release.yml"}
     text = environment.get_template(f"{name}.j2").render(facts | mine)
     text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
     yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe one
