@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fake_types
 import jsonschema
 import pytest
 from factory_calibration import MARGIN, fixed
@@ -248,6 +249,12 @@ def test_questions_that_cannot_be_asked(given: dict[str, Any], told: list[str]) 
     with pytest.raises(ConfigError) as refused:
         ask(**given)
     assert all(part in str(refused.value) for part in told), refused.value
+
+
+def test_a_type_of_transformers_has_many_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_types.install(monkeypatch, tmp_path)
+    with pytest.raises(ConfigError, match="MODEL: 'mamba2' is a type of transformers, which has models of many sizes"):
+        ask("mamba2")
 
 
 def test_names_are_proposed_from_the_database_and_only_printable_ones(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fake_types
 import pytest
 
 from hwmatrix.advice import generate, rendering
@@ -172,6 +173,13 @@ def test_what_cannot_be_built_or_is_only_a_name_is_refused_with_the_reason(tmp_p
     with pytest.raises(ConfigError, match=r"is only a name: .*checkpoint's folder"):
         generate_test("acme-model", spec=SPEC, folder=tmp_path, wish=Wish(cache=tmp_path / "cache"))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["mamba2", "type:bert"])
+def test_a_type_of_transformers_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    fake_types.install(monkeypatch, tmp_path)
+    with pytest.raises(ConfigError, match=r"is a type of transformers.*run it: hwmatrix test --model " + name):
+        generate_test(name, spec=SPEC, folder=tmp_path / "tests", wish=Wish(cache=tmp_path / "cache"))
 
 
 def test_the_name_of_a_file_has_only_small_letters_digits_and_underscores() -> None:

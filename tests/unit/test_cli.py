@@ -78,6 +78,9 @@ def cells(project: Path) -> dict[str, str]:
         ("matrix --models=a --all", "matrix --models=a --all"),
         ("merge one two --database d", "merge one two --database d"),
         ("matrix --models a -v", "matrix --models a -v"),
+        ("types --compare", "types --compare newest"),
+        ("types --compare --format json", "types --compare newest --format json"),
+        ("types a --compare 5.23.0", "types a --compare 5.23.0"),
         ("", ""),
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import factory_plans as make
+import fake_types
 import jsonschema
 import pytest
 from fake_place import FakePlace
@@ -123,6 +124,16 @@ def test_a_model_on_hardware_that_is_here(tested: Callable[..., dict[str, Any]],
     assert trial["sample_ms"] == trial["p50_ms"] / 2
     assert trial["cost"] == {"expected_ms": None, "actual_ms": None, "factor": None, "note": "as expected"}
     assert place.ran == ["bert/tiny/openvino/float32/b2-s16-t1"]
+
+
+@pytest.mark.parametrize("name", ["gemma3", "type:bert"])
+def test_a_type_of_transformers(
+    tested: Callable[..., dict[str, Any]], place: ScriptedPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fake_types.install(monkeypatch, tmp_path)
+    (trial,) = tested("--model", name, "--device", "openvino", "--batch-size", "4")["trials"]
+    assert (trial["status"], trial["batch"]) == ("pass", 4)
+    assert place.ran == [f"{name}/tiny/openvino/float32/b4-s16-t1"]
 
 
 def test_missing_hardware_is_replaced_by_what_comes_next(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:

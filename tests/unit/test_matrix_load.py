@@ -218,6 +218,14 @@ def test_names_are_what_is_written(tmp_path: Path) -> None:
 def test_near_miss() -> None:
     assert near_miss("brt", ["vit", "bert"]) == "did you mean 'bert'? allowed: bert, vit"
     assert near_miss("zzz", ["vit", "bert"]) == "allowed: bert, vit"
+    assert near_miss("gema3", ["vit", "bert"], besides=["gemma3"]) == "did you mean 'gemma3'? allowed: bert, vit"
+
+
+def test_of_too_many_words_the_nearest_are_listed() -> None:
+    text = near_miss("model77", [f"model{number}" for number in range(650)])
+    assert text.startswith("did you mean 'model77'? allowed: model177, ")
+    assert text.endswith(" and 638 more")
+    assert len(text) < 250
 
 
 def written(name: str) -> Any:

@@ -87,6 +87,27 @@ def test_cells_find_their_model_and_target() -> None:
     plan = make.plan()
     assert plan.model("gpt2", Size.TINY).name == "gpt2"
     assert plan.target("openvino").name == "openvino"
+    with pytest.raises(KeyError):
+        plan.model("gpt2", Size.FULL)
+
+
+def test_what_finds_them_is_no_part_of_the_plan() -> None:
+    plan = make.plan()
+    text = to_json(plan)
+    plan.model("gpt2", Size.TINY)
+    plan.target("cpu")
+    assert to_json(plan) == text
+    assert plan == make.plan()
+    assert dataclasses.replace(plan, models=plan.models[:1]).models == plan.models[:1]
+    with pytest.raises(KeyError):
+        dataclasses.replace(plan, models=plan.models[:1]).model("gpt2", Size.TINY)
+
+
+def test_a_plan_of_before_timing_could_be_switched_off_times() -> None:
+    data = json.loads(to_json(make.plan()))
+    del data["timing"], data["types_of"]
+    again = plan_from_json(json.dumps(data), where="plan.json")
+    assert (again.timing, again.types_of) == (True, None)
 
 
 def test_the_command_repeats_the_cell() -> None:
