@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import difflib
 import inspect
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ import psutil
 
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.checkpoint import inspect as inspect_checkpoint
+from hwmatrix.models.factory.rules import override
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 RECIPE: Final = "recipe"
 HUB: Final = "hub"
+_EAGER: Final = "eager"
 # Added to parameters that start out all alike (biases at 0, norms at 1): a backend that forgets one would go unnoticed.
 # 0.02 is the initializer_range that most configurations of transformers default to.
 _ROUGHNESS: Final = 0.02
@@ -63,12 +66,19 @@ def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: st
         FactoryError: it cannot be loaded (``load_failed``), lacks weights (``weights_incomplete``), or transformers has no such
             class (``unknown_class``).
     """
-    model = _load(model_dir, model_class, dtype, attention)
+    model = _load(model_dir, model_class, dtype, _attention(model_dir) if attention == _EAGER else attention)
     for module in model.modules():
         config: Any = getattr(module, "config", None)
         if hasattr(config, "use_cache"):
             config.use_cache = False
     return model
+
+
+def _attention(model_dir: Path) -> str:
+    """Eager attention, but another implementation for an architecture whose eager one is wrong."""
+    config = model_dir / "config.json"
+    model_type = json.loads(config.read_bytes()).get("model_type", "") if config.is_file() else ""
+    return override(model_type).attention or _EAGER
 
 
 def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str | None) -> torch.nn.Module:

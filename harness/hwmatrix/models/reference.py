@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hwmatrix.errors import BundleError, FactoryError
 from hwmatrix.models.build import build_from, build_model, load_model
 from hwmatrix.models.bundle import EXPECTED, INPUTS, MODEL_DIR
-from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, attempts, modalities
+from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
 from hwmatrix.models.inputs import make_inputs
@@ -67,7 +67,7 @@ def _from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _T
     failures: list[FactoryError] = []
     for level, config in attempts(plan):
         try:
-            _save_model(build_from(plan, config, most=MOST_PARAMETERS), model_dir)
+            _save_model(adjusted(build_from(plan, config, most=MOST_PARAMETERS), plan), model_dir)
             model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
             inputs = _synthesised(model, plan)
             expected = _run(model, inputs, plan)

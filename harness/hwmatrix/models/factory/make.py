@@ -40,6 +40,7 @@ def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
         raise FactoryError(message, error_type="unknown_architecture")
     config_class = transformers.CONFIG_MAPPING[plan.architecture]
     failure: FactoryError | None = None
+    accepted = False
     for level in (known.level,) if known.level else (SMALL, GENTLE):
         try:
             config = tiny_config(config_class, known, level)
@@ -48,14 +49,39 @@ def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
             failure = failure or FactoryError(text, error_type="bad_config")
             failure.__cause__ = failure.__cause__ or error
             continue
-        failure = None
-        yield level, config
-    if failure is not None:
+        accepted = True
+        yield level, config if known.part is None else getattr(config, known.part)
+    if failure is not None and not accepted:
         raise failure
 
 
-def modalities(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """What a bundle's manifest says of its inputs: the kinds that the model can take, and those that it was given."""
+def adjusted(model: torch.nn.Module, plan: ModelPlan) -> torch.nn.Module:
+    """The model itself, its weights rescaled where its override says so (``gain``).
+
+    A weight that sums n numbers gets the deviation gain / sqrt(n), with which n numbers of unit variance sum up to a variance of
+    gain squared; one that is held as direction and length (weight norm) gets lengths of gain on average, which comes to the same.
+    Others stay: what is not drawn around zero is no such weight.
+    """
+    import torch  # noqa: PLC0415
+
+    gain = override(plan.architecture).gain
+    if gain is None:
+        return model
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            summed = parameter.numel() // parameter.shape[0] if parameter.dim() > 1 else 1
+            if name.endswith("parametrizations.weight.original0"):
+                parameter.mul_(gain / parameter.mean())
+            elif summed > 1 and bool(parameter.mean().abs() < parameter.std()):
+                parameter.mul_(gain / (parameter.std() * summed**0.5))
+    return model
+
+
+def modalities(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, ignored: frozenset[str]) -> dict[str, Any]:
+    """What a bundle's manifest says of its inputs: the kinds that the model can take, and those that its outputs depend on.
+
+    ``ignored`` are kinds that were passed and changed nothing (``influence``): they count as not given.
+    """
     import inspect  # noqa: PLC0415
 
     got = given(inputs)

@@ -63,14 +63,14 @@ class Tensor:
 
     ``shape`` has whole numbers, and ``batch`` and ``sequence`` for those of the plan. ``values``, instead of a shape, are all the
     numbers themselves. ``kind`` is what they are: ``normal`` (float32, zero mean and unit variance), ``uniform`` (float32 in [0, 1)),
-    ``ids`` (int64 below ``below``), ``ones``, ``zeros`` (int64), ``mask`` (booleans, all true), ``float_ones`` (float32), ``grid`` (int64,
-    the x and y of each place of a square, row by row, of shape (batch, places, 2)) or ``token_kinds`` (int64 of the text's shape: 0 for
-    text, 1 for an image, 2 for a film, 3 for sound).
+    ``ids`` (int64 below ``below``), ``ones``, ``zeros`` (int64), ``mask`` (booleans, all true), ``no_padding`` (all false),
+    ``float_ones`` (float32), ``grid`` (int64, the x and y of each place of a square, row by row, of shape (batch, places, 2)) or
+    ``token_kinds`` (int64 of the text's shape: 0 for text, 1 for an image, 2 for a film, 3 for sound).
     """
 
     shape: tuple[int | Literal["batch", "sequence"], ...] | None = None
     values: Any = None
-    kind: Literal["normal", "uniform", "ids", "ones", "zeros", "mask", "float_ones", "grid", "token_kinds"] = "normal"
+    kind: Literal["normal", "uniform", "ids", "ones", "zeros", "mask", "no_padding", "float_ones", "grid", "token_kinds"] = "normal"
     below: Annotated[int, Field(gt=0)] | None = None
 
     def __post_init__(self) -> None:
@@ -90,6 +90,9 @@ class Override:
     first. ``inputs`` are made as described, in place of the rules' own; None leaves one out. ``tokens`` says how often a token (a field
     of the configuration that holds its id, or the id) stands at the beginning of the text. ``sequence`` is another sequence length.
     ``part`` is the configuration within the main one that ``model_class`` is built from, where the whole has no forward pass of its own.
+    ``gain`` rescales the weights so that what goes through a layer grows that many times: for classes that draw them at one deviation
+    whatever their width, and whose signal fades out on its way through narrow layers. ``attention`` is the implementation of it to use
+    where eager is asked for, but wrong.
     ``text_path`` says why the type gets text alone although it could take more. ``impossible`` says why nothing can be built here.
     """
 
@@ -99,6 +102,8 @@ class Override:
     drop: Words = ()
     model_class: str | None = None
     part: str | None = None
+    gain: Annotated[float, Field(gt=0)] | None = None
+    attention: Literal["sdpa"] | None = None
     level: Literal["small", "gentle"] | None = None
     inputs: dict[str, Tensor | None] = Field(default_factory=dict)
     tokens: dict[str | int, Annotated[int, Field(ge=0)]] | None = None

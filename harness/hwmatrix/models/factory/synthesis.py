@@ -90,6 +90,7 @@ def _described(described: Tensor, request: Request) -> torch.Tensor:
         "zeros": lambda: torch.zeros(shape, dtype=torch.int64),
         "mask": lambda: torch.ones(shape, dtype=torch.bool),
         "float_ones": lambda: torch.ones(shape),
+        "no_padding": lambda: torch.zeros(shape, dtype=torch.bool),
         "grid": lambda: _square(*shape),
         "token_kinds": lambda: torch.zeros(shape, dtype=torch.int64),  # until the tokens are in their places
     }
