@@ -163,6 +163,13 @@ def test_speeds_that_cannot_be_compared_say_why(tmp_path: Path, new: Fill, shard
     assert reason in diff_md(found)
 
 
+def test_two_runs_that_timed_nothing_say_so_and_compare_what_they_can(tmp_path: Path) -> None:
+    found = diff(tmp_path, passing("m", wall=()), passing("m", wall=(), on_target=0.5))
+    assert kinds(found) == [Kind.PLACEMENT]
+    assert found.untimed == {"not timed": 1}
+    assert "Not compared: 1 cell (not timed)." in diff_md(found)
+
+
 def test_packages_that_changed_are_listed(tmp_path: Path) -> None:
     old = {"torch": "2.13.0", "gone": "1"}
     before = side(tmp_path / "old.duckdb", passing("m"), packages=json.dumps(old))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 from factory_rows import RUN, Database, example, steady, unmeasured
+from factory_sweep import sweep
 
 from hwmatrix.report.json_report import errors_json, matrix_json
 from hwmatrix.report.rows import read
@@ -32,6 +33,8 @@ CELL_KEYS = [
     "latency",
     "memory",
     "outputs",
+    "inputs",
+    "text_path",
     "error",
     "evidence",
 ]
@@ -124,6 +127,40 @@ def test_models_targets_and_run(documents: tuple[dict[str, Any], dict[str, Any]]
     assert sum(matrix["run"]["counts"].values()) == 31
     assert matrix["run"]["created_at"] == "2026-01-02T03:04:05Z"
     assert matrix["run"]["rejected"] == [{"file": "gpu.duckdb", "reason": "its SHA-256 is not the one"}]
+
+
+def test_where_weights_come_from_and_what_models_were_given(tmp_path: Path) -> None:
+    rows = read(sweep(tmp_path / "sweep.duckdb", models=14))
+    document = json.loads(matrix_json(rows))
+    jsonschema.validate(document, matrix_schema(), cls=jsonschema.Draft202012Validator)
+    assert {model["weights"] for model in document["models"]} == {"factory"}
+    given = {entry["model"]: (entry["inputs"], entry["text_path"]) for entry in document["cells"]}
+    assert given["arch-000"] == (["text"], False)
+    assert given["arch-003"] == (["image", "text"], False)
+    assert given["arch-010"] == (["image", "text"], False)
+    assert given["arch-005"] == (None, None)  # nobody knows
+    assert given["arch-012"] == (None, None)  # there is no such model
+
+
+def test_a_plan_that_says_nothing_of_weights(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert {model["weights"] for model in documents[0]["models"]} == {None}
+
+
+def test_groups_stand_in_errors_json(tmp_path: Path) -> None:
+    rows = read(sweep(tmp_path / "sweep.duckdb", models=40))
+    document = json.loads(errors_json(rows))
+    jsonschema.validate(document, errors_schema(), cls=jsonschema.Draft202012Validator)
+    found = next(group for group in document["groups"] if (group["target"], group["kind"]) == ("openvino", "construct"))
+    assert (found["blocked_by"], found["scope"], found["stage"]) == ("models/*/modeling_*.py::get_rope_index", "target", "prepare")
+    assert found["message"] == "Could not guard on data-dependent expression <expression>"
+    assert found["sites"] == [f"models/arch_0{n:02}/modeling_arch_0{n:02}.py::get_rope_index" for n in (4, 15, 26, 37)]
+    assert found["architectures"] == ["arch_004", "arch_015", "arch_026", "arch_037"]
+    assert found["cells"] == 4
+    example = found["example"]
+    assert example["message"] == f"Could not guard on data-dependent expression Eq(u{int(example['model'][-3:])}, 1)"
+    assert example["traceback"].startswith("Traceback")
+    assert example["parameters"] == min(20_000 + 997 * (n * 7 % 101) for n in (4, 15, 26, 37))
+    assert example["command"] == f"hwmatrix matrix --models {example['model']} --targets openvino"
 
 
 def test_errors_json(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:

@@ -87,6 +87,21 @@ def test_a_cpu_cell_that_failed_is_no_comparison(database: Database) -> None:
     assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
 
 
+def test_what_was_not_timed_is_medium_and_cpu_is_what_others_are_compared_with(database: Database) -> None:
+    database.cell(database.plan("bert", "cpu"), "s-cpu", stage="compare")
+    database.cell(database.plan("bert", "openvino"), "s-ov", stage="compare")
+    assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
+    assert fetch(database, "level, speed_up", "target = 'cpu'") == ("High", None)
+    assert fetch(database, "bool_or(speed_differs)") is False
+
+
+@pytest.mark.parametrize("timed", ["cpu", "openvino"])
+def test_a_time_without_another_is_no_comparison(database: Database, timed: str) -> None:
+    for target, shard in (("cpu", "s-cpu"), ("openvino", "s-ov")):
+        database.cell(database.plan("bert", target), shard, wall=steady(2.0) if target == timed else ())
+    assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
+
+
 def test_two_cpu_targets_make_no_row_twice(database: Database) -> None:
     database.shard("s-cpu2", "cpu-other")
     database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0))

@@ -28,7 +28,7 @@ _TAKEN_OUT: Final = (
     (r"\b(data-dependent expression) .*", r"\1 <expression>"),
     (r"<class '[\w.]*?(\w+)'>", r"\1"),
     (r"\b0x[0-9a-fA-F]+\b", "<address>"),
-    (r"(?:[A-Za-z]:)?(?:[\\/][\w.@+~-]+){2,}(?::\d+)?", "<path>"),
+    (r"(?:[A-Za-z]:|\b[\w.-]+)?(?:[\\/][\w.@+~-]+){2,}(?::\d+)?", "<path>"),
     (r"\b[\w./-]+\.(?:py|cc|cpp|hpp|h|cu):\d+\b", "<path>"),
     (r"torch\.Size\(\[[^\]]*\]\)", "<shape>"),
     (r"[\[({]\s*-?[\d?*.]+(?:\s*[,x:]\s*-?[\d?*.]*)+\s*[\])}]", "<shape>"),

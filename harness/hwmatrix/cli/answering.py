@@ -168,6 +168,9 @@ def _lines(answer: Answer) -> list[tuple[str, str]]:
     if entered:
         told = (f"{step.stage.value}{_ms(step.wall_ms)}{' ✗' if step.ended_here else ''}" for step in entered)
         lines.append((f"  how far:    {' → '.join(told)}", ""))
+    if cell.inputs:
+        only = ": only the text path of a model that takes more" if cell.text_path else ""
+        lines.append((f"  given:      {plain(', '.join(cell.inputs))}{only}", ""))
     if cell.on_target is not None:
         lines.append((f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", ""))
     if cell.relative_error is not None:
@@ -175,6 +178,8 @@ def _lines(answer: Answer) -> list[tuple[str, str]]:
     if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
         interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
         lines.append((f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", ""))
+    elif cell.status is Status.PASS and cell.p50_ms is None:
+        lines.append(("  latency:    not timed", ""))
     if cell.started_at is not None:
         place = f" in {cell.isolation.value}" if cell.isolation else ""
         digest = f", image {cell.image_digest.removeprefix('sha256:')[:12]}" if cell.image_digest else ""

@@ -20,7 +20,7 @@ def align(text: str) -> Markup:
     """
     out: list[str] = []
     table: list[list[str]] = []
-    for line in text.splitlines():
+    for line in str(text).splitlines():
         if line.startswith("|"):
             table.append([cell.strip() for cell in line.strip().strip("|").split("|")])
         else:

@@ -111,7 +111,7 @@ def why_not_timed(old: ComparedCell, new: ComparedCell) -> str | None:
     if new.execution is not Execution.HARDWARE or old.execution is not Execution.HARDWARE:
         return f"{new.execution.value} time is no speed"
     if old.p50_ms is None or new.p50_ms is None:
-        return "one of them was not timed"
+        return "not timed" if old.p50_ms is new.p50_ms else "one of them was not timed"
     if old.host != new.host:
         return "another machine"
     if min(old.samples or 0, new.samples or 0) < LEAST_SAMPLES:

@@ -23,6 +23,8 @@ from hwmatrix.report.totals import totals_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from markupsafe import Markup
+
     from hwmatrix.report.charts import Chart
     from hwmatrix.report.rows import NeededOperator, ReportRows
 
@@ -31,7 +33,7 @@ LARGE: Final = 60
 """Rows of a matrix above which matrix.md begins with totals and causes, and has no table of every time."""
 LARGEST: Final = 10
 """Groups of failures that a large matrix.md names of each target; errors.md has all."""
-NOT_TIMED: Final = "No cell was timed: this run is about compatibility alone, and says nothing about speed."
+NOT_TIMED: Final = "No cell was timed: there is no latency, and nothing is said about speed."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,6 +213,16 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
     return text.strip() + "\n"
 
 
+def _label(cell: CellRow) -> Markup:
+    """What a cell of the matrix says, escaped: very many say the same."""
+    return _escaped(grid.label(cell))
+
+
+@functools.lru_cache(maxsize=1024)
+def _escaped(text: str) -> Markup:
+    return escape.md(text)
+
+
 @functools.cache
 def environment() -> jinja2.Environment:
     """Everything printed is escaped for Markdown (``finalize``); ``autoescape`` is what keeps track of what is escaped already."""
@@ -230,7 +242,7 @@ def environment() -> jinja2.Environment:
         "short": escape.short,
         "align": align,
         "facts": facts_of,
-        "label": grid.label,
+        "label": _label,
         "speed": grid.speed,
         "number": numbers.number,
         "whole": numbers.whole,

@@ -50,7 +50,7 @@ def _not_merged(rows: ReportRows, details: PageRows) -> Iterator[str]:
     if details.schema_version != SCHEMA_VERSION:
         yield (
             f"The database is of schema {details.schema_version}, this hwmatrix writes {SCHEMA_VERSION}: what was added since "
-            "(classifications, names of releases) is not in it."
+            "(classifications, names of releases, what models were given) is not in it."
         )
 
 

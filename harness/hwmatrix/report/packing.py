@@ -19,7 +19,9 @@ LONGEST_TEXT: Final = 20_000
 _DIGITS: Final = 5
 _KEPT: Final = 0.75
 """The share of a text that is cut which is kept from its beginning; the rest is its end, where tracebacks say what happened."""
-_IN_SCRIPT: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+_IN_SCRIPT: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_BARE: Final = frozenset({int, float, bool, type(None)})
+"""Types of values in which nothing can hide."""
 _ENDS_SCRIPT: Final = re.compile(r"<(?=/script|!--)", re.IGNORECASE)
 
 
@@ -63,7 +65,9 @@ def script_json(document: Any) -> str:
     Control characters and the like are shown as the replacement character, whatever column they come from.
     """
     text = json.dumps(_clean(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.translate(_IN_SCRIPT)
+    for character, escape in _IN_SCRIPT.items():
+        text = text.replace(character, escape)
+    return text
 
 
 def script_text(code: str) -> str:
@@ -90,5 +94,5 @@ def _clean(value: Any) -> Any:
     if isinstance(value, dict):
         return {_clean(key): _clean(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(each) for each in value]
+        return [each if type(each) in _BARE else _clean(each) for each in value]
     return value

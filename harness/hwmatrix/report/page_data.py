@@ -15,7 +15,7 @@ from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.escape import plain
 from hwmatrix.report.failures import cell_error
 from hwmatrix.report.packing import LONGEST_TEXT, cut, rounded, table
-from hwmatrix.report.why import NEAREST, alternatives, steps
+from hwmatrix.report.why import NEAREST, alternatives, ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -197,7 +197,7 @@ def _cells(rows: ReportRows, details: PageRows) -> dict[str, list[Any]]:
         "traceback": fitting([cell.traceback for cell in cells], LONGEST_TEXT, _TRACEBACKS),
         "outputs": _outputs(cells, rows.outputs),
         "steps": [_steps(cell, details.stages) for cell in cells],
-        "ended": [_ended(cell) for cell in cells],
+        "ended": [end.value if (end := ended(cell)) is not None else None for cell in cells],
         "quantiles": [_quantiles(cell, details.quantiles) for cell in cells],
         "near": [near.of(cell) if cell.status in FAILING else None for cell in cells],
         "doubts": _doubts(cells, rows.analysis.doubts),
@@ -234,11 +234,8 @@ def _steps(cell: CellRow, stages: Mapping[str, Mapping[Stage, float]]) -> list[f
     if cell.stage is None or cell.cell_id is None or cell.cell_id not in stages:
         return None
     silent = {Stage.RUN, Stage.MEASURE} if cell.execution is Execution.EMULATED else set()
-    return [None if step.stage in silent else rounded(step.wall_ms) for step in steps(cell, stages[cell.cell_id])]
-
-
-def _ended(cell: CellRow) -> str | None:
-    return next((step.stage.value for step in steps(cell, {}) if step.ended_here), None)
+    entered = stages[cell.cell_id]
+    return [None if stage in silent else rounded(entered.get(stage)) for stage in Stage]
 
 
 def _quantiles(cell: CellRow, quantiles: Mapping[str, Sequence[float]]) -> list[float | int | None] | None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import json
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Severity, Size, Stage, Status
@@ -276,7 +277,12 @@ def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
 
 
 def _records(connection: duckdb.DuckDBPyConnection, name: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    return [{column: _plain(value) for column, value in row.items()} for row in records(connection, name, parameters)]
+    found = records(connection, name, parameters)
+    return [{column: _plain(value) if type(value) in _FOREIGN else value for column, value in row.items()} for row in found]
+
+
+_FOREIGN: Final = frozenset({float, dt.datetime})
+"""Types of values that the database gives otherwise than a report has them."""
 
 
 def _plain(value: Any) -> Any:
@@ -286,6 +292,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=dt.UTC)
     return value
+
+
+@functools.lru_cache(maxsize=1024)
+def _loaded(text: str) -> Any:
+    """JSON as data. Very many cells say the same."""
+    return json.loads(text)
 
 
 _PARSERS: dict[str, Any] = {
@@ -302,8 +314,8 @@ _PARSERS: dict[str, Any] = {
     "shape": tuple,
     "needs": tuple,
     "inputs": tuple,
-    "versions": json.loads,
-    "features": json.loads,
+    "versions": _loaded,
+    "features": _loaded,
 }
 """How a column becomes a field. An output's ``dtype`` is any name that its framework has, so it is left as it is."""
 
@@ -314,11 +326,13 @@ def build(kind: type[Row], record: dict[str, Any]) -> Row:
     Raises:
         StoreError: the database holds a word that is not in the vocabulary.
     """
-    fields = {}
-    for name, value in record.items():
-        parser = None if value is None or (kind is OutputRow and name == "dtype") else _PARSERS.get(name)
+    fields = record.copy()
+    for name in _PARSERS.keys() & record.keys():
+        value = record[name]
+        if value is None or (kind is OutputRow and name == "dtype"):
+            continue
         try:
-            fields[name] = value if parser is None else parser(value)
+            fields[name] = _PARSERS[name](value)
         except ValueError as error:
             raise StoreError(
                 f"the database holds {value!r} as {name}, which this hwmatrix does not know",

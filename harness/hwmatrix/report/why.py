@@ -22,6 +22,7 @@ WHY_SCHEMA: Final = "hwmatrix/why/1"
 NEAREST: Final = 4
 """How many alternatives are told."""
 _LOG_LINES: Final = 12
+_NO_END: Final = frozenset({Status.PASS, Status.NOT_RUN, Status.UNAVAILABLE})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,8 +102,13 @@ def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answ
 
 def steps(cell: CellRow, stages: Mapping[Stage, float]) -> tuple[Step, ...]:
     """Every stage in order, given the milliseconds in those that the cell entered."""
-    failing = cell.status not in {Status.PASS, Status.NOT_RUN, Status.UNAVAILABLE}
-    return tuple(Step(stage=stage, wall_ms=stages.get(stage), ended_here=failing and stage is cell.stage) for stage in Stage)
+    end = ended(cell)
+    return tuple(Step(stage=stage, wall_ms=stages.get(stage), ended_here=stage is end) for stage in Stage)
+
+
+def ended(cell: CellRow) -> Stage | None:
+    """The stage in which a failing cell ended; None for the others, and where none was entered."""
+    return None if cell.status in _NO_END else cell.stage
 
 
 def alternatives(cells: Iterable[CellRow], asked: CellRow) -> tuple[Alternative, ...]:

@@ -1,0 +1,108 @@
+"""What errors say without what differs from model to model, and where they were raised."""
+
+from __future__ import annotations
+
+import pytest
+from factory_sweep import TRACEBACK
+
+from hwmatrix.advice.wording import LONGEST, normalised, site_of
+
+FRAME = '  File "{path}", line 7, in {function}\n    call()\n'
+PACKAGES = "/opt/venv/lib/python3.11/site-packages"
+HEAD = "Traceback (most recent call last):\n"
+
+
+def frames(*places: tuple[str, str]) -> str:
+    return HEAD + "".join(FRAME.format(path=path, function=function) for path, function in places)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "The size of tensor a (3) must match the size of tensor b (4)",
+            "The size of tensor a (<n>) must match the size of tensor b (<n>)",
+        ),
+        ("shape '[4, 2]' is invalid for input of size 6", "shape '<shape>' is invalid for input of size <n>"),
+        ("expected torch.Size([1, 16, 512]), got [1, 16]", "expected <shape>, got <shape>"),
+        ("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)", "mat1 and mat2 shapes cannot be multiplied (<shape>)"),
+        ("no kernel at 0x7ffe12ab", "no kernel at <address>"),
+        ("[Errno 2] No such file: '/tmp/a/b/model.onnx'", "[Errno <n>] No such file: '<path>'"),
+        ("'/model/layers.0/MatMul_output_0' is not known", "'<path>' is not known"),
+        ("Invalid input name: node_view_3", "Invalid input name: <name>"),
+        ("layers.3.self_attn.q_proj failed", "<name> failed"),
+        ("relative L2 error 0.3 of logits exceeds 0.001", "relative L2 error <n> of <name> exceeds <n>"),
+        ("BertForMaskedLM cannot be built: KeyError: 'rope_theta'", "<class> cannot be built: KeyError: 'rope_theta'"),
+        ("forward() missing 1 required positional argument: 'bbox'", "forward() missing <n> required positional argument: 'bbox'"),
+        (
+            "guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1))",
+            "guard on data-dependent expression <expression>",
+        ),
+        ("Exporting the operator 'aten::linalg_svd' is not supported", "Exporting the operator 'aten::linalg_svd' is not supported"),
+        ("\"cdist\" not implemented for 'Half'", "\"cdist\" not implemented for 'Half'"),
+        ("got float32 and int64", "got float32 and int64"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("", ""),
+        ("\n\n  \n", ""),
+    ],
+)
+def test_what_differs_is_taken_out(message: str, told: str) -> None:
+    assert normalised(message) == told
+
+
+def test_lines_that_announce_others_are_passed_over() -> None:
+    message = "Exception from src/inference/core.cpp:104:\nCheck 'false' failed at src/plugins/x.cpp:9:\n[CPU] no such layer"
+    assert normalised(message) == "[CPU] no such layer"
+    assert normalised("Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight") == (
+        "Error(s) in loading state_dict for Linear: size mismatch for weight"
+    )
+    assert normalised("Exception from src/a/b.cpp:1:") == "Exception from <path>:"
+
+
+def test_the_models_own_names_are_taken_out() -> None:
+    assert normalised("qwen3-vl, of qwen3_vl: no such thing", {"qwen3-vl", "qwen3_vl"}) == "<model>, of <model>: no such thing"
+    assert normalised("a bert-like berta is no bert", {"bert"}) == "a bert-like berta is no <model>"
+
+
+def test_two_models_say_the_same() -> None:
+    messages = {f"arch_{n}": f"Arch{n}Model fails on (1, {n}) in arch_{n}: /site/arch_{n}/x.py:{n} gave 0.{n}" for n in range(3, 40)}
+    assert len({normalised(message, {name}) for name, message in messages.items()}) == 1
+
+
+def test_long_messages_are_cut() -> None:
+    told = normalised("word " * 10_000)
+    assert len(told) <= LONGEST
+    assert told.endswith("…")
+
+
+def test_the_deepest_frame_in_transformers_is_the_place() -> None:
+    found = site_of(TRACEBACK.format(kind="qwen2_vl", line=3))
+    assert found is not None
+    assert str(found) == "models/qwen2_vl/modeling_qwen2_vl.py::get_rope_index"
+    assert found.construct == "models/*/modeling_*.py::get_rope_index"
+
+
+def test_code_that_models_share_is_itself_the_construct() -> None:
+    shared = (f"{PACKAGES}/transformers/masking_utils.py", "sdpa_mask")
+    found = site_of(frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward"), shared))
+    assert found is not None
+    assert found.construct == "masking_utils.py::sdpa_mask"
+
+
+def test_the_first_error_counts_not_what_became_of_it() -> None:
+    first = frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward")) + "ValueError: a\n\n"
+    then = "The above exception was the direct cause of the following exception:\n\n"
+    last = frames((f"{PACKAGES}/transformers/models/vit/modeling_vit.py", "call")) + "RuntimeError: b\n"
+    assert str(site_of(first + then + last)) == "models/bert/modeling_bert.py::forward"
+
+
+def test_without_transformers_it_is_the_deepest_package_but_ours() -> None:
+    own, standard = (f"{PACKAGES}/hwmatrix/targets/x.py", "prepare"), ("/usr/lib/python3.11/json.py", "loads")
+    places = ((f"{PACKAGES}/torch/onnx/_export.py", "export"), own, standard)
+    assert str(site_of(frames(*places))) == "torch/onnx/_export.py::export"
+    assert site_of(frames(*places[1:])) is None
+
+
+@pytest.mark.parametrize("traceback", [None, "", "killed by SIGSEGV", 'File "x", line', "\x00" * 50])
+def test_no_traceback_has_no_place(traceback: str | None) -> None:
+    assert site_of(traceback) is None
