@@ -46,6 +46,7 @@ from hwmatrix.runner.forked import run_forked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_FOLDER = Path(pins_module.__file__).parent / "pinned"
 LIMITS = Limits(timeout_s=120.0, memory_mb=4096)
 
 
@@ -70,7 +71,7 @@ def main() -> int:
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if arguments.write:
-        _write(results, found, pins)
+        _write(results, found, pins, Path(arguments.against or _FOLDER / f"{found.version}.yaml"))
         return 0
     return _compare(results, found, pins)
 
@@ -85,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true", help="tracebacks too")
     parser.add_argument("--write", action="store_true", help="put the result into the pinned list")
     parser.add_argument("--part", metavar="K/N", help="only the K-th of N parts of the types that passed; 0/N is the first")
-    parser.add_argument("--against", metavar="FILE", help="another pinned list than the one of this version")
+    parser.add_argument("--against", metavar="FILE", help="another pinned list, to compare with or to write")
     return parser.parse_args()
 
 
@@ -138,11 +139,10 @@ def _compare(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | 
     return 1 if lost else 0
 
 
-def _write(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | None) -> None:
+def _write(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | None, file: Path) -> None:
     """Put what was built into the list, and leave out what transformers no longer has."""
     types = {name: entry for name, entry in (pins.types if pins else {}).items() if name in found.by_name}
     types |= {result["type"]: _pin(result) for result in results}
-    file = Path(pins_module.__file__).parent / "pinned" / f"{found.version}.yaml"
     made = PinnedList(version=found.version, types=types)
     file.write_text(written(made), encoding="utf-8")
     sys.stdout.write(f"wrote {file.name}: {len(made.passing)} of {len(types)} types pass\n")
