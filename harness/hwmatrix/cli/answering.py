@@ -26,7 +26,7 @@ from hwmatrix.report.why import WhyDocument, explain
 from hwmatrix.store.reading import database_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hwmatrix.report.rows import CellRow
     from hwmatrix.report.why import Answer
@@ -168,18 +168,7 @@ def _lines(answer: Answer) -> list[tuple[str, str]]:
     if entered:
         told = (f"{step.stage.value}{_ms(step.wall_ms)}{' ✗' if step.ended_here else ''}" for step in entered)
         lines.append((f"  how far:    {' → '.join(told)}", ""))
-    if cell.inputs:
-        only = ": only the text path of a model that takes more" if cell.text_path else ""
-        lines.append((f"  given:      {plain(', '.join(cell.inputs))}{only}", ""))
-    if cell.on_target is not None:
-        lines.append((f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", ""))
-    if cell.relative_error is not None:
-        lines.append((f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}", ""))
-    if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
-        interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
-        lines.append((f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", ""))
-    elif cell.status is Status.PASS and cell.p50_ms is None:
-        lines.append(("  latency:    not timed", ""))
+    lines += _found(cell)
     if cell.started_at is not None:
         place = f" in {cell.isolation.value}" if cell.isolation else ""
         digest = f", image {cell.image_digest.removeprefix('sha256:')[:12]}" if cell.image_digest else ""
@@ -198,6 +187,22 @@ def _lines(answer: Answer) -> list[tuple[str, str]]:
     if cell.command:
         lines.append((f"  repeat it:  {plain(cell.command)}", "dim"))
     return lines
+
+
+def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
+    """What was given to a model, and what was found of it."""
+    if cell.inputs:
+        only = ": only the text path of a model that takes more" if cell.text_path else ""
+        yield (f"  given:      {plain(', '.join(cell.inputs))}{only}", "")
+    if cell.on_target is not None:
+        yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
+    if cell.relative_error is not None:
+        yield (f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}", "")
+    if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
+        interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
+        yield (f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", "")
+    elif cell.status is Status.PASS and cell.p50_ms is None:
+        yield ("  latency:    not timed", "")
 
 
 def _ms(value: float | None) -> str:
