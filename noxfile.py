@@ -14,7 +14,7 @@ nox.options.error_on_missing_interpreters = True
 
 TORCH = ["--constraint", "images/constraints-host.txt", "--retries", "2", "--requirement", "images/base/torch-cpu.index.txt"]
 
-REFERENCE = ["--constraint", "images/constraints.txt", "--requirement", "images/base/torch-cpu.txt"]
+REFERENCE = ["--constraint", "images/constraints-host.txt", "--requirement", "images/base/torch-cpu.txt"]
 """What the reference image builds models with, besides PyTorch."""
 
 RUNTIMES = [
@@ -97,7 +97,7 @@ def report(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests: unit, conformance, integration (real containers where an engine answers)."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[dev]", *RUNTIMES)
+    session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES)
     session.run("pytest", *session.posargs)
 
 
@@ -105,7 +105,7 @@ def tests(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Check style, types (those of the runtimes too) and the import contract."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[dev]", *RUNTIMES)
+    session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
@@ -154,7 +154,7 @@ def bench_page(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Build a tiny model of every type of transformers, and compare with the pinned list; `-- --write` writes the list anew."""
     session.install(*TORCH)
-    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]")
+    session.install(*REFERENCE, "--editable", ".[host]")
     session.run("python", "tests/bench/factory.py", *session.posargs)
 
 
