@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_OUTPUT: Final = Path("reports/latest")
 CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
 BASE_VARIABLE: Final = "HWMATRIX_BASE_IMAGE"
+LIMIT_VARIABLE: Final = "HWMATRIX_CACHE_LIMIT"
 
 
 class Format(enum.StrEnum):
@@ -66,6 +67,16 @@ Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.ya
 BaseImage = Annotated[str | None, typer.Option("--base-image", help="What the images start from, instead of matrix.yaml's images.base.")]
 Images = Annotated[bool, typer.Option("--images", help="Ask inside every target's image, and keep the answers.")]
 Isolating = Annotated[IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")]
+CacheLimit = Annotated[
+    float,
+    typer.Option(
+        "--cache-limit",
+        min=0,
+        envvar=LIMIT_VARIABLE,
+        help="How much the cache of bundles may have between the waves of a run.",
+        metavar="GB",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all output of builds, as plain lines.")]
 
 

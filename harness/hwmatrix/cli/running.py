@@ -19,6 +19,7 @@ from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     Architectures,
     BaseImage,
+    CacheLimit,
     Format,
     Isolating,
     IsolationChoice,
@@ -39,6 +40,7 @@ from hwmatrix.cli.type_models import TypeModels
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.host import base_image as bases
 from hwmatrix.host import publishing
+from hwmatrix.host.cache_limit import DEFAULT_GB
 from hwmatrix.host.engine import connect
 from hwmatrix.host.places import Workshop, choose
 from hwmatrix.host.run import RunOrder, run
@@ -88,6 +90,7 @@ def matrix_command(
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
+    cache_limit: CacheLimit = DEFAULT_GB,
     verbose: Verbose = False,
 ) -> None:
     """Run the matrix: every selected model on every selected target, then the reports.
@@ -123,7 +126,7 @@ def matrix_command(
             selection = chosen(suite=suite, size=size, everything=everything, timing=timing, cache=workshop.cache_dir, say=workshop.say)
             folder, place = _planned(loaded, selection, isolation, workshop, given=place_outside, output=output)
         order = order_of(loaded, folder, place, workshop, workers)
-        _run_and_report(dataclasses.replace(order, stale=rule), output, view)
+        _run_and_report(dataclasses.replace(order, stale=rule, cache_limit_gb=cache_limit), output, view)
 
 
 def _stale_rule(max_age: int | None, *, stale: bool) -> StaleRule | None:
