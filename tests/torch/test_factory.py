@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hwmatrix.errors import FactoryError
-from hwmatrix.models.build import build_from
-from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, attempts
+from hwmatrix.models.build import build_from, load_model
+from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts
 from hwmatrix.models.factory.rules import override
 from hwmatrix.models.factory.shrink import SMALL, tiny_config
 from hwmatrix.models.factory.synthesis import synthesise
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.models.types import model_types
-from hwmatrix.records import ModelPlan, Size
+from hwmatrix.records import Dtype, ModelPlan, Size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
 pytestmark = pytest.mark.torch
@@ -152,3 +154,80 @@ def test_tokens_stand_in_the_order_of_the_override() -> None:
 def test_what_stands_for_images_and_for_films_is_the_kind_named_first() -> None:
     _, inputs = made("molmo2")
     assert inputs["mm_token_type_ids"].tolist() == [[1] * 8 + [0] * 8]
+
+
+@pytest.mark.parametrize("name", ["mimi", "encodec"])
+def test_codes_of_a_codec_depend_on_the_sound(name: str) -> None:
+    """A fresh codebook holds zeros alone, and narrow layers let the sound fade out: with either, every sound has the same codes."""
+    import torch
+
+    plan = plan_of(name)
+    _, config = next(attempts(plan))
+    model = adjusted(build_from(plan, config, most=MOST_PARAMETERS), plan)
+    inputs = synthesise(model, plan, override(name))
+    with torch.inference_mode():
+        codes, others = (model(**values).audio_codes for values in (inputs, {"input_values": inputs["input_values"].flip(-1)}))
+    assert len(codes.unique()) > 2
+    assert not torch.equal(codes, others)
+
+
+def test_gain_gives_weights_that_keep_the_size_of_what_goes_through_and_leaves_the_others() -> None:
+    import torch
+
+    plan = plan_of("dac")
+    _, config = next(attempts(plan))
+    before, after = (build_from(plan, config, most=MOST_PARAMETERS) for _ in range(2))
+    adjusted(after, plan)
+    gain = override("dac").gain
+    assert gain is not None
+    weights = [model.encoder.block[0].conv1.weight.detach() for model in (before, after)]
+    gains = [float(weight.std()) * weight[0].numel() ** 0.5 for weight in weights]
+    assert gains[0] < gain / 2
+    assert gains[1] == pytest.approx(gain, rel=1e-3)
+    assert torch.equal(before.encoder.snake1.alpha, after.encoder.snake1.alpha), "ones, a little moved, are no weights around zero"
+    assert adjusted(before, plan_of("bert")) is before
+
+
+def test_a_part_stands_for_a_chain_of_models_without_a_forward_pass() -> None:
+    plan = plan_of("bark")
+    assert plan.model_class == "BarkSemanticModel"
+    _, config = next(attempts(plan))
+    assert config.model_type == "semantic"
+    model, inputs = made("bark")
+    assert first_output(model, inputs).shape[-1] == config.output_vocab_size
+
+
+def test_attention_that_is_wrong_when_eager_is_not_eager(tmp_path: Path) -> None:
+    import torch
+
+    for name, wanted in (("nemotron_asr_streaming_encoder", "sdpa"), ("bert", "eager")):
+        plan = plan_of(name)
+        _, config = next(attempts(plan))
+        build_from(plan, config, most=MOST_PARAMETERS).save_pretrained(tmp_path / name)
+        loaded = load_model(tmp_path / name, plan.model_class, Dtype.FLOAT32)
+        assert loaded.config._attn_implementation == wanted
+        inputs = synthesise(loaded, plan, override(name))
+        assert bool(torch.isfinite(first_output(loaded, inputs)).all())
+
+
+def test_features_are_counted_by_the_method_that_names_its_arguments() -> None:
+    """The outer method of granite_speech passes on what it is given without a name, that of moss_transcribe_diarize in part."""
+    for name in ("granite_speech", "moss_transcribe_diarize"):
+        model, inputs = made(name)
+        placed = int((inputs["input_ids"] == model.config.audio_token_id).sum())
+        assert 0 < placed < inputs["input_ids"].shape[1]
+
+
+def test_a_mask_of_padding_is_false_where_there_is_none() -> None:
+    _, inputs = made("gemma3n_audio")
+    assert inputs["audio_mel_mask"].shape == inputs["audio_mel"].shape[:2]
+    assert not bool(inputs["audio_mel_mask"].any())
+
+
+def test_places_in_time_height_and_width_are_those_that_the_model_works_out_itself() -> None:
+    import torch
+
+    model, inputs = made("qwen2_vl")
+    assert inputs["position_ids"].shape == (3, *inputs["input_ids"].shape)
+    left = {name: tensor for name, tensor in inputs.items() if name != "position_ids"}
+    assert torch.equal(first_output(model, inputs), first_output(model, left))

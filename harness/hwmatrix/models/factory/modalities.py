@@ -88,7 +88,7 @@ def places(model: Any, inputs: dict[str, torch.Tensor]) -> Iterator[tuple[int, i
     for counter in COUNTERS:
         present = [name for name in counter.inputs if name in inputs]
         token = token_id(model.config, counter)
-        method = _method(model, counter.method)
+        method = method_of(model, counter.method)
         if present and token is not None and method is not None:
             yield token, _count(method, inputs, counter)
 
@@ -105,7 +105,7 @@ def token_id(config: Any, counter: Counter) -> int | None:
     return next((value for value in found if isinstance(value, int)), None)
 
 
-def _method(model: Any, name: str) -> Any:
+def method_of(model: Any, name: str) -> Any:
     """A method of the model, or of the one within it: that which names most of its arguments, which one that passes all on does not."""
     wrapped = getattr(model, "vlm", None)
     holders = (model, getattr(model, "model", None), wrapped, getattr(wrapped, "model", None))

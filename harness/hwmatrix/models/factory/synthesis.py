@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.factory.arguments import MAKERS, Request, random_ids
-from hwmatrix.models.factory.modalities import COUNTERS, places, token_id
+from hwmatrix.models.factory.modalities import COUNTERS, method_of, places, token_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +64,7 @@ def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> d
         message = f"{plan.model_class} needs inputs that hwmatrix cannot make up: {', '.join(missing)}"
         raise FactoryError(message, error_type="no_inputs")
     _place_tokens(request, inputs, override)
+    _place_in_space(request, inputs, override)
     if not inputs:
         raise FactoryError(f"{plan.model_class} takes no input that hwmatrix can make up", error_type="no_inputs")
     return inputs
@@ -89,8 +90,8 @@ def _described(described: Tensor, request: Request) -> torch.Tensor:
         "ones": lambda: torch.ones(shape, dtype=torch.int64),
         "zeros": lambda: torch.zeros(shape, dtype=torch.int64),
         "mask": lambda: torch.ones(shape, dtype=torch.bool),
-        "float_ones": lambda: torch.ones(shape),
         "no_padding": lambda: torch.zeros(shape, dtype=torch.bool),
+        "float_ones": lambda: torch.ones(shape),
         "grid": lambda: _square(*shape),
         "token_kinds": lambda: torch.zeros(shape, dtype=torch.int64),  # until the tokens are in their places
     }
@@ -145,6 +146,22 @@ def _fit_text(request: Request, inputs: dict[str, torch.Tensor], override: Overr
     for name, described in override.inputs.items():
         if described is not None and described.kind == "token_kinds":
             inputs[name] = _kinds_of_tokens(request.config, ids)
+
+
+def _place_in_space(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
+    """Give a model whose tokens have places in time, height and width those places, as it works them out itself before it generates.
+
+    Left to the forward pass, they are worked out there in Python, token by token, which no exporter can follow.
+    """
+    method = method_of(request.model, "get_rope_index")
+    if method is None or "position_ids" not in request.names or "position_ids" in override.inputs:
+        return
+    accepted = inspect.signature(method).parameters
+    known = dict(inputs)
+    if "feature_attention_mask" in inputs:
+        known["audio_seqlens"] = inputs["feature_attention_mask"].sum(-1)
+    if all(name in known for name, parameter in accepted.items() if name == "input_ids" or _is_required(parameter)):
+        inputs["position_ids"] = method(**{name: tensor for name, tensor in known.items() if name in accepted})[0]
 
 
 def _kinds_of_tokens(config: Any, ids: torch.Tensor) -> torch.Tensor:
