@@ -20,6 +20,8 @@ from hwmatrix.report.rows import read
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hwmatrix.report.charts import Chart
+
 
 def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None) -> list[Path]:
     """Write ``index.html``, ``plots/*.svg``, and ``summary``, ``matrix``, ``errors``, ``expected``: Markdown, all but the first as JSON.
@@ -34,6 +36,23 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
     Raises:
         StoreError: the database, or the history that was given, cannot be read, holds no such run, or the folder cannot be written.
     """
+    texts, drawn = rendered(database, output_dir, run_id=run_id, history=history)
+    pictures = {f"{PLOTS}/{name}": text for name, text in plots(drawn).items()}
+    written = replace(output_dir, texts | pictures)
+    for path in (output_dir / PLOTS).glob("*.svg"):
+        if path not in written:
+            path.unlink()
+    return written
+
+
+def rendered(
+    database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None
+) -> tuple[dict[str, str], tuple[Chart, ...]]:
+    """The texts of all reports by file name, and the charts that are to be drawn beside them. Nothing is written.
+
+    Raises:
+        StoreError: as :func:`write_reports`.
+    """
     rows = read(database, run_id)
     drawn = charts(rows)
     details = read_page_rows(database, rows.run.run_id)
@@ -47,12 +66,7 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
         "expected.md": expected_md(rows),
         "expected.json": expected_json(rows),
     }
-    pictures = {f"{PLOTS}/{name}": text for name, text in plots(drawn).items()}
-    written = replace(output_dir, texts | pictures)
-    for path in (output_dir / PLOTS).glob("*.svg"):
-        if path not in written:
-            path.unlink()
-    return written
+    return texts, drawn
 
 
 def replace(folder: Path, texts: dict[str, str]) -> list[Path]:
