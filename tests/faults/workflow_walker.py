@@ -283,7 +283,7 @@ class _Job:
                 else sorted(fnmatch.filter([each.name for each in artifacts.iterdir()], given["pattern"]))
             )
             for name in names:
-                into = workspace / given.get("path", ".") / ("" if "name" in given else name)
+                into = workspace / given.get("path", ".") / ("" if len(names) == 1 else name)  # no folder for a single one
                 if not (artifacts / name).is_dir():
                     raise StepFailedError(f"no artifact {name}", {})
                 shutil.copytree(artifacts / name, into, dirs_exist_ok=True)

@@ -84,6 +84,8 @@ def test_a_plan_executes_nothing_and_needs_no_engine(project: Path, capsys: pyte
 
 def test_a_plan_in_a_workflow_gives_outputs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_OUTPUT", str(project / "output"))
+    (project / "images/cpu").mkdir(parents=True)
+    (project / "images/cpu/Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
     folder = planned(project, "--format", "github", "--targets", "cpu", "cuda")
     outputs = dict(line.split("=", 1) for line in (project / "output").read_text(encoding="utf-8").splitlines())
     assert outputs["run-id"] == folder.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,13 @@ import pytest
 
 from hwmatrix.cli import main
 from hwmatrix.errors import StoreError
+from hwmatrix.host import artifacts
 from hwmatrix.host.artifacts import pack
 from hwmatrix.host.github.collect import artifact_name, collect, read_states, write_states
 from hwmatrix.host.github.jobs import Reached, State
 from hwmatrix.host.runs import RunFolder
 from hwmatrix.store.merge import merge
+from hwmatrix.store.sidecar import read_sidecar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +84,38 @@ def test_a_late_shard_counts_though_nobody_was_waiting_any_more(tmp_path: Path, 
     assert set(collect(folder, tmp_path / "arrived", STATES).shards) == {"cuda"}
 
 
+def test_a_single_artifact_lies_there_without_a_folder_of_its_name(tmp_path: Path, folder: RunFolder) -> None:
+    """So does actions/download-artifact put it, also where a pattern was given."""
+    found = collect(folder, handed_over(tmp_path, "openvino"), STATES)
+    assert set(found.shards) == {"openvino"}
+    assert found.refused == ()
+    assert {target: {status for status, _ in each} for target, each in statuses(tmp_path, folder).items()} == {
+        "cpu": {"not_run"},
+        "openvino": {"pass"},
+        "cuda": {"unavailable"},
+    }
+
+
+def test_a_single_artifact_of_several_targets_is_refused(tmp_path: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = make.run_folder(tmp_path / "both", PLAN)
+    for target in ("cpu", "openvino"):
+        make.write_shard(there / "shards", PLAN, target, f"{target:a<12}")
+    with monkeypatch.context() as patch:  # pack itself takes the shards of one target only
+        patch.setattr(artifacts, "read_sidecar", lambda path: dataclasses.replace(read_sidecar(path), target="cpu"))
+        pack(there, "cpu", tmp_path / "single" / "shards.tar")
+    found = collect(folder, tmp_path / "single", STATES)
+    assert found.refused == ("'single': refused: it has shards of cpu, openvino",)
+    assert [path for path in folder.shards.iterdir() if "cuda" not in path.name] == []
+
+
+def test_a_single_artifact_with_more_in_it_is_refused(tmp_path: Path, folder: RunFolder) -> None:
+    artifact = handed_over(tmp_path, "openvino")
+    (artifact / "setup.py").write_bytes(b"")
+    (reason,) = collect(folder, artifact, STATES).refused
+    assert "it holds 'setup.py', 'shards.tar' instead of shards.tar" in reason
+    assert list(folder.shards.glob("*openvino*")) == []
+
+
 def test_whatever_is_otherwise_is_refused_and_named(tmp_path: Path, folder: RunFolder) -> None:
     handed_over(tmp_path, "cpu")
     handed_over(tmp_path, "openvino", name="cuda")  # shards of another target under this one's name
@@ -110,7 +145,9 @@ def test_a_changed_archive_is_refused(tmp_path: Path, folder: RunFolder) -> None
     data = bytearray(archive.read_bytes())
     data[len(data) // 2] ^= 1
     archive.write_bytes(data)
-    (reason,) = collect(folder, tmp_path / "arrived", {}).refused
+    found = collect(folder, tmp_path / "arrived", {})
+    (reason,) = found.refused
+    assert found.missing["cpu"] == "what arrived was refused"
     assert artifact_name("cpu", PLAN.run_id) in reason
     assert list(folder.shards.glob("*cpu*")) == []
 

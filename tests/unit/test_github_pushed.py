@@ -77,6 +77,12 @@ def test_records_of_several_jobs_become_one(tmp_path: Path, database: Path) -> N
     assert {image["digest"] for image in told["images"]} == {DIGEST}
 
 
+def test_a_single_record_lies_there_without_a_folder(tmp_path: Path, database: Path) -> None:
+    """So does actions/download-artifact put it, also where a pattern was given."""
+    found = gather(handed_over(tmp_path / "arrived"), database, tmp_path / "assets")
+    assert set(found.names) == {"images.json", "sbom-cpu.cdx.json"}
+
+
 def test_nothing_arrived(tmp_path: Path, database: Path) -> None:
     assert gather(tmp_path / "nowhere", database, tmp_path / "assets").names == ()
     assert not (tmp_path / "assets").exists()

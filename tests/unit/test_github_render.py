@@ -168,11 +168,21 @@ BASE = """
 version: 1
 sizes: {tiny: {}, full: {}}
 tolerances: {float32: {relative_error: 1.0e-4, reason: test}}
-targets: {cpu: {backend: cpu, image: cpu, runs_on: %(labels)s}}
-models: {bert: {family: embedding, architecture: bert, class: BertForMaskedLM, hub_id: %(free)s}}
-suites: {default: {models: all, description: %(free)s}, %(name)s: {models: [bert]}}
+targets: {cpu: {backend: cpu, image: cpu, runs_on: %(labels)s}, %(target)s: {backend: cuda, image: cuda}}
+models: {%(model)s: {family: embedding, architecture: bert, class: BertForMaskedLM, hub_id: %(free)s}}
+suites: {default: {models: all, description: %(free)s}, %(name)s: {models: [%(model)s]}}
 github: {runs_on: %(hosted)s, schedule: %(schedule)s, python: %(python)s}
 """
+HARMLESS = {
+    "labels": ["cuda"],
+    "free": "x",
+    "name": "smoke",
+    "target": "gpu",
+    "model": "bert",
+    "hosted": ["ubuntu-24.04"],
+    "schedule": "0 3 * * 1",
+    "python": "3.12",
+}
 
 
 def quoted(value: Any) -> str:
@@ -188,16 +198,15 @@ def scripts(texts: dict[str, str]) -> dict[str, list[str]]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    key=st.sampled_from(["labels", "free", "name", "hosted", "schedule", "python"]),
+    key=st.sampled_from(list(HARMLESS)),
     text=st.one_of(st.sampled_from(HOSTILE), st.text(max_size=60), st.text(alphabet="${}[]%:\"'\n\\|&;`!# abc", max_size=40)),
 )
 def test_nothing_hostile_in_matrix_yaml_comes_to_run(tmp_path_factory: pytest.TempPathFactory, key: str, text: str) -> None:
     """Either matrix.yaml is refused, or the workflows are those of a harmless one, but for words that people read."""
-    harmless = {"labels": ["cuda"], "free": "x", "name": "smoke", "hosted": ["ubuntu-24.04"], "schedule": "0 3 * * 1", "python": "3.12"}
-    hostile = {**harmless, key: [text] if key in {"labels", "hosted"} else text}
+    hostile = {**HARMLESS, key: [text] if key in {"labels", "hosted"} else text}
     path = tmp_path_factory.mktemp("hostile") / "matrix.yaml"
     rendered = []
-    for values in (harmless, hostile):
+    for values in (HARMLESS, hostile):
         path.write_text(BASE % {name: quoted(value) for name, value in values.items()}, encoding="utf-8")
         with contextlib.suppress(ConfigError):
             rendered.append(render(load(path)))
@@ -211,8 +220,7 @@ def test_nothing_hostile_in_matrix_yaml_comes_to_run(tmp_path_factory: pytest.Te
     [(key, text) for key in ("labels", "hosted", "schedule", "python") for text in HOSTILE if (key, text) != ("labels", "self-hosted")],
 )
 def test_hostile_words_are_refused_with_their_line(tmp_path: Path, key: str, text: str) -> None:
-    harmless = {"labels": ["cuda"], "free": "x", "name": "smoke", "hosted": ["ubuntu-24.04"], "schedule": "0 3 * * 1", "python": "3.12"}
-    hostile = {**harmless, key: [text] if key in {"labels", "hosted"} else text}
+    hostile = {**HARMLESS, key: [text] if key in {"labels", "hosted"} else text}
     path = tmp_path / "matrix.yaml"
     path.write_text(BASE % {name: quoted(value) for name, value in hostile.items()}, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"matrix\.yaml:\d+: (targets\.cpu\.runs_on|github\.)"):

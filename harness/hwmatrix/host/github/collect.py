@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pydantic
@@ -80,8 +80,9 @@ def artifact_name(target: str, run_id: str) -> str:
 def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> Collected:
     """Put what arrived into the folder of the run.
 
-    ``arrived`` holds a folder an artifact, named as :func:`artifact_name` says, with ``shards.tar`` in it. Whatever is otherwise is
-    refused and named, and the rest goes on: its cells stay without a verdict, which reports call ``not_run``.
+    ``arrived`` holds a folder an artifact, named as :func:`artifact_name` says, with ``shards.tar`` in it; or that file itself, where
+    there was a single artifact: GitHub's action makes no folder for it then, and whose it is the shards must say. Whatever is otherwise
+    is refused and named, and the rest goes on: its cells stay without a verdict, which reports call ``not_run``.
 
     Raises:
         StoreError: the run's plan cannot be read, or its folder cannot be written.
@@ -91,14 +92,20 @@ def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> 
     expected = {artifact_name(target.name, plan.run_id): target.name for target in plan.targets}
     shards: dict[str, tuple[str, ...]] = {}
     refused: list[str] = []
-    for path in sorted(arrived.iterdir()) if arrived.is_dir() else ():
+    told: set[str | None] = set()
+    for path in _artifacts(arrived):
         target = expected.get(path.name)
         try:
+            if path == arrived:
+                target, names = _take_single(folder, path)
+                shards[target] = names
+                continue
             if target is None or path.is_symlink() or not path.is_dir():
                 raise StoreError(f"{path.name!r}: no target of this run hands over anything of that name")  # noqa: TRY301 - told with others
             shards[target] = _take(folder, path, target)
         except StoreError as error:
             refused.append(error.message)
+            told.add(target)
     unavailable: dict[str, str] = {}
     missing: dict[str, str] = {}
     for each in plan.targets:
@@ -112,15 +119,50 @@ def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> 
             )
             unavailable[each.name] = reached.reason
         else:
-            missing[each.name] = reached.reason or "no shards arrived"
+            missing[each.name] = reached.reason or ("what arrived was refused" if each.name in told else "no shards arrived")
     return Collected(shards=shards, unavailable=unavailable, refused=tuple(refused), missing=missing)
+
+
+def _artifacts(arrived: Path) -> list[Path]:
+    """The folders (or whatever else) that arrived; the folder itself where it is that of a single artifact."""
+    if not arrived.is_dir():
+        return []
+    return [arrived] if (arrived / ARCHIVE).is_file() else sorted(arrived.iterdir())
+
+
+def _take_single(folder: RunFolder, artifact: Path) -> tuple[str, tuple[str, ...]]:
+    """Take the only artifact that there is, whose name is not known: the target of its shards, and they.
+
+    Raises:
+        StoreError: as :func:`_unpacked`, or its shards are of several targets.
+    """
+    shards = _unpacked(folder, artifact)
+    targets = sorted({read_sidecar(folder.path / name).target for name in shards})
+    if len(targets) != 1:
+        _remove(folder, shards)
+        raise StoreError(f"{artifact.name!r}: refused: it has shards of {', '.join(targets)}")
+    return targets[0], shards
 
 
 def _take(folder: RunFolder, artifact: Path, target: str) -> tuple[str, ...]:
     """Check an artifact's archive and move its shards into the run.
 
     Raises:
-        StoreError: it holds anything else, is refused, or has shards of another target than its name says.
+        StoreError: as :func:`_unpacked`, or it has shards of another target than its name says.
+    """
+    shards = _unpacked(folder, artifact)
+    foreign = {read_sidecar(folder.path / name).target for name in shards} - {target}
+    if foreign:
+        _remove(folder, shards)
+        raise StoreError(f"{artifact.name!r}: refused: it has shards of {', '.join(sorted(foreign))}")
+    return shards
+
+
+def _unpacked(folder: RunFolder, artifact: Path) -> tuple[str, ...]:
+    """Check an artifact's archive and put its shards into the run.
+
+    Raises:
+        StoreError: it holds anything else, or is refused.
     """
     names = sorted(path.name for path in artifact.iterdir())
     archive = artifact / ARCHIVE
@@ -130,10 +172,10 @@ def _take(folder: RunFolder, artifact: Path, target: str) -> tuple[str, ...]:
         shards = unpack(archive, folder.path)
     except StoreError as error:
         raise StoreError(f"{artifact.name!r}: {error.message}") from error
-    foreign = {read_sidecar(folder.path / name).target for name in shards} - {target}
-    if foreign:
-        for name in shards:
-            sidecar_path(folder.path / name).unlink()
-            (folder.path / name).unlink()
-        raise StoreError(f"{artifact.name!r}: refused: it has shards of {', '.join(sorted(foreign))}")
     return shards
+
+
+def _remove(folder: RunFolder, shards: Iterable[str]) -> None:
+    for name in shards:
+        sidecar_path(folder.path / name).unlink()
+        (folder.path / name).unlink()

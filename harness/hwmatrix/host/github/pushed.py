@@ -33,19 +33,22 @@ class Gathered:
 def pushable(loaded: LoadedMatrix, targets: Iterable[str]) -> list[str]:
     """The targets, of those given, whose images a release builds and pushes; of several with one image the first.
 
-    Native targets have none of their own, and an image whose Dockerfile says that it is pushed nowhere is left out.
+    Native targets have none of their own; an image is left out whose Dockerfile says that it is pushed nowhere, or is not there.
     """
     images = loaded.path.absolute().parent / "images"
     found: dict[tuple[str, str], str] = {}
     for name in targets:
         spec = loaded.spec.targets[name]
-        if not spec.native and not is_never_pushed(images / spec.image / "Dockerfile"):
+        dockerfile = images / spec.image / "Dockerfile"
+        if not spec.native and dockerfile.is_file() and not is_never_pushed(dockerfile):
             found.setdefault((spec.base, spec.image), name)
     return list(found.values())
 
 
 def gather(arrived: Path, database: Path, folder: Path) -> Gathered:
     """Put SBOMs and one images.json into ``folder`` from what arrived: a folder an image, with its images.json and its SBOM.
+
+    Where a single image arrived, its files lie in ``arrived`` itself: GitHub's action makes no folder for a single artifact.
 
     Each image gets ``measured``: whether it is the very one, by its id, that the run in ``database`` was made with. What is not as it
     must be is left out and named.
@@ -58,7 +61,7 @@ def gather(arrived: Path, database: Path, folder: Path) -> Gathered:
     names: list[str] = []
     refused: list[str] = []
     never: set[str] = set()
-    for place in sorted(arrived.iterdir()) if arrived.is_dir() else ():
+    for place in _places(arrived):
         try:
             image, forbidden, sbom = _record_of(place)
             if image["sbom"] in names:
@@ -76,6 +79,12 @@ def gather(arrived: Path, database: Path, folder: Path) -> Gathered:
         _write(folder / RECORD, (json.dumps(told, indent=2) + "\n").encode())
         names.append(RECORD)
     return Gathered(names=tuple(names), refused=tuple(refused))
+
+
+def _places(arrived: Path) -> list[Path]:
+    if not arrived.is_dir():
+        return []
+    return [arrived] if (arrived / RECORD).is_file() else sorted(arrived.iterdir())
 
 
 def _record_of(place: Path) -> tuple[dict[str, Any], set[str], bytes]:
