@@ -39,7 +39,13 @@ class FakePlace:
     hangs: frozenset[str] = frozenset()
     """Targets whose job only ends when all are stopped."""
     oom_killed: bool = False
+    outcomes: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    """What a cell, by its key, has other than one that passed: each time that it runs the next; at last it passes."""
+    keys: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The keys of bundles by model, which the job ``bundles`` puts into the index."""
     jobs: list[Job] = dataclasses.field(default_factory=list)
+    built: list[list[str]] = dataclasses.field(default_factory=list)
+    """The models of each job ``bundles``."""
     ran: list[str] = dataclasses.field(default_factory=list)
     prepared: list[tuple[str, ...]] = dataclasses.field(default_factory=list)
     stops: int = 0
@@ -73,11 +79,22 @@ class FakePlace:
             return self.ends[name]
         on_line("a library's own words")
         on_line('["no event"]')
-        return Ended(code=0, output="", oom_killed=False) if name == "bundles" else self._run_cells(job, on_line)
+        return self._make_bundles(job, on_line) if name == "bundles" else self._run_cells(job, on_line)
 
     def stop(self) -> None:
         self.stops += 1
         self.stopped.set()
+
+    def _make_bundles(self, job: Job, on_line: OnLine) -> Ended:
+        listed = json.loads((job.plan_dir / "models-bundles.json").read_text(encoding="utf-8"))
+        self.built.append([name for name, _ in listed])
+        for name, size in listed:
+            on_line(json.dumps({"event": "bundle", "model": name, "size": size, "ok": True, "message": None}))
+        if not self.keys:
+            return Ended(code=0, output="", oom_killed=False)
+        entries = [{"model": name, "size": "tiny", "key": key, "digest": key} for name, key in self.keys.items()]
+        (job.out / "bundles.json").write_text(json.dumps({"bundles": entries}), encoding="utf-8")
+        return Ended(code=0, output="", oom_killed=False)
 
     def _run_cells(self, job: Job, on_line: OnLine) -> Ended:
         plan = plan_from_json((job.plan_dir / "plan.json").read_bytes(), where="plan.json")
@@ -96,8 +113,16 @@ class FakePlace:
 
     def _run_cell(self, shard: ShardWriter, plan: Plan, cell: CellPlan, on_line: OnLine) -> None:
         on_line(json.dumps({"event": "cell_started", "key": cell.key, "role": "model"}))
-        result = make.result(cell, started_at=utc_now())
+        others = self.outcomes.get(cell.key)
+        result = make.result(cell, started_at=utc_now(), **(others.pop(0) if others else {}))
         shard.add_cell(result, command=cell_command(plan.model(cell.model, cell.size), cell, plan.isolation))
         self.ran.append(cell.key)
-        event: dict[str, Any] = {"event": "cell", "key": cell.key, "role": "model", "status": "pass", "stage": "measure", "p50_ms": 1.0}
+        event: dict[str, Any] = {
+            "event": "cell",
+            "key": cell.key,
+            "role": "model",
+            "status": result.status.value,
+            "stage": "measure",
+            "p50_ms": 1.0,
+        }
         on_line(json.dumps(event | {"wall_ms": 1.0, "error": None}))

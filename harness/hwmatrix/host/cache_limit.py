@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import json
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.host.runners import inventory, pruning
@@ -32,7 +34,7 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
     """
     items = [*inventory.bundles(bundles.parent), *inventory.exports(bundles.parent)]
     size = sum(item.size for item in items)
-    limit = int(limit_gb * GIB)
+    limit = limit_gb * GIB
     if size <= limit:
         return None
     told = f"the cache has {size / GIB:.1f} GiB of bundles, and may have {limit_gb:g}"
@@ -41,7 +43,7 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
         return f"{told}: nothing is removed, since {reason}"
     needed = {plan_part(model) for model in (*canary_plans(), *later)}
     marked = [_marked(item, bundles, needed) for item in items]
-    chosen = pruning.choose(marked, pruning.Rule(older_than=None, keep_bytes=limit), dt.datetime.now(dt.UTC))
+    chosen = pruning.choose(marked, pruning.Rule(older_than=None, keep_bytes=int(limit)), dt.datetime.now(dt.UTC))
     outcomes = [pruning.remove(item, None) for item in chosen]
     gone = [outcome.item.size for outcome in outcomes if outcome.problem is None]
     kept = [outcome.problem for outcome in outcomes if outcome.problem is not None]
@@ -52,10 +54,18 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
 
 def _marked(item: Item, bundles: Path, needed: set[str]) -> Item:
     """An item that is kept if its bundle is of a model that is needed. What says nothing of itself is not."""
-    key = item.name.partition("/")[0]
     try:
-        manifest: dict[str, Any] = json.loads((bundles / key / MANIFEST).read_bytes())
-        of = plan_part(manifest["identity"])
+        identity = _read(bundles / item.name.partition("/")[0] / MANIFEST)["identity"]
+        of = plan_part(identity) if isinstance(identity, dict) else None
     except (OSError, ValueError, KeyError, TypeError):
         return item
     return dataclasses.replace(item, kept=_NEEDED) if of in needed else item
+
+
+def _read(file: Path) -> Any:
+    """A manifest. Its time of access stays: by that it is known when a bundle was last used, and this is no use."""
+    status = file.stat()
+    content = file.read_bytes()
+    with contextlib.suppress(PermissionError):  # of another owner's file
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return json.loads(content)

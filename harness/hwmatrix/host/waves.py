@@ -29,11 +29,11 @@ class Wave:
     later: tuple[ModelPlan, ...]
 
 
-def waves(plan: Plan, todo: Mapping[str, Sequence[CellPlan]], models: int = MODELS) -> list[Wave]:
+def waves(plan: Plan, todo: Mapping[str, Sequence[CellPlan]]) -> list[Wave]:
     """Share out the models that have something to do, in the plan's order, evenly; a few of them are one wave."""
     needed = {(cell.model, cell.size) for cells in todo.values() for cell in cells}
     chosen = [model for model in plan.models if (model.name, model.size) in needed]
-    count = max(1, round(len(chosen) / models))
+    count = max(1, round(len(chosen) / MODELS))
     ends = [len(chosen) * number // count for number in range(count + 1)]
     return [_wave(chosen, todo, ends, number) for number in range(1, count + 1)]
 
