@@ -275,6 +275,8 @@ class _Job:
             if (workspace / ".git").exists():  # a copied index knows the times of other files
                 subprocess.run(["git", "update-index", "-q", "--refresh"], cwd=workspace, check=True)  # noqa: S607 - any git
         elif action == "actions/upload-artifact":
+            if given.get("overwrite"):
+                shutil.rmtree(artifacts / given["name"], ignore_errors=True)
             _upload(workspace / given["path"], artifacts / given["name"])
         elif action == "actions/download-artifact":
             names = (

@@ -83,6 +83,27 @@ def test_writing_rights_are_where_nothing_else_is() -> None:
     }
 
 
+def test_a_job_can_be_run_again() -> None:
+    """The names of artifacts are those of the run: a second attempt finds what the first has left."""
+    uploads = [
+        step["with"]
+        for workflow in WORKFLOWS.values()
+        for step in steps(workflow)
+        if step.get("uses", "").startswith("actions/upload-artifact@")
+    ]
+    assert len(uploads) >= 6
+    assert all(given["overwrite"] is True and given["if-no-files-found"] == "error" for given in uploads)
+
+
+def test_runners_of_ones_own_use_the_python_that_they_have() -> None:
+    for name in ("matrix.yml", "release.yml"):
+        own, hosted = (WORKFLOWS[name]["jobs"][job]["steps"] for job in ("own", "hosted"))
+        assert not [step for step in own if "setup-python" in step.get("uses", "")]
+        assert [step["name"] for step in own] == [step["name"] for step in hosted if step["name"] != "Set up Python"]
+        (install,) = (step["run"] for step in own if step["name"] == "Install hwmatrix")
+        assert 'python3 -m venv "$RUNNER_TEMP/hwmatrix"' in install
+
+
 def test_logins_of_registries_are_where_they_are_needed() -> None:
     job = WORKFLOWS["release.yml"]["jobs"]["image"]
     assert "vars.HWMATRIX_REGISTRY != ''" in job["if"]  # off unless somebody names one
