@@ -71,6 +71,8 @@ def _end(number: int, target: str) -> dict[str, Any]:
         return unmeasured("factory_error") | {
             "message": f"Arch{number}Model cannot be built: KeyError: 'rope_theta'",
             "error_type": "build_failed",
+            "inputs": None,
+            "text_path": None,
         }
     if target == "cpu":
         return unmeasured("crash") if number % 97 == 3 else {}

@@ -47,12 +47,9 @@ def badges(rows: ReportRows) -> tuple[Badge, ...]:
     """One for each model, target and family of a run."""
     cells = rows.cells
     found = [
-        *(_badge("model", model, (c for c in cells if c.model == model), "target", lambda c: c.target) for model in _all(cells, "model")),
-        *(
-            _badge("target", target, (c for c in cells if c.target == target), "model", lambda c: c.model)
-            for target in _all(cells, "target")
-        ),
-        *(_badge("family", name, (c for c in cells if c.family.value == name), "model", lambda c: c.model) for name in _families(cells)),
+        *(_badge("model", model, own, "target", lambda c: c.target) for model, own in _by(cells, lambda c: c.model).items()),
+        *(_badge("target", target, own, "model", lambda c: c.model) for target, own in _by(cells, lambda c: c.target).items()),
+        *(_badge("family", family, own, "model", lambda c: c.model) for family, own in _by(cells, lambda c: c.family.value).items()),
     ]
     return tuple(_distinct(found))
 
@@ -97,12 +94,12 @@ def _badge(kind: str, name: str, cells: Iterable[CellRow], noun: str, of: Callab
     return Badge(name=f"{kind}-{file}", label=plain(name)[:60], message=message, colour=colour)
 
 
-def _all(cells: Iterable[CellRow], field: str) -> list[str]:
-    return list(dict.fromkeys(getattr(cell, field) for cell in cells))
-
-
-def _families(cells: Iterable[CellRow]) -> list[str]:
-    return list(dict.fromkeys(cell.family.value for cell in cells))
+def _by(cells: Iterable[CellRow], of: Callable[[CellRow], str]) -> dict[str, list[CellRow]]:
+    """Cells by something of them, in the order in which it occurs first."""
+    found: dict[str, list[CellRow]] = {}
+    for cell in cells:
+        found.setdefault(of(cell), []).append(cell)
+    return found
 
 
 def _distinct(found: list[Badge]) -> list[Badge]:
