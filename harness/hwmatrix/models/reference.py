@@ -13,6 +13,7 @@ from hwmatrix.models.bundle import EXPECTED, INPUTS, MODEL_DIR
 from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
+from hwmatrix.models.influence import without_influence
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Role
@@ -37,14 +38,13 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         BundleError: a file cannot be written (``cache_not_writable``).
     """
     model_dir = folder / MODEL_DIR
-    told: dict[str, Any] = {}
     if plan.weights == FACTORY:
-        model, inputs, expected, told = _from_factory(plan, model_dir)
+        model, inputs, expected, made = _from_factory(plan, model_dir)
     else:
         _save_model(build_model(plan), model_dir)
         model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
         inputs = make_inputs(model, plan)
-        expected = _run(model, inputs, plan)
+        expected, made = _run(model, inputs, plan), {}
     if plan.role is Role.CANARY_WRONG:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
     _save_tensors(inputs, folder / INPUTS)
@@ -55,7 +55,8 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "inputs": _described(inputs),
         "expected": _described(expected),
-        **told,
+        "modalities": modalities(model, inputs, ignored=_ignored(model, inputs, expected, plan)),
+        **made,
     }
 
 
@@ -75,8 +76,7 @@ def _from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _T
             failures.append(failure)
             shutil.rmtree(model_dir, ignore_errors=True)
             continue
-        told = {"factory": {"level": level, "rules": digest(plan.architecture)}, "modalities": modalities(model, inputs)}
-        return model, inputs, expected, told
+        return model, inputs, expected, {"factory": {"level": level, "rules": digest(plan.architecture)}}
     raise failures[0]
 
 
@@ -88,6 +88,10 @@ def _synthesised(model: torch.nn.Module, plan: ModelPlan) -> _Tensors:
     except Exception as error:  # a configuration's own code may raise anything; it becomes data
         message = f"inputs of {plan.model_class} cannot be made up: {type(error).__name__}: {error}"
         raise FactoryError(message, error_type="no_inputs") from error
+
+
+def _ignored(model: torch.nn.Module, inputs: _Tensors, expected: _Tensors, plan: ModelPlan) -> frozenset[str]:
+    return without_influence(lambda others: _run(model, others, plan), inputs, expected)
 
 
 def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPlan) -> dict[str, torch.Tensor]:

@@ -84,7 +84,16 @@ def modalities(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, ignor
     """
     import inspect  # noqa: PLC0415
 
-    got = given(inputs)
-    taken = got | given(inspect.signature(model.forward).parameters)
-    media = {counter.kind for counter in COUNTERS}
-    return {"takes": sorted(taken), "given": sorted(got), "text_path_only": bool(taken & media) and not got & media}
+    passed = given(inputs)
+    takes = passed | given(inspect.signature(model.forward).parameters)
+    got, media = passed - ignored, {counter.kind for counter in COUNTERS}
+    film = _takes_films(model.config)
+    told = {"takes": takes, "given": got}
+    kinds = {name: sorted("video" if film and kind == "image" else kind for kind in values) for name, values in told.items()}
+    return {**kinds, "text_path_only": bool(takes & media) and not got & media}
+
+
+def _takes_films(config: Any) -> bool:
+    """Whether what comes as ``pixel_values`` are frames of a film."""
+    vision = getattr(config, "vision_config", config)
+    return any(isinstance(getattr(vision, name, None), int) for name in ("num_frames", "frames_per_clip", "tubelet_size"))
