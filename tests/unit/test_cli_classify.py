@@ -75,6 +75,8 @@ def test_without_options_the_models_of_matrix_yaml(capsys: pytest.CaptureFixture
     assert all(0 < row["confidence"] <= 1 for row in rows)
     assert "image_classifier" in printed(capsys, "--models", "vit")
     assert [row["model"] for row in printed_json(capsys, "--models", "vit", "bert")] == ["bert", "vit"]
+    (row,) = printed_json(capsys, "--models", "type:bert")
+    assert (row["model"], row["architecture"], row["family"], row["subfamily"]) == ("type:bert", "bert", "embedding", "masked_lm")
 
 
 @pytest.mark.usefixtures("database")

@@ -73,7 +73,7 @@ def test_a_row_a_type_with_what_is_known_of_it(capsys: pytest.CaptureFixture[str
         "override: for this test",
         "impossible: it needs time",
         "not in a pinned list",
-        "5 types of transformers 9.9.0; by the pinned list, 2 of them pass",
+        "5 types of transformers 9.9.0; by the pinned list, 2 of them passed",
     ):
         assert words in text
     assert "\x1b" not in text

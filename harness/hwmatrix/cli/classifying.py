@@ -140,7 +140,8 @@ def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
     loaded = load(matrix)
     selection = select(loaded, models=models, cache=outside().cache)
     named = [name for name in loaded.spec.models if not models or name in models]
-    plans: list[ModelPlan] = [*(model_plan(name, loaded.spec, Size.FULL) for name in named), *selection.extra]
+    types = selection.types if models else ()
+    plans: list[ModelPlan] = [*(model_plan(name, loaded.spec, Size.FULL) for name in named), *selection.extra, *types]
     rows = [_row(found) for found in classifications(plans)]
     _print(rows, output, lambda: advice_text.show_classifications(rows))
 

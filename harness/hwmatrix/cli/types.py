@@ -14,9 +14,10 @@ from rich.text import Text
 
 from hwmatrix.advice.types_document import as_data, said, types_document
 from hwmatrix.cli.options import Format, FormatOption
-from hwmatrix.models.factory.pins import PASS
+from hwmatrix.models.factory.pins import PASS, short
 from hwmatrix.records import Family
 from hwmatrix.report.escape import visible
+from hwmatrix.report.numbers import plural
 
 if TYPE_CHECKING:
     from hwmatrix.advice.types_document import TypeEntry, TypesDocument
@@ -102,12 +103,13 @@ def _known(entry: TypeEntry) -> str:
         sets = f" of {', '.join(entry.override.sets)}" if entry.override.sets else ""
         lines.append(f"override{sets}: {entry.override.reason}")
         lines += [f"text alone: {entry.override.text_path}"] if entry.override.text_path else []
-        lines += [f"impossible: {entry.override.impossible}"] if entry.override.impossible else []
+        told = entry.override.impossible is None or entry.message == short(entry.override.impossible)
+        lines += [] if told else [f"impossible: {entry.override.impossible}"]
     return "\n".join(lines)
 
 
 def _totals(document: TypesDocument) -> str:
-    counted = f"{len(document.types)} types of transformers {document.version}"
+    counted = f"{plural(len(document.types), 'type')} of transformers {document.version}"
     if document.pinned is None:
         return f"{counted}, which has no pinned list (hwmatrix types --compare says what has changed since the newest)"
-    return f"{counted}; by the pinned list, {sum(entry.status == PASS for entry in document.types)} of them pass"
+    return f"{counted}; by the pinned list, {sum(entry.status == PASS for entry in document.types)} of them passed"

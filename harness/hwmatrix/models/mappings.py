@@ -34,7 +34,7 @@ def read(file: Path) -> Mappings:
     """The mappings that stand in a ``modeling_auto.py``. What cannot be read is logged, and taken for nothing."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
         _LOG.warning("transformers' mappings cannot be read, so that only hwmatrix's own table is used: %s: %s", file, error)
         return {}
     found: Mappings = {}
