@@ -96,6 +96,15 @@ def test_the_first_error_counts_not_what_became_of_it() -> None:
     assert str(site_of(first + then + last)) == "models/bert/modeling_bert.py::forward"
 
 
+def test_of_two_attempts_the_last_counts_unless_it_has_no_place() -> None:
+    first = frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward")) + "ValueError: a\n\n"
+    then = "During handling of the above exception, another exception occurred:\n\n"
+    traced = frames((f"{PACKAGES}/transformers/models/vit/modeling_vit.py", "call")) + "RuntimeError: b\n"
+    elsewhere = frames((f"{PACKAGES}/openvino/frontend.py", "convert")) + "RuntimeError: b\n"
+    assert str(site_of(first + then + traced)) == "models/vit/modeling_vit.py::call"
+    assert str(site_of(first + then + elsewhere)) == "models/bert/modeling_bert.py::forward"
+
+
 def test_without_transformers_it_is_the_deepest_package_but_ours() -> None:
     own, standard = (f"{PACKAGES}/hwmatrix/targets/x.py", "prepare"), ("/usr/lib/python3.11/json.py", "loads")
     places = ((f"{PACKAGES}/torch/onnx/_export.py", "export"), own, standard)

@@ -98,6 +98,18 @@ def test_the_same_words_at_another_stage_are_another_group(tmp_path: Path) -> No
     assert [(group.blocker.stage, len(group.cells)) for group in groups_of(read(tmp_path / "m.duckdb"))] == [("run", 2), ("load", 1)]
 
 
+def test_a_place_may_stand_in_the_message_alone(tmp_path: Path) -> None:
+    code = "/opt/venv/lib/python3.11/site-packages/transformers/models/fuyu/modeling_fuyu.py"
+    message = f'no exporter made a graph: Could not guard on u0\n\nUser stack:\n  File "{code}", line 7, in gather\n    x[y]\n'
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s", "onnxruntime")
+        database.cell(database.plan("fuyu", "onnxruntime"), "s", **unmeasured("error") | {"message": message, "traceback": None})
+    (group,) = groups_of(read(tmp_path / "m.duckdb"))
+    assert group.blocker.what == "models/*/modeling_*.py::gather"
+    assert group.blocker.message == "no exporter made a graph: Could not guard on <name>"
+
+
 def test_totals_count_what_was_tried(rows: ReportRows) -> None:
     totals = totals_of(rows)
     assert [line.family for line in totals.lines[1:]] == ["embedding", "text_generation", "vision", "audio", "multimodal", "video", "other"]

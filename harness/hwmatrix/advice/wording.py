@@ -46,7 +46,8 @@ _RULES: Final = tuple((re.compile(pattern), to) for pattern, to in _TAKEN_OUT)
 _REPEATED: Final = re.compile(r"(<\w+>)(?:\s*(?:,|and)?\s*\1)+")
 
 _FRAME: Final = re.compile(r'^\s*File "(?P<path>[^"\n]+)", line \d+, in (?P<function>\S+)', re.MULTILINE)
-_NEXT_ERROR: Final = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)", re.MULTILINE)
+_BECAUSE: Final = re.compile(r"^The above exception was the direct cause", re.MULTILINE)
+_MEANWHILE: Final = re.compile(r"^During handling of the above exception", re.MULTILINE)
 _PACKAGE: Final = re.compile(r".*/(?:site|dist)-packages/(?P<inside>.+)$")
 _MODEL_FILE: Final = re.compile(r"^models/[^/]+/(?P<kind>[a-z]+)_\w+\.py$")
 _WRAPPERS: Final = ("utils/", "modeling_layers.py")
@@ -89,7 +90,7 @@ def normalised(message: str, names: Iterable[str] = ()) -> str:
     if telling.endswith(":") and at + 1 < len(lines):
         telling = f"{telling} {lines[at + 1]}"
     for name in sorted({name for name in names if len(name) >= _SHORTEST_NAME}, key=len, reverse=True):
-        telling = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "<model>", telling)
+        telling = re.sub(rf"(?<![\w:.-]){re.escape(name)}(?![\w-])", "<model>", telling)
     for pattern, to in _RULES:
         telling = pattern.sub(to, telling)
     telling = _REPEATED.sub(r"\1", telling)
@@ -97,18 +98,20 @@ def normalised(message: str, names: Iterable[str] = ()) -> str:
 
 
 def site_of(traceback: str | None) -> Site | None:
-    """Where the first error of a traceback was raised: the deepest frame in transformers, else in the deepest package; None: unknown.
+    """Where the error of a traceback was raised: the deepest frame in transformers, else in the deepest package; None: unknown.
 
-    hwmatrix's own frames and those of the interpreter are never it.
+    Of errors of which one was the cause of the next it is the first. What had been tried before (during whose handling the error
+    happened) counts only where the error itself has no such frame. hwmatrix's own frames and the interpreter's are never it.
     """
     if not traceback:
         return None
-    first = [_sites(part) for part in _NEXT_ERROR.split(traceback[:_SEARCHED])]
-    for sites in first:
+    attempts = reversed(_MEANWHILE.split(traceback[:_SEARCHED]))
+    errors = [_sites(error) for attempt in attempts for error in _BECAUSE.split(attempt)]
+    for sites in errors:
         own = [site for site in sites if site.transformers and not site.file.startswith(_WRAPPERS)]
         if own:
             return own[-1]
-    return next((sites[-1] for sites in first if sites), None)
+    return next((sites[-1] for sites in errors if sites), None)
 
 
 def _sites(traceback: str) -> list[Site]:

@@ -127,7 +127,7 @@ def failure_groups(found: Iterable[Failure], places: Sequence[tuple[str, Isolati
             continue
         place = (None, None) if scope is Scope.FACTORY else (cell.target, cell.column_isolation)
         order.setdefault(place, len(order))
-        site = site_of(failure.entry.traceback)
+        site = _site(failure)
         for blocker in _blockers(failure, cell, site):
             grouped[scope, *place, blocker].append((failure, site))
     scopes = list(Scope)
@@ -171,6 +171,15 @@ def _group(scope: Scope, target: str | None, isolation: Isolation | None, blocke
         smallest=min(ordered, key=_size),
         sites=tuple(sites),
     )
+
+
+def _site(failure: Failure) -> Site | None:
+    """Where it was raised. An exporter that ran in another process tells of the model's code in its message alone."""
+    found = site_of(failure.entry.traceback)
+    if found is not None and found.transformers:
+        return found
+    told = site_of(failure.entry.message)
+    return told if told is not None and told.transformers else found
 
 
 def _in_plan(failure: Failure) -> tuple[int, str]:
