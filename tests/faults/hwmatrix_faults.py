@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -68,6 +70,29 @@ def _stray() -> None:
     subprocess.Popen(command, start_new_session=True, close_fds=False)
 
 
+def _kill_parent() -> None:
+    """The process that has forked this one: with several cells at once a worker, else the runner itself."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def _reach_out() -> None:
+    """Write where nothing of this model belongs, and open the network; then tell what came of each."""
+    told = []
+    for place in ("/hwmatrix-fault", os.path.dirname(importlib.import_module("hwmatrix").__file__ or ""), "/hwmatrix/plan", "/plan"):  # noqa: PTH120
+        try:
+            with open(os.path.join(place, "written"), "w", encoding="ascii"):  # noqa: PTH118, PTH123
+                told.append(f"{place} was written")
+        except OSError as error:
+            told.append(f"{place}: {error.strerror}")
+    try:
+        socket.create_connection(("192.0.2.1", 80), timeout=3).close()
+        told.append("the network was reached")
+    except OSError as error:
+        told.append(f"network: {error.strerror or error}")
+    raise RuntimeError("; ".join(told))
+
+
 def _raise() -> None:
     raise RuntimeError("this model raises on purpose")
 
@@ -81,6 +106,8 @@ ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "sleep": lambda: time.sleep(600),
     "print": _print,
     "stray": _stray,
+    "kill_parent": _kill_parent,
+    "reach_out": _reach_out,
     "raise": _raise,
 }
 """Faults by what they do. The others, by what comes out: nan, wrong, missing. And one that is none: lgamma."""

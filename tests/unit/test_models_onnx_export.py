@@ -10,7 +10,7 @@ import pytest
 from hwmatrix.errors import BundleError, CellFailure, UnsupportedError
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import Bundle
-from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, keep_failure, no_graph, read_all
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, is_kept, keep_failure, no_graph, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,6 +155,34 @@ def test_an_export_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) 
     with pytest.raises(BundleError, match="d2") as caught:
         read_all(other, tmp_path)
     assert caught.value.error_type == "bundle_version"
+
+
+@pytest.mark.usefixtures("exporters")
+def test_behind_a_graph_no_other_export_need_be(bundle: Bundle, tmp_path: Path) -> None:
+    made = export_one(bundle, tmp_path, "transformers")
+    assert read_all(bundle, tmp_path) == (made,)
+    assert [is_kept("key", tmp_path, exporter) for exporter in ("transformers", "torch")] == [True, False]
+    other = export_one(bundle, tmp_path, "torch")
+    assert read_all(bundle, tmp_path) == (made, other)
+
+
+def test_behind_a_failure_the_other_export_must_be(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    exporters.failing["transformers"] = ValueError("no way")
+    failure = export_one(bundle, tmp_path, "transformers")
+    with pytest.raises(BundleError, match="by torch") as caught:
+        read_all(bundle, tmp_path)
+    assert caught.value.error_type == "onnx_missing"
+    other = export_one(bundle, tmp_path, "torch")
+    assert read_all(bundle, tmp_path) == (failure, other)
+
+
+@pytest.mark.usefixtures("exporters")
+def test_an_export_that_need_not_be_must_be_whole_if_it_is(bundle: Bundle, tmp_path: Path) -> None:
+    export_all(bundle, tmp_path)
+    damage_graph(place(bundle))
+    with pytest.raises(BundleError) as caught:
+        read_all(bundle, tmp_path)
+    assert caught.value.error_type == "bundle_broken"
 
 
 def test_a_missing_export_is_told_as_such(bundle: Bundle, tmp_path: Path) -> None:

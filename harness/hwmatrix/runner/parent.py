@@ -87,7 +87,8 @@ def run_shard(order: ShardOrder) -> Path:
     size = _side_by_side(order) if service is None else 1
     crew = Crew(functools.partial(_end_of, order), size=size, patience=lambda number: order.cells[number].limits.timeout_s)
     with crew, ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
-        emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms, at_once=size, parent_mb=_resident_mb())
+        emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
+        begin_mb = _resident_mb()
         shard.add_detections(detections())
         shard.add_classifications(classifications(order.plan.models))
         cells = _Cells(order, shard, keeper)
@@ -95,7 +96,8 @@ def run_shard(order: ShardOrder) -> Path:
         shard.set_canaries(ok=canary_ok, detail=canary_detail)
         cells.run_all(crew if size > 1 else None, canaries_failed=canary_detail if canary_ok is False else None)
         path = shard.seal()
-        emit("sealed", shard=path.name, parent_mb=_resident_mb())
+    emit("parent", at_once=size, begin_mb=begin_mb, end_mb=_resident_mb())
+    emit("sealed", shard=path.name)
     return path
 
 

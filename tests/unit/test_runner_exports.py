@@ -1,0 +1,85 @@
+"""Which exporters are called for a bundle, and for which models of a plan: children and exporters are replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import factory_plans as make
+import pytest
+
+from hwmatrix.models.canary import canary_plans
+from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
+from hwmatrix.records import Size
+from hwmatrix.runner import exports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIRST, SECOND = EXPORTERS
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was called; exporters in ``FAILS`` fail."""
+    names: list[str] = []
+
+    def by(exporter: str, *_: Any) -> dict[str, Any]:
+        names.append(exporter)
+        return {"ok": exporter not in FAILS, "message": None}
+
+    FAILS.clear()
+    monkeypatch.setattr(exports, "_export_by", by)
+    return names
+
+
+FAILS: set[str] = set()
+
+
+def export(tmp_path: Path, *, every: bool = False) -> list[dict[str, Any]]:
+    return exports.export("key", tmp_path, make.LIMITS, every=every)
+
+
+def test_the_second_is_not_called_behind_a_graph(called: list[str], tmp_path: Path) -> None:
+    assert export(tmp_path) == [{"exporter": FIRST, "ok": True, "message": None}]
+    assert called == [FIRST]
+
+
+def test_the_second_is_called_behind_a_failure(called: list[str], tmp_path: Path) -> None:
+    FAILS.add(FIRST)
+    assert [told["ok"] for told in export(tmp_path)] == [False, True]
+    assert called == [FIRST, SECOND]
+
+
+def test_every_exporter_is_called_where_that_is_wanted(called: list[str], tmp_path: Path) -> None:
+    export(tmp_path, every=True)
+    assert called == [FIRST, SECOND]
+
+
+def test_who_was_called_before_is_called_again_to_keep_up(called: list[str], tmp_path: Path) -> None:
+    kept = tmp_path / ONNX_DIR / "key" / SECOND
+    kept.mkdir(parents=True)
+    (kept / "manifest.json").write_text("{}", encoding="utf-8")
+    export(tmp_path)
+    assert called == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize(
+    ("targets", "wanted", "chosen"),
+    [(("cpu", "openvino"), False, False), (("cpu", "onnxruntime"), True, False), (("cpu", "onnxruntime", "qnn"), True, True)],
+)
+def test_targets_decide(targets: tuple[str, ...], *, wanted: bool, chosen: bool) -> None:
+    plan = make.plan(models=("bert",), targets=targets)
+    models = exports.wanted(plan)
+    assert models == ({("bert", Size.TINY)} if wanted else set())
+    assert exports.needed(plan.models[0], models) == wanted
+    assert exports.needed(canary_plans()[0], models) == wanted
+    assert exports.chosen_between(plan) == chosen
+
+
+def test_a_target_that_cannot_run_here_wants_nothing() -> None:
+    plan = make.plan(models=("bert",), targets=("cpu", "qnn"))
+    missing = tuple(dataclasses.replace(target, unavailable="no such machine") for target in plan.targets)
+    plan = dataclasses.replace(plan, targets=missing)
+    assert exports.wanted(plan) == set()
+    assert not exports.chosen_between(plan)
