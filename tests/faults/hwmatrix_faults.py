@@ -79,9 +79,9 @@ def _kill_parent() -> None:
 def _reach_out() -> None:
     """Write where nothing of this model belongs, and open the network; then tell what came of each."""
     told = []
-    for place in ("/hwmatrix-fault", os.path.dirname(importlib.import_module("hwmatrix").__file__ or ""), "/hwmatrix/plan", "/plan"):  # noqa: PTH120
+    for place in ("/", os.path.dirname(importlib.import_module("hwmatrix").__file__ or ""), "/hwmatrix/plan"):  # noqa: PTH120
         try:
-            with open(os.path.join(place, "written"), "w", encoding="ascii"):  # noqa: PTH118, PTH123
+            with open(os.path.join(place, "hwmatrix-fault"), "w", encoding="ascii"):  # noqa: PTH118, PTH123
                 told.append(f"{place} was written")
         except OSError as error:
             told.append(f"{place}: {error.strerror}")

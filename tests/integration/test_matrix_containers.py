@@ -201,6 +201,48 @@ def test_faults_inside_a_container_stay_with_their_cells(main_run: MainRun, engi
     }
 
 
+def test_a_model_that_is_built_reaches_nothing_outside(main_run: MainRun, engine: Engine, tmp_path: Path) -> None:  # noqa: ARG001 - builds the image
+    """The bundles job may write into the cache, and nowhere else."""
+    cases = (Case(name="good"), Case(name="reaches out", fault="reach_out", place="init"))
+    laid = write_order(tmp_path / "run", make_plan(cases, backend=Backend.CPU, isolation=Isolation.CONTAINER))
+    mounts = (
+        Mount(source=laid.plan.parent, target="/hwmatrix/plan"),
+        Mount(source=prepare_writable(laid.cache, engine), target="/hwmatrix/cache", read_only=False),
+        Mount(source=prepare_writable(laid.plan.parent / "bundles", engine), target="/hwmatrix/out", read_only=False),
+        Mount(source=FAULTS, target="/faults"),
+    )
+    argv = (
+        "-m",
+        "hwmatrix_faults",
+        "bundles",
+        "--plan",
+        "/hwmatrix/plan/plan.json",
+        "--cache",
+        "/hwmatrix/cache",
+        "--out",
+        "/hwmatrix/out",
+    )
+    with running(
+        engine,
+        image=image_tag("cpu"),
+        argv=argv,
+        entrypoint=("python3",),
+        limits=Limits(memory_mb=4096),
+        mounts=mounts,
+        environment={"PYTHONPATH": "/faults", **ARMED},
+    ) as container:
+        assert container.wait() == 0, container.stderr_tail
+    index = json.loads((laid.plan.parent / "bundles" / "bundles.json").read_bytes())
+    entries = {entry["model"]: entry for entry in index["bundles"]}
+    assert entries["good"]["key"] is not None
+    told = entries["reaches out"]["message"]
+    assert entries["reaches out"]["error_type"] == "build_failed"
+    assert "was written" not in told
+    assert "/: Read-only file system" in told
+    assert "/hwmatrix/plan: Read-only file system" in told
+    assert "network: Network is unreachable" in told
+
+
 def test_an_interrupted_run_keeps_what_is_finished_and_goes_on_with_the_rest(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
     arguments = ("--models", *MANY[:4], "--targets", *BOTH, *CONTAINERS, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
