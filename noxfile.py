@@ -159,6 +159,14 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_sweep(session: nox.Session) -> None:
+    """Measure whole sweeps of suite `all` on cpu, with and without timing, into docs/benchmarks.md."""
+    session.install(*TORCH)
+    session.install("--constraint", "images/constraints.txt", "--editable", ".[host]", "transformers")
+    session.run("python", "tests/bench/sweep.py", *session.posargs)
+
+
+@nox.session
 def calibrate(session: nox.Session) -> None:
     """Measure the memory of models in full size, and fit the estimate of requirements to it. Takes hours; goes on where it stopped."""
     session.install(*TORCH)
