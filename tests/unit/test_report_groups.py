@@ -153,6 +153,13 @@ def test_a_large_matrix_begins_with_totals_then_causes_then_rows(rows: ReportRow
     assert matrix.count("\n| `arch-") == MODELS
 
 
+def test_the_most_used_ways_of_preparing_are_named(rows: ReportRows) -> None:
+    section = matrix_md(rows).split("### How models were prepared", 1)[1].split("## ", 1)[0]
+    assert section.index("`eager`") < section.index("`traced, because export")
+    assert section.count("\n| ") - 2 == 20
+    assert f"And {len(rows.analysis.methods) - 20} other methods, of fewer cells each" in section
+
+
 def test_what_ran_only_its_text_path_is_marked_and_counted(rows: ReportRows) -> None:
     text = matrix_md(rows)
     assert "ran only the text path and are marked †" in text
