@@ -45,12 +45,14 @@ _TAKEN_OUT: Final = (
 _RULES: Final = tuple((re.compile(pattern), to) for pattern, to in _TAKEN_OUT)
 _REPEATED: Final = re.compile(r"(<\w+>)(?:\s*(?:,|and)?\s*\1)+")
 
-_FRAME: Final = re.compile(r'^\s*File "(?P<path>[^"\n]+)", line \d+, in (?P<function>\S+)', re.MULTILINE)
+_FRAME: Final = re.compile(r'File "[^"\n]*[/\\](?:site|dist)-packages[/\\](?P<inside>[^"\n]+)", line \d+, in (?P<function>\S+)')
+"""A frame in an installed package: what is not installed is nobody's to mend but the caller's."""
 _BECAUSE: Final = re.compile(r"^The above exception was the direct cause", re.MULTILINE)
 _MEANWHILE: Final = re.compile(r"^During handling of the above exception", re.MULTILINE)
-_PACKAGE: Final = re.compile(r".*/(?:site|dist)-packages/(?P<inside>.+)$")
+_OURS: Final = "hwmatrix/"
+_TRANSFORMERS: Final = "transformers/"
 _MODEL_FILE: Final = re.compile(r"^models/[^/]+/(?P<kind>[a-z]+)_\w+\.py$")
-_WRAPPERS: Final = ("utils/", "modeling_layers.py")
+_WRAPPERS: Final = ("transformers/utils/", "transformers/modeling_layers.py")
 """Files of transformers that only call a model's own code on somebody's behalf."""
 
 
@@ -106,24 +108,15 @@ def site_of(traceback: str | None) -> Site | None:
     if not traceback:
         return None
     attempts = reversed(_MEANWHILE.split(traceback[:_SEARCHED]))
-    errors = [_sites(error) for attempt in attempts for error in _BECAUSE.split(attempt)]
-    for sites in errors:
-        own = [site for site in sites if site.transformers and not site.file.startswith(_WRAPPERS)]
-        if own:
-            return own[-1]
-    return next((sites[-1] for sites in errors if sites), None)
+    errors = [_frames(error) for attempt in attempts for error in _BECAUSE.split(attempt)]
+    for frames in errors:
+        for inside, function in reversed(frames):
+            if inside.startswith(_TRANSFORMERS) and not inside.startswith(_WRAPPERS):
+                return Site(file=inside.removeprefix(_TRANSFORMERS), function=function, transformers=True)
+    return next((Site(file=frames[-1][0], function=frames[-1][1], transformers=False) for frames in errors if frames), None)
 
 
-def _sites(traceback: str) -> list[Site]:
-    """The frames of packages, outermost first."""
-    found = []
-    for frame in _FRAME.finditer(traceback):
-        inside = _PACKAGE.match(frame["path"].replace("\\", "/"))
-        if inside is None:
-            continue
-        package, _, rest = inside["inside"].partition("/")
-        if package == "hwmatrix":
-            continue
-        own = package == "transformers" and bool(rest)
-        found.append(Site(file=rest if own else inside["inside"], function=frame["function"], transformers=own))
-    return found
+def _frames(traceback: str) -> list[tuple[str, str]]:
+    """The frames in packages but ours, outermost first: the file within the folder of packages, and the function."""
+    found = ((inside.replace("\\", "/"), function) for inside, function in _FRAME.findall(traceback))
+    return [frame for frame in found if not frame[0].startswith(_OURS)]
