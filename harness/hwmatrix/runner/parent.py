@@ -90,7 +90,8 @@ def run_shard(order: ShardOrder) -> Path:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
         begin_mb = _resident_mb()
         shard.add_detections(detections())
-        shard.add_classifications(classifications(order.plan.models))
+        mine = {cell.model for cell in order.cells}
+        shard.add_classifications(classifications(model for model in order.plan.models if model.name in mine or model.unbuildable))
         cells = _Cells(order, shard, keeper)
         canary_ok, canary_detail = cells.run_canaries()
         shard.set_canaries(ok=canary_ok, detail=canary_detail)
