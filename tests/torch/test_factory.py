@@ -9,7 +9,7 @@ import pytest
 
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.build import build_from, load_model
-from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts
+from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import override
 from hwmatrix.models.factory.shrink import SMALL, tiny_config
 from hwmatrix.models.factory.synthesis import synthesise
@@ -231,3 +231,8 @@ def test_places_in_time_height_and_width_are_those_that_the_model_works_out_itse
     assert inputs["position_ids"].shape == (3, *inputs["input_ids"].shape)
     left = {name: tensor for name, tensor in inputs.items() if name != "position_ids"}
     assert torch.equal(first_output(model, inputs), first_output(model, left))
+
+
+def test_frames_are_a_film_where_the_text_has_a_token_for_films_alone() -> None:
+    model, inputs = made("instructblipvideo")
+    assert modalities(model, inputs, ignored=frozenset())["given"] == ["text", "video"]

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import FactoryError
-from hwmatrix.models.factory.modalities import COUNTERS, given
+from hwmatrix.models.factory.modalities import COUNTERS, given, token_id
 from hwmatrix.models.factory.rules import override
 from hwmatrix.models.factory.shrink import GENTLE, SMALL, tiny_config
 
@@ -94,6 +94,9 @@ def modalities(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, ignor
 
 
 def _takes_films(config: Any) -> bool:
-    """Whether what comes as ``pixel_values`` are frames of a film."""
+    """Whether what comes as ``pixel_values`` are frames of a film: so many of them, or a token for films and none for images."""
+    tokens = {counter.kind: token_id(config, counter) for counter in COUNTERS}
+    if tokens["video"] is not None and tokens["image"] is None:
+        return True
     vision = getattr(config, "vision_config", config)
     return any(isinstance(getattr(vision, name, None), int) for name in ("num_frames", "frames_per_clip", "tubelet_size"))
