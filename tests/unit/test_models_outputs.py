@@ -54,3 +54,18 @@ def test_options_are_those_that_the_model_takes() -> None:
 
     assert call_options(Plain()) == {}  # type: ignore[arg-type]
     assert call_options(Causal()) == {"return_dict": True, "use_cache": False}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("fields", "options"), [({}, {"use_cache": False}), ({"use_streaming": False}, {})])
+def test_a_codec_of_streams_is_passed_no_use_cache_beside_its_own(fields: dict[str, bool], options: dict[str, bool]) -> None:
+    class Config:
+        def __init__(self) -> None:
+            self.use_cache = False
+            vars(self).update(fields)
+
+    class Codec:
+        config = Config()
+
+        def forward(self, input_values: Any, **kwargs: Any) -> None: ...
+
+    assert call_options(Codec()) == {"return_dict": True, **options}  # type: ignore[arg-type]
