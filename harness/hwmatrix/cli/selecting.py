@@ -51,7 +51,7 @@ def select(
     problems: list[Problem] = []
     sorted_out = _sorted_out(models, matrix, size or (listed.size if suite and listed else Size.TINY), cache, problems)
     types, types_of = sorted_out.types, None
-    if listed is not None and listed.models == "types" and not models and not everything:
+    if listed is not None and listed.models == "types" and not sorted_out.names and not everything:
         if size is Size.FULL:
             what = "a suite of all types of transformers is tiny: such a model is made from its type alone"
             problems.append(Problem(where="--size", what=what, hint="leave it out, or name models: --models bert --size full"))
