@@ -300,6 +300,28 @@ def test_runners_that_are_offline_hold_nothing_up(source: Path, tmp_path: Path, 
     assert not walking.starts("own", {"plan": plan})
 
 
+def test_a_single_target_whose_job_is_run_again(source: Path, tmp_path: Path, api: Api) -> None:
+    """GitHub's action lays a single artifact down without a folder; and a second attempt replaces what the first has handed over."""
+    inputs = {"models": "bert", "targets": "onnxruntime", "suite": ""}
+    walking = walker("matrix.yml", source, tmp_path, api, event="workflow_dispatch", inputs=inputs)
+    plan = walking.walk("plan", {})
+    assert plan.result == "success", plan.log
+    (each,) = json.loads(plan.outputs["hosted"])["include"]
+    first = walking.walk("hosted", {"plan": plan}, each)
+    assert first.result == "success", first.log
+    (archive,) = (tmp_path / "artifacts").glob("shards-onnxruntime-*/shards.tar")
+    archive.write_bytes(b"what a first attempt has left")
+    shutil.rmtree(tmp_path / "jobs" / "hosted-onnxruntime")
+    second = walking.walk("hosted", {"plan": plan}, each)
+    assert second.result == "success", second.log
+    api.set("onnxruntime", "completed", "success")
+    collect = walking.walk("collect", {"plan": plan})
+    assert collect.result == "success", collect.log
+    assert "onnxruntime: 1 shards" in collect.log
+    report = json.loads(next((tmp_path / "artifacts").glob("report-*/matrix.json")).read_text(encoding="utf-8"))
+    assert report["run"]["counts"] == {"pass": 1}
+
+
 def test_the_action_in_a_repository_of_somebody_else(source: Path, tmp_path: Path, api: Api) -> None:
     theirs = tmp_path / "theirs"
     (theirs / "ci").mkdir(parents=True)
