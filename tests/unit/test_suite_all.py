@@ -215,7 +215,7 @@ def told(matrix: LoadedMatrix) -> list[str]:
 def test_what_is_new_or_gone_is_told_in_one_line(matrix: LoadedMatrix) -> None:
     (line,) = told(matrix)
     since, gone = newest().version, len(newest().types) - 5
-    assert line.startswith(f"transformers 9.9.0 has no pinned list: since {since}, 0 types are new, {gone} are gone, ")
+    assert line.startswith(f"transformers 9.9.0 has no pinned list; since {since}: 0 types new, {gone} gone, ")
     assert line.endswith(f"(hwmatrix types --compare {since})")
 
 

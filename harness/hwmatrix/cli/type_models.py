@@ -74,8 +74,8 @@ class TypeModels:
         if pinned(version) is None:
             since = newest()
             counts = collections.Counter(difference.what for difference in compare(since, self.found.types))
-            changed = f"{counts['new']} types are new, {counts['gone']} are gone, {counts['class']} have another class"
-            yield f"transformers {version} has no pinned list: since {since.version}, {changed} (hwmatrix types --compare {since.version})"
+            changed = f"{counts['new']} types new, {counts['gone']} gone, {counts['class']} of another class"
+            yield f"transformers {version} has no pinned list; since {since.version}: {changed} (hwmatrix types --compare {since.version})"
         there = pinned_in(constraints)
         if there is not None and there != version:
             yield f"the types are those of transformers {version}, and the images have {there}: install the same here"
