@@ -115,7 +115,7 @@ class FakePlace:
         on_line(json.dumps({"event": "cell_started", "key": cell.key, "role": "model"}))
         others = self.outcomes.get(cell.key)
         result = make.result(cell, started_at=utc_now(), **(others.pop(0) if others else {}))
-        shard.add_cell(result, command=cell_command(plan.model(cell.model, cell.size), cell, plan.isolation))
+        shard.add_cell(result, command=cell_command(plan.model(cell.model, cell.size), cell, plan.isolation, timing=plan.timing))
         self.ran.append(cell.key)
         event: dict[str, Any] = {
             "event": "cell",

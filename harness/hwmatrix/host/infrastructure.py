@@ -71,5 +71,5 @@ def record(
                 wall_ms=0.0,
                 error=error,
             )
-            shard.add_cell(result, command=cell_command(model, cell, plan.isolation))
+            shard.add_cell(result, command=cell_command(model, cell, plan.isolation, timing=plan.timing))
         return shard.seal()

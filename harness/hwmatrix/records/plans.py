@@ -164,10 +164,10 @@ class Plan:
         return {target.name: target for target in self.targets}
 
 
-def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation) -> str:
-    """The command that repeats one cell alone."""
+def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation, *, timing: bool = True) -> str:
+    """The command that repeats one cell alone. ``timing`` is that of its plan."""
     if model.batch_asked:
         tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
         return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation.value} --no-fallback"
     selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
-    return f"nox -s matrix -- {selected} --isolation {isolation.value}"
+    return f"nox -s matrix -- {selected} --isolation {isolation.value}{'' if timing else ' --no-timing'}"

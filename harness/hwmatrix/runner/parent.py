@@ -204,7 +204,7 @@ class _Cells:
         return result
 
     def _keep(self, result: CellResult, cell: CellPlan, model: ModelPlan) -> None:
-        self._shard.add_cell(result, command=cell_command(model, cell, self._order.plan.isolation))
+        self._shard.add_cell(result, command=cell_command(model, cell, self._order.plan.isolation, timing=self._order.plan.timing))
         emit(
             "cell",
             key=cell.key,
