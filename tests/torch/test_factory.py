@@ -236,3 +236,33 @@ def test_places_in_time_height_and_width_are_those_that_the_model_works_out_itse
 def test_frames_are_a_film_where_the_text_has_a_token_for_films_alone() -> None:
     model, inputs = made("instructblipvideo")
     assert modalities(model, inputs, ignored=frozenset())["given"] == ["text", "video"]
+
+
+def test_lists_of_a_number_for_each_stage_stay_whole_where_a_count_of_layers_counts_the_stages() -> None:
+    config = config_of("swinv2")
+    assert len(config.depths) == len(config.num_heads) == len(config.pretrained_window_sizes) == config.num_layers == 4
+
+
+def test_what_a_class_works_out_from_sizes_follows_the_new_sizes() -> None:
+    prompts = config_of("sam").prompt_encoder_config
+    assert prompts.image_embedding_size == prompts.image_size // prompts.patch_size
+
+
+def test_residual_branches_that_start_at_nothing_are_opened() -> None:
+    import transformers
+
+    assert transformers.ConvNextConfig().layer_scale_init_value < 1e-5
+    assert config_of("convnext").layer_scale_init_value == 0.5
+    assert config_of("beit").layer_scale_init_value == 0.5
+
+
+@pytest.mark.parametrize("name", ["efficientnet", "mobilenet_v2", "mobilevit", "slanet", "rt_detr", "swin"])
+def test_something_of_an_image_is_left_at_the_end_of_many_layers(name: str) -> None:
+    import torch
+
+    plan = plan_of(name)
+    model, inputs = made(name)
+    model = adjusted(model, plan).eval()
+    other = {**inputs, "pixel_values": torch.randn(inputs["pixel_values"].shape, generator=torch.Generator().manual_seed(1))}
+    before, after = first_output(model, inputs), first_output(model, other)
+    assert float((before - after).abs().max()) > 1e-4 * float(before.abs().max())
