@@ -253,3 +253,17 @@ def test_the_editors_schema_agrees_with_the_loader() -> None:
     data["measure"]["warmup"] = 3
     found = {error.json_path for error in validator.iter_errors(data)}
     assert found == {"$.targets.cpu.backend", "$.models.bert", "$.measure"}
+
+
+def test_an_expectation_names_types_as_their_models_are_called_in_runs(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    expect = "expect: [{models: [bert, type:gemma3, type:bert], targets: all, status: error, reason: it fails, link: docs}]\n"
+    path.write_text(f"{BASE}{expect}", encoding="utf-8")
+    (found,) = load(path).spec.expect
+    assert found.models == ("bert", "gemma3", "type:bert")
+    path.write_text(f"{BASE}{expect.replace('type:gemma3', 'gemma3')}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"matrix\.yaml:16: expect\.0 names the unknown model 'gemma3'"):
+        load(path)
+    path.write_text(f"{BASE}{expect.replace('type:gemma3', 'kind:gemma3')}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"matrix\.yaml:16: expect\.0\.models"):
+        load(path)

@@ -20,8 +20,8 @@ from hwmatrix.advice.requirements import RequirementsError, requirements_for
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.models.classify import classify
-from hwmatrix.models.types import PREFIX, is_type
-from hwmatrix.records import Backend, Basis, Classification, Dtype, Size
+from hwmatrix.models.types import is_type
+from hwmatrix.records import TYPE_PREFIX, Backend, Basis, Classification, Dtype, Size
 from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def plan_of(model: str, spec: MatrixSpec, wish: Wish) -> ModelPlan:
     Raises:
         ConfigError: nothing that a test could load, or something that cannot be built, with the reason.
     """
-    plan = None if model.startswith(PREFIX) else look_up(model, spec=spec, cache=wish.cache, size=wish.size)
+    plan = None if model.startswith(TYPE_PREFIX) else look_up(model, spec=spec, cache=wish.cache, size=wish.size)
     where = f"--model {plain(model)}"
     if plan is None:
         what = "is only a name: there are neither weights nor a recipe of it here"

@@ -15,8 +15,8 @@ from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import plan_for
 from hwmatrix.models.classify import classify
 from hwmatrix.models.factory.make import FACTORY
-from hwmatrix.models.types import PREFIX, TypeList, listing
-from hwmatrix.records import ModelPlan, Plan, Size, Structure
+from hwmatrix.models.types import TypeList, listing
+from hwmatrix.records import TYPE_PREFIX, ModelPlan, Plan, Size, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,7 +114,7 @@ def _sorted_out(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: 
 
 
 def _unknown(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:
-    near = near_miss(model.removeprefix(PREFIX), matrix.spec.models, besides=known.found.by_name)
+    near = near_miss(model.removeprefix(TYPE_PREFIX), matrix.spec.models, besides=known.found.by_name)
     hint = f"{near}; or a type of transformers (hwmatrix types), a hub id (owner/name), or a checkpoint's folder"
     return Problem(where="--models", what=f"{model!r} is not in {matrix.path.name}", hint=hint)
 

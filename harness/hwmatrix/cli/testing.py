@@ -38,8 +38,7 @@ from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.places import choose
 from hwmatrix.matrix.load import LoadedMatrix, load, near_miss
 from hwmatrix.models.classify import classify
-from hwmatrix.models.types import PREFIX
-from hwmatrix.records import Backend, ModelPlan, Size
+from hwmatrix.records import TYPE_PREFIX, Backend, ModelPlan, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,7 +148,7 @@ def _selection(name: str, loaded: LoadedMatrix, size: Size, cache: Path) -> Sele
     Raises:
         ConfigError: the name means nothing, or its checkpoint cannot or must not be loaded.
     """
-    known = None if name.startswith(PREFIX) else look_up(name, spec=loaded.spec, cache=cache, size=size)
+    known = None if name.startswith(TYPE_PREFIX) else look_up(name, spec=loaded.spec, cache=cache, size=size)
     listed = known is not None and known.name in loaded.spec.models
     return select(loaded, models=[known.name if known is not None and listed else name], size=size, cache=cache)
 

@@ -11,8 +11,8 @@ from hwmatrix.matrix.spec import MatrixSpec
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.pins import newest
 from hwmatrix.models.factory.rules import override
-from hwmatrix.models.types import PREFIX, TypeList, compare, listing, pinned
-from hwmatrix.records import ModelPlan, Size
+from hwmatrix.models.types import TypeList, compare, listing, pinned
+from hwmatrix.records import TYPE_PREFIX, ModelPlan, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class TypeModels:
 
     def named(self, name: str, size: Size) -> ModelPlan | None:
         """The model of a type, by the type's name with or without ``type:``; None: there is no such type."""
-        kind = self.found.by_name.get(name.removeprefix(PREFIX))
+        kind = self.found.by_name.get(name.removeprefix(TYPE_PREFIX))
         return None if kind is None else self._plan(kind, size)
 
     def every(self) -> tuple[ModelPlan, ...]:
@@ -52,7 +52,7 @@ class TypeModels:
 
     def _plan(self, kind: ModelType, size: Size) -> ModelPlan:
         defaults, known = self.spec.sizes[size], override(kind.name)
-        name = f"{PREFIX}{kind.name}" if kind.name in self.spec.models else kind.name
+        name = f"{TYPE_PREFIX}{kind.name}" if kind.name in self.spec.models else kind.name
         return ModelPlan(
             name=name,
             selector=name,

@@ -14,8 +14,8 @@ import pydantic
 import yaml
 
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.spec import SPEC_ADAPTER, MatrixSpec
-from hwmatrix.records import Size, Status
+from hwmatrix.matrix.spec import SPEC_ADAPTER, ExpectSpec, MatrixSpec
+from hwmatrix.records import TYPE_PREFIX, Size, Status
 
 if typing.TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -80,6 +80,7 @@ def load(path: Path) -> LoadedMatrix:
         problems = _cross_check(spec, path, lines)
     if spec is None or problems:
         raise ConfigError(problems)
+    spec = dataclasses.replace(spec, expect=tuple(_named_as_in_runs(expect, spec) for expect in spec.expect))
     return LoadedMatrix(spec=spec, path=path, sha256=hashlib.sha256(raw).hexdigest(), lines=lines)
 
 
@@ -251,13 +252,21 @@ def _expect_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for index, expect in enumerate(spec.expect):
         for key, named, known in (("models", expect.models, spec.models), ("targets", expect.targets, spec.targets)):
             for position, name in enumerate(() if named == "all" else named):
-                if name not in known:
+                if name not in known and not name.startswith(TYPE_PREFIX):
                     what = f"expect.{index} names the unknown {key.removesuffix('s')} {name!r}"
                     yield ("expect", index, key, position), what, near_miss(name, known)
         if expect.status not in _EXPECTABLE:
             what = f"expect.{index} expects {expect.status.value!r}"
             hint = f"what can be expected of a model is one of: {', '.join(status.value for status in _EXPECTABLE)}"
             yield ("expect", index, "status"), what, hint
+
+
+def _named_as_in_runs(expect: ExpectSpec, spec: MatrixSpec) -> ExpectSpec:
+    """With types under the names that their models have in runs: without ``type:``, unless a model is called so."""
+    if not isinstance(expect.models, tuple):
+        return expect
+    plain = ((name, name.removeprefix(TYPE_PREFIX)) for name in expect.models)
+    return dataclasses.replace(expect, models=tuple(name if bare in spec.models else bare for name, bare in plain))
 
 
 def _model_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:

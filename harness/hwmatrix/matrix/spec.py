@@ -8,7 +8,7 @@ import pydantic
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import Backend, Dtype, Execution, Family, MeasureRule, Size, Status
+from hwmatrix.records import TYPE_PREFIX, Backend, Dtype, Execution, Family, MeasureRule, Size, Status
 
 SPEC_VERSION: Final = 1
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
@@ -18,6 +18,7 @@ CRON_PATTERN: Final = r"^[0-9*/,-]+( [0-9*/,-]+){2}( [0-9A-Za-z*/,-]+){2}$"
 _STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+NameOrType = Annotated[str, Field(pattern=rf"^({TYPE_PREFIX})?{NAME_PATTERN.removeprefix('^')}")]
 Positive = Annotated[int, Field(gt=0)]
 Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """A label of a CI runner. It is written into workflow files, so nothing in it may have a meaning there."""
@@ -110,11 +111,12 @@ class SuiteSpec:
 class ExpectSpec:
     """A known problem: cells that are expected to end otherwise than in ``pass``, why, and where to read about it.
 
-    It speaks of the cells of these models on these targets, in all precisions and sizes unless it names some. Gates hold runs to it
+    It speaks of the cells of these models on these targets, in all precisions and sizes unless it names some; ``type:gemma3`` is the model
+    that is made from the type gemma3 alone, whose name in a run is ``gemma3`` unless a model is called so. Gates hold runs to it
     both ways: such a cell may fail like this, and an expectation that no longer holds fails too.
     """
 
-    models: Literal["all"] | Annotated[tuple[Name, ...], Field(min_length=1)]
+    models: Literal["all"] | Annotated[tuple[NameOrType, ...], Field(min_length=1)]
     targets: Literal["all"] | Annotated[tuple[Name, ...], Field(min_length=1)]
     dtypes: tuple[Dtype, ...] = ()
     sizes: tuple[Size, ...] = ()

@@ -17,7 +17,7 @@ from hwmatrix.models.classify import classify
 from hwmatrix.models.factory.pins import PinnedList, newest, pinned, pinned_versions
 from hwmatrix.models.factory.rules import override, rules
 from hwmatrix.models.taxonomy import taxonomy
-from hwmatrix.records import Family
+from hwmatrix.records import TYPE_PREFIX, Family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,8 +36,6 @@ __all__ = [
 ]
 
 UNKNOWN: Final = "(unknown version)"
-PREFIX: Final = "type:"
-"""Before a type's name where matrix.yaml has a model of that name. No name of matrix.yaml has a colon."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +127,7 @@ def listing() -> TypeList:
 
 def is_type(name: str) -> bool:
     """Whether a name is that of a type, with or without ``type:`` before it."""
-    return name.removeprefix(PREFIX) in listing().by_name
+    return name.removeprefix(TYPE_PREFIX) in listing().by_name
 
 
 def compare(before: PinnedList, now: Iterable[ModelType]) -> tuple[Difference, ...]:

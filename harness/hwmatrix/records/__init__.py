@@ -10,6 +10,7 @@ from hwmatrix.records.operators import OperatorResult
 from hwmatrix.records.plans import (
     BUNDLE_SCHEMA,
     PLAN_SCHEMA,
+    TYPE_PREFIX,
     CellPlan,
     Limits,
     MeasureRule,
@@ -26,6 +27,7 @@ from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isola
 __all__ = [
     "BUNDLE_SCHEMA",
     "PLAN_SCHEMA",
+    "TYPE_PREFIX",
     "Backend",
     "Basis",
     "CellPlan",

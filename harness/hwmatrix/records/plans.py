@@ -14,6 +14,8 @@ from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isola
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
 BUNDLE_SCHEMA: Final = "hwmatrix/bundle/2"
+TYPE_PREFIX: Final = "type:"
+"""Before the name of a model type of transformers where that could be the name of another model. No name of matrix.yaml has a colon."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
