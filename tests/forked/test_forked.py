@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hwmatrix.records import Limits
+from hwmatrix.runner import forked
 from hwmatrix.runner.forked import End, run_forked
 
 if TYPE_CHECKING:
@@ -72,6 +73,22 @@ def test_a_segmentation_fault() -> None:
 
 def test_abort() -> None:
     assert run(lambda _send: os.abort()).signal == signal.SIGABRT
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), True),
+        (lambda: os._exit(3), False),
+        (os.abort, False),
+        (lambda: time.sleep(30), False),
+    ],
+)
+def test_who_is_taken_for_killed_for_memory(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None], *, expected: bool) -> None:
+    """The kernel has killed somebody of this cgroup meanwhile: perhaps this child, perhaps another that ran at the same time."""
+    counts = iter([4, 5])
+    monkeypatch.setattr(forked, "_oom_kills", lambda: next(counts))
+    assert run(lambda _send: act(), Limits(timeout_s=1.0, memory_mb=512)).oom_killed == expected
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import importlib.metadata
 import json
 import re
@@ -40,6 +41,21 @@ TRANSFORMERS: Final = "transformers"
 TORCH: Final = "torch"
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 """What decides how a graph looks, besides the model: another version makes another export."""
+_MODULES: Final = (
+    "networkx",
+    "onnx.checker",
+    "onnxscript.optimizer",
+    "onnxscript.rewriter",
+    "onnxscript.version_converter",
+    "torch._dynamo.convert_frame",
+    "torch._export.non_strict_utils",
+    "torch._inductor.decomposition",
+    "torch.onnx._internal.exporter._core",
+    "torch.onnx._internal.exporter._onnx_program",
+    "transformers.exporters.configs",
+    "transformers.exporters.exporter_onnx",
+)
+"""What both exporters import when they are called (torch 2.13, transformers 5.23): some 2,200 modules."""
 _EXPERTS: Final = "batched_mm"
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) names an operator that it cannot write as ONNX."""
@@ -71,6 +87,16 @@ class OnnxFailure:
     error_type: str
     message: str
     traceback: str | None
+
+
+def preload() -> None:
+    """Import what the exporters need, once for all processes that are forked from this one: each would take two seconds for it.
+
+    What cannot be imported is left out: the exporter meets the same error, and there it is kept.
+    """
+    for name in _MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:

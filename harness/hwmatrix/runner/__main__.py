@@ -76,13 +76,17 @@ def _plan(path: Path) -> Plan:
 
 
 def _bundles(arguments: argparse.Namespace) -> None:
+    from hwmatrix.models import onnx_export  # noqa: PLC0415
     from hwmatrix.records import Backend, Size  # noqa: PLC0415
+    from hwmatrix.runner import exports  # noqa: PLC0415
     from hwmatrix.runner.bundles import BundleOrder, build_all  # noqa: PLC0415 - each order imports what it needs
     from hwmatrix.runner.parent import preload  # noqa: PLC0415
 
     plan = _plan(arguments.plan)
     listed = _listed(arguments.plan, "models", arguments.models)
     models = frozenset((name, Size(size)) for name, size in listed) if listed is not None else None
+    if exports.wanted(plan):
+        onnx_export.preload()
     chosen = (model for model in plan.models if model.unbuildable is None)
     preload(Backend.CPU, [model for model in chosen if models is None or (model.name, model.size) in models])
     build_all(
