@@ -105,6 +105,25 @@ def test_of_two_attempts_the_last_counts_unless_it_has_no_place() -> None:
     assert str(site_of(first + then + elsewhere)) == "models/bert/modeling_bert.py::forward"
 
 
+def test_a_comprehension_is_told_by_the_function_around_it() -> None:
+    file = f"{PACKAGES}/transformers/models/vilt/modeling_vilt.py"
+    assert str(site_of(frames((file, "visual_embed"), (file, "<listcomp>")))) == "models/vilt/modeling_vilt.py::visual_embed"
+    assert str(site_of(frames((file, "<listcomp>")))) == "models/vilt/modeling_vilt.py::<listcomp>"
+
+
+def test_exports_that_failed_tell_the_first_exporters_words_and_the_place_in_them() -> None:
+    guard = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode: GuardOnDataDependentSymNode: Could not guard"
+    first = f"{guard} on data-dependent expression Eq(u0, 1). Caused by: (transformers/models/led/modeling_led.py:549 in forward) For more"
+    second = "torch: torch.onnx._internal.exporter._errors.TorchExportError: TorchExportError: Failed to export the model"
+    message = f"no exporter made an ONNX graph of this model: transformers: {first}; {second}"
+    assert normalised(message) == "GuardOnDataDependentSymNode: Could not guard on data-dependent expression <expression>"
+    found = site_of(message)
+    assert found is not None
+    assert found.construct == "models/*/modeling_*.py::forward"
+    other = f"no exporter made an ONNX graph of this model: transformers: builtins.ValueError: ValueError: Found 'x' in inputs; {second}"
+    assert normalised(other) == "ValueError: Found 'x' in inputs"
+
+
 def test_without_transformers_it_is_the_deepest_package_but_ours() -> None:
     own, standard = (f"{PACKAGES}/hwmatrix/targets/x.py", "prepare"), ("/usr/lib/python3.11/json.py", "loads")
     places = ((f"{PACKAGES}/torch/onnx/_export.py", "export"), own, standard)

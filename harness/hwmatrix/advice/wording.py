@@ -24,6 +24,10 @@ _SAYS_NOTHING: Final = re.compile(
 )
 """Lines that announce others. Runtimes put one or two of them before what went wrong."""
 _TAKEN_OUT: Final = (
+    # Of several exporters that failed it is the first whose words count.
+    (r"^no exporter made an ONNX graph of this model: \w+: (.*?)(?:; \w+: [\w.]+: .*)?$", r"\1"),
+    (r"\b(?:\w+\.)+(\w+(?:Error|Exception|Failure|Node))\b(?=:)", r"\1"),
+    (r"\b(\w+): (?=\1: )", ""),
     (r"https?://\S+", "<link>"),
     (r"\b(data-dependent expression) .*", r"\1 <expression>"),
     (r"<class '[\w.]*?(\w+)'>", r"\1"),
@@ -47,6 +51,8 @@ _REPEATED: Final = re.compile(r"(<\w+>)(?:\s*(?:,|and)?\s*\1)+")
 
 _FRAME: Final = re.compile(r'File "[^"\n]*[/\\](?:site|dist)-packages[/\\](?P<inside>[^"\n]+)", line \d+, in (?P<function>\S+)')
 """A frame in an installed package: what is not installed is nobody's to mend but the caller's."""
+_CAUSED_BY: Final = re.compile(r"\((?P<inside>transformers/[\w./-]+\.py):\d+ in (?P<function>[\w<>]+)\)")
+"""A frame as torch.export tells it within a message."""
 _BECAUSE: Final = re.compile(r"^The above exception was the direct cause", re.MULTILINE)
 _MEANWHILE: Final = re.compile(r"^During handling of the above exception", re.MULTILINE)
 _OURS: Final = "hwmatrix/"
@@ -110,13 +116,21 @@ def site_of(traceback: str | None) -> Site | None:
     attempts = reversed(_MEANWHILE.split(traceback[:_SEARCHED]))
     errors = [_frames(error) for attempt in attempts for error in _BECAUSE.split(attempt)]
     for frames in errors:
-        for inside, function in reversed(frames):
-            if inside.startswith(_TRANSFORMERS) and not inside.startswith(_WRAPPERS):
-                return Site(file=inside.removeprefix(_TRANSFORMERS), function=function, transformers=True)
+        own = [frame for frame in frames if frame[0].startswith(_TRANSFORMERS) and not frame[0].startswith(_WRAPPERS)]
+        if own:
+            return _named(own)
     return next((Site(file=frames[-1][0], function=frames[-1][1], transformers=False) for frames in errors if frames), None)
+
+
+def _named(frames: list[tuple[str, str]]) -> Site:
+    """The last frame, or for one without a name (``<listcomp>``) the last of the same file that has one."""
+    inside, function = frames[-1]
+    named = (name for file, name in reversed(frames) if file == inside and not name.startswith("<"))
+    return Site(file=inside.removeprefix(_TRANSFORMERS), function=next(named, function), transformers=True)
 
 
 def _frames(traceback: str) -> list[tuple[str, str]]:
     """The frames in packages but ours, outermost first: the file within the folder of packages, and the function."""
-    found = ((inside.replace("\\", "/"), function) for inside, function in _FRAME.findall(traceback))
+    told = (*_CAUSED_BY.findall(traceback), *_FRAME.findall(traceback))
+    found = ((inside.replace("\\", "/"), function) for inside, function in told)
     return [frame for frame in found if not frame[0].startswith(_OURS)]
