@@ -180,8 +180,8 @@ class Evidence:
 class CellEntry:
     """One planned cell. ``stage`` is the last one that was entered; ``level`` is null where nothing was executed.
 
-    ``inputs`` are the kinds of input that the model was given (text, image, video, audio; none: of another kind); ``text_path`` says that it takes more than text
-    and was given text alone. Both are null where that is not on record.
+    ``inputs`` are the kinds of input that the model was given (text, image, video, audio; none: of another kind); ``text_path`` says that
+    it takes more than text and was given text alone. Both are null where that is not on record.
     """
 
     model: str
