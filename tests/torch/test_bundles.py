@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -245,6 +246,23 @@ def test_a_reference_that_is_not_finite_is_not_used(cache: Path) -> None:
         bundle.find_or_build(wild, cache)
     assert caught.value.error_type == "reference_not_finite"
     assert bundle.find(wild, cache) is None
+
+
+def test_a_reference_that_never_runs_twice_alike_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    forward = transformers.BertForMaskedLM.forward
+
+    def noisy(self: Any, *args: Any, **options: Any) -> Any:
+        output = forward(self, *args, **options)
+        output.logits = output.logits + output.logits.clone().normal_()
+        return output
+
+    noisy.__signature__ = signature(forward)  # type: ignore[attr-defined]
+    monkeypatch.setattr(transformers.BertForMaskedLM, "forward", noisy)
+    with pytest.raises(FactoryError, match="logits") as caught:
+        bundle.find_or_build(plan("bert"), cache)
+    assert caught.value.error_type == "reference_not_repeatable"
 
 
 def test_a_checkpoint_folder_becomes_the_same_bundle_wherever_it_lies(cache: Path, tmp_path: Path) -> None:

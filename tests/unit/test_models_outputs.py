@@ -21,6 +21,7 @@ def test_nested_outputs_get_dotted_names() -> None:
         "nothing": None,
         "hidden_states": (Tensor(), Tensor()),
         "vision_model_output": {"pooler_output": Tensor(), "attentions": None},
+        "projection_attentions": Tensor(),  # only eager attention gives its weights
     }
     assert list(flatten_outputs(output)) == ["logits", "hidden_states.0", "hidden_states.1", "vision_model_output.pooler_output"]
 

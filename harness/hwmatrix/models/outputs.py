@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # Caches are a model's private state, of another layout on every runtime; losses are not asked for.
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
+# Weights of attention (projection_attentions, cross_attentions): eager attention alone gives them, without being asked by some models.
+_EAGER_ONLY: Final = "attentions"
 
 
 def call_options(model: torch.nn.Module) -> dict[str, Any]:
@@ -30,8 +32,8 @@ def call_options(model: torch.nn.Module) -> dict[str, Any]:
 def flatten_outputs(output: Any) -> dict[str, torch.Tensor]:
     """Every tensor of a model's output by its dotted name (``logits``, ``vision_model_output.pooler_output``).
 
-    Members of sequences are numbered (``hidden_states.0``), a bare tensor is called ``output``, None, caches and plain
-    whole numbers (of the layer that features are for) are left out.
+    Members of sequences are numbered (``hidden_states.0``), a bare tensor is called ``output``, None, caches, weights of
+    attention and plain whole numbers (of the layer that features are for) are left out.
 
     Raises:
         TypeError: the output holds something that is neither a tensor nor a container of tensors; it is named.
@@ -42,7 +44,7 @@ def flatten_outputs(output: Any) -> dict[str, torch.Tensor]:
 
 
 def _flatten(value: Any, name: str, flat: dict[str, torch.Tensor]) -> None:
-    if value is None or isinstance(value, int) or name in _NOT_OUTPUTS:
+    if value is None or isinstance(value, int) or name in _NOT_OUTPUTS or name.endswith(_EAGER_ONLY):
         return
     if isinstance(value, Mapping):
         for key, item in value.items():

@@ -33,8 +33,8 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
     The expected outputs are those of the model loaded back from the folder, so that saving and loading are part of the proof.
 
     Raises:
-        FactoryError: the model, its inputs or its outputs cannot be made (``reference_failed``, ``reference_not_finite``, and those
-            of ``build_model``, ``load_model`` and ``make_inputs``).
+        FactoryError: the model, its inputs or its outputs cannot be made (``reference_failed``, ``reference_not_finite``,
+            ``reference_not_repeatable``, and those of ``build_model``, ``load_model`` and ``make_inputs``).
         BundleError: a file cannot be written (``cache_not_writable``).
     """
     model_dir = folder / MODEL_DIR
@@ -44,7 +44,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         _save_model(build_model(plan), model_dir)
         model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
         inputs = make_inputs(model, plan)
-        expected, made = _run(model, inputs, plan), {}
+        expected, made = _expected(model, inputs, plan), {}
     if plan.role is Role.CANARY_WRONG:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
     _save_tensors(inputs, folder / INPUTS)
@@ -71,7 +71,7 @@ def _from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _T
             _save_model(adjusted(build_from(plan, config, most=MOST_PARAMETERS), plan), model_dir)
             model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
             inputs = _synthesised(model, plan)
-            expected = _run(model, inputs, plan)
+            expected = _expected(model, inputs, plan)
         except FactoryError as failure:
             failures.append(failure)
             shutil.rmtree(model_dir, ignore_errors=True)
@@ -88,6 +88,20 @@ def _synthesised(model: torch.nn.Module, plan: ModelPlan) -> _Tensors:
     except Exception as error:  # a configuration's own code may raise anything; it becomes data
         message = f"inputs of {plan.model_class} cannot be made up: {type(error).__name__}: {error}"
         raise FactoryError(message, error_type="no_inputs") from error
+
+
+def _expected(model: torch.nn.Module, inputs: _Tensors, plan: ModelPlan) -> _Tensors:
+    """What the model makes of its inputs, twice alike: a model that draws random numbers as it runs gives nothing to compare with."""
+    import torch  # noqa: PLC0415
+
+    once, again = _run(model, inputs, plan), _run(model, inputs, plan)
+    other = sorted(
+        name for name in once.keys() | again.keys() if name not in once or name not in again or not torch.equal(once[name], again[name])
+    )
+    if other:
+        message = f"{plan.model_class} gives other numbers each time it runs ({', '.join(other[:3])}): nothing can be compared with them"
+        raise FactoryError(message, error_type="reference_not_repeatable")
+    return once
 
 
 def _ignored(model: torch.nn.Module, inputs: _Tensors, expected: _Tensors, plan: ModelPlan) -> frozenset[str]:
