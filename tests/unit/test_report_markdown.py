@@ -1,12 +1,13 @@
 # ruff: noqa: RUF001 - typographic signs are meant
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import re
 from typing import TYPE_CHECKING
 
 import pytest
-from factory_rows import RUN, Database, example, steady, unmeasured
+from factory_rows import BEGIN, RUN, Database, example, steady, unmeasured
 from markdown_it import MarkdownIt
 
 from hwmatrix.report.expected import expected_md
@@ -126,6 +127,22 @@ def test_the_summary(texts: dict[str, str]) -> None:
     assert table(text, "Memory analysis")[2][1:5] == ["tiny", "3", "500", "500"]
     assert "(`avx2 yes`, `cores 2`" in text
     assert "- ➖ cuda: `no NVIDIA driver`" in text
+
+
+def test_shards_of_a_target_that_say_the_same_are_one_row(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        for number in range(3):
+            database.shard(f"s{number}", "cpu", started_at=BEGIN + dt.timedelta(minutes=number))
+            database.detection(f"s{number}", features=f'{{"memory_left_mb": {number}}}')
+        database.shard("t-cut", "cpu", canary_ok=None, finished_at=None)
+        database.cell(database.plan("bert", "cpu"), "s0", wall=steady(2.0))
+    rows = read(path)
+    ran_on = table(matrix_md(rows), "What it ran on")
+    assert {(line[0], line[-1]) for line in ran_on[1:]} == {("`cpu`", "✅ passed in 3 shards"), ("`cpu`", "🛑 not reached")}
+    assert matrix_md(rows).count("passed in 3 shards") == 2
+    assert summary_md(rows).count("memory_left_mb") == 1
 
 
 @pytest.mark.parametrize("name", ["matrix", "summary", "errors", "expected"])

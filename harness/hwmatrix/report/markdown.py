@@ -59,10 +59,11 @@ class Topic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A target as one shard knew it, with the hardware that was found there."""
+    """A target as its shards knew it that say the same (``target`` is the first), with the hardware that was found there."""
 
     target: TargetRow
     found: tuple[DetectionRow, ...]
+    shards: int
 
     @property
     def ran_on(self) -> tuple[str, ...]:
@@ -136,11 +137,22 @@ def _alike(group: Iterable[Failure]) -> tuple[Alike, ...]:
 
 
 def machines_of(rows: ReportRows) -> tuple[Machine, ...]:
-    """Every target as each of its shards knew it."""
+    """Every target as its shards knew it: a large run leaves many shards of each, which mostly say the same."""
     found: defaultdict[str, list[DetectionRow]] = defaultdict(list)
     for row in rows.detections:
         found[row.shard_id].append(row)
-    return tuple(Machine(target=target, found=tuple(found[target.shard_id] if target.shard_id else ())) for target in rows.targets)
+    alike: dict[str, list[TargetRow]] = {}
+    for target in rows.targets:
+        same = dataclasses.asdict(target) | {
+            "shard_id": target.shard_id is None,
+            "started_at": None,
+            "finished_at": target.finished_at is None,
+        }
+        alike.setdefault(json.dumps(same, sort_keys=True), []).append(target)
+    return tuple(
+        Machine(target=first, found=tuple(found[first.shard_id] if first.shard_id else ()), shards=1 + len(others))
+        for first, *others in alike.values()
+    )
 
 
 def findings_of(rows: ReportRows) -> tuple[Finding, ...]:
