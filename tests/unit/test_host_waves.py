@@ -161,7 +161,7 @@ def test_a_target_that_cannot_write_is_not_tried_again(scene: Scene) -> None:
     assert {key for key, status in statuses(folder, scene.tmp).items() if status == "not_run"} == {f"m{n}/tiny/cpu" for n in range(10)}
 
 
-def test_room_is_made_between_waves_and_not_after_the_last(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_made_after_each_wave_but_not_after_a_small_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[float, list[str]]] = []
 
     def keep(limit_gb: float, _bundles: Path, later: tuple[ModelPlan, ...]) -> str:
@@ -170,8 +170,10 @@ def test_room_is_made_between_waves_and_not_after_the_last(scene: Scene, monkeyp
 
     monkeypatch.setattr(running, "keep_under", keep)
     scene.run(FakePlace(), cache_limit_gb=7.5)
-    assert [(limit, len(later)) for limit, later in asked] == [(7.5, 7), (7.5, 4)]
-    assert len(scene.lines("removed something")) == 2
+    assert [(limit, len(later)) for limit, later in asked] == [(7.5, 7), (7.5, 4), (7.5, 0)]
+    assert len(scene.lines("removed something")) == 3
+    scene.run(FakePlace(), make.plan(models=("bert", "gpt2"), run_id="small"))
+    assert len(asked) == 3
 
 
 def test_what_is_left_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:

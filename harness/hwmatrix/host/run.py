@@ -117,7 +117,7 @@ class _Waves:
             make_bundles(self._order, wave.models, self._view, total=models)
             self._run(self._still_wanted(wave.cells))
             self._ask_other_exporters(wave)
-            if wave.later:  # a run of one wave, and the last of many, leave what the next run will find
+            if wave.of > 1:  # a run of one wave leaves what the next one will find
                 told = keep_under(self._order.cache_limit_gb, self._order.cache, wave.later)
                 if told is not None:
                     self._view.say(told)
@@ -136,7 +136,7 @@ class _Waves:
         if not again:
             return
         names = {(cell.model, cell.size) for cells in again.values() for cell in cells}
-        self._view.say(f"another export of {len(names)} models is tried: {', '.join(again)} took none of the first")
+        self._view.say(f"{', '.join(again)} refused the first export of {len(names)} models: another is tried")
         models = [model for model in wave.models if (model.name, model.size) in names]
         make_bundles(self._order, models, self._view, total=len(models), every_exporter=True)
         self._run(again)
