@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from hwmatrix.report.plots import plots
 from hwmatrix.report.rows import read
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hwmatrix.report.charts import Chart
@@ -45,6 +48,19 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
     return written
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector: very many records live until the end, and looking through them takes a sixth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@_uncollected()
 def rendered(
     database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None
 ) -> tuple[dict[str, str], tuple[Chart, ...]]:
