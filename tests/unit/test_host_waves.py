@@ -123,6 +123,8 @@ def test_what_is_told_counts_over_the_whole_run(scene: Scene) -> None:
         "cpu: done",
     ]
     assert [line.split("]")[0] for line in scene.lines("  [")][-1] == "  [10/10"
+    assert scene.lines("bundles:")[:3] == ["bundles: 16 to build or find", "bundles: 5 of 16 done", "bundles: going on after 5 of 16"]
+    assert scene.lines("bundles:")[-1] == "bundles: done"
 
 
 def test_a_small_run_says_nothing_of_waves(scene: Scene) -> None:

@@ -15,7 +15,6 @@ from hwmatrix.host.places import Job
 from hwmatrix.host.sharing import at_once
 from hwmatrix.models import onnx_export
 from hwmatrix.models.build import HUB, RECIPE
-from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
@@ -36,7 +35,7 @@ _NOT_FOLDERS: Final = frozenset({RECIPE, HUB, FACTORY})
 def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, total: int, every_exporter: bool = False) -> None:
     """Have the bundles of these models made, and their exports; with all checkpoints readable that they come from.
 
-    ``total`` is how many the whole run has, for the view.
+    ``total`` is how many the whole run has, with canaries, for the view.
 
     Raises:
         HwmatrixError: the job itself failed; a model whose bundle fails is data.
@@ -58,7 +57,7 @@ def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, to
         at_once=pieces,
         also_read=tuple(dict.fromkeys(Path(model.weights) for model in models if model.weights not in _NOT_FOLDERS)),
     )
-    view.begin(_BUNDLES, total + len(canary_plans()), "to build or find")
+    view.begin(_BUNDLES, total, "to build or find")
     ended = follow(order.place, job, view, _BUNDLES)
     if ended.code != 0:
         raise infrastructure.failure(order.reference, "the bundles could not be made", ended)

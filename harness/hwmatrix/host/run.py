@@ -22,6 +22,7 @@ from hwmatrix.host.runs import RunFolder
 from hwmatrix.host.sharing import at_once, core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests, stale
 from hwmatrix.host.waves import Pace, Wave, waves
+from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import CellPlan, Plan
 from hwmatrix.store.freshness import made_with
 
@@ -105,16 +106,18 @@ class _Waves:
         self._view = view
         self._failed: dict[str, HwmatrixError] = {}
         self._given: Counter[str] = Counter()
+        self._bundles = 0
         self._pace = Pace(sum(len(cells) for cells in todo.values()))
 
     def work_off(self) -> dict[str, HwmatrixError]:
         """Work off all waves; give the errors of targets that failed as a whole, each the first."""
         planned = waves(self._order.plan, self._todo)
-        models = sum(len(wave.models) for wave in planned)
+        canaries = len(canary_plans())  # each job of bundles finds them
+        self._bundles = sum(len(wave.models) + canaries for wave in planned)
         for wave in planned:
             if wave.of > 1:
                 self._view.say(f"wave {wave.number} of {wave.of}: {len(wave.models)} models; {self._pace.tell()}")
-            make_bundles(self._order, wave.models, self._view, total=models)
+            make_bundles(self._order, wave.models, self._view, total=self._bundles)
             self._run(self._still_wanted(wave.cells))
             self._ask_other_exporters(wave)
             if wave.of > 1:  # a run of one wave leaves what the next one will find
@@ -138,7 +141,8 @@ class _Waves:
         names = {(cell.model, cell.size) for cells in again.values() for cell in cells}
         self._view.say(f"{', '.join(again)} refused the first export of {len(names)} models: another is tried")
         models = [model for model in wave.models if (model.name, model.size) in names]
-        make_bundles(self._order, models, self._view, total=len(models), every_exporter=True)
+        self._bundles += len(models) + len(canary_plans())
+        make_bundles(self._order, models, self._view, total=self._bundles, every_exporter=True)
         self._run(again)
 
     def _run(self, cells: dict[str, tuple[CellPlan, ...]]) -> None:
