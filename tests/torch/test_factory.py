@@ -266,3 +266,9 @@ def test_something_of_an_image_is_left_at_the_end_of_many_layers(name: str) -> N
     other = {**inputs, "pixel_values": torch.randn(inputs["pixel_values"].shape, generator=torch.Generator().manual_seed(1))}
     before, after = first_output(model, inputs), first_output(model, other)
     assert float((before - after).abs().max()) > 1e-4 * float(before.abs().max())
+
+
+def test_patches_that_a_vision_tower_takes_under_another_name_are_an_image() -> None:
+    model, inputs = made("qwen2_5_vl_vision")
+    assert set(inputs) == {"hidden_states", "grid_thw"}
+    assert modalities(model, inputs, ignored=frozenset()) == {"takes": ["image"], "given": ["image"], "text_path_only": False}

@@ -76,6 +76,8 @@ COUNTERS: Final = (
 def given(inputs: Any) -> frozenset[str]:
     """The kinds of input among these names: ``text``, ``image``, ``video``, ``audio``."""
     kinds = {counter.kind for counter in COUNTERS if any(name in inputs for name in counter.inputs)}
+    if {"hidden_states", "grid_thw"} <= set(inputs):  # a vision tower, whose image comes as rows of patches under this name
+        kinds |= {"image"}
     return frozenset(kinds | ({"text"} if {"input_ids", "decoder_input_ids", "classes_input_ids"} & set(inputs) else set()))
 
 
