@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import Plan, Size
 
-MODELS: Final = 128
-"""About so many models a wave. Each wave starts every image anew (some seconds), and holds the bundles of its models (gigabytes)."""
+MODELS: Final = 256
+"""About so many models a wave. Each wave starts every image anew (some ten seconds), and holds the bundles of its models (gigabytes)."""
 _MINUTE: Final = 60.0
 
 
