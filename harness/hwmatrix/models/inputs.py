@@ -14,7 +14,7 @@ from hwmatrix.errors import FactoryError
 from hwmatrix.records import ModelPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
 
@@ -161,11 +161,16 @@ def _length(request: _Request, limit: str) -> int:
 
 def _random_ids(request: _Request, batch: int, length: int) -> torch.Tensor:
     """Random token ids, never a special one: padding, ends and image tokens make a model skip or replace what follows."""
+    return plain_ids((request.config, request.text), request.text.vocab_size, (batch, length), request.generator)
+
+
+def plain_ids(configs: Iterable[Any], vocabulary: int, shape: tuple[int, int], generator: Any) -> torch.Tensor:
+    """Random token ids below ``vocabulary`` that none of the configurations has as a special one: (batch, length), int64."""
     import torch  # noqa: PLC0415
 
-    special = {value for config in (request.config, request.text) for value in _special_ids(config)}
-    allowed = torch.tensor([token for token in range(request.text.vocab_size) if token not in special], dtype=torch.int64)
-    return allowed[torch.randint(len(allowed), (batch, length), generator=request.generator)]
+    special = {value for config in configs for value in _special_ids(config)}
+    allowed = torch.tensor([token for token in range(vocabulary) if token not in special], dtype=torch.int64)
+    return allowed[torch.randint(len(allowed), shape, generator=generator)]
 
 
 def _special_ids(config: Any) -> list[int]:

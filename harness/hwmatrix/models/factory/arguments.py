@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.factory.modalities import configurations
+from hwmatrix.models.inputs import plain_ids
 from hwmatrix.records import ModelPlan
 
 if TYPE_CHECKING:
@@ -69,17 +70,8 @@ _TEXT_CONFIGS: Final = ("text_config", "text_encoder", "text_encoder_config", "d
 
 def random_ids(request: Request, batch: int, length: int) -> torch.Tensor:
     """Token ids, never a special one: (batch, length)."""
-    import torch  # noqa: PLC0415
-
     text = text_config(request)
-    special = {value for config in (request.config, text) for value in _special_ids(config.to_dict())}
-    allowed = torch.tensor([token for token in range(text.vocab_size) if token not in special], dtype=torch.int64)
-    return allowed[torch.randint(len(allowed), (batch, length), generator=request.generator)]
-
-
-def _special_ids(values: dict[str, Any]) -> list[int]:
-    named = [value for name, value in values.items() if name.endswith(("_token_id", "_token_ids", "_token_index"))]
-    return [token for value in named for token in (value if isinstance(value, list) else [value]) if isinstance(token, int)]
+    return plain_ids((request.config, text), text.vocab_size, (batch, length), request.generator)
 
 
 def _input_ids(request: Request) -> torch.Tensor | None:
