@@ -115,7 +115,8 @@ class FakePlace:
         on_line(json.dumps({"event": "cell_started", "key": cell.key, "role": "model"}))
         others = self.outcomes.get(cell.key)
         result = make.result(cell, started_at=utc_now(), **(others.pop(0) if others else {}))
-        shard.add_cell(result, command=cell_command(plan.model(cell.model, cell.size), cell, plan.isolation, timing=plan.timing))
+        model = plan.model(cell.model, cell.size)
+        shard.add_cell(result, command=cell_command(model, cell, plan.isolation, timing=plan.timing, measure_of=plan.measure_of))
         self.ran.append(cell.key)
         event: dict[str, Any] = {
             "event": "cell",

@@ -88,6 +88,11 @@ def test_the_projects_own_file_is_valid() -> None:
         ("models: all", "models: all, sise: tiny", "matrix.yaml:15: unknown key 'sise' at suites.default.sise (did you mean 'size'?"),
         ("targets:", "images: {bas: x}\ntargets:", "matrix.yaml:7: unknown key 'bas' at images.bas (did you mean 'base'?"),
         ("targets:", "measure: {warmup: 1}\ntargets:", "matrix.yaml:7: unknown key 'warmup' at measure.warmup (did you mean 'warmup_s'?"),
+        (
+            "{models: all}",
+            "\n    measure: {max: 1}",
+            "matrix.yaml:16: unknown key 'max' at suites.default.measure.max (did you mean 'max_s'? allowed: half_width, max_s, min_s",
+        ),
     ],
 )
 def test_an_unknown_key_is_named_with_its_line_and_a_near_miss(tmp_path: Path, old: str, new: str, expected: str) -> None:
@@ -115,11 +120,26 @@ def test_an_unknown_key_is_named_with_its_line_and_a_near_miss(tmp_path: Path, o
         (
             "default: {models: all}",
             "default:",
-            "matrix.yaml:15: suites.default is None (a mapping belongs here: size, models, timing, description)",
+            "matrix.yaml:15: suites.default is None (a mapping belongs here: size, models, timing, measure, description)",
         ),
         ("models: all", "models: al", "matrix.yaml:15: suites.default.models is 'al' (allowed: 'all' or 'types', or a list)"),
         ("models: all", "models: [bert, 3]", "matrix.yaml:15: suites.default.models.1: input should be a valid string (it is 3)"),
         ("targets:", "measure: {max_s: -1}\ntargets:", "matrix.yaml:7: measure.max_s: input should be greater than 0 (it is -1)"),
+        (
+            "{models: all}",
+            "\n    measure:\n      max_s: -1",
+            "matrix.yaml:17: suites.default.measure.max_s: input should be greater than 0 (it is -1)",
+        ),
+        (
+            "{models: all}",
+            "\n    measure: {half_width: wide}",
+            "matrix.yaml:16: suites.default.measure.half_width: input should be a valid number",
+        ),
+        (
+            "models: all",
+            "measure: 1",
+            "matrix.yaml:15: suites.default.measure is 1 (a mapping belongs here: warmup_s, warmup_iterations, min",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_its_line(tmp_path: Path, old: str, new: str, expected: str) -> None:
@@ -133,6 +153,16 @@ def test_a_wrong_value_is_named_with_its_line(tmp_path: Path, old: str, new: str
             "models: all",
             "models: [bart]",
             "matrix.yaml:15: suite 'default' names the unknown model 'bart' (did you mean 'bert'? allowed: bert)",
+        ),
+        (
+            "{models: all}",
+            "\n    measure: {max_s: 0.2}",
+            "matrix.yaml:16: suite 'default' times for at least 0.3 s (min_s) and at most 0.2 s (max_s) (say both: ",
+        ),
+        (
+            "{models: all}",
+            "\n    measure:\n      half_width: 0.1\n      min_s: 4",
+            "matrix.yaml:18: suite 'default' times for at least 4 s (min_s) and at most 3 s (max_s)",
         ),
         ("image: cpu", "image: cpu, dtypes: [float16]", "matrix.yaml:8: target 'cpu' uses float16, which has no tolerance (add it under"),
         ("image: cpu", "image: cpu, dtypes: [float32, float32]", "matrix.yaml:8: target 'cpu' lists float32 twice (remove one of them)"),

@@ -57,6 +57,8 @@ def test_suites() -> None:
     assert suites["default"].models == "all"
     assert (suites["all"].models, suites["all"].size, suites["all"].timing) == ("types", Size.TINY, False)
     assert all(suite.timing for name, suite in suites.items() if name != "all")
+    assert MATRIX.measure_of("all") == dataclasses.replace(MATRIX.measure, warmup_s=0.1, min_s=0.15, max_s=1.0)
+    assert all(MATRIX.measure_of(name) == MATRIX.measure for name in (None, *suites) if name != "all")
     assert suites["performance"].size is Size.FULL
     assert suites["performance"].models == ("bert", "gpt2", "vit", "t5", "whisper", "clip", "llama")
 

@@ -105,9 +105,9 @@ def test_what_finds_them_is_no_part_of_the_plan() -> None:
 
 def test_a_plan_of_before_timing_could_be_switched_off_times() -> None:
     data = json.loads(to_json(make.plan()))
-    del data["timing"], data["types_of"]
+    del data["timing"], data["types_of"], data["measure_of"]
     again = plan_from_json(json.dumps(data), where="plan.json")
-    assert (again.timing, again.types_of) == (True, None)
+    assert (again.timing, again.types_of, again.measure_of) == (True, None, None)
 
 
 def test_the_command_repeats_the_cell() -> None:
@@ -115,6 +115,15 @@ def test_the_command_repeats_the_cell() -> None:
     assert cell_command(model, make.cell_plan(), Isolation.VENV) == (
         "nox -s matrix -- --models 'my models/bert; rm' --size tiny --targets cpu --isolation venv"
     )
+
+
+def test_the_command_times_by_the_suites_own_rule() -> None:
+    model, cell = make.model_plan(matrix_line=7), make.cell_plan()
+    alone = cell_command(model, cell, Isolation.VENV)
+    assert cell_command(model, cell, Isolation.VENV, measure_of="quick") == f"{alone} --suite quick --timing"
+    assert cell_command(model, cell, Isolation.VENV, timing=False, measure_of="quick") == f"{alone} --no-timing"
+    folder = make.model_plan(weights="/models/mine", matrix_line=None)  # beside such a model, --suite would run all of the suite's
+    assert "--suite" not in cell_command(folder, cell, Isolation.VENV, measure_of="quick")
 
 
 def test_the_command_repeats_a_batch_that_was_asked_for() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import fake_types as fake
+import pydantic
 import pytest
 
 from hwmatrix.cli.selecting import fetch_weights, select
 from hwmatrix.errors import ConfigError, NothingSelectedError
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, make_plan, replan
+from hwmatrix.matrix.spec import PartialMeasureSpec
 from hwmatrix.models.factory.pins import newest
 from hwmatrix.models.factory.rules import Override
-from hwmatrix.records import Family, Isolation, ModelPlan, Plan, Size, cell_command, plan_from_json, to_json
+from hwmatrix.records import Family, Isolation, MeasureRule, ModelPlan, Plan, Size, cell_command, plan_from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -286,3 +288,58 @@ def test_planning_650_types_on_8_targets_takes_no_time(here: Path, monkeypatch: 
         assert plan.target(cell.target).name == cell.target
     assert len(plan.cells) == 653 * 8
     assert time.process_time() - begin < 2
+
+
+RULE: Final = "measure: {warmup_s: 0.2, min_s: 0.4, max_s: 2.0}\nsuites:"
+QUICK: Final = MATRIX.replace("suites:", RULE) + "  quick: {models: types, measure: {min_s: 0.1, max_s: 1.0, min_samples: 5}}\n"
+OF_ALL: Final = MeasureRule(warmup_s=0.2, min_s=0.4, max_s=2.0)
+OF_QUICK: Final = MeasureRule(warmup_s=0.2, min_s=0.1, max_s=1.0, min_samples=5)
+
+
+def test_a_suites_rule_is_laid_over_that_of_the_matrix(here: Path) -> None:
+    matrix = written(here, QUICK)
+    for chosen in ({"suite": "quick"}, {"suite": "quick", "timing": False}):
+        plan = planned(matrix, **chosen)
+        assert (plan.measure, plan.measure_of) == (OF_QUICK, "quick")
+    assert planned(matrix, "bert", suite="quick").measure == OF_QUICK
+    for models, chosen in (((), {}), (("bert", "gemma3"), {}), ((), {"suite": "slow"}), ((), {"everything": True})):
+        plan = planned(matrix, *models, **chosen)
+        assert (plan.measure, plan.measure_of) == (OF_ALL, None)
+
+
+def test_the_rule_of_the_suite_that_is_meant_holds(here: Path) -> None:
+    matrix = written(here, QUICK.replace("default: {models: all}", "default: {measure: {max_s: 0.5}}"))
+    assert (planned(matrix).measure.max_s, planned(matrix).measure_of) == (0.5, "default")
+    assert planned(matrix, "bert").measure == OF_ALL
+
+
+def test_a_plan_keeps_the_rule_and_takes_it_anew_when_it_is_planned_again(here: Path) -> None:
+    matrix = written(here, QUICK)
+    old = planned(matrix, suite="quick")
+    assert plan_from_json(to_json(old), where="plan.json") == old
+    types = {"types": types_now(matrix), "types_of": fake.VERSION}
+    assert replan(matrix, old, **types).measure == OF_QUICK
+    changed = replan(written(here, QUICK.replace("min_samples: 5", "min_samples: 7")), old, **types)
+    assert (changed.measure.min_samples, changed.measure_of) == (7, "quick")
+    gone = replan(written(here, QUICK.replace("quick:", "quicker:")), old, **types)
+    assert (gone.measure, gone.measure_of) == (OF_ALL, None)
+
+
+def test_a_cell_that_was_timed_by_a_suites_rule_is_repeated_by_it(here: Path) -> None:
+    matrix = written(here, QUICK.replace("quick: {models: types,", "quick: {models: types, timing: false,"))
+    plan = planned(matrix, suite="quick", timing=True)
+    for name in ("bert", "gemma3"):
+        cell = next(cell for cell in plan.cells if cell.model == name and cell.target == "cpu")
+        command = cell_command(plan.model(name, Size.TINY), cell, Isolation.VENV, timing=plan.timing, measure_of=plan.measure_of)
+        assert command == f"nox -s matrix -- --models {name} --size tiny --targets cpu --isolation venv --suite quick --timing"
+        again = planned(matrix, name, suite="quick", size=Size.TINY, targets=["cpu"], timing=True)
+        assert (again.cells, again.measure, again.timing) == ((cell,), OF_QUICK, True)
+
+
+def test_what_a_suite_can_say_of_measuring_is_what_the_matrix_can() -> None:
+    def limits(kind: Any) -> dict[str, Any]:
+        found = pydantic.TypeAdapter(kind).json_schema()["properties"]
+        return {name: each.get("anyOf", [each])[0] | {"default": None, "title": None} for name, each in found.items()}
+
+    assert limits(PartialMeasureSpec) == limits(MeasureRule)
+    assert PartialMeasureSpec().over(OF_ALL) == OF_ALL

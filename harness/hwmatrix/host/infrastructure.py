@@ -71,5 +71,6 @@ def record(
                 wall_ms=0.0,
                 error=error,
             )
-            shard.add_cell(result, command=cell_command(model, cell, plan.isolation, timing=plan.timing))
+            command = cell_command(model, cell, plan.isolation, timing=plan.timing, measure_of=plan.measure_of)
+            shard.add_cell(result, command=command)
         return shard.seal()

@@ -233,6 +233,16 @@ def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
             if model not in spec.models:
                 at = ("suites", name, "models", index)
                 yield at, f"suite {name!r} names the unknown model {model!r}", near_miss(model, spec.models)
+        yield from _measure_problems(spec, name)
+
+
+def _measure_problems(spec: MatrixSpec, suite: str) -> Iterator[tuple[Location, str, str]]:
+    """A suite may say one of two limits that only together make sense: the other is the matrix's."""
+    own, rule = spec.suites[suite].measure, spec.measure_of(suite)
+    if rule.min_s > rule.max_s and (own.min_s, own.max_s) != (None, None):
+        key = "max_s" if own.max_s is not None else "min_s"
+        what = f"suite {suite!r} times for at least {rule.min_s:g} s (min_s) and at most {rule.max_s:g} s (max_s)"
+        yield ("suites", suite, "measure", key), what, "say both: what a suite leaves out is as the matrix's measure has it"
 
 
 def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:

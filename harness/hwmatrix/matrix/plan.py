@@ -108,7 +108,7 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     cells = _cells(models, targets, matrix)
     if not cells:
         raise NothingSelectedError("no cell matches the selection", advice="Ask for fewer restrictions, or for another --suite.")
-    made = _plan(matrix, facts, targets=targets, models=models, cells=cells)
+    made = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=_timed_as(matrix, selection))
     whole = selection.types_of if _has_types(matrix, selection) and not selection.architectures else None
     return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole)
 
@@ -150,7 +150,8 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     if not cells:
         raise NothingSelectedError("matrix.yaml has nothing left of the last run", advice="Start a new one without --stale.")
     whole = types_of if old.types_of is not None else None
-    return dataclasses.replace(_plan(matrix, facts, targets=targets, models=models, cells=cells), timing=old.timing, types_of=whole)
+    now = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=old.measure_of)
+    return dataclasses.replace(now, timing=old.timing, types_of=whole)
 
 
 def _cells(models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix) -> tuple[CellPlan, ...]:
@@ -220,11 +221,18 @@ def _suite(matrix: LoadedMatrix, selection: Selection) -> SuiteSpec | None:
 
 
 def _timing(matrix: LoadedMatrix, selection: Selection) -> bool:
-    """Whether to time: as asked for, else as the suite says that was named, else as the one that is meant."""
+    """Whether to time: as asked for, else as the suite says."""
     if selection.timing is not None:
         return selection.timing
-    suite = matrix.spec.suites.get(selection.suite or "") or _suite(matrix, selection)
+    suite = matrix.spec.suites.get(_timed_as(matrix, selection) or "")
     return suite.timing if suite is not None else True
+
+
+def _timed_as(matrix: LoadedMatrix, selection: Selection) -> str | None:
+    """The suite that says whether to time and how: the one that was named, whatever of it is chosen, else the one that is meant."""
+    if selection.suite:
+        return selection.suite
+    return _default_suite(matrix) if _suite(matrix, selection) is not None else None
 
 
 def _chosen_targets(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> tuple[TargetPlan, ...]:
@@ -237,9 +245,17 @@ def _chosen_targets(matrix: LoadedMatrix, selection: Selection, facts: RunFacts)
 
 
 def _plan(
-    matrix: LoadedMatrix, facts: RunFacts, *, targets: tuple[TargetPlan, ...], models: tuple[ModelPlan, ...], cells: tuple[CellPlan, ...]
+    matrix: LoadedMatrix,
+    facts: RunFacts,
+    *,
+    targets: tuple[TargetPlan, ...],
+    models: tuple[ModelPlan, ...],
+    cells: tuple[CellPlan, ...],
+    suite: str | None = None,
 ) -> Plan:
+    """``suite`` is timed by its own rule, if it has one and is still there."""
     spec = matrix.spec
+    rule = spec.measure_of(suite)
     return Plan(
         run_id=facts.run_id,
         created_at=facts.created_at,
@@ -248,11 +264,12 @@ def _plan(
         matrix_sha256=matrix.sha256,
         commit=facts.commit,
         isolation=facts.isolation,
-        measure=spec.measure,
+        measure=rule,
         tolerances={dtype: Tolerance(relative_error=t.relative_error, reason=t.reason) for dtype, t in spec.tolerances.items()},
         targets=targets,
         models=models,
         cells=cells,
+        measure_of=suite if rule != spec.measure else None,
     )
 
 

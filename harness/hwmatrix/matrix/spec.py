@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, Final, Literal
 
 import pydantic
@@ -94,16 +95,35 @@ class TargetSpec:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PartialMeasureSpec:
+    """What a suite has in place of keys of the matrix's ``measure``, whose limits hold here too. None: as there."""
+
+    warmup_s: Annotated[float, Field(ge=0)] | None = None
+    warmup_iterations: Annotated[int, Field(ge=0)] | None = None
+    min_s: Annotated[float, Field(ge=0)] | None = None
+    min_samples: Annotated[int, Field(gt=0)] | None = None
+    max_s: Annotated[float, Field(gt=0)] | None = None
+    half_width: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    def over(self, rule: MeasureRule) -> MeasureRule:
+        """The rule with what is said here laid over it."""
+        said = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return dataclasses.replace(rule, **{name: value for name, value in said.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SuiteSpec:
     """A named selection of models, in one size.
 
     ``models: all`` means every model that is listed; ``models: types`` these and, for each model type of the installed transformers that
-    none of them is, a tiny model made from the type alone. ``timing: false`` asks whether models work, and not how fast.
+    none of them is, a tiny model made from the type alone. ``timing: false`` asks whether models work, and not how fast; ``measure`` is
+    laid over the matrix's.
     """
 
     size: Size = Size.TINY
     models: Literal["all", "types"] | tuple[Name, ...] = "all"
     timing: bool = True
+    measure: PartialMeasureSpec = Field(default_factory=PartialMeasureSpec)
     description: str = ""
 
 
@@ -183,6 +203,11 @@ class MatrixSpec:
     suites: Annotated[dict[Name, SuiteSpec], Field(min_length=1)]
     expect: tuple[ExpectSpec, ...] = ()
     github: GithubSpec = Field(default_factory=GithubSpec)
+
+    def measure_of(self, suite: str | None) -> MeasureRule:
+        """The rule of a suite: its own ``measure`` over that of the matrix, which alone holds for None and for a suite that is not here."""
+        named = self.suites.get(suite or "")
+        return named.measure.over(self.measure) if named else self.measure
 
 
 SPEC_ADAPTER: Final[pydantic.TypeAdapter[MatrixSpec]] = pydantic.TypeAdapter(MatrixSpec)

@@ -126,7 +126,8 @@ class Plan:
     """What a run is to do, whole: the runner needs no other file of the project.
 
     ``timing`` False: compatibility alone, nothing is measured of how fast. ``types_of`` is the version of transformers of which the plan
-    has every model type, None: it has none or only some.
+    has every model type, None: it has none or only some. ``measure_of`` is the suite whose own rule ``measure`` is, None: it is
+    the matrix's.
     """
 
     run_id: str
@@ -143,6 +144,7 @@ class Plan:
     cells: tuple[CellPlan, ...]
     timing: bool = True
     types_of: str | None = None
+    measure_of: str | None = None
     schema: str = PLAN_SCHEMA
 
     def model(self, name: str, size: Size) -> ModelPlan:
@@ -166,10 +168,13 @@ class Plan:
         return {target.name: target for target in self.targets}
 
 
-def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation, *, timing: bool = True) -> str:
-    """The command that repeats one cell alone. ``timing`` is that of its plan."""
+def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation, *, timing: bool = True, measure_of: str | None = None) -> str:
+    """The command that repeats one cell alone. ``timing`` and ``measure_of`` are those of its plan."""
     if model.batch_asked:
         tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
         return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation.value} --no-fallback"
     selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
-    return f"nox -s matrix -- {selected} --isolation {isolation.value}{'' if timing else ' --no-timing'}"
+    by_name = model.matrix_line is not None or model.weights == "factory"  # with another model beside it, the whole suite would run
+    own_rule = f" --suite {shlex.quote(measure_of)} --timing" if measure_of is not None and by_name else ""
+    timed = own_rule if timing else " --no-timing"
+    return f"nox -s matrix -- {selected} --isolation {isolation.value}{timed}"

@@ -204,7 +204,9 @@ class _Cells:
         return result
 
     def _keep(self, result: CellResult, cell: CellPlan, model: ModelPlan) -> None:
-        self._shard.add_cell(result, command=cell_command(model, cell, self._order.plan.isolation, timing=self._order.plan.timing))
+        plan = self._order.plan
+        command = cell_command(model, cell, plan.isolation, timing=plan.timing, measure_of=plan.measure_of)
+        self._shard.add_cell(result, command=command)
         emit(
             "cell",
             key=cell.key,
