@@ -6,6 +6,7 @@ import json
 import random
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import jsonschema
 import pytest
 from factory_rows import BEGIN, Database, example, steady, unmeasured
@@ -15,6 +16,7 @@ from hwmatrix.report.comparing import LEAST_SAMPLES, Kind
 from hwmatrix.report.diff import Diff, make_diff, read_side
 from hwmatrix.report.diff_text import diff_html, diff_json, diff_md
 from hwmatrix.report.schemas import diff_schema
+from hwmatrix.store.shard import sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,6 +60,14 @@ def diff(tmp_path: Path, old: Fill | None, new: Fill | None, **new_shard: Any) -
 
 def kinds(found: Diff) -> list[Kind]:
     return [change.kind for change in found.changes]
+
+
+DEVICE: dict[str, Any] = {"busy": 0.1, "device_processes": 0}
+
+
+def beside(yardstick_ms: float | None, name: str = "a product") -> dict[str, Any]:
+    """The machine's own speed beside a cell."""
+    return {"yardstick": name if yardstick_ms is not None else None, "yardstick_ms": yardstick_ms}
 
 
 def test_the_same_run_has_no_changes(tmp_path: Path) -> None:
@@ -238,3 +248,45 @@ def test_a_run_without_cells_is_refused(tmp_path: Path) -> None:
         read_side(path)
     with pytest.raises(StoreError, match="no such file"):
         read_side(tmp_path / "none.duckdb")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.11)), []),  # the machine is slower, not the model
+        (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.10)), [1.1]),
+        (passing("m", 2.0, **beside(0.10)), passing("m", 2.0, **beside(0.09)), [1 / 0.9]),  # as fast as before, on a faster machine
+        (passing("m", 2.0, **beside(None)), passing("m", 2.2, **beside(0.11)), [1.1]),  # before there was a yardstick
+        (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.11, "another product")), [1.1]),
+        (
+            passing("m", 2.0, **DEVICE, **beside(0.10)),
+            passing("m", 2.2, **DEVICE, **beside(0.11)),
+            [1.1],
+        ),  # another device computed
+    ],
+)
+def test_speeds_are_compared_in_units_of_the_machines_own(tmp_path: Path, old: Fill, new: Fill, expected: list[float]) -> None:
+    before, after = side(tmp_path / "old.duckdb", old), side(tmp_path / "new.duckdb", new)
+    found = make_diff(read_side(before), read_side(after))
+    assert [change.ratio for change in found.changes] == pytest.approx(expected)
+    assert all(change.kind is Kind.SLOWER for change in found.changes)
+
+
+def test_a_change_says_how_fast_the_machine_was(tmp_path: Path) -> None:
+    before = side(tmp_path / "old.duckdb", passing("m", 2.0, **beside(0.10)))
+    after = side(tmp_path / "new.duckdb", passing("m", 2.5, **beside(0.11)))
+    (change,) = make_diff(read_side(before), read_side(after)).changes
+    assert change.detail.endswith("; the machine itself took 1.1 times as long")
+
+
+@pytest.mark.parametrize("version", ["1", "2", "3"])
+def test_a_database_that_knows_no_yardstick_is_compared_all_the_same(tmp_path: Path, version: str) -> None:
+    before = side(tmp_path / "old.duckdb", passing("m", 2.0))
+    with duckdb.connect(str(before)) as connection:
+        connection.execute("DROP VIEW IF EXISTS hardware_results")
+        connection.execute("ALTER TABLE cells DROP COLUMN yardstick; ALTER TABLE cells DROP COLUMN yardstick_ms")
+        views = sql("views.sql").replace(" m.yardstick, m.yardstick_ms,", "")
+        connection.execute(views)
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
+    after = side(tmp_path / "new.duckdb", passing("m", 2.2, **beside(0.1)))
+    assert kinds(make_diff(read_side(before), read_side(after))) == [Kind.SLOWER]

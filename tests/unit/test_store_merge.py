@@ -183,7 +183,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '9'"),
-        "its schema is version 9, this hwmatrix reads 3: run the target again",
+        "its schema is version 9, this hwmatrix reads 4: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -293,17 +293,19 @@ def test_a_database_of_another_version_is_refused_with_advice(run: Path, databas
     change_version = "UPDATE meta SET value = '9' WHERE key = 'schema_version'"
     with duckdb.connect(str(database)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 3") as caught:
+    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 4") as caught:
         merge([run], database)
     assert "Merge the shards into a new file" in caught.value.advice
 
 
-WITHOUT_INPUTS = "ALTER TABLE cells DROP COLUMN inputs; ALTER TABLE cells DROP COLUMN text_path"
+WITHOUT_YARDSTICK = "ALTER TABLE cells DROP COLUMN yardstick; ALTER TABLE cells DROP COLUMN yardstick_ms"
+WITHOUT_INPUTS = f"ALTER TABLE cells DROP COLUMN inputs; ALTER TABLE cells DROP COLUMN text_path; {WITHOUT_YARDSTICK}"
 OLDER = {
-    "1": "DROP TABLE classifications; DROP TABLE releases;",
-    "2": "",
+    "1": f"DROP TABLE classifications; DROP TABLE releases; {WITHOUT_INPUTS}",
+    "2": WITHOUT_INPUTS,
+    "3": WITHOUT_YARDSTICK,
 }
-"""What a database of an older schema lacks, besides the columns that schema 3 added."""
+"""What a database of an older schema lacks."""
 
 
 @pytest.mark.parametrize("version", OLDER)
@@ -311,11 +313,11 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
     merge([run], database)
     before = rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id")
     with duckdb.connect(str(database)) as connection:
-        connection.execute(f"{OLDER[version]} {WITHOUT_INPUTS}")
+        connection.execute(OLDER[version])
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
     assert merge([run], database).merged == ()
     assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
-    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("3",)]
+    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("4",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
         fresh.execute(sql("schema.sql"))
         what = "table_name, column_name, data_type, is_nullable"
@@ -323,12 +325,16 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
         assert upgraded.execute(columns).fetchall() == fresh.execute(columns).fetchall()
 
 
-def test_a_shard_of_schema_2_is_merged_and_does_not_know_what_came_later(run: Path, database: Path) -> None:
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_a_shard_of_an_older_schema_is_merged_and_does_not_know_what_came_later(run: Path, database: Path, version: str) -> None:
     old, *_ = sorted((run / "shards").glob("*.duckdb"))
-    change(old, WITHOUT_INPUTS, "UPDATE meta SET value = '2' WHERE key = 'schema_version'")
+    with duckdb.connect(str(old)) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
+    change(old, OLDER[version])
     report = merge([run], database)
     assert (len(report.merged), report.rejected) == (2, ())
-    found = dict(rows(database, "SELECT DISTINCT target, inputs IS NULL AND text_path IS NULL FROM cells"))
+    later = {"2": "inputs IS NULL AND text_path IS NULL AND yardstick_ms IS NULL", "3": "yardstick IS NULL AND yardstick_ms IS NULL"}
+    found = dict(rows(database, f"SELECT DISTINCT target, {later[version]} FROM cells"))  # noqa: S608
     assert found == {target: target == old.name.partition("-")[0] for target in ("cpu", "openvino")}
 
 

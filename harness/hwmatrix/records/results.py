@@ -74,7 +74,8 @@ class CellResult:
     Times are milliseconds of wall clock, samples nanoseconds (wall, CPU of the whole process), in order.
     ``stage`` is the last stage that was entered; a cell that passed has reached ``measure``, or ``compare`` if its run does not time.
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio); ``text_path`` says that it takes more than
-    text and was given text alone.
+    text and was given text alone. ``yardstick_ms`` is what a fixed computation, ``yardstick``, took around the timing: the speed of the
+    machine itself.
     """
 
     key: str
@@ -106,6 +107,8 @@ class CellResult:
     samples_wall_ns: tuple[int, ...] = ()
     samples_cpu_ns: tuple[int, ...] = ()
     warmup_samples: int | None = None
+    yardstick: str | None = None
+    yardstick_ms: float | None = None
     parameters: int | None = None
     inputs: tuple[str, ...] | None = None
     text_path: bool | None = None

@@ -75,6 +75,8 @@ class ComparedCell:
     samples: int | None
     contended: bool | None
     noise_ms: float | None
+    yardstick: str | None
+    yardstick_ms: float | None
     delta_mb: float | None
     device_peak_mb: float | None
     image_digest: str | None
@@ -89,7 +91,10 @@ class ComparedCell:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """One thing that changed. ``ratio`` is new over old, of time or memory; ``detail`` says it in words."""
+    """One thing that changed. ``ratio`` is new over old, of time or memory; ``detail`` says it in words.
+
+    A time is compared with what the old one would be now: the machine's own speed, where both runs know it, is no change of a cell.
+    """
 
     kind: Kind
     cell: ComparedCell
@@ -121,6 +126,13 @@ def why_not_timed(old: ComparedCell, new: ComparedCell) -> str | None:
     return None
 
 
+def machine_ratio(old: ComparedCell, new: ComparedCell) -> float | None:
+    """How much longer the machine took for the same fixed computation, beside the new cell than beside the old; None: not known."""
+    if old.yardstick is None or old.yardstick != new.yardstick or not (old.yardstick_ms and new.yardstick_ms):
+        return None
+    return new.yardstick_ms / old.yardstick_ms
+
+
 def _verdict(old: ComparedCell, new: ComparedCell) -> Change | None:
     if old.status is new.status and (old.status is Status.PASS or old.error_type == new.error_type):
         return None
@@ -149,13 +161,18 @@ def _placement(old: ComparedCell, new: ComparedCell) -> Change | None:
 def _speed(old: ComparedCell, new: ComparedCell) -> Change | None:
     if why_not_timed(old, new) is not None or not (old.p50_ms and new.p50_ms and old.p25_ms and new.p25_ms):
         return None
-    change = new.p50_ms - old.p50_ms
-    noise = math.hypot(old.noise_ms or 0.0, new.noise_ms or 0.0)
-    changes = (change / old.p50_ms, new.p25_ms / old.p25_ms - 1)
+    machine = machine_ratio(old, new)
+    pace = machine or 1.0
+    change = new.p50_ms - old.p50_ms * pace
+    noise = math.hypot((old.noise_ms or 0.0) * pace, new.noise_ms or 0.0)
+    changes = (change / (old.p50_ms * pace), new.p25_ms / (old.p25_ms * pace) - 1)
     if not (min(changes) > LEAST_CHANGE or max(changes) < -LEAST_CHANGE) or abs(change) <= NOISE_FACTOR * noise:
         return None
     detail = f"p50 was {old.p50_ms:.4g} ms, is {new.p50_ms:.4g} ms; noise {noise:.2g} ms"
-    return Change(kind=Kind.SLOWER if change > 0 else Kind.FASTER, cell=new, old=old, detail=detail, ratio=new.p50_ms / old.p50_ms)
+    if machine is not None:
+        detail += f"; the machine itself took {machine:.3g} times as long"
+    kind = Kind.SLOWER if change > 0 else Kind.FASTER
+    return Change(kind=kind, cell=new, old=old, detail=detail, ratio=new.p50_ms / (old.p50_ms * pace))
 
 
 def _memory(old: ComparedCell, new: ComparedCell) -> Change | None:

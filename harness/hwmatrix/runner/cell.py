@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import CellFailure, FactoryError
-from hwmatrix.measure import latency, memory, parity
+from hwmatrix.measure import latency, memory, parity, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.records import CellPlan, MeasureRule, MemoryRecord, ModelPlan, Parity, Placement, Stage, Status, TargetPlan, Tolerance
 from hwmatrix.targets.table import target_class
@@ -129,17 +129,23 @@ def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
     status, error = _verdict(comparison, placement, job.tolerance)
     if status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
         facts.enter(Stage.MEASURE)
-        _time(target, job.rule, facts)
+        _time(target, job.rule, job.cell.settings.threads, facts)
     _account(target, baseline, loaded, facts)
     return status, error
 
 
-def _time(target: Target, rule: MeasureRule, facts: Facts) -> None:
+def _time(target: Target, rule: MeasureRule, threads: int, facts: Facts) -> None:
+    """Time it, and how fast the machine is meanwhile: where a device has its own clock, the processor says nothing of its speed."""
+
     def call() -> int | None:
         target.run()
         return target.elapsed_ns()
 
+    before = yardstick.read(threads)
     timing = latency.measure(call, rule)
+    if timing.cpu_ns:
+        machine = yardstick.both(before, yardstick.read(threads))
+        facts.values |= {"yardstick": machine.name, "yardstick_ms": machine.ms}
     facts.values |= {
         "samples_wall_ns": timing.wall_ns,
         "samples_cpu_ns": timing.cpu_ns,

@@ -38,6 +38,8 @@ def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, comma
         "prepare_ms": result.prepare_ms,
         "first_ms": result.first_ms,
         "warmup_samples": result.warmup_samples,
+        "yardstick": result.yardstick,
+        "yardstick_ms": result.yardstick_ms,
         "converged": result.converged,
         "parameters": result.parameters,
         "device_processes": result.device_processes,

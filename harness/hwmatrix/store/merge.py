@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-_SINCE: Final[dict[str, dict[str, frozenset[str]]]] = {SCHEMA_VERSION: {}, "2": {"cells": frozenset({"inputs", "text_path"})}}
+_SINCE_4: Final = frozenset({"yardstick", "yardstick_ms"})
+_SINCE: Final[dict[str, dict[str, frozenset[str]]]] = {
+    SCHEMA_VERSION: {},
+    "3": {"cells": _SINCE_4},
+    "2": {"cells": _SINCE_4 | {"inputs", "text_path"}},
+}
 """The versions of shards that are merged, and by table the columns that such a shard does not have yet: nobody knows them."""
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"

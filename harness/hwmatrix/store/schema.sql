@@ -1,4 +1,4 @@
--- The tables of a shard and of a merged database (schema 3). Reports read the views of views.sql, never these directly.
+-- The tables of a shard and of a merged database (schema 4). Reports read the views of views.sql, never these directly.
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (
@@ -100,6 +100,8 @@ CREATE TABLE cells (
     first_ms         DOUBLE,
     warmup_samples   INTEGER,
     converged        BOOLEAN,               -- did timing stop because the interval was narrow enough
+    yardstick        VARCHAR,               -- a fixed computation on the processor around the timing; NULL: a device's own clock timed, or nothing
+    yardstick_ms     DOUBLE,                -- what it took: how fast the machine itself was
     baseline_mb      DOUBLE,
     load_peak_mb     DOUBLE,
     peak_mb          DOUBLE,

@@ -1,4 +1,4 @@
--- The views of a merged database (schema 3). Every report is a query over these; no statistic is computed anywhere else.
+-- The views of a merged database (schema 4). Every report is a query over these; no statistic is computed anywhere else.
 
 -- The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n), 1.96 standard deviations of a binomial
 -- with p = 1/2. Below 6 samples there is no such interval.
@@ -49,7 +49,7 @@ SELECT
     END AS status,
     m.stage, e.bundle, m.method, m.on_target, m.placement_detail,
     m.relative_error, m.max_error, m.cosine, m.top1,
-    m.load_ms, m.prepare_ms, m.first_ms, m.converged, m.warmup_samples,
+    m.load_ms, m.prepare_ms, m.first_ms, m.converged, m.warmup_samples, m.yardstick, m.yardstick_ms,
     m.baseline_mb, m.load_peak_mb, m.peak_mb, m.delta_mb, m.uss_mb, m.device_peak_mb, m.device_reserved_mb, m.parameters,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN 'unbuildable'

@@ -2,8 +2,11 @@
 -- The noise is how far apart the medians of ten consecutive parts of its samples lie: 1.4826 times their median absolute deviation
 -- (the standard deviation, if they were normal). What changes slowly while a cell is timed shows there, and not in the interval of
 -- the whole. p25_ms is the lower quartile, which a disturbance reaches last. A cell with fewer than ten samples has as many parts as samples.
+-- The yardstick, a fixed computation on the processor, counts where the processor computed all the time.
 WITH chosen AS (
     SELECT * FROM matrix WHERE run_id = $run_id
+    UNION ALL BY NAME  -- a database of schema 1 to 3 has no such columns: NULL
+    SELECT CAST(NULL AS VARCHAR) AS yardstick, CAST(NULL AS DOUBLE) AS yardstick_ms WHERE false
 ),
 parts AS (
     SELECT cell_id, part, median(wall_ns) / 1e6 AS p50_ms
@@ -25,6 +28,9 @@ SELECT
     c.cell_key, c.model, c.size, c.target, c.backend, c.family, c.architecture, c.dtype, c.batch, c.sequence_length, c.threads,
     c.execution, c.column_isolation AS isolation, c.host, c.matrix_line,
     c.status, c.stage, c.level, c.error_type, c.message, c.on_target, c.placement_detail, c.method, c.bundle,
-    c.p50_ms, q.p25_ms, c.samples, c.contended, n.noise_ms, c.delta_mb, c.device_peak_mb, c.image_digest, c.command
+    c.p50_ms, q.p25_ms, c.samples, c.contended, n.noise_ms,
+    CASE WHEN c.cpu_p50_ms >= 0.9 * c.p50_ms THEN c.yardstick END AS yardstick,
+    CASE WHEN c.cpu_p50_ms >= 0.9 * c.p50_ms THEN c.yardstick_ms END AS yardstick_ms,
+    c.delta_mb, c.device_peak_mb, c.image_digest, c.command
 FROM chosen c LEFT JOIN noise n USING (cell_id) LEFT JOIN quarter q USING (cell_id)
 ORDER BY c.position, c.cell_key;

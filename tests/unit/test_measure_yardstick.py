@@ -1,0 +1,36 @@
+"""The machine's own speed: a fixed computation, named so that only equal ones are compared."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from hwmatrix.measure import yardstick
+from hwmatrix.measure.yardstick import Yardstick
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_reading_is_named_by_what_decides_it(threads: int) -> None:
+    reading = yardstick.read(threads)
+    assert reading.name == f"float32 96 x 96 einsum, numpy {np.__version__}, {threads} threads"
+    assert 0 < reading.ms < 1000
+
+
+def test_it_computes_for_its_window_on_every_thread() -> None:
+    before = os.times()
+    for _ in range(4):
+        yardstick.read(2)
+    after = os.times()
+    assert after.user + after.system - before.user - before.system >= 4 * 0.03  # more where two cores are free
+
+
+def test_a_slower_computation_reads_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = yardstick.read(1)
+    monkeypatch.setattr(yardstick, "_SIDE", 4 * yardstick._SIDE)
+    assert yardstick.read(1).ms > 4 * quick.ms
+
+
+def test_two_readings_stand_for_the_time_between_them() -> None:
+    assert yardstick.both(Yardstick(name="n", ms=0.2), Yardstick(name="n", ms=0.4)) == Yardstick(name="n", ms=pytest.approx(0.3))
