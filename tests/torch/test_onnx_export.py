@@ -12,8 +12,10 @@ import pytest
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import RunFacts, Selection, make_plan
 from hwmatrix.models import bundle as bundles
-from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, read_all
-from hwmatrix.records import Isolation, Size
+from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.models.onnx_export import TRANSFORMERS, OnnxExport, OnnxFailure, export_all, export_one, read_all
+from hwmatrix.models.types import model_types
+from hwmatrix.records import Isolation, ModelPlan, Size
 
 if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle
@@ -32,6 +34,12 @@ def tiny(name: str, cache: Path) -> Bundle:
     facts = RunFacts(run_id="r", created_at="", command="", hwmatrix_version="", commit=None, isolation=Isolation.NONE)
     plan = make_plan(MATRIX, Selection(models=(name,), targets=("cpu",), size=Size.TINY), facts)
     return bundles.find_or_build(plan.models[0], cache)
+
+
+def of_type(name: str) -> ModelPlan:
+    """The plan of a model made from its type alone."""
+    (kind,) = [kind for kind in model_types() if kind.name == name]
+    return ModelPlan(name=name, size=Size.TINY, family=kind.family, architecture=name, model_class=kind.model_class, weights=FACTORY)
 
 
 @pytest.mark.parametrize("name", ["vit", "clip", "mixtral"])
@@ -57,6 +65,40 @@ def test_both_exporters_give_the_reference_s_outputs(name: str, cache: Path) -> 
             if output is not None:
                 assert np.linalg.norm(array - expected[output]) <= 1e-5 * np.linalg.norm(expected[output]), output
     assert read_all(bundle, cache) == found
+
+
+def test_a_model_that_returns_its_inputs_has_a_valid_graph_of_each_exporter(cache: Path) -> None:
+    """kosmos-2.5 returns its height and width: the graph's inputs keep these names, and its outputs are told by the reference's."""
+    import onnx
+
+    bundle = bundles.find_or_build(of_type("kosmos-2.5"), cache)
+    for export in export_all(bundle, cache):
+        assert isinstance(export, OnnxExport), export
+        model = onnx.load(export.path)
+        onnx.checker.check_model(model, full_check=True)
+        assert {"height", "width"} <= set(export.inputs) <= bundle.input_arrays().keys()
+        assert {output for output in export.outputs if output} == bundle.expected_arrays().keys()
+        own = dict(zip(export.outputs, (value.name for value in model.graph.output), strict=True))
+        assert (own["height"], own["width"]) == ("output.height", "output.width")
+
+
+def test_what_the_exporter_computes_from_a_grid_is_a_constant_of_the_graph(cache: Path) -> None:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    bundle = bundles.find_or_build(of_type("video_llama_3_vision"), cache)
+    export = export_one(bundle, cache, TRANSFORMERS)
+    assert isinstance(export, OnnxExport), export
+    assert set(export.fixed) == {"position_ids", "cu_seqlens"}
+    inputs, expected = bundle.input_arrays(), bundle.expected_arrays()
+    assert set(export.inputs) <= inputs.keys()
+    model = onnx.load(export.path)
+    onnx.checker.check_model(model, full_check=True)
+    outputs = ReferenceEvaluator(model).run(None, {name: inputs[name] for name in export.inputs})
+    found = {name: array for name, array in zip(export.outputs, outputs, strict=True) if name}
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        assert np.linalg.norm(array - expected[name]) <= 1e-5 * np.linalg.norm(expected[name]), name
 
 
 def test_what_an_exporter_cannot_do_is_kept_with_its_reason(cache: Path) -> None:

@@ -31,7 +31,7 @@ class Exporters:
             file.write_bytes(b"graph by " + name.encode())
             if name in self.failing:
                 raise self.failing[name]
-            return {"inputs": ["input_ids"], "outputs": ["logits", None], "opset": 20}
+            return {"inputs": ["input_ids"], "outputs": ["logits", None], "fixed": ["position_ids"], "opset": 20}
 
         return export
 
@@ -60,11 +60,12 @@ def test_exports_are_kept_with_their_names_and_read_back(bundle: Bundle, tmp_pat
     first = made[0]
     assert isinstance(first, OnnxExport)
     assert (first.exporter, first.inputs, first.outputs, first.opset) == ("transformers", ("input_ids",), ("logits", None), 20)
+    assert first.fixed == ("position_ids",)
     assert first.path.read_bytes() == b"graph by transformers"
     assert first.seconds >= 0
     assert read_all(bundle, tmp_path) == made
     manifest = json.loads((place(bundle) / "manifest.json").read_text())
-    assert manifest["schema"] == "hwmatrix/onnx/1"
+    assert manifest["schema"] == "hwmatrix/onnx/2"
     assert (manifest["bundle"], manifest["exporter"], list(manifest["files"])) == ("d1", "torch", ["model.onnx"])
 
 

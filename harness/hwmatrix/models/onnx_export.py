@@ -23,18 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import BundleError, CellFailure, UnsupportedError
-from hwmatrix.models import folder
+from hwmatrix.models import folder, onnx_graph
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy as np
     import torch
 
     from hwmatrix.models.bundle import Bundle
 
-ONNX_SCHEMA: Final = "hwmatrix/onnx/1"
+ONNX_SCHEMA: Final = "hwmatrix/onnx/2"
 ONNX_DIR: Final = "onnx"
 MODEL_FILE: Final = "model.onnx"
 TRANSFORMERS: Final = "transformers"
@@ -68,7 +69,8 @@ class OnnxExport:
     """A verified export.
 
     ``inputs`` are the graph's inputs, each named as the bundle's (an exporter leaves out what the graph does not read). ``outputs``
-    has, for each output of the graph in order, the reference's name of it, or None where the reference has no such output.
+    has, for each output of the graph in order, the reference's name of it, or None where the reference has no such output. ``fixed`` names
+    what the exporter computed from the bundle's inputs, and the graph holds as constants.
     """
 
     exporter: str
@@ -77,6 +79,7 @@ class OnnxExport:
     outputs: tuple[str | None, ...]
     opset: int
     seconds: float
+    fixed: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -198,6 +201,7 @@ def _read(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailur
             outputs=tuple(manifest["outputs"]),
             opset=manifest["opset"],
             seconds=manifest["seconds"],
+            fixed=tuple(manifest["fixed"]),
         )
     except (KeyError, TypeError) as error:
         raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error
@@ -281,12 +285,15 @@ def _by_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
     """The exporter of transformers, which brings its own mendings of torch's and names outputs as the reference does."""
     from transformers.exporters.configs import OnnxConfig  # noqa: PLC0415
     from transformers.exporters.exporter_onnx import OnnxExporter  # noqa: PLC0415
+    from transformers.exporters.utils import get_leaf_tensors  # noqa: PLC0415
 
     model, inputs = _loaded(bundle)
     exporter: Any = OnnxExporter
+    sample = dict(inputs)  # to which the exporter adds what it computes in advance
     with _quiet():
-        program = exporter().export(model, dict(inputs), OnnxConfig()).program
-    return _saved(bundle, program, file)
+        program = exporter().export(model, sample, OnnxConfig()).program
+    prepared = {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
+    return _saved(bundle, program, file, prepared=prepared)
 
 
 def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
@@ -308,11 +315,10 @@ def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
 
     with _quiet(), torch.no_grad():
         names = list(flatten_outputs(model(**inputs, **options)))
-        program = torch.onnx.export(
-            Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), output_names=names, verbose=False
-        )
+        program = torch.onnx.export(Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False)
     assert program is not None  # noqa: S101 - dynamo=True always returns a program
-    return _saved(bundle, program.model, file)
+    onnx_graph.name_outputs(program.model.graph, onnx_graph.output_names(names, inputs))
+    return _saved(bundle, program.model, file, prepared={})
 
 
 EXPORTERS: Final[dict[str, Callable[[Bundle, Path], dict[str, Any]]]] = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
@@ -346,7 +352,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _saved(bundle: Bundle, program: Any, file: Path) -> dict[str, Any]:
+def _saved(bundle: Bundle, program: Any, file: Path, *, prepared: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     """Write the graph (an ``onnx_ir.Model``), and say what the manifest must know of it.
 
     Raises:
@@ -354,18 +360,12 @@ def _saved(bundle: Bundle, program: Any, file: Path) -> dict[str, Any]:
     """
     import onnx_ir  # noqa: PLC0415 - comes with onnxscript
 
-    inputs = [str(value.name) for value in program.graph.inputs]
-    unknown = sorted(set(inputs) - {described["name"] for described in bundle.manifest["inputs"]})
-    if unknown:
-        raise ValueError(f"the exported graph has inputs that the model has not: {', '.join(unknown)}")
+    inputs = [described["name"] for described in bundle.manifest["inputs"]]
     expected = [described["name"] for described in bundle.manifest["expected"]]
-    outputs = [name if name in expected else None for name in (str(value.name) for value in program.graph.outputs)]
-    missing = sorted(set(expected) - set(outputs))
-    if missing:
-        raise ValueError(f"the exported graph lacks outputs of the model: {', '.join(missing)}")
+    names = onnx_graph.fit(program, inputs=inputs, expected=expected, prepared=prepared)
     size = sum(value.const_value.nbytes for value in program.graph.initializers.values() if value.const_value is not None)
     onnx_ir.save(program, file, external_data=f"{file.name}.data" if size > _INLINE_BYTES else None)
-    return {"inputs": inputs, "outputs": outputs, "opset": program.opset_imports[""]}
+    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": names.fixed, "opset": program.opset_imports[""]}
 
 
 def _told(error: Exception) -> str:
