@@ -43,6 +43,16 @@ def made(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
     return model, synthesise(model, plan, override(name))
 
 
+def loaded(name: str, folder: Path, *, attention: str | None) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The model as it comes back from a folder, and its inputs."""
+    plan = plan_of(name)
+    if not (folder / name).exists():
+        _, config = next(attempts(plan))
+        adjusted(build_from(plan, config, most=MOST_PARAMETERS), plan).save_pretrained(folder / name)
+    model = load_model(folder / name, plan.model_class, Dtype.FLOAT32, attention=attention)
+    return model, synthesise(model, plan, override(name))
+
+
 def first_output(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     import torch
 
@@ -201,13 +211,9 @@ def test_attention_that_is_wrong_when_eager_is_not_eager(tmp_path: Path) -> None
     import torch
 
     for name, wanted in (("nemotron_asr_streaming_encoder", "sdpa"), ("bert", "eager")):
-        plan = plan_of(name)
-        _, config = next(attempts(plan))
-        build_from(plan, config, most=MOST_PARAMETERS).save_pretrained(tmp_path / name)
-        loaded = load_model(tmp_path / name, plan.model_class, Dtype.FLOAT32)
-        assert loaded.config._attn_implementation == wanted
-        inputs = synthesise(loaded, plan, override(name))
-        assert bool(torch.isfinite(first_output(loaded, inputs)).all())
+        model, inputs = loaded(name, tmp_path, attention="eager")
+        assert model.config._attn_implementation == wanted
+        assert bool(torch.isfinite(first_output(model, inputs)).all())
 
 
 def test_features_are_counted_by_the_method_that_names_its_arguments() -> None:
@@ -272,3 +278,40 @@ def test_patches_that_a_vision_tower_takes_under_another_name_are_an_image() -> 
     model, inputs = made("qwen2_5_vl_vision")
     assert set(inputs) == {"hidden_states", "grid_thw"}
     assert modalities(model, inputs, ignored=frozenset()) == {"takes": ["image"], "given": ["image"], "text_path_only": False}
+
+
+@pytest.mark.parametrize("name", ["grounding-dino", "mm-grounding-dino"])
+def test_attention_that_is_wrong_in_a_part_is_another_there_alone(name: str, tmp_path: Path) -> None:
+    """Each phrase between delimiters sees itself alone: eager attention would add the mask of truth values as 0 and 1."""
+    model, inputs = loaded(name, tmp_path, attention="eager")
+    parts = (model.config, model.config.text_config, model.config.backbone_config)
+    assert [part._attn_implementation for part in parts] == ["eager", "sdpa", "eager"]
+    seen: list[torch.Tensor] = []
+    model.model.text_backbone.register_forward_hook(lambda _module, _arguments, output: seen.append(output.last_hidden_state[0]))
+    ids = inputs["input_ids"].clone()
+    first_output(model, inputs)
+    ids[0, 4] += 100  # of the second phrase, which ends with the delimiter at 7
+    first_output(model, inputs | {"input_ids": ids})
+    moved = (seen[0] - seen[1]).abs().amax(dim=1) > 1e-6
+    assert moved.nonzero().flatten().tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("name", ["paligemma", "colpali", "grounding-dino", "mm-grounding-dino"])
+def test_inputs_as_processors_give_them_let_all_attentions_agree(name: str, tmp_path: Path) -> None:
+    reference, inputs = loaded(name, tmp_path, attention="eager")
+    expected = first_output(reference, inputs)
+    users, _ = loaded(name, tmp_path, attention=None)
+    assert float((first_output(users, inputs) - expected).norm() / expected.norm()) < 1e-4
+
+
+def test_a_prompt_sees_itself_in_both_directions_and_an_answer_what_is_before_it() -> None:
+    model, inputs = made("paligemma")
+    kinds = inputs["token_type_ids"][0]
+    assert kinds.shape[0] == inputs["input_ids"].shape[1]
+    before = first_output(model, inputs)[0]
+    ids = inputs["input_ids"].clone()
+    for place, reached in ((17, range(20)), (19, [19])):  # the last token of the prompt, the last of the answer
+        ids[0, place] = (ids[0, place] + 50) % 400
+        moved = (first_output(model, inputs | {"input_ids": ids})[0] - before).abs().amax(dim=1) > 1e-6
+        assert moved.nonzero().flatten().tolist() == list(reached)
+        ids = inputs["input_ids"].clone()

@@ -74,14 +74,15 @@ def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: st
     return model
 
 
-def _attention(model_dir: Path) -> str:
-    """Eager attention, but another implementation for an architecture whose eager one is wrong."""
+def _attention(model_dir: Path) -> str | dict[str, str]:
+    """Eager attention, but another implementation for an architecture whose eager one is wrong: in the whole of it, or in parts by name."""
     config = model_dir / "config.json"
     model_type = json.loads(config.read_bytes()).get("model_type", "") if config.is_file() else ""
-    return override(model_type).attention or _EAGER
+    found = override(model_type).attention
+    return {**found} if isinstance(found, dict) else found or _EAGER
 
 
-def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str | None) -> torch.nn.Module:
+def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str | dict[str, str] | None) -> torch.nn.Module:
     import torch  # noqa: PLC0415
 
     loader = _class(model_class)

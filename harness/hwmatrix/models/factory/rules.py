@@ -92,7 +92,7 @@ class Override:
     ``part`` is the configuration within the main one that ``model_class`` is built from, where the whole has no forward pass of its own.
     ``gain`` rescales the weights so that what goes through a layer grows that many times: for classes that draw them at one deviation
     whatever their width, and whose signal fades out on its way through narrow layers. ``attention`` is the implementation of it to use
-    where eager is asked for, but wrong.
+    where eager is asked for, but wrong: of the whole model, or of parts by the name of their configuration; other parts choose their own.
     ``text_path`` says why the type gets text alone although it could take more. ``impossible`` says why nothing can be built here.
     """
 
@@ -103,7 +103,7 @@ class Override:
     model_class: str | None = None
     part: str | None = None
     gain: Annotated[float, Field(gt=0)] | None = None
-    attention: Literal["sdpa"] | None = None
+    attention: Literal["sdpa"] | dict[str, Literal["eager", "sdpa"]] | None = None
     level: Literal["small", "gentle"] | None = None
     inputs: dict[str, Tensor | None] = Field(default_factory=dict)
     tokens: dict[str | int, Annotated[int, Field(ge=0)]] | None = None
