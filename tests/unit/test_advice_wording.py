@@ -79,14 +79,15 @@ def test_the_deepest_frame_in_transformers_is_the_place() -> None:
     found = site_of(TRACEBACK.format(kind="qwen2_vl", line=3))
     assert found is not None
     assert str(found) == "models/qwen2_vl/modeling_qwen2_vl.py::get_rope_index"
-    assert found.construct == "models/*/modeling_*.py::get_rope_index"
+    assert found.construct == "models/*/modeling_*.py::get_rope_index: for step in range(int(image_grid_thw.max())):"
+    assert found.exact == "models/qwen2_vl/modeling_qwen2_vl.py:3 in get_rope_index"
 
 
 def test_code_that_models_share_is_itself_the_construct() -> None:
     shared = (f"{PACKAGES}/transformers/masking_utils.py", "sdpa_mask")
     found = site_of(frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward"), shared))
     assert found is not None
-    assert found.construct == "masking_utils.py::sdpa_mask"
+    assert found.construct == "masking_utils.py::sdpa_mask: call()"
 
 
 def test_the_first_error_counts_not_what_became_of_it() -> None:
@@ -111,6 +112,39 @@ def test_a_comprehension_is_told_by_the_function_around_it() -> None:
     assert str(site_of(frames((file, "<listcomp>")))) == "models/vilt/modeling_vilt.py::<listcomp>"
 
 
+def test_where_no_exporter_made_a_graph_the_first_ones_place_counts() -> None:
+    own = 'Traceback (most recent call last):\n  File "/site-packages/hwmatrix/targets/onnxruntime.py", line 80, in prepare\n    raise x\n'
+    message = "hwmatrix.errors.CellFailure: no exporter made a graph: Caused by: (transformers/models/led/modeling_led.py:1 in other)\n"
+    led = frames((f"{PACKAGES}/transformers/models/led/modeling_led.py", "forward"), (f"{PACKAGES}/torch/fx/sym_node.py", "guard_bool"))
+    torch = frames((f"{PACKAGES}/transformers/models/bart/modeling_bart.py", "forward"))
+    notes = f"\nThe exporter by transformers failed:\n{led}Guard: u0\n\nThe exporter by torch failed:\n{torch}Guard: u1\n"
+    found = site_of(own + message + notes)
+    assert found is not None
+    assert found.exact == "models/led/modeling_led.py:7 in forward"
+    died = f"\nThe exporter by transformers failed:\nkilled by SIGSEGV\n\nThe exporter by torch failed:\n{torch}Guard: u1\n"
+    assert str(site_of(own + "CellFailure: none\n" + died)) == "models/bart/modeling_bart.py::forward"
+    assert str(site_of(own + message + "\nThe exporter by transformers failed:\nkilled\n")) == "models/led/modeling_led.py::other"
+
+
+def test_what_the_exporters_add_is_not_the_model_s_code() -> None:
+    exporter = (f"{PACKAGES}/transformers/exporters/utils.py", "patched_forward")
+    found = site_of(frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward"), exporter))
+    assert str(found) == "models/bert/modeling_bert.py::forward"
+    alone = site_of(frames(exporter))
+    assert alone is not None
+    assert (str(alone), alone.transformers) == ("transformers/exporters/utils.py::patched_forward", False)
+
+
+def test_a_line_without_its_text_is_told_without_and_a_long_one_is_cut() -> None:
+    bare = f'  File "{PACKAGES}/transformers/a.py", line 7, in f\n  File "{PACKAGES}/transformers/b.py", line 8, in g\n'
+    found = site_of(bare)
+    assert found is not None
+    assert (found.code, found.construct, found.line) == (None, "b.py::g", 8)
+    long = site_of(f'  File "{PACKAGES}/transformers/a.py", line 7, in f\n    {"x" * 500}\n')
+    assert long is not None
+    assert long.code == "x" * 119 + "…"
+
+
 def test_exports_that_failed_tell_the_first_exporters_words_and_the_place_in_them() -> None:
     guard = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode: GuardOnDataDependentSymNode: Could not guard"
     first = f"{guard} on data-dependent expression Eq(u0, 1). Caused by: (transformers/models/led/modeling_led.py:549 in forward) For more"
@@ -122,6 +156,10 @@ def test_exports_that_failed_tell_the_first_exporters_words_and_the_place_in_the
     assert found.construct == "models/*/modeling_*.py::forward"
     other = f"no exporter made an ONNX graph of this model: transformers: builtins.ValueError: ValueError: Found 'x' in inputs; {second}"
     assert normalised(other) == "ValueError: Found 'x' in inputs"
+    reason = "DispatchError: No ONNX function found for <OpOverload(op='aten.unsqueeze', overload='default')>."
+    step = f"ConversionError: Failed to convert the program. This is step 3/3; caused by ConversionError: Error at %x; caused by {reason}"
+    converted = f"no exporter made an ONNX graph of this model: transformers: torch.onnx.ConversionError: {step}; {second}"
+    assert normalised(converted) == reason
 
 
 def test_without_transformers_it_is_the_deepest_package_but_ours() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -209,6 +211,28 @@ def test_without_a_graph_an_operator_that_all_exporters_name_is_unsupported() ->
     assert isinstance(found, UnsupportedError)
     assert (found.needs, found.error_type) == (("aten.lgamma",), "unsupported_operator")
     assert "aten.lgamma" in str(found)
+
+
+def test_the_exporters_tracebacks_are_told_with_the_failure_that_they_explain() -> None:
+    guard = 'Traceback (most recent call last):\n  File "modeling_x.py", line 123, in forward\n    if mask.all():\nGuard: u0\n'
+    failures = [
+        OnnxFailure(exporter="transformers", error_type="Guard", message="Guard: u0", traceback=guard),
+        OnnxFailure(exporter="torch", error_type="ExporterDied", message="killed", traceback=None),
+    ]
+    told = "".join(traceback.format_exception(no_graph(failures)))
+    assert f"The exporter by transformers failed:\n{guard}" in told
+    assert "exporter by torch" not in told
+    assert "Guard: u0" in str(no_graph(failures))
+
+
+def test_a_kept_traceback_has_no_lines_that_only_underline(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    exporters.failing["torch"] = ValueError("~~~\n^^^ is said")
+    failure = export_one(bundle, tmp_path, "torch")
+    assert isinstance(failure, OnnxFailure)
+    lines = (failure.traceback or "").splitlines()
+    assert any(line.endswith("raise self.failing[name]") for line in lines)
+    assert not any(re.fullmatch(r" +[~^]+", line) for line in lines)
+    assert lines[-1] == "^^^ is said"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,11 @@ def test_operators_come_before_places_and_places_before_words(rows: ReportRows) 
     assert found["aten::_fft_r2c"].blocker.kind is GroupKind.OPERATOR
     assert found["aten::_fft_r2c"].models == tuple(f"arch-{n:03}" for n in lacking)
     assert found["aten::unique_dim"].models == tuple(f"arch-{n:03}" for n in lacking if n % 2 == 0)
-    assert found["models/*/modeling_*.py::get_rope_index"].blocker.kind is GroupKind.CONSTRUCT
+    rope = found["models/*/modeling_*.py::get_rope_index: for step in range(int(image_grid_thw.max())):"]
+    assert rope.blocker.kind is GroupKind.CONSTRUCT
+    assert rope.at is not None
+    assert rope.at in rope.sites
+    assert re.fullmatch(r"models/(\w+)/modeling_\1\.py:\d+ in get_rope_index", rope.at)
     assert found["relative L2 error <n> of <name> exceeds <n>"].blocker.kind is GroupKind.ERROR
 
 
@@ -106,7 +110,9 @@ def test_a_place_may_stand_in_the_message_alone(tmp_path: Path) -> None:
         database.shard("s", "onnxruntime")
         database.cell(database.plan("fuyu", "onnxruntime"), "s", **unmeasured("error") | {"message": message, "traceback": None})
     (group,) = groups_of(read(tmp_path / "m.duckdb"))
-    assert group.blocker.what == "models/*/modeling_*.py::gather"
+    assert group.blocker.what == "models/*/modeling_*.py::gather: x[y]"
+    assert (group.at, group.sites) == ("models/fuyu/modeling_fuyu.py:7 in gather", ("models/fuyu/modeling_fuyu.py:7 in gather",))
+    assert "`models/fuyu/modeling_fuyu.py:7 in gather`" in errors_md(read(tmp_path / "m.duckdb"))
     assert group.blocker.message == "no exporter made a graph: Could not guard on <name>"
 
 

@@ -28,6 +28,8 @@ _TAKEN_OUT: Final = (
     (r"^no exporter made an ONNX graph of this model: \w+: (.*?)(?:; \w+: [\w.]+: .*)?$", r"\1"),
     (r"\b(?:\w+\.)+(\w+(?:Error|Exception|Failure|Node))\b(?=:)", r"\1"),
     (r"\b(\w+): (?=\1: )", ""),
+    # torch.onnx tells which of its steps failed, and the reason at the end.
+    (r"^(?:ConversionError|TorchExportError): Failed to .*; caused by (?=\w+: )", ""),
     (r"https?://\S+", "<link>"),
     (r"\b(data-dependent expression) .*", r"\1 <expression>"),
     (r"<class '[\w.]*?(\w+)'>", r"\1"),
@@ -49,29 +51,49 @@ _TAKEN_OUT: Final = (
 _RULES: Final = tuple((re.compile(pattern), to) for pattern, to in _TAKEN_OUT)
 _REPEATED: Final = re.compile(r"(<\w+>)(?:\s*(?:,|and)?\s*\1)+")
 
-_FRAME: Final = re.compile(r'File "[^"\n]*[/\\](?:site|dist)-packages[/\\](?P<inside>[^"\n]+)", line \d+, in (?P<function>\S+)')
+_FRAME: Final = re.compile(
+    r'File "[^"\n]*[/\\](?:site|dist)-packages[/\\](?P<inside>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)'
+    r'(?:\n[ |]{4,}(?! *(?:File "|[~^]+ *$))(?P<code>[^\n]+))?',
+    re.MULTILINE,
+)
 """A frame in an installed package: what is not installed is nobody's to mend but the caller's."""
-_CAUSED_BY: Final = re.compile(r"\((?P<inside>transformers/[\w./-]+\.py):\d+ in (?P<function>[\w<>]+)\)")
+_CAUSED_BY: Final = re.compile(r"\((?P<inside>transformers/[\w./-]+\.py):(?P<line>\d+) in (?P<function>[\w<>]+)\)")
 """A frame as torch.export tells it within a message."""
 _BECAUSE: Final = re.compile(r"^The above exception was the direct cause", re.MULTILINE)
 _MEANWHILE: Final = re.compile(r"^During handling of the above exception", re.MULTILINE)
+_EXPORTER: Final = re.compile(r"^The exporter by \w+ failed:$", re.MULTILINE)
+"""What stands before the traceback of each exporter where none made a graph (``models/onnx_export.no_graph``)."""
 _OURS: Final = "hwmatrix/"
 _TRANSFORMERS: Final = "transformers/"
 _MODEL_FILE: Final = re.compile(r"^models/[^/]+/(?P<kind>[a-z]+)_\w+\.py$")
-_WRAPPERS: Final = ("transformers/utils/", "transformers/modeling_layers.py")
+_WRAPPERS: Final = ("transformers/utils/", "transformers/modeling_layers.py", "transformers/exporters/")
 """Files of transformers that only call a model's own code on somebody's behalf."""
+_LONGEST_CODE: Final = 120
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Frame:
+    """A frame in a package, as a traceback or a message tells it. ``code`` is the line's text, where it was told."""
+
+    inside: str
+    function: str
+    line: int
+    code: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Site:
     """Where an error was raised. ``file`` is relative to transformers for its own code, else begins with the package's name.
 
-    ``construct`` is what models have in common that were made from one another: ``models/*/modeling_*.py::get_rope_index``.
+    ``code`` is the text of the line (the first, where a statement has several), None where no traceback told it. ``construct`` is what
+    models have in common that were made from one another: ``models/*/modeling_*.py::get_rope_index: for t, h, w in grid.tolist():``.
     """
 
     file: str
     function: str
     transformers: bool
+    line: int
+    code: str | None
 
     def __str__(self) -> str:
         """``models/bert/modeling_bert.py::forward``."""
@@ -79,9 +101,15 @@ class Site:
 
     @property
     def construct(self) -> str:
-        """The same place in the code of every model that has it."""
+        """The same place in the code of every model that has it, and what stands there."""
         found = _MODEL_FILE.match(self.file)
-        return f"models/*/{found['kind']}_*.py::{self.function}" if found else str(self)
+        place = f"models/*/{found['kind']}_*.py::{self.function}" if found else str(self)
+        return f"{place}: {self.code}" if self.code else place
+
+    @property
+    def exact(self) -> str:
+        """``models/bert/modeling_bert.py:549 in forward``."""
+        return f"{self.file}:{self.line} in {self.function}"
 
 
 def normalised(message: str, names: Iterable[str] = ()) -> str:
@@ -113,24 +141,45 @@ def site_of(traceback: str | None) -> Site | None:
     """
     if not traceback:
         return None
-    attempts = reversed(_MEANWHILE.split(traceback[:_SEARCHED]))
+    # Of several exporters that failed it is the first whose words count (see normalised), so its place does.
+    before, *exporters = _EXPORTER.split(traceback[:_SEARCHED])
+    return next((site for site in map(_site, (*exporters, before)) if site is not None), None)
+
+
+def _site(traceback: str) -> Site | None:
+    attempts = reversed(_MEANWHILE.split(traceback))
     errors = [_frames(error) for attempt in attempts for error in _BECAUSE.split(attempt)]
     for frames in errors:
-        own = [frame for frame in frames if frame[0].startswith(_TRANSFORMERS) and not frame[0].startswith(_WRAPPERS)]
+        own = [frame for frame in frames if frame.inside.startswith(_TRANSFORMERS) and not frame.inside.startswith(_WRAPPERS)]
         if own:
             return _named(own)
-    return next((Site(file=frames[-1][0], function=frames[-1][1], transformers=False) for frames in errors if frames), None)
+    return next((_made(frames[-1], frames[-1].function, transformers=False) for frames in errors if frames), None)
 
 
-def _named(frames: list[tuple[str, str]]) -> Site:
+def _named(frames: list[_Frame]) -> Site:
     """The last frame, or for one without a name (``<listcomp>``) the last of the same file that has one."""
-    inside, function = frames[-1]
-    named = (name for file, name in reversed(frames) if file == inside and not name.startswith("<"))
-    return Site(file=inside.removeprefix(_TRANSFORMERS), function=next(named, function), transformers=True)
+    last = frames[-1]
+    named = (frame.function for frame in reversed(frames) if frame.inside == last.inside and not frame.function.startswith("<"))
+    return _made(last, next(named, last.function), transformers=True)
 
 
-def _frames(traceback: str) -> list[tuple[str, str]]:
+def _made(frame: _Frame, function: str, *, transformers: bool) -> Site:
+    file = frame.inside.removeprefix(_TRANSFORMERS) if transformers else frame.inside
+    code = frame.code if frame.code is None or len(frame.code) <= _LONGEST_CODE else f"{frame.code[: _LONGEST_CODE - 1].rstrip()}…"
+    return Site(file=file, function=function, transformers=transformers, line=frame.line, code=code)
+
+
+def _frames(traceback: str) -> list[_Frame]:
     """The frames in packages but ours, outermost first: the file within the folder of packages, and the function."""
-    told = (*_CAUSED_BY.findall(traceback), *_FRAME.findall(traceback))
-    found = ((inside.replace("\\", "/"), function) for inside, function in told)
-    return [frame for frame in found if not frame[0].startswith(_OURS)]
+    told = (*_CAUSED_BY.finditer(traceback), *_FRAME.finditer(traceback))
+    found = (each.groupdict() for each in told)
+    frames = (
+        _Frame(
+            inside=each["inside"].replace("\\", "/"),
+            function=each["function"],
+            line=int(each["line"]),
+            code=each["code"].strip() if each.get("code") else None,
+        )
+        for each in found
+    )
+    return [frame for frame in frames if not frame.inside.startswith(_OURS)]

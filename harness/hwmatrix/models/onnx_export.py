@@ -60,6 +60,8 @@ _MODULES: Final = (
 _EXPERTS: Final = "batched_mm"
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) names an operator that it cannot write as ONNX."""
+_MARKS: Final = re.compile(r"^ +[~^]+\n", re.MULTILINE)
+"""Lines of a traceback that only underline the one above: exporters go sixty frames deep."""
 _INLINE_BYTES: Final = 3 * 2**29
 """Protobuf messages end at 2 GiB (protobuf.dev, proto limits); half a GiB is left for the graph. Browsers like one file best."""
 
@@ -158,8 +160,17 @@ def read_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...
 def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     """What a cell fails with when no exporter made a graph: unsupported where the exporters name operators that ONNX lacks.
 
-    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``.
+    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``. The exporters' tracebacks are its notes, in
+    their order: they name the line of the model that no graph can hold.
     """
+    failure = _no_graph(failures)
+    for each in failures:
+        if each.traceback is not None:
+            failure.add_note(f"\nThe exporter by {each.exporter} failed:\n{each.traceback.rstrip()}")
+    return failure
+
+
+def _no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
     operators = tuple(dict.fromkeys(name for failure in failures for name in _NO_CONVERSION.findall(failure.message)))
     if operators and all(_NO_CONVERSION.search(failure.message) for failure in failures):
@@ -235,7 +246,7 @@ def _make(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailur
             exporter=exporter,
             error_type=f"{type(error).__module__}.{type(error).__qualname__}",
             message=_told(error),
-            traceback="".join(traceback.format_exception(error)),
+            traceback=_MARKS.sub("", "".join(traceback.format_exception(error))),
         )
         _publish(bundle, cache, exporter, lambda _: _failure_fields(failure))
     return _read(bundle, cache, exporter)

@@ -54,8 +54,8 @@ _SCOPES: Final = {Status.FACTORY_ERROR: Scope.FACTORY, Status.INFRA_ERROR: Scope
 class Blocker:
     """What makes two failures one thing to mend.
 
-    ``what`` is the operator, the place in models' code (``models/*/modeling_*.py::forward``), or the normalised message, which
-    ``message`` is in any case. ``place`` is where it was raised, where that is known.
+    ``what`` is the operator, the place in models' code and what stands there (``models/*/modeling_*.py::forward: if mask.all():``), or
+    the normalised message, which ``message`` is in any case. ``place`` is where it was raised, where that is known.
     """
 
     kind: GroupKind
@@ -70,7 +70,8 @@ class Blocker:
 class FailureGroup:
     """Failures with one blocker. ``target`` and ``isolation`` are None for models that could not be made, which are so everywhere.
 
-    ``failures`` are in the order of matrix.yaml; ``smallest`` is the one whose model has the fewest parameters (not known: last).
+    ``failures`` are in the order of matrix.yaml; ``smallest`` is the one whose model has the fewest parameters (not known: last), and
+    ``at`` is the line where that one was raised, where it is known. ``sites`` are those of all.
     """
 
     scope: Scope
@@ -82,6 +83,7 @@ class FailureGroup:
     recommendations: tuple[str, ...]
     failures: tuple[Failure, ...]
     smallest: Failure
+    at: str | None
     sites: tuple[str, ...]
 
     @property
@@ -157,7 +159,9 @@ def blocked_of(groups: Iterable[FailureGroup]) -> dict[Column, tuple[FailureGrou
 
 def _group(scope: Scope, target: str | None, isolation: Isolation | None, blocker: Blocker, members: list[_Placed]) -> FailureGroup:
     ordered = sorted((failure for failure, _ in members), key=_in_plan)
-    sites = sorted({str(site) for _, site in members if site is not None})
+    smallest = min(ordered, key=_size)
+    site = next(site for failure, site in members if failure is smallest)
+    sites = sorted({site.exact for _, site in members if site is not None})
     backend = ordered[0].cell.backend if ordered[0].cell is not None else "any"
     return FailureGroup(
         scope=scope,
@@ -168,7 +172,8 @@ def _group(scope: Scope, target: str | None, isolation: Isolation | None, blocke
         summary=entry_for(blocker.error_type, backend).summary,
         recommendations=ordered[0].entry.recommendations,
         failures=tuple(ordered),
-        smallest=min(ordered, key=_size),
+        smallest=smallest,
+        at=site.exact if site is not None else None,
         sites=tuple(sites),
     )
 
