@@ -35,6 +35,7 @@ class Ledger(RuleBasedStateMachine):
     @initialize(low_memory=st.booleans())
     def begin(self, low_memory: bool) -> None:  # noqa: FBT001 - hypothesis passes it
         gc.disable()  # the interpreter's own moments for it would make each example another one
+        gc.freeze()  # the pool collects at nearly every step: what is older than the example need not be walked each time
         self.clock = Clock()
         self.low_memory = low_memory
         self.pool = ResourcePool(
@@ -152,6 +153,7 @@ class Ledger(RuleBasedStateMachine):
             assert self.pool._state.room.taken_mb(memory) <= BUDGETS[memory]
 
     def teardown(self) -> None:
+        gc.unfreeze()
         gc.enable()
         if hasattr(self, "pool"):
             self.mine.clear()
