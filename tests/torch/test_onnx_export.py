@@ -13,7 +13,8 @@ from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import RunFacts, Selection, make_plan
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.factory.make import FACTORY
-from hwmatrix.models.onnx_export import TRANSFORMERS, OnnxExport, OnnxFailure, export_all, export_one, read_all
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, read_all
+from hwmatrix.models.onnx_exporters import TRANSFORMERS
 from hwmatrix.models.types import model_types
 from hwmatrix.records import Isolation, ModelPlan, Size
 
@@ -82,23 +83,30 @@ def test_a_model_that_returns_its_inputs_has_a_valid_graph_of_each_exporter(cach
         assert (own["height"], own["width"]) == ("output.height", "output.width")
 
 
-def test_what_the_exporter_computes_from_a_grid_is_a_constant_of_the_graph(cache: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [
+        ("video_llama_3_vision", {"position_ids", "cu_seqlens"}),  # transformers' exporter computes them from the grid
+        ("cosmos3_edge", {"image_grid_thw", "video_grid_thw"}),  # it does not, and the model loops over the grid
+    ],
+)
+def test_what_follows_from_a_grid_is_a_constant_of_the_graph(name: str, fixed: set[str], cache: Path) -> None:
     import onnx
     from onnx.reference import ReferenceEvaluator
 
-    bundle = bundles.find_or_build(of_type("video_llama_3_vision"), cache)
+    bundle = bundles.find_or_build(of_type(name), cache)
     export = export_one(bundle, cache, TRANSFORMERS)
     assert isinstance(export, OnnxExport), export
-    assert set(export.fixed) == {"position_ids", "cu_seqlens"}
+    assert set(export.fixed) == fixed
     inputs, expected = bundle.input_arrays(), bundle.expected_arrays()
-    assert set(export.inputs) <= inputs.keys()
+    assert set(export.inputs) <= inputs.keys() - fixed
     model = onnx.load(export.path)
     onnx.checker.check_model(model, full_check=True)
     outputs = ReferenceEvaluator(model).run(None, {name: inputs[name] for name in export.inputs})
     found = {name: array for name, array in zip(export.outputs, outputs, strict=True) if name}
     assert found.keys() == expected.keys()
-    for name, array in found.items():
-        assert np.linalg.norm(array - expected[name]) <= 1e-5 * np.linalg.norm(expected[name]), name
+    for output, array in found.items():
+        assert np.linalg.norm(array - expected[output]) <= 1e-5 * np.linalg.norm(expected[output]), output
 
 
 def test_what_an_exporter_cannot_do_is_kept_with_its_reason(cache: Path) -> None:

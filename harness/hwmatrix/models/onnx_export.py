@@ -18,28 +18,23 @@ import re
 import shutil
 import time
 import traceback
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import BundleError, CellFailure, UnsupportedError
-from hwmatrix.models import folder, onnx_graph
+from hwmatrix.models import folder, onnx_exporters
 from hwmatrix.models.folder import MANIFEST
-from hwmatrix.records import Dtype
+from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import numpy as np
-    import torch
+    from collections.abc import Callable, Iterator, Sequence
 
     from hwmatrix.models.bundle import Bundle
 
 ONNX_SCHEMA: Final = "hwmatrix/onnx/2"
 ONNX_DIR: Final = "onnx"
 MODEL_FILE: Final = "model.onnx"
-TRANSFORMERS: Final = "transformers"
-TORCH: Final = "torch"
+EXPORTERS: Final = onnx_exporters.EXPORTERS
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 """What decides how a graph looks, besides the model: another version makes another export."""
 _MODULES: Final = (
@@ -57,13 +52,10 @@ _MODULES: Final = (
     "transformers.exporters.exporter_onnx",
 )
 """What both exporters import when they are called (torch 2.13, transformers 5.23): some 2,200 modules."""
-_EXPERTS: Final = "batched_mm"
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 """How torch.onnx (2.13) names an operator that it cannot write as ONNX."""
 _MARKS: Final = re.compile(r"^ +[~^]+\n", re.MULTILINE)
 """Lines of a traceback that only underline the one above: exporters go sixty frames deep."""
-_INLINE_BYTES: Final = 3 * 2**29
-"""Protobuf messages end at 2 GiB (protobuf.dev, proto limits); half a GiB is left for the graph. Browsers like one file best."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +64,7 @@ class OnnxExport:
 
     ``inputs`` are the graph's inputs, each named as the bundle's (an exporter leaves out what the graph does not read). ``outputs``
     has, for each output of the graph in order, the reference's name of it, or None where the reference has no such output. ``fixed`` names
-    what the exporter computed from the bundle's inputs, and the graph holds as constants.
+    what the graph holds as constants: inputs of the bundle that tell extents, and what the exporter computed from the inputs.
     """
 
     exporter: str
@@ -175,7 +167,7 @@ def _no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     operators = tuple(dict.fromkeys(name for failure in failures for name in _NO_CONVERSION.findall(failure.message)))
     if operators and all(_NO_CONVERSION.search(failure.message) for failure in failures):
         return UnsupportedError(f"no exporter has an ONNX conversion for {', '.join(operators)}: {told}", needs=operators)
-    error_type = "data_dependent_export" if all("data-dependent" in failure.message for failure in failures) else "export_failed"
+    error_type = "data_dependent_export" if all(DATA_DEPENDENT in failure.message for failure in failures) else "export_failed"
     return CellFailure(f"no exporter made an ONNX graph of this model: {told}", error_type=error_type)
 
 
@@ -245,7 +237,7 @@ def _make(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailur
         failure = OnnxFailure(
             exporter=exporter,
             error_type=f"{type(error).__module__}.{type(error).__qualname__}",
-            message=_told(error),
+            message=told_of(error),
             traceback=_MARKS.sub("", "".join(traceback.format_exception(error))),
         )
         _publish(bundle, cache, exporter, lambda _: _failure_fields(failure))
@@ -290,100 +282,3 @@ def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     """The installed versions of what decides how a graph looks."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
-
-
-def _by_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
-    """The exporter of transformers, which brings its own mendings of torch's and names outputs as the reference does."""
-    from transformers.exporters.configs import OnnxConfig  # noqa: PLC0415
-    from transformers.exporters.exporter_onnx import OnnxExporter  # noqa: PLC0415
-    from transformers.exporters.utils import get_leaf_tensors  # noqa: PLC0415
-
-    model, inputs = _loaded(bundle)
-    exporter: Any = OnnxExporter
-    sample = dict(inputs)  # to which the exporter adds what it computes in advance
-    with _quiet():
-        program = exporter().export(model, sample, OnnxConfig()).program
-    prepared = {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
-    return _saved(bundle, program, file, prepared=prepared)
-
-
-def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
-    """``torch.onnx.export`` over ``torch.export``, static shapes, of a module that returns the reference's outputs in order."""
-    import torch  # noqa: PLC0415
-
-    from hwmatrix.models.outputs import call_options, flatten_outputs  # noqa: PLC0415
-
-    model, inputs = _loaded(bundle)
-    options = call_options(model)
-
-    class Flat(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-
-        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return tuple(flatten_outputs(self.inner(**dict(zip(inputs, tensors, strict=True)), **options)).values())
-
-    with _quiet(), torch.no_grad():
-        names = list(flatten_outputs(model(**inputs, **options)))
-        program = torch.onnx.export(Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False)
-    assert program is not None  # noqa: S101 - dynamo=True always returns a program
-    onnx_graph.name_outputs(program.model.graph, onnx_graph.output_names(names, inputs))
-    return _saved(bundle, program.model, file, prepared={})
-
-
-EXPORTERS: Final[dict[str, Callable[[Bundle, Path], dict[str, Any]]]] = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
-
-
-def _loaded(bundle: Bundle) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The model with eager attention, as the reference has it, and its inputs.
-
-    Experts are computed as one batched product. The reference's loop goes over the experts that were hit, and a graph cannot hold a
-    loop whose length depends on the data.
-    """
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
-
-    from hwmatrix.models.build import load_model  # noqa: PLC0415
-
-    logging: Any = transformers.utils.logging
-    logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    model: Any = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32)
-    if model._can_set_experts_implementation():  # noqa: SLF001 - the exporter itself asks in this way
-        model.set_experts_implementation(_EXPERTS)
-    return model, bundle.load_inputs()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Exporters warn of their own ways of calling torch; an export that went wrong raises."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _saved(bundle: Bundle, program: Any, file: Path, *, prepared: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
-    """Write the graph (an ``onnx_ir.Model``), and say what the manifest must know of it.
-
-    Raises:
-        ValueError: an input of the graph is none of the bundle's, or an output of the reference is missing.
-    """
-    import onnx_ir  # noqa: PLC0415 - comes with onnxscript
-
-    inputs = [described["name"] for described in bundle.manifest["inputs"]]
-    expected = [described["name"] for described in bundle.manifest["expected"]]
-    names = onnx_graph.fit(program, inputs=inputs, expected=expected, prepared=prepared)
-    size = sum(value.const_value.nbytes for value in program.graph.initializers.values() if value.const_value is not None)
-    onnx_ir.save(program, file, external_data=f"{file.name}.data" if size > _INLINE_BYTES else None)
-    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": names.fixed, "opset": program.opset_imports[""]}
-
-
-def _told(error: Exception) -> str:
-    """An exporter's error with its causes, the deepest last: torch tells the reason there."""
-    chain: list[str] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        chain.append(f"{type(cause).__name__}: {' '.join(str(cause).split())[:1000]}")
-        cause = cause.__cause__ or cause.__context__
-    return "; caused by ".join(chain)

@@ -1,0 +1,147 @@
+"""The two exporters: what each makes of a bundle, as a graph in a file and what its manifest must know of it."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.models import onnx_extents, onnx_graph
+from hwmatrix.records import Dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    import torch
+
+    from hwmatrix.models.bundle import Bundle
+
+TRANSFORMERS: Final = "transformers"
+TORCH: Final = "torch"
+DATA_DEPENDENT: Final = "data-dependent"
+"""torch.export's word (2.13) for Python that asks for the value of a tensor."""
+_EXPERTS: Final = "batched_mm"
+_INLINE_BYTES: Final = 3 * 2**29
+"""Protobuf messages end at 2 GiB (protobuf.dev, proto limits); half a GiB is left for the graph. Browsers like one file best."""
+
+
+def _by_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
+    """The exporter of transformers, which brings its own mendings of torch's and names outputs as the reference does."""
+    model, inputs = _loaded(bundle)
+    try:
+        program, prepared = _traced(model, inputs, fixed=())
+    except Exception as error:
+        fixed = onnx_extents.extents(inputs)
+        if not fixed or DATA_DEPENDENT not in told_of(error):
+            raise
+    else:
+        return _saved(bundle, program, file, prepared=prepared)
+    # Behind the handler: what stopped the first attempt is no cause of what may stop this one.
+    model, inputs = _loaded(bundle)
+    program, prepared = _traced(model, inputs, fixed=fixed)
+    return _saved(bundle, program, file, prepared=prepared, extents=fixed)
+
+
+def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """A graph (an ``onnx_ir.Model``) in which the inputs named are fixed, and what the exporter computed from the inputs in advance."""
+    import torch  # noqa: PLC0415
+    from transformers.exporters.configs import OnnxConfig  # noqa: PLC0415
+    from transformers.exporters.exporter_onnx import OnnxExporter  # noqa: PLC0415
+    from transformers.exporters.utils import get_leaf_tensors, precompute_export_inputs  # noqa: PLC0415
+
+    exporter: Any = OnnxExporter
+    sample: dict[str, Any] = dict(inputs)  # to which the exporter adds what it computes in advance
+    with _quiet():
+        if fixed:  # while the extents are still there
+            with torch.no_grad():
+                precompute_export_inputs(model, sample)
+        with onnx_extents.held(model, {name: sample.pop(name) for name in fixed}):
+            program = exporter().export(model, sample, OnnxConfig()).program
+    return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
+
+
+def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
+    """``torch.onnx.export`` over ``torch.export``, static shapes, of a module that returns the reference's outputs in order."""
+    import torch  # noqa: PLC0415
+
+    from hwmatrix.models.outputs import call_options, flatten_outputs  # noqa: PLC0415
+
+    model, inputs = _loaded(bundle)
+    options = call_options(model)
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(flatten_outputs(self.inner(**dict(zip(inputs, tensors, strict=True)), **options)).values())
+
+    with _quiet(), torch.no_grad():
+        names = list(flatten_outputs(model(**inputs, **options)))
+        program = torch.onnx.export(Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False)
+    assert program is not None  # noqa: S101 - dynamo=True always returns a program
+    onnx_graph.name_outputs(program.model.graph, onnx_graph.output_names(names, inputs))
+    return _saved(bundle, program.model, file, prepared={})
+
+
+EXPORTERS: Final[dict[str, Callable[[Bundle, Path], dict[str, Any]]]] = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
+
+
+def _loaded(bundle: Bundle) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """The model with eager attention, as the reference has it, and its inputs.
+
+    Experts are computed as one batched product. The reference's loop goes over the experts that were hit, and a graph cannot hold a
+    loop whose length depends on the data.
+    """
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+
+    from hwmatrix.models.build import load_model  # noqa: PLC0415
+
+    logging: Any = transformers.utils.logging
+    logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    model: Any = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32)
+    for part in model.modules():  # a model made of others does not say what these can
+        if isinstance(part, transformers.PreTrainedModel) and part._can_set_experts_implementation():  # noqa: SLF001 - as the exporter asks
+            part.set_experts_implementation(_EXPERTS)
+    return model, bundle.load_inputs()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters warn of their own ways of calling torch; an export that went wrong raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _saved(
+    bundle: Bundle, program: Any, file: Path, *, prepared: Mapping[str, np.ndarray[Any, Any]], extents: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Write the graph (an ``onnx_ir.Model``), and say what the manifest must know of it. ``extents``: inputs whose values it holds.
+
+    Raises:
+        ValueError: an input of the graph is none of the bundle's, or an output of the reference is missing.
+    """
+    import onnx_ir  # noqa: PLC0415 - comes with onnxscript
+
+    inputs = [described["name"] for described in bundle.manifest["inputs"]]
+    expected = [described["name"] for described in bundle.manifest["expected"]]
+    names = onnx_graph.fit(program, inputs=inputs, expected=expected, prepared=prepared)
+    size = sum(value.const_value.nbytes for value in program.graph.initializers.values() if value.const_value is not None)
+    onnx_ir.save(program, file, external_data=f"{file.name}.data" if size > _INLINE_BYTES else None)
+    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": [*extents, *names.fixed], "opset": program.opset_imports[""]}
+
+
+def told_of(error: Exception) -> str:
+    """An exporter's error with its causes, the deepest last: torch tells the reason there."""
+    chain: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        chain.append(f"{type(cause).__name__}: {' '.join(str(cause).split())[:1000]}")
+        cause = cause.__cause__ or cause.__context__
+    return "; caused by ".join(chain)

@@ -1,0 +1,99 @@
+"""Inputs that tell extents: which they are, and that only what follows from them alone is fixed when a model is traced."""
+
+# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwmatrix.models.onnx_extents import extents, held
+
+pytestmark = pytest.mark.torch
+
+
+def test_whole_numbers_with_names_of_extents_are_extents() -> None:
+    import torch
+
+    whole, real = torch.ones(2, dtype=torch.int64), torch.ones(2)
+    given = {"image_grid_thw": whole, "target_sizes": whole, "spatial_shapes": whole, "feature_lens": whole, "sizes": real}
+    others = {"input_ids": whole, "attention_mask": whole, "position_ids": whole, "resizes_x": whole, "pixel_values": real}
+    assert extents(given | others) == ("image_grid_thw", "target_sizes", "spatial_shapes", "feature_lens")
+    assert extents({}) == ()
+
+
+def module(body: Any) -> Any:
+    import torch
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, grid_thw: torch.Tensor) -> torch.Tensor:
+            return body(x, grid_thw)  # type: ignore[no-any-return]
+
+    return Model().eval()
+
+
+def pieces(x: Any, grid: Any) -> Any:
+    """As towers do it: cut by the extents, and loop over them."""
+    parts = x.split((grid[:, 1] * grid[:, 2]).tolist())
+    return sum(part.sum() * int(h) for part, (_, h, _) in zip(parts, grid, strict=True))
+
+
+def test_python_that_reads_extents_is_traced_when_they_are_held() -> None:
+    import torch
+
+    model, x, grid = module(pieces), torch.arange(10.0), torch.tensor([[1, 2, 3], [1, 4, 1]])
+    expected = model(x, grid)
+    with pytest.raises(Exception, match="data-dependent"):
+        torch.export.export(model, (), {"x": x, "grid_thw": grid})
+    original = model.forward
+    with held(model, {"grid_thw": grid}):
+        traced = torch.export.export(model, (), {"x": x})
+        assert model(x).item() == expected.item()
+    assert model.forward == original
+    assert traced.module()(x=x).item() == expected.item()
+    assert traced.module()(x=2 * x).item() == 2 * expected.item()
+
+
+def test_what_depends_on_other_inputs_is_not_fixed() -> None:
+    import torch
+
+    model = module(lambda x, grid: x * 2 if bool((x[: int(grid[0])] > 0).all()) else x)
+    with held(model, {"grid_thw": torch.tensor([1, 2])}), pytest.raises(Exception, match="data-dependent"):
+        torch.export.export(model, (), {"x": torch.arange(3.0)})
+
+
+def test_the_caller_s_extents_are_not_changed() -> None:
+    import torch
+
+    grid = torch.tensor([1, 2])
+    model = module(lambda x, own: x * own.add_(1)[0])
+    with held(model, {"grid_thw": grid}):
+        assert model(torch.ones(1)).item() == 2
+    assert grid.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("way", ["add_", "item", "plus"])
+def test_a_known_tensor_that_would_get_unknown_values_is_refused(way: str) -> None:
+    import torch
+
+    def body(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        known = grid * 1.0
+        if way == "add_":
+            known.add_(x)
+        elif way == "item":
+            known[0] = x[0]
+        else:
+            known += x
+        return known
+
+    model = module(body)
+    with held(model, {"grid_thw": torch.tensor([1, 2])}), pytest.raises(RuntimeError, match="by one that does not"):
+        torch.export.export(model, (), {"x": torch.ones(2)})
+
+
+def test_extents_may_be_plain_numbers() -> None:
+    import torch
+
+    model = module(lambda x, grid: x[: grid[0][0]])
+    with held(model, {"grid_thw": [(2, 3)]}):
+        assert torch.export.export(model, (), {"x": torch.ones(4)}).module()(x=torch.ones(4)).tolist() == [1, 1]
