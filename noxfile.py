@@ -28,8 +28,15 @@ RUNTIMES = [
 ]
 """What the targets' tests run on, as far as it can be installed on a host."""
 
-SIDE_BY_SIDE = ("-m", "not alone and not pipeline", "--numprocesses", "logical", "--maxprocesses", "4", "--dist", "loadfile")
-"""Two tests at once on two cores. A file's tests stay together, since they share what was built for them."""
+SIDE_BY_SIDE = (
+    "-m",
+    "not alone and not pipeline",
+    "--numprocesses=logical",
+    "--maxprocesses=4",
+    "--dist=loadfile",
+    "--no-loadscope-reorder",
+)
+"""Two tests at once on two cores. A file's tests stay together, since they share what was built for them; the long ones come first."""
 
 ALONE = ("-m", "alone and not pipeline")
 """All others, whatever the marks are: tests/conftest.py gives this one."""
