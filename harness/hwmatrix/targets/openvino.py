@@ -12,6 +12,7 @@ import torch
 
 from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.models.build import load_model
+from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.torch_preload import preload_torch
@@ -169,12 +170,42 @@ def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
 def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
     from transformers.exporters.configs import OpenVINOConfig  # noqa: PLC0415
     from transformers.exporters.exporter_openvino import OpenVINOExporter  # noqa: PLC0415
+    from transformers.exporters.utils import get_leaf_tensors  # noqa: PLC0415
 
     _without_cache(model)
     exporter: Any = OpenVINOExporter
-    program = exporter().export(model, dict(inputs), OpenVINOConfig(stateful=False)).program
+    sample = dict(inputs)  # to which the exporter adds what it computes in advance
+    program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
+    _fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
     names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
-    return Converted(program=program, output_names=names, method="transformers OpenVINO exporter")
+    outputs = tuple(name.removeprefix(OUTPUT_PREFIX) if name is not None else None for name in names)
+    return Converted(program=program, output_names=outputs, method="transformers OpenVINO exporter")
+
+
+def _fit_inputs(program: Any, inputs: Mapping[str, torch.Tensor], prepared: Mapping[str, torch.Tensor]) -> None:
+    """Give inputs the bundle's names, and make constants of what the exporter prepared: an input that nobody sets holds anything.
+
+    Raises:
+        ValueError: an input is none of the bundle's and was not prepared.
+    """
+    from openvino import opset13  # noqa: PLC0415
+
+    for parameter in program.get_parameters():
+        port = parameter.output(0)
+        names = port.get_names()
+        own = {name.removeprefix(INPUT_PREFIX) for name in names} & inputs.keys()
+        if names & inputs.keys():
+            continue
+        if own:
+            port.get_tensor().set_names(own)
+        elif found := names & prepared.keys():
+            value = prepared[found.pop()].numpy().astype(port.get_element_type().to_dtype(), copy=False)
+            port.replace(opset13.constant(value).output(0))
+            program.remove_parameter(parameter)
+        elif not port.get_target_inputs():  # a plain number: the trace has put it in place already
+            program.remove_parameter(parameter)
+        else:
+            raise ValueError(f"the exported graph has inputs that the model has not: {', '.join(sorted(names))}")
 
 
 def _without_cache(model: torch.nn.Module) -> None:

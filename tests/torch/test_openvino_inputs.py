@@ -1,0 +1,76 @@
+"""What transformers' OpenVINO exporter adds to a graph and renames in it, proved by running the graph."""
+
+# ruff: noqa: PLC0415 - openvino is imported when these tests run, not when they are collected
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwmatrix.targets.openvino import _fit_inputs
+
+pytest.importorskip("openvino")
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+def parameter(name: str) -> Any:
+    from openvino import opset13
+
+    made = opset13.parameter([3], np.float32, name=name)
+    made.output(0).get_tensor().set_names({name})
+    return made
+
+
+def program(parameters: list[Any], result: Any) -> Any:
+    import openvino
+
+    return openvino.Model([result], parameters, "graph")
+
+
+def run(graph: Any, feed: dict[str, Any]) -> list[float]:
+    import openvino
+
+    compiled = openvino.compile_model(graph, "CPU")
+    return list(compiled(feed)[0])
+
+
+X = torch.tensor([1.0, 2.0, 3.0])
+
+
+def test_what_the_exporter_computed_in_advance_is_a_constant() -> None:
+    from openvino import opset13
+
+    taken, positions = parameter("pixel_values"), parameter("position_ids")
+    graph = program([taken, positions], opset13.add(taken, positions))
+    _fit_inputs(graph, {"pixel_values": X}, {"position_ids": torch.tensor([10.0, 20.0, 30.0])})
+    assert [port.get_any_name() for port in graph.inputs] == ["pixel_values"]
+    assert run(graph, {"pixel_values": X.numpy()}) == [11, 22, 33]
+
+
+def test_an_input_gets_its_own_name_again() -> None:
+    from openvino import opset13
+
+    taken = parameter("input.height")
+    graph = program([taken], opset13.add(taken, taken))
+    _fit_inputs(graph, {"height": X}, {})
+    assert run(graph, {"height": X.numpy()}) == [2, 4, 6]
+
+
+def test_an_input_that_nothing_reads_goes() -> None:
+    from openvino import opset13
+
+    taken, number = parameter("x"), parameter("max_seqlen")
+    graph = program([taken, number], opset13.add(taken, taken))
+    _fit_inputs(graph, {"x": X}, {})
+    assert [port.get_any_name() for port in graph.inputs] == ["x"]
+
+
+def test_an_input_that_nobody_can_set_is_refused() -> None:
+    from openvino import opset13
+
+    taken, cache = parameter("x"), parameter("cache")
+    graph = program([taken, cache], opset13.add(taken, cache))
+    with pytest.raises(ValueError, match="inputs that the model has not: cache"):
+        _fit_inputs(graph, {"x": X}, {})
