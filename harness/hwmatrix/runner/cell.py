@@ -144,7 +144,7 @@ def _time(target: Target, rule: MeasureRule, threads: int, facts: Facts) -> None
     before = yardstick.read(threads)
     timing = latency.measure(call, rule)
     if timing.cpu_ns:
-        machine = yardstick.both(before, yardstick.read(threads))
+        machine = yardstick.between(before, yardstick.read(threads))
         facts.values |= {"yardstick": machine.name, "yardstick_ms": machine.ms}
     facts.values |= {
         "samples_wall_ns": timing.wall_ns,
