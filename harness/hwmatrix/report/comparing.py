@@ -12,11 +12,11 @@ from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, S
 FAILING: Final = frozenset({Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH})
 """Verdicts on the model and the target. The statuses that are neither these nor ``pass`` are no verdict."""
 LEAST_CHANGE: Final = 0.05
-"""A change is told if median and lower quartile both change by more: either alone differs by as much when the same code is measured again.
+"""A change is told if the lower quartile changes by more, in units of the machine's own speed.
 
 What disturbs a machine lengthens some samples, and the quickest quarter last; what changes in the code lengthens them all.
 """
-NOISE_FACTOR: Final = 3.0
+NOISE_FACTOR: Final = 2.0
 """A change must also exceed so many standard deviations of the two cells' own noise together."""
 LEAST_SAMPLES: Final = 6
 """Below, a median has no interval, and parts of the samples say nothing about noise."""
@@ -159,20 +159,19 @@ def _placement(old: ComparedCell, new: ComparedCell) -> Change | None:
 
 
 def _speed(old: ComparedCell, new: ComparedCell) -> Change | None:
-    if why_not_timed(old, new) is not None or not (old.p50_ms and new.p50_ms and old.p25_ms and new.p25_ms):
+    if why_not_timed(old, new) is not None or not (old.p25_ms and new.p25_ms):
         return None
     machine = machine_ratio(old, new)
-    pace = machine or 1.0
-    change = new.p50_ms - old.p50_ms * pace
-    noise = math.hypot((old.noise_ms or 0.0) * pace, new.noise_ms or 0.0)
-    changes = (change / (old.p50_ms * pace), new.p25_ms / (old.p25_ms * pace) - 1)
-    if not (min(changes) > LEAST_CHANGE or max(changes) < -LEAST_CHANGE) or abs(change) <= NOISE_FACTOR * noise:
+    due = old.p25_ms * (machine or 1.0)
+    change = new.p25_ms - due
+    noise = math.hypot((old.noise_ms or 0.0) * (machine or 1.0), new.noise_ms or 0.0)
+    if abs(change) <= max(LEAST_CHANGE * due, NOISE_FACTOR * noise):
         return None
-    detail = f"p50 was {old.p50_ms:.4g} ms, is {new.p50_ms:.4g} ms; noise {noise:.2g} ms"
+    detail = f"p50 was {old.p50_ms:.4g} ms, is {new.p50_ms:.4g} ms; p25 {old.p25_ms:.4g} and {new.p25_ms:.4g} ms, noise {noise:.2g} ms"
     if machine is not None:
         detail += f"; the machine itself took {machine:.3g} times as long"
     kind = Kind.SLOWER if change > 0 else Kind.FASTER
-    return Change(kind=kind, cell=new, old=old, detail=detail, ratio=new.p50_ms / (old.p50_ms * pace))
+    return Change(kind=kind, cell=new, old=old, detail=detail, ratio=new.p25_ms / due)
 
 
 def _memory(old: ComparedCell, new: ComparedCell) -> Change | None:

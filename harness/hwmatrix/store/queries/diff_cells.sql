@@ -1,7 +1,7 @@
--- Every planned cell of a run, with what a comparison of two runs needs: its verdict, its medians, and its own noise.
--- The noise is how far apart the medians of ten consecutive parts of its samples lie: 1.4826 times their median absolute deviation
--- (the standard deviation, if they were normal). What changes slowly while a cell is timed shows there, and not in the interval of
--- the whole. p25_ms is the lower quartile, which a disturbance reaches last. A cell with fewer than ten samples has as many parts as samples.
+-- Every planned cell of a run, with what a comparison of two runs needs: its verdict, its quartile, and its own noise.
+-- p25_ms is the lower quartile, which a disturbance reaches last. The noise is how far apart the lower quartiles of ten consecutive
+-- parts of its samples lie: 1.4826 times their median absolute deviation (the standard deviation, if they were normal). What changes
+-- slowly while a cell is timed shows there, and not in an interval of the whole. A cell with fewer than ten samples has as many parts as samples.
 -- The yardstick, a fixed computation on the processor, counts where the processor computed all the time.
 WITH chosen AS (
     SELECT * FROM matrix WHERE run_id = $run_id
@@ -9,7 +9,7 @@ WITH chosen AS (
     SELECT CAST(NULL AS VARCHAR) AS yardstick, CAST(NULL AS DOUBLE) AS yardstick_ms WHERE false
 ),
 parts AS (
-    SELECT cell_id, part, median(wall_ns) / 1e6 AS p50_ms
+    SELECT cell_id, part, quantile_cont(wall_ns, 0.25) / 1e6 AS p25_ms
     FROM (
         SELECT s.cell_id, s.wall_ns, ntile(10) OVER (PARTITION BY s.cell_id ORDER BY s.n) AS part
         FROM samples s WHERE s.cell_id IN (SELECT cell_id FROM chosen)
@@ -17,7 +17,7 @@ parts AS (
     GROUP BY cell_id, part
 ),
 noise AS (
-    SELECT cell_id, 1.4826 * mad(p50_ms) AS noise_ms FROM parts GROUP BY cell_id
+    SELECT cell_id, 1.4826 * mad(p25_ms) AS noise_ms FROM parts GROUP BY cell_id
 ),
 quarter AS (
     SELECT s.cell_id, quantile_cont(s.wall_ns, 0.25) / 1e6 AS p25_ms
