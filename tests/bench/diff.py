@@ -1,12 +1,15 @@
-"""How often `hwmatrix diff` is wrong: two runs of the same code, and the second with a slowdown planted in its samples.
+"""How often `hwmatrix diff` is wrong: runs of the same code, each against each other, and again with a slowdown planted in the newer one.
 
-python tests/bench/diff.py            # runs the default suite twice on cpu, openvino and onnxruntime, and writes docs/gate.md
-python tests/bench/diff.py A B        # compares two folders of reports that are there
+python tests/bench/diff.py                  # runs the default suite four times on cpu, openvino and onnxruntime, and writes docs/gate.md
+python tests/bench/diff.py A B C            # compares folders of reports that are there, two or more
+python tests/bench/diff.py A B C --write    # and writes docs/gate.md
 """
 
 from __future__ import annotations
 
-import datetime as dt
+import argparse
+import dataclasses
+import itertools
 import os
 import platform
 import re
@@ -14,32 +17,41 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import Self
 
 import duckdb
 
 from hwmatrix.hardware.cpu import cpuinfo
-from hwmatrix.report.comparing import Kind
-from hwmatrix.report.diff import Diff, make_diff, read_side
+from hwmatrix.report.comparing import Change, Kind
+from hwmatrix.report.diff import Diff, Side, make_diff, read_side
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gate.md"
 TARGETS = ("cpu", "openvino", "onnxruntime")
+RUNS = 4
 PLANTED = 1.10
 MARKS = ("<!-- measured by tests/bench/diff.py -->", "<!-- end -->")
 
 
-def main(argv: list[str]) -> int:
-    """Measure, print, and write the page if the runs were made here."""
+def main() -> int:
+    """Measure, print, and write the page."""
+    arguments = _arguments()
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        load = os.getloadavg()[0]
-        old, new = (Path(name) for name in argv) if argv else (_run(work / "a"), _run(work / "b"))
-        same = make_diff(read_side(old), read_side(new))
-        planted = make_diff(read_side(old), read_side(_planted(new, work / "planted.duckdb")))
-        text = _text(same, planted, load)
+        folders = arguments.folders or [_run(work / str(number)) for number in range(RUNS)]
+        sides = [read_side(folder) for folder in folders]
+        planted = [read_side(_planted(folder, work / f"planted-{number}.duckdb")) for number, folder in enumerate(folders)]
+        pairs = list(itertools.permutations(range(len(sides)), 2))
+        text = _text(
+            Compared.of([make_diff(sides[old], sides[new]) for old, new in pairs]),
+            Compared.of([make_diff(_without_yardstick(sides[old]), sides[new]) for old, new in pairs]),
+            Compared.of([make_diff(sides[old], planted[new]) for old, new in pairs]),
+            sides,
+        )
     sys.stdout.write(text)
-    if not argv:
+    if arguments.write or not arguments.folders:
         page = PAGE.read_text(encoding="utf-8")
         begin, end = (re.escape(mark) for mark in MARKS)
         written = re.sub(f"{begin}.*{end}", lambda _: f"{MARKS[0]}\n{text}{MARKS[1]}", page, flags=re.DOTALL)
@@ -47,6 +59,40 @@ def main(argv: list[str]) -> int:
             raise SystemExit(f"{PAGE} has no place for it: {' '.join(MARKS)}")
         PAGE.write_text(written, encoding="utf-8")
     return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, help="folders of reports that are there, instead of runs")
+    parser.add_argument("--write", action="store_true", help="write the page, too")
+    arguments = parser.parse_args()
+    if len(arguments.folders) == 1:
+        parser.error("one folder cannot be compared: name two or more")
+    return arguments
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Several comparisons together: cells whose speed was compared, and those that were told."""
+
+    timed: int
+    told: list[Change]
+    slower: int
+    untimed: Counter[str]
+
+    @classmethod
+    def of(cls, diffs: list[Diff]) -> Self:
+        """The sum of some comparisons."""
+        return cls(
+            timed=sum(diff.timed for diff in diffs),
+            told=[change for diff in diffs for change in diff.of(Kind.SLOWER, Kind.FASTER)],
+            slower=sum(len(diff.of(Kind.SLOWER)) for diff in diffs),
+            untimed=sum((Counter(diff.untimed) for diff in diffs), Counter[str]()),
+        )
+
+
+def _without_yardstick(side: Side) -> Side:
+    return dataclasses.replace(side, cells=tuple(dataclasses.replace(cell, yardstick=None) for cell in side.cells))
 
 
 def _run(output: Path) -> Path:
@@ -66,29 +112,28 @@ def _planted(folder: Path, copy: Path) -> Path:
     return copy
 
 
-def _text(same: Diff, planted: Diff, load: float) -> str:
-    called = same.of(Kind.SLOWER, Kind.FASTER)
-    found = planted.of(Kind.SLOWER)
-    names = ", ".join(sorted(f"{change.cell.model} on {change.cell.target} (x {change.ratio:.2f})" for change in called)) or "none"
-    reasons = "; ".join(f"{count} cells: {reason}" for reason, count in same.untimed.items()) or "none"
+def _text(same: Compared, bare: Compared, planted: Compared, sides: list[Side]) -> str:
+    names = ", ".join(sorted(f"{each.cell.model} on {each.cell.target} (x {each.ratio:.2f})" for each in same.told)) or "none"
+    reasons = "; ".join(f"{count} times: {reason}" for reason, count in same.untimed.items()) or "none"
     rows = (
-        ("Two runs of the same code: cells called slower or faster", called, same.timed, "at most 2 %"),
-        (f"{PLANTED - 1:.0%} planted in every cell: cells called slower", found, planted.timed, "at least 95 %"),
+        ("The same code: cells called slower or faster", len(same.told), same.timed, "at most 2 %"),
+        ("The same without the yardstick", len(bare.told), bare.timed, ""),
+        (f"{PLANTED - 1:.0%} planted in every cell: cells called slower", planted.slower, planted.timed, "at least 95 %"),
     )
-    table = "\n".join(
-        f"| {what} | {len(cells)} of {timed} ({len(cells) / max(1, timed):.1%}) | {goal} |" for what, cells, timed, goal in rows
-    )
+    table = "\n".join(f"| {what} | {cells} of {timed} ({cells / max(1, timed):.1%}) | {goal} |" for what, cells, timed, goal in rows)
     machine = cpuinfo().get("model name", platform.machine())
+    made = ", ".join(sorted(f"{side.run.created_at:%H:%M}" for side in sides))
     return f"""
 | What | Measured | Goal |
 | --- | --- | --- |
 {table}
 
-Called in the two runs of the same code: {names}. Not compared: {reasons}.
-{dt.datetime.now(dt.UTC):%Y-%m-%d}, {machine}, {os.cpu_count()} cores, load {load:.1f} before; the default suite on {", ".join(TARGETS)}.
+Called in runs of the same code: {names}. Not compared: {reasons}.
+{max(side.run.created_at for side in sides):%Y-%m-%d}, {machine}, {os.cpu_count()} cores; the default suite on {", ".join(TARGETS)},
+{len(sides)} runs (begun at {made} UTC), each compared with each other in both directions.
 
 """
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
