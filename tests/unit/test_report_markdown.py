@@ -297,3 +297,29 @@ def test_numbers() -> None:
     assert [whole(value) for value in (270_000, None)] == ["270,000", "–"]
     assert [scientific(value) for value in (2.34e-7, 0.0, None)] == ["2.3e-07", "0", "–"]
     assert [plural(1, "cell"), plural(2, "cell"), plural(1200, "cell")] == ["1 cell", "2 cells", "1,200 cells"]
+
+
+def test_tracebacks_that_are_too_long_together_are_shown_by_beginning_and_end(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        for number in range(40):
+            text = f"first line {number}\n" + "middle\n" * 3000 + f"last line {number}"
+            database.cell(database.plan(f"m{number}", "cpu"), "s-cpu", **unmeasured("error") | {"message": f"m{number}", "traceback": text})
+    text = errors_md(read(path))
+    assert len(text) < 400_000
+    assert all(f"first line {number}\n" in text and f"last line {number}\n" in text for number in range(40))
+    assert text.count("characters left out]") == 40
+    assert "(40) are shown by beginning and end: errors.json and the database have them whole" in text
+
+
+def test_a_traceback_of_ordinary_length_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    text = "\n".join(f"line {number}" for number in range(1000))
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.cell(database.plan("m", "cpu"), "s-cpu", **unmeasured("error") | {"message": "no", "traceback": text})
+    assert text in errors_md(read(path))
+    assert "beginning and end" not in errors_md(read(path))

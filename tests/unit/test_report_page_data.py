@@ -13,7 +13,8 @@ from hwmatrix.report import packing
 from hwmatrix.report.causes import causes
 from hwmatrix.report.failures import failures
 from hwmatrix.report.missing import missing
-from hwmatrix.report.page_data import fitting, key_of, page_data
+from hwmatrix.report.packing import fitting
+from hwmatrix.report.page_data import key_of, page_data
 from hwmatrix.report.page_rows import read_page_rows
 from hwmatrix.report.rows import read
 

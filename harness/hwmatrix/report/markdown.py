@@ -17,6 +17,7 @@ from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
 from hwmatrix.report.failures import Failure, failures
 from hwmatrix.report.groups import blocked_of, groups_of
+from hwmatrix.report.packing import LONGEST_TEXT, fitting
 from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
 from hwmatrix.report.totals import totals_of
 
@@ -33,6 +34,8 @@ LARGE: Final = 60
 """Rows of a matrix above which matrix.md begins with totals and causes, and has no table of every time."""
 LARGEST: Final = 10
 """Groups of failures that a large matrix.md names of each target; errors.md has all."""
+_TRACEBACKS: Final = 300_000
+"""Characters that all different tracebacks of errors.md may have together: beyond half a megabyte, GitHub shows Markdown as plain text."""
 NOT_TIMED: Final = "No cell was timed: there is no latency, and nothing is said about speed."
 
 
@@ -101,9 +104,13 @@ def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) ->
 
 
 def errors_md(rows: ReportRows) -> str:
-    """The text of errors.md: every message and traceback whole."""
+    """The text of errors.md: every message, and tracebacks whole or, where they are too long together, their beginnings and ends."""
     found = failures(rows)
-    return _render("errors.md.j2", rows, topics=topics(found), count=len(found))
+    told = topics(found)
+    tracebacks = [alike.entry.traceback for topic in told for alike in topic.alike]
+    shown = dict(zip(tracebacks, fitting(tracebacks, LONGEST_TEXT, _TRACEBACKS), strict=True))
+    cut_short = sum(len(shown[text] or "") < len(text) for text in set(tracebacks) if text)
+    return _render("errors.md.j2", rows, topics=told, count=len(found), traceback_of=shown, cut_short=cut_short)
 
 
 def topics(found: Iterable[Failure]) -> tuple[Topic, ...]:

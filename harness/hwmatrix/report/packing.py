@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 LONGEST_TEXT: Final = 20_000
-"""Characters of one text that a page carries. The whole of it is in the database and, of errors, in errors.md."""
+"""Characters of one text that a page carries. The whole of it is in the database and, of errors, in errors.json."""
+_LEAST_TEXT: Final = 300
 _DIGITS: Final = 5
 _KEPT: Final = 0.75
 """The share of a text that is cut which is kept from its beginning; the rest is its end, where tracebacks say what happened."""
@@ -57,6 +58,13 @@ def cut(text: str, length: int = LONGEST_TEXT) -> str:
     begin = int(length * _KEPT)
     end = length - begin
     return f"{text[:begin]}\n[{len(text) - length:,} characters left out]\n{text[-end:]}"
+
+
+def fitting(texts: Sequence[str | None], longest: int, together: int) -> list[str | None]:
+    """Texts cut to a length that lets all different ones have their share."""
+    share = together // max(1, len({told for told in texts if told}))
+    length = max(_LEAST_TEXT, min(longest, share))
+    return [cut(told, length) if told else None for told in texts]
 
 
 def script_json(document: Any) -> str:

@@ -14,7 +14,7 @@ from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.escape import plain
 from hwmatrix.report.failures import cell_error
-from hwmatrix.report.packing import LONGEST_TEXT, cut, rounded, table
+from hwmatrix.report.packing import LONGEST_TEXT, cut, fitting, rounded, table
 from hwmatrix.report.why import NEAREST, alternatives, ended
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ PAGE_SCHEMA: Final = "hwmatrix/page/1"
 LONGEST_NAME: Final = 200
 LONGEST_KEY: Final = 160
 _LONGEST_MESSAGE: Final = 4_000
-_LEAST_TEXT: Final = 300
 _TRACEBACKS: Final = 2_000_000
 _MESSAGES: Final = 1_000_000
 """Characters that all different texts of a kind may have together: also a run in which everything fails in its own way has a page."""
@@ -124,13 +123,6 @@ def name(told: str | None) -> str | None:
 def text(told: str | None) -> str | None:
     """A text of a line or two; nothing is None."""
     return cut(told, _LONGEST_MESSAGE) if told else None
-
-
-def fitting(texts: Sequence[str | None], longest: int, together: int) -> list[str | None]:
-    """Texts cut to a length that lets all different ones have their share."""
-    share = together // max(1, len({told for told in texts if told}))
-    length = max(_LEAST_TEXT, min(longest, share))
-    return [cut(told, length) if told else None for told in texts]
 
 
 def word_of(label: str) -> str:
