@@ -34,7 +34,7 @@ LARGE: Final = 60
 """Rows of a matrix above which matrix.md begins with totals and causes, and has no table of every time."""
 LARGEST: Final = 10
 """Groups of failures that a large matrix.md names of each target; errors.md has all."""
-_TRACEBACKS: Final = 300_000
+_TRACEBACKS: Final = 200_000
 """Characters that all different tracebacks of errors.md may have together: beyond half a megabyte, GitHub shows Markdown as plain text."""
 NOT_TIMED: Final = "No cell was timed: there is no latency, and nothing is said about speed."
 
