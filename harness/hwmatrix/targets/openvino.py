@@ -156,14 +156,17 @@ def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
     except MemoryError:  # the other way needs no less, and would hide the cause behind an error of its own
         raise
     except Exception as first:  # noqa: BLE001 - whatever an exporter raises, the other way is tried
+        because = f"{type(first).__name__}: {_first_line(first)}"
         try:
-            return _trace(model, inputs, because=f"{type(first).__name__}: {_first_line(first)}")
+            return _trace(model, inputs, because=because)
         except Exception as second:
             second.add_note(f"transformers' exporter had failed before: {type(first).__name__}: {first}")
             operators = _missing_operators(second) or _missing_operators(first)
             if operators:
-                named = ", ".join(operators)
-                raise UnsupportedError(f"OpenVINO has no conversion for {named}", needs=operators) from second
+                told = f"OpenVINO has no conversion for {', '.join(operators)}"
+                if _missing_operators(second) and not _missing_operators(first):
+                    told += f" in a trace; transformers' exporter had failed: {because}"
+                raise UnsupportedError(told, needs=operators) from second
             raise
 
 

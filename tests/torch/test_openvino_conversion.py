@@ -1,4 +1,4 @@
-"""What transformers' OpenVINO exporter adds to a graph and renames in it, proved by running the graph."""
+"""Conversion to OpenVINO: what the exporter adds and renames, proved by running the graph; what is told when nothing converts."""
 
 # ruff: noqa: PLC0415 - openvino is imported when these tests run, not when they are collected
 from __future__ import annotations
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmatrix.targets.openvino import _fit_inputs
+from hwmatrix.errors import UnsupportedError
+from hwmatrix.targets.openvino import _fit_inputs, convert
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
@@ -74,3 +75,20 @@ def test_an_input_that_nobody_can_set_is_refused() -> None:
     graph = program([taken, cache], opset13.add(taken, cache))
     with pytest.raises(ValueError, match="inputs that the model has not: cache"):
         _fit_inputs(graph, {"x": X}, {})
+
+
+class _Bessel(torch.nn.Module):
+    """What depends on its data, which an export cannot follow and a trace does; with an operator that OpenVINO lacks."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"y": torch.special.bessel_j0(x) if bool((x > 0).any()) else x}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:Converting a tensor")  # of torch
+def test_an_operator_that_a_trace_lacks_is_told_with_what_the_exporter_had_failed_with() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        convert(_Bessel(), {"x": X})
+    assert caught.value.needs == ("aten::special_bessel_j0",)
+    told = str(caught.value)
+    assert told.startswith("OpenVINO has no conversion for aten::special_bessel_j0 in a trace; transformers' exporter had failed: ")
+    assert "data-dependent" in told
