@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import threading
 
 import numpy as np
 import pytest
@@ -18,12 +18,20 @@ def test_a_reading_is_named_by_what_decides_it(threads: int) -> None:
     assert 0 < reading.ms < 1000
 
 
-def test_it_computes_for_its_window_on_every_thread() -> None:
-    before = os.times()
-    for _ in range(4):
-        yardstick.read(2)
-    after = os.times()
-    assert after.user + after.system - before.user - before.system >= 4 * 0.03  # more where two cores are free
+@pytest.mark.parametrize("threads", [1, 3])
+def test_it_computes_on_every_thread_and_this_is_one_of_them(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    together = threading.Barrier(threads)  # nobody passes who is not there at the same time as all others
+    seen: list[threading.Thread] = []
+
+    def repeat() -> list[int]:
+        together.wait(timeout=60)
+        seen.append(threading.current_thread())
+        return [5_000_000]
+
+    monkeypatch.setattr(yardstick, "_repeat", repeat)
+    assert yardstick.read(threads).ms == 5
+    assert len(set(seen)) == threads
+    assert threading.current_thread() in seen
 
 
 def test_a_slower_computation_reads_longer(monkeypatch: pytest.MonkeyPatch) -> None:
