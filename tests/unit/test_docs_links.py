@@ -21,6 +21,7 @@ _FENCE: Final = re.compile(r"^(`{3,}|~{3,}).*?^\1[`~]*\s*$", re.DOTALL | re.MULT
 _SPAN: Final = re.compile(r"(`+).*?\1", re.DOTALL)
 _LINK: Final = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 _HEADING: Final = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$", re.MULTILINE)
+_ANCHOR: Final = re.compile(r'<a id="([^"]+)"></a>')
 _EXAMPLE: Final = "torchscript"
 """The target that docs/adding-a-target.md adds for example."""
 _FILE: Final = re.compile(r"`((?:[A-Za-z0-9_.-]+/)+[A-Za-z0-9_.-]+\.(?:py|sql|yaml|toml|md))`")
@@ -32,7 +33,7 @@ def prose_of(page: Path) -> str:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The fragments that GitHub gives a page's headings: lower case, no punctuation, hyphens; a repeated one is counted."""
+    """The fragments that GitHub gives a page's headings (lower case, no punctuation, hyphens; a repeated one is counted), and anchors."""
     found: dict[str, int] = {}
     anchors = set()
     for heading in _HEADING.findall(prose_of(page)):
@@ -40,7 +41,7 @@ def anchors_of(page: Path) -> set[str]:
         slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
         anchors.add(f"{slug}-{found[slug]}" if slug in found else slug)
         found[slug] = found.get(slug, 0) + 1
-    return anchors
+    return anchors | set(_ANCHOR.findall(prose_of(page)))
 
 
 def broken_links(page: Path) -> list[str]:
