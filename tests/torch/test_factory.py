@@ -198,6 +198,38 @@ def test_gain_gives_weights_that_keep_the_size_of_what_goes_through_and_leaves_t
     assert adjusted(before, plan_of("bert")) is before
 
 
+def test_no_tokens_tie_in_the_index_of_dots3_note_text() -> None:
+    """Which of tokens that tie are seen is each runtime's own choice, and says nothing of it."""
+    import torch
+    from transformers.models.dots3_note.modeling_dots3_note import Dots3NoteTextIndexer
+
+    chosen: list[torch.Tensor] = []
+
+    class Recorded(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.Tensor.topk:
+                chosen.append(args[0].sort(dim=-1, descending=True).values[..., args[1] - 1 : args[1] + 1])
+            return function(*args, **(kwargs or {}))
+
+    model, inputs = made("dots3_note_text")
+    with torch.inference_mode(), Recorded():
+        model(**inputs)
+    borders = torch.cat([border.flatten(0, -2) for border in chosen if border.shape[:2] == inputs["input_ids"].shape])
+    seen = borders[borders[:, 0] > torch.finfo(borders.dtype).min / 2]
+    indexers = sum(isinstance(module, Dots3NoteTextIndexer) for module in model.modules())
+    assert indexers == 2
+    assert len(seen) == indexers * 9, "of 16 tokens, those that see eight or more"
+    assert float((seen[:, 0] - seen[:, 1]).min()) > 1e-4
+
+
+def test_no_token_of_deepseek_v4_has_the_same_expert_twice() -> None:
+    """As in its checkpoints; adding and replacing the weight of such an expert give different numbers."""
+    model, _ = made("deepseek_v4")
+    tables = [buffer for name, buffer in model.named_buffers() if name.endswith("tid2eid")]
+    assert len(tables) == 1
+    assert all(len(set(row)) == len(row) for row in tables[0].tolist())
+
+
 def test_a_part_stands_for_a_chain_of_models_without_a_forward_pass() -> None:
     plan = plan_of("bark")
     assert plan.model_class == "BarkSemanticModel"
