@@ -76,14 +76,6 @@ def test_numbers_keep_five_digits(value: float | None, shown: float | None) -> N
     assert packing.rounded(value) == shown
 
 
-def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
-    cut = packing.cut("begin " + "x" * 1000 + " end", 100)
-    assert cut.startswith("begin xxx")
-    assert cut.endswith("xxx end")
-    assert "[910 characters left out]" in cut
-    assert packing.cut("short", 100) == "short"
-
-
 def test_many_different_texts_get_a_share_each() -> None:
     texts = [f"{number} " + "x" * 10_000 for number in range(100)]
     assert {len(text or "") for text in fitting(texts[:2], 20_000, 1_000_000)} == {10_002}

@@ -9,6 +9,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.records.text import cut
 from hwmatrix.report.escape import visible
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ LONGEST_TEXT: Final = 20_000
 """Characters of one text that a page carries. The whole of it is in the database and, of errors, in errors.json."""
 _LEAST_TEXT: Final = 300
 _DIGITS: Final = 5
-_KEPT: Final = 0.75
-"""The share of a text that is cut which is kept from its beginning; the rest is its end, where tracebacks say what happened."""
 _IN_SCRIPT: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _BARE: Final = frozenset({int, float, bool, type(None)})
 """Types of values in which nothing can hide."""
@@ -49,15 +48,6 @@ def rounded(value: float | None) -> float | int | None:
         return None
     short = float(f"{value:.{_DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 10**_DIGITS else short
-
-
-def cut(text: str, length: int = LONGEST_TEXT) -> str:
-    """The beginning and the end of a text that is too long for a page, with how much was left out between them."""
-    if len(text) <= length:
-        return text
-    begin = int(length * _KEPT)
-    end = length - begin
-    return f"{text[:begin]}\n[{len(text) - length:,} characters left out]\n{text[-end:]}"
 
 
 def fitting(texts: Sequence[str | None], longest: int, together: int) -> list[str | None]:
@@ -98,7 +88,7 @@ def listed(numbers: Iterable[int]) -> str:
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return visible(cut(value), keep="\t\n")
+        return visible(cut(value, LONGEST_TEXT), keep="\t\n")
     if isinstance(value, dict):
         return {_clean(key): _clean(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

@@ -10,11 +10,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import Execution, Level, Stage, Status
+from hwmatrix.records.text import cut
 from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.escape import plain
 from hwmatrix.report.failures import cell_error
-from hwmatrix.report.packing import LONGEST_TEXT, cut, fitting, rounded, table
+from hwmatrix.report.packing import LONGEST_TEXT, fitting, rounded, table
 from hwmatrix.report.why import NEAREST, alternatives, ended
 
 if TYPE_CHECKING:
