@@ -21,8 +21,9 @@ from hwmatrix.records.plans import (
     Tolerance,
     cell_command,
 )
-from hwmatrix.records.results import CellResult, Detection, ErrorRecord, MemoryRecord, OutputRecord, Parity, Placement
-from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Level, Role, Severity, Size, Stage, Status
+from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, MemoryRecord, OutputRecord, Parity, Placement
+from hwmatrix.records.traces import Step, Trace
+from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Level, Origin, Role, Severity, Size, Stage, Status
 
 __all__ = [
     "BUNDLE_SCHEMA",
@@ -34,6 +35,7 @@ __all__ = [
     "CellResult",
     "Classification",
     "Detection",
+    "Divergence",
     "Dtype",
     "ErrorRecord",
     "Execution",
@@ -45,6 +47,7 @@ __all__ = [
     "MemoryRecord",
     "ModelPlan",
     "OperatorResult",
+    "Origin",
     "OutputRecord",
     "Parity",
     "Placement",
@@ -57,9 +60,11 @@ __all__ = [
     "SizeTier",
     "Stage",
     "Status",
+    "Step",
     "Structure",
     "TargetPlan",
     "Tolerance",
+    "Trace",
     "cell_command",
     "from_json",
     "plan_from_json",

@@ -7,7 +7,7 @@ from typing import Any
 
 from hwmatrix.records.plans import Settings
 from hwmatrix.records.strict import STRICT
-from hwmatrix.records.vocabulary import Execution, Family, Role, Severity, Size, Stage, Status
+from hwmatrix.records.vocabulary import Execution, Family, Origin, Role, Severity, Size, Stage, Status
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,24 @@ class OutputRecord:
     shape: tuple[int, ...]
     dtype: str
     parity: Parity | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """Where a wrong result begins, of a cell whose outputs differ from the reference.
+
+    ``at`` is the node of the graph or the layer of the model, ``operator`` its operator or class. ``relative_error`` is the largest
+    relative L2 error of what it gave, ``inputs_error`` that of what it was given, beside the same values ``against`` (what computed them
+    in words). For an ``origin`` other than a step, ``relative_error`` is that of the worst output, and ``detail`` says what was found.
+    """
+
+    origin: Origin
+    at: str | None = None
+    operator: str | None = None
+    relative_error: float | None = None
+    inputs_error: float | None = None
+    against: str | None = None
+    detail: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +93,7 @@ class CellResult:
     ``stage`` is the last stage that was entered; a cell that passed has reached ``measure``, or ``compare`` if its run does not time.
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio); ``text_path`` says that it takes more than
     text and was given text alone. ``yardstick_ms`` is what a fixed computation, ``yardstick``, took around the timing: the speed of the
-    machine itself.
+    machine itself. ``divergence`` is looked for where outputs were compared and differ.
     """
 
     key: str
@@ -112,6 +130,7 @@ class CellResult:
     parameters: int | None = None
     inputs: tuple[str, ...] | None = None
     text_path: bool | None = None
+    divergence: Divergence | None = None
     error: ErrorRecord | None = None
     exit_code: int | None = None
     signal: int | None = None

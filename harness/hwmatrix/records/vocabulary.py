@@ -102,6 +102,21 @@ class Severity(enum.StrEnum):
     INFO = "info"
 
 
+class Origin(enum.StrEnum):
+    """Where a wrong result begins."""
+
+    STEP = "step"
+    """A node or layer that is given what the reference's is given, and makes something else of it."""
+    GRADUAL = "gradual"
+    """Nowhere in particular: differences grow from step to step until they exceed the tolerance."""
+    GRAPH = "graph"
+    """Before the target: the graph that was made of the model gives other numbers on the reference runtime as well."""
+    FUSED = "fused"
+    """What the runtime makes of several steps at once: with the values between them kept, the result is right."""
+    UNKNOWN = "unknown"
+    """It could not be looked for, or not be found."""
+
+
 class Isolation(enum.StrEnum):
     """What separates a target from this machine. Rows of different isolation never share a column."""
 

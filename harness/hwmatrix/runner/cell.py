@@ -1,7 +1,7 @@
-"""One cell, in its forked child: load, prepare, run, prove placement, compare, measure.
+"""One cell, in its forked child: load, prepare, run, prove placement, compare, measure; where numbers are wrong, find where that begins.
 
 Every stage is announced to the parent before it begins, with all facts known so far, so that a cell which dies tells how
-far it got and what it had measured.
+far it got and what it had measured. Its verdict is told before anything is looked for behind it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,37 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import CellFailure, FactoryError
-from hwmatrix.measure import latency, memory, parity, yardstick
+from hwmatrix.measure import divergence, latency, memory, parity, yardstick
 from hwmatrix.models import bundle as bundles
-from hwmatrix.records import CellPlan, MeasureRule, MemoryRecord, ModelPlan, Parity, Placement, Stage, Status, TargetPlan, Tolerance
+from hwmatrix.records import (
+    CellPlan,
+    Divergence,
+    MeasureRule,
+    MemoryRecord,
+    ModelPlan,
+    Origin,
+    Parity,
+    Placement,
+    Role,
+    Stage,
+    Status,
+    TargetPlan,
+    Tolerance,
+)
+from hwmatrix.records.text import cut
+from hwmatrix.targets.protocol import Target
 from hwmatrix.targets.table import target_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hwmatrix.targets.protocol import Target
-
     Send = Callable[[dict[str, Any]], None]
 
+_WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output"})
+"""Types of errors that begin somewhere between a model's inputs and its outputs."""
 _MESSAGE_LIMIT: Final = 4000
+_TRACEBACK_LIMIT: Final = 100_000
+"""Characters. Exporters' tracebacks have up to 50,000; beyond that, some exceptions print whole graphs (3 million in one that was seen)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +58,16 @@ class CellJob:
     rule: MeasureRule | None
     tolerance: Tolerance
     service: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _End:
+    """The verdict of a cell that went through all its stages, and what can be asked further."""
+
+    status: Status
+    error: dict[str, Any] | None
+    target: Target
+    bundle: bundles.Bundle
 
 
 class Facts:
@@ -62,6 +90,10 @@ class Facts:
         self._end_stage()
         self._send({"verdict": status.value, "facts": self.values, "error": error})
 
+    def add(self, found: Divergence) -> None:
+        """Say where the difference begins, behind the verdict."""
+        self._send({"divergence": dataclasses.asdict(found)})
+
     def _end_stage(self) -> None:
         now = time.perf_counter()
         if self.stage is not None:
@@ -73,7 +105,7 @@ def execute(job: CellJob, send: Send) -> None:
     """Run the cell and send what became of it. Raises nothing that a model can cause."""
     facts = Facts(send)
     try:
-        status, error = _stages(job, facts)
+        end = _stages(job, facts)
     except FactoryError as failure:
         # The reference image has built and loaded this bundle: what fails here is this target's doing.
         _end_failed(job, facts, failure.__cause__ or failure)
@@ -83,7 +115,20 @@ def execute(job: CellJob, send: Send) -> None:
         _let_go(failure)
         _end_failed(job, facts, failure)
     else:
-        facts.end(status, error=error)
+        facts.end(end.status, error=end.error)
+        if end.error is not None and end.error["type"] in _WRONG_NUMBERS and job.model.role is Role.MODEL:
+            _locate(job, facts, end)
+
+
+def _locate(job: CellJob, facts: Facts, end: _End) -> None:
+    """Tell where the difference begins, or why that cannot be told."""
+    try:
+        trace = end.target.trace(end.bundle)
+        if trace is not None:
+            facts.add(divergence.locate(trace, end.bundle.expected_arrays(), job.tolerance.relative_error))
+    except Exception as failure:  # noqa: BLE001 - whatever is looked for behind a verdict does not change it
+        told = f"{type(failure).__name__}: {failure}".strip()
+        facts.add(Divergence(origin=Origin.UNKNOWN, detail=cut(told, _MESSAGE_LIMIT)))
 
 
 def _let_go(failure: BaseException | None) -> None:
@@ -99,7 +144,7 @@ def _end_failed(job: CellJob, facts: Facts, failure: BaseException) -> None:
     facts.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
 
 
-def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
+def _stages(job: CellJob, facts: Facts) -> _End:
     baseline = memory.resident()
     memory.reset_peak()
     facts.enter(Stage.LOAD)
@@ -131,7 +176,7 @@ def _stages(job: CellJob, facts: Facts) -> tuple[Status, dict[str, Any] | None]:
         facts.enter(Stage.MEASURE)
         _time(target, job.rule, job.cell.settings.threads, facts)
     _account(target, baseline, loaded, facts)
-    return status, error
+    return _End(status=status, error=error, target=target, bundle=bundle)
 
 
 def _time(target: Target, rule: MeasureRule, threads: int, facts: Facts) -> None:
@@ -226,6 +271,6 @@ def _described(failure: BaseException, error_type: str | None = None) -> dict[st
     return {
         "type": error_type,
         "message": message if len(message) <= _MESSAGE_LIMIT else f"{message[:_MESSAGE_LIMIT]} ...",
-        "traceback": "".join(traceback.format_exception(failure)),
+        "traceback": cut("".join(traceback.format_exception(failure)), _TRACEBACK_LIMIT),
         "exception": kinds[0],
     }

@@ -12,8 +12,10 @@ import pydantic
 from hwmatrix.advice.catalogue import match, severity_of
 from hwmatrix.records import (
     CellResult,
+    Divergence,
     ErrorRecord,
     MemoryRecord,
+    Origin,
     OutputRecord,
     Parity,
     Placement,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _OUTPUTS = pydantic.TypeAdapter(tuple[OutputRecord, ...])
 _PARITY = pydantic.TypeAdapter(Parity | None)
 _PLACEMENT = pydantic.TypeAdapter(Placement | None)
+_DIVERGENCE = pydantic.TypeAdapter(Divergence)
 _MEMORY = pydantic.TypeAdapter(MemoryRecord | None)
 _LAST_LINES: Final = 3
 _NO_MEMORY: Final = re.compile(r"^MemoryError\b|std::bad_alloc|[Cc]an(?:no|')t allocate memory", re.MULTILINE)
@@ -40,6 +43,7 @@ class _Outcome:
     stage: Stage
     facts: dict[str, Any]
     error: ErrorRecord | None
+    divergence: Divergence | None = None
 
 
 def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str) -> CellResult:
@@ -72,6 +76,7 @@ def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan,
         yardstick=facts.get("yardstick"),
         yardstick_ms=facts.get("yardstick_ms"),
         parameters=facts.get("parameters"),
+        divergence=outcome.divergence,
         error=outcome.error,
         exit_code=end.exit_code,
         signal=end.signal,
@@ -119,10 +124,11 @@ def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str,
 def _outcome(end: End, cell: CellPlan, target: TargetPlan) -> _Outcome:
     stage = Stage.LOAD
     facts: dict[str, Any] = {}
-    for message in end.messages:
+    for number, message in enumerate(end.messages):
         facts = message["facts"]
         if "verdict" in message:
-            return _told(message, stage, target)
+            told = _told(message, stage, target)
+            return dataclasses.replace(told, divergence=_divergence(end, number + 1))
         stage = Stage(message["stage"])
     status, text = _untold(end, cell)
     error = error_record(text, hardware=target.backend.value, status=status, stage=stage, traceback=end.log or None)
@@ -145,6 +151,18 @@ def _told(message: dict[str, Any], stage: Stage, target: TargetPlan) -> _Outcome
             needs=tuple(message["error"].get("needs", ())),
         )
     return _Outcome(status=status, stage=stage, facts=message["facts"], error=error)
+
+
+def _divergence(end: End, behind: int) -> Divergence | None:
+    """What the child told behind its verdict: where a difference begins, or nothing. It may have died of looking for that."""
+    for message in end.messages[behind:]:
+        if "divergence" in message:
+            return _DIVERGENCE.validate_python(message["divergence"])
+    if end.timed_out:
+        return Divergence(origin=Origin.UNKNOWN, detail="the time of the cell was over before it was found")
+    if end.signal is not None:
+        return Divergence(origin=Origin.UNKNOWN, detail=f"looking for it ended the process by {_signal_name(end.signal)}")
+    return None
 
 
 def _untold(end: End, cell: CellPlan) -> tuple[Status, str]:

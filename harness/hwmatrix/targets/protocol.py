@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.models.operator_tests import OperatorTest
-    from hwmatrix.records import Dtype, Placement, Settings
+    from hwmatrix.records import Dtype, Placement, Settings, Trace
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -103,7 +103,14 @@ class Target(Protocol):
         """Where it really ran, as the runtime tells after a run."""
 
     def device_use(self) -> DeviceUse | None:
-        """What the cell used of a device with memory of its own, asked last; None where it is the host's."""
+        """What the cell used of a device with memory of its own, asked last of a cell that passed; None where it is the host's."""
+
+    def trace(self, bundle: Bundle) -> Trace | None:
+        """One more run with the values between inputs and outputs kept, beside those of a reference: why the result is wrong.
+
+        Asked after everything else, of a cell whose outputs differ. It may build what it needs anew. None where the backend cannot tell.
+        Whatever it raises, and whatever ends the process meanwhile, the verdict stands.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
