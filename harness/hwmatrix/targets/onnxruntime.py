@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,13 +13,13 @@ from hwmatrix.errors import CellFailure, UnsupportedError
 from hwmatrix.hardware import onnxruntime as hardware
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
 from hwmatrix.records import Dtype, Placement
-from hwmatrix.targets import ort_graph
+from hwmatrix.targets import onnx_trace, ort_graph
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Settings, Trace
     from hwmatrix.targets.protocol import Arrays
 
 _LOG_ERRORS: Final = 3
@@ -34,6 +36,7 @@ class OnnxRuntime:
         self._settings = settings
         self._exports: tuple[OnnxExport, ...] = ()
         self._failures: tuple[OnnxFailure, ...] = ()
+        self._taken: OnnxExport | None = None
         self._session: Any = None
         self._feed: dict[str, np.ndarray[Any, Any]] = {}
         self._wanted: dict[str, str] = {}
@@ -81,13 +84,14 @@ class OnnxRuntime:
         failures: list[Exception] = []
         for export in self._exports:
             try:
-                self._session = self._made(export)
+                self._session = self._made(export.path)
             except MemoryError:
                 raise
             except Exception as failure:  # noqa: BLE001 - whatever the runtime raises, the other export is tried
                 failure.add_note(f"This was the export by {export.exporter}.")
                 failures.append(failure)
                 continue
+            self._taken = export
             self._feed = {name: np.ascontiguousarray(inputs[name]) for name in export.inputs}
             names = [output.name for output in self._session.get_outputs()]
             self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
@@ -121,10 +125,23 @@ class OnnxRuntime:
     def device_use(self) -> None:
         """The CPU's memory is the host's."""
 
-    def _made(self, export: OnnxExport) -> Any:
+    def trace(self, bundle: Bundle) -> Trace:  # noqa: ARG002 - the graph and its inputs are here already
+        """All values of the graph with the usual optimisations, beside those without any.
+
+        Both are of the same kernels, so that what a kernel itself gets wrong reads as the graph's. What nodes become that are fused is
+        not seen: each of their values is kept here.
+        """
+        assert self._taken is not None  # noqa: S101 - the order of the protocol
+        with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as folder:
+            kept = onnx_trace.all_values(self._taken.path, Path(folder))
+            expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
+            values = onnx_trace.read(self._made(kept.path), self._feed, kept.names)
+        return onnx_trace.traced(kept, values=values, expected=expected, outputs=self._taken.outputs)
+
+    def _made(self, path: Path) -> Any:
         import onnxruntime  # noqa: PLC0415
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._settings.threads
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        return onnxruntime.InferenceSession(export.path, options, providers=[hardware.PROVIDER])
+        return onnxruntime.InferenceSession(path, options, providers=[hardware.PROVIDER])
