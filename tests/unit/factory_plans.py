@@ -9,6 +9,7 @@ from hwmatrix.records import (
     Backend,
     CellPlan,
     CellResult,
+    Divergence,
     Dtype,
     ErrorRecord,
     Execution,
@@ -18,6 +19,7 @@ from hwmatrix.records import (
     MeasureRule,
     MemoryRecord,
     ModelPlan,
+    Origin,
     OutputRecord,
     Parity,
     Placement,
@@ -90,6 +92,17 @@ def plan(models: Sequence[str] = ("bert", "gpt2"), targets: Sequence[str] = ("cp
     return dataclasses.replace(made, **changes)
 
 
+DIVERGENCE = Divergence(
+    origin=Origin.STEP,
+    at="node_7",
+    operator="TopK",
+    relative_error=0.5,
+    inputs_error=1e-3,
+    against="the same graph elsewhere",
+    detail="a test",
+)
+
+
 def result(cell: CellPlan, **changes: Any) -> CellResult:
     """A cell that passed, with everything measured."""
     made = CellResult(
@@ -129,6 +142,7 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
         parameters=30_000,
         inputs=("image", "text"),
         text_path=False,
+        divergence=DIVERGENCE,
         exit_code=0,
     )
     return dataclasses.replace(made, **changes)

@@ -35,6 +35,7 @@ CELL_KEYS = [
     "outputs",
     "inputs",
     "text_path",
+    "divergence",
     "error",
     "evidence",
 ]

@@ -10,7 +10,7 @@ import pytest
 
 from hwmatrix.advice.catalogue import catalogue
 from hwmatrix.measure.parity import compare
-from hwmatrix.records import CellResult, MemoryRecord, Placement, Role, Severity, Stage, Status, Tolerance
+from hwmatrix.records import CellResult, Divergence, MemoryRecord, Origin, Placement, Role, Severity, Stage, Status, Tolerance
 from hwmatrix.runner.cell import _verdict
 from hwmatrix.runner.forked import End, _parse
 from hwmatrix.runner.results import error_record, not_executed, result_of
@@ -81,6 +81,35 @@ def test_a_verdict_is_believed_with_its_own_type(status: Status) -> None:
     assert found.error is not None
     assert (found.error.type, found.error.message, found.error.traceback) == ("mismatch", "a message", "Traceback")
     assert found.load_ms == 1.0
+
+
+WHERE = {"origin": "step", "at": "node_7", "operator": "TopK", "relative_error": 0.5, "inputs_error": 1e-3}
+
+
+def test_where_a_difference_begins_is_told_behind_the_verdict() -> None:
+    wrong = verdict("mismatch", told(type="mismatch"))
+    found = result(end(stage("compare"), wrong, {"divergence": WHERE}))
+    assert found.divergence == Divergence(origin=Origin.STEP, at="node_7", operator="TopK", relative_error=0.5, inputs_error=1e-3)
+    assert result(end(stage("compare"), wrong)).divergence is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"signal": signal.SIGSEGV, "exit_code": None}, "looking for it ended the process by SIGSEGV"),
+        ({"signal": signal.SIGKILL, "exit_code": None, "timed_out": True}, "the time of the cell was over before it was found"),
+    ],
+)
+def test_a_verdict_stands_whatever_becomes_of_the_search_behind_it(changes: dict[str, Any], detail: str) -> None:
+    found = result(end(stage("compare"), verdict("mismatch", told(type="mismatch")), **changes))
+    assert (found.status, found.stage) == (Status.MISMATCH, Stage.COMPARE)
+    assert found.error is not None
+    assert found.error.type == "mismatch"
+    assert found.divergence == Divergence(origin=Origin.UNKNOWN, detail=detail)
+
+
+def test_a_process_that_dies_behind_a_verdict_on_another_question_has_no_divergence() -> None:
+    assert result(killed(signal.SIGSEGV, stage("measure"), verdict("pass"))).divergence is None
 
 
 def test_an_unknown_status_is_refused() -> None:

@@ -90,6 +90,9 @@ def test_a_cell_is_kept_whole(tmp_path: Path) -> None:
         ("pass", "measure", 1.0, 1e-6, 1.0, 64.0, 350.0, 50.0, 30_000, "torch eager", "nox -s matrix -- again", "2026-01-02 03:04:06")
     ]
     assert rows(path, "SELECT inputs, text_path FROM cells") == [(["image", "text"], False)]
+    assert rows(path, "SELECT origin, columns('diverges_.*') FROM cells") == [
+        ("step", "node_7", "TopK", 0.5, 1e-3, "the same graph elsewhere", "a test")
+    ]
     assert rows(path, "SELECT n, wall_ns, cpu_ns FROM samples ORDER BY n")[39] == (39, 1_000_039, 999_039)
     assert rows(path, "SELECT name, shape, dtype, cosine FROM outputs ORDER BY name") == [
         ("extra", [1], "int64", None),

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, known
 from hwmatrix.records import Execution, Level, Status
-from hwmatrix.report import grid, numbers
+from hwmatrix.report import grid, numbers, origins
 from hwmatrix.report.escape import plain
 from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.rows import read
@@ -198,6 +198,9 @@ def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
         yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
     if cell.relative_error is not None:
         yield (f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}", "")
+    begins = origins.sentence(cell)
+    if begins is not None:
+        yield (f"  begins:     {plain(begins)}", "")
     if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
         interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
         yield (f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", "")

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 _STANDS_OUT: Final = 5.0
 """How many times the error of what it was given a step's own must be for the step to be named as the one that makes it."""
-_SHARES: Final = (1.0, 0.3, 0.1)
-"""Shares of the tolerance at which a step is looked for. One that stands out may stay below the tolerance, which a later step then
-exceeds by rounding; ten times below it, rounding itself is found."""
+_ROUNDING: Final = 0.05
+"""The share of the tolerance that counts as given in any case: a first step rounds what is exact, and stands out for no reason."""
+_SHARES: Final = (1.0, 0.3)
+"""Shares of the tolerance at which a step is looked for: one that stands out may stay below it, until a later one exceeds it."""
 _NEVER: Final = 65504.0
 """The largest number of float16. Masks say "never" with the least number that a precision has, or with infinity: beyond this, all of them
 mean the same."""
@@ -36,9 +37,8 @@ class _Found:
     error: float
     given: float
 
-    @property
-    def stands_out(self) -> bool:
-        return self.error > _STANDS_OUT * self.given
+    def stands_out(self, tolerance: float) -> bool:
+        return self.error > _STANDS_OUT * max(self.given, _ROUNDING * tolerance)
 
 
 def locate(trace: Trace, expected: Mapping[str, Array], tolerance: float) -> Divergence:
@@ -66,7 +66,7 @@ def locate(trace: Trace, expected: Mapping[str, Array], tolerance: float) -> Div
     found = [each for share in _SHARES if (each := _first(trace, errors, begin, share * tolerance)) is not None]
     if not found:
         return Divergence(origin=Origin.UNKNOWN, relative_error=_finite(worst[1]), against=trace.against, detail="no step was found")
-    best = next((each for each in found if each.stands_out), None)
+    best = next((each for each in found if each.stands_out(tolerance)), None)
     return _described(trace, best or found[0], Origin.STEP if best else Origin.GRADUAL)
 
 

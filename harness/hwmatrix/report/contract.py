@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import pydantic
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Severity, Size, Stage, Status
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Origin, Severity, Size, Stage, Status
 
 MATRIX_SCHEMA: Final = "hwmatrix/matrix/1"
 ERRORS_SCHEMA: Final = "hwmatrix/errors/1"
@@ -177,11 +177,30 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class DivergenceEntry:
+    """Where the difference begins, of a cell whose outputs differ from the reference.
+
+    ``origin`` is ``step`` (``at`` that node or layer, of that operator or class: it was given values that differ by ``inputs_error`` and
+    gave such that differ by ``relative_error``), ``gradual`` (the same, but differences grow all along), ``graph`` (before the target),
+    ``fused`` (only where the runtime takes several steps as one) or ``unknown``. ``against`` is what computed the values beside these.
+    """
+
+    origin: Origin
+    at: str | None
+    operator: str | None
+    relative_error: float | None
+    inputs_error: float | None
+    against: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class CellEntry:
     """One planned cell. ``stage`` is the last one that was entered; ``level`` is null where nothing was executed.
 
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio; none: of another kind); ``text_path`` says that
-    it takes more than text and was given text alone. Both are null where that is not on record.
+    it takes more than text and was given text alone. Both are null where that is not on record. ``divergence`` is null where outputs agree,
+    and where nobody looked for it.
     """
 
     model: str
@@ -203,6 +222,7 @@ class CellEntry:
     outputs: tuple[OutputEntry, ...]
     inputs: tuple[str, ...] | None
     text_path: bool | None
+    divergence: DivergenceEntry | None
     error: CellError | None
     evidence: Evidence
 
@@ -254,14 +274,14 @@ class GroupEntry:
 
     ``scope`` is ``target``, or ``factory`` (models that could not be made: ``target`` and ``isolation`` are null) or ``infrastructure``,
     which are never counted against hardware. ``kind`` says what ``blocked_by`` is: an ``operator`` that the target lacks, a ``construct``
-    in the code of models (file and function), or an ``error`` by its words. ``message`` is what they all say, without numbers, shapes and
-    names; null where the operator says it. ``sites`` are the places where they were raised.
+    in the code of models (file and function), the ``origin`` of other numbers, or an ``error`` by its words. ``message`` is what they all
+    say, without numbers, shapes and names; null where operator or origin say it. ``sites`` are the places where they were raised.
     """
 
     scope: Literal["target", "factory", "infrastructure"]
     target: str | None
     isolation: Isolation | None
-    kind: Literal["operator", "construct", "error"]
+    kind: Literal["operator", "construct", "origin", "error"]
     blocked_by: str
     message: str | None
     stage: Stage | None

@@ -1,4 +1,4 @@
-"""Failures that one change would mend: by the operator that a target lacks, the construct in a model's code, or the words of the error.
+"""Failures that one change would mend: by the operator that a target lacks or has wrong, the construct in a model's code, or the words.
 
 A group is of one target in one isolation. What says nothing about hardware (models that could not be made, our own machinery) makes
 groups of its own kind, which are never counted against any.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.advice.catalogue import entry_for
 from hwmatrix.advice.wording import normalised, site_of
 from hwmatrix.records import Isolation, Severity, Stage, Status
+from hwmatrix.report import origins
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.contract import ErrorEntry, GroupEntry, GroupExample
 from hwmatrix.report.failures import Failure, failures
@@ -43,6 +44,7 @@ class GroupKind(enum.StrEnum):
 
     OPERATOR = "operator"
     CONSTRUCT = "construct"
+    ORIGIN = "origin"
     ERROR = "error"
 
 
@@ -204,6 +206,9 @@ def _blockers(failure: Failure, cell: CellRow, site: Site | None) -> list[Blocke
     common = {"stage": cell.stage.value if cell.stage is not None else "", "error_type": entry.error_type}
     if cell.needs and cell.status in FAILING:
         return [Blocker(kind=GroupKind.OPERATOR, what=need, message="", place="", **common) for need in dict.fromkeys(cell.needs)]
+    origin = origins.common(cell)
+    if origin is not None:
+        return [Blocker(kind=GroupKind.ORIGIN, what=origin, message="", place="", **common)]
     if site is not None and site.transformers:
         return [Blocker(kind=GroupKind.CONSTRUCT, what=site.construct, message=message, place=site.construct, **common)]
     place = str(site) if site is not None else ""

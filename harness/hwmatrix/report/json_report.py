@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pydantic
 
 from hwmatrix.records import Status
+from hwmatrix.report import origins
 from hwmatrix.report.contract import (
     CellEntry,
     ErrorsDocument,
@@ -156,6 +157,7 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], run_id: str) -> CellEntry
         outputs=tuple(OutputEntry(name=output.name, shape=output.shape, dtype=output.dtype) for output in outputs),
         inputs=cell.inputs,
         text_path=cell.text_path,
+        divergence=origins.entry(cell),
         error=cell_error(cell),
         evidence=Evidence(
             run_id=run_id, isolation=cell.isolation, image_digest=cell.image_digest, versions=cell.versions, command=cell.command

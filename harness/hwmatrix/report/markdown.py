@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 
 from hwmatrix.records import Execution, Severity, Status
-from hwmatrix.report import escape, grid, numbers
+from hwmatrix.report import escape, grid, numbers, origins
 from hwmatrix.report.align import align
 from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
@@ -261,6 +261,7 @@ def environment() -> jinja2.Environment:
         "short": escape.short,
         "align": align,
         "facts": facts_of,
+        "begins": origins.sentence,
         "label": _label,
         "speed": grid.speed,
         "number": numbers.number,

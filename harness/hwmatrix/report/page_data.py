@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import Execution, Level, Stage, Status
 from hwmatrix.records.text import cut
-from hwmatrix.report import grid
+from hwmatrix.report import grid, origins
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.escape import plain
 from hwmatrix.report.failures import cell_error
@@ -69,6 +69,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "parameters": lambda cell: cell.parameters,
     "inputs": lambda cell: name(", ".join(cell.inputs)) if cell.inputs else None,
     "path": lambda cell: None if cell.text_path is None else "text path only" if cell.text_path else "all inputs",
+    "begins": lambda cell: text(origins.sentence(cell)),
     "needs": lambda cell: text(", ".join(cell.needs)) if cell.needs else None,
     "started_s": lambda cell: int(cell.started_at.timestamp()) if cell.started_at else None,
     "command": lambda cell: text(cell.command),

@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Severity, Size, Stage, Status
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Origin, Severity, Size, Stage, Status
 from hwmatrix.store.reading import query, reading, records
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class CellRow:
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
     ``speed_up`` is over the cpu cell of the same machine and settings, and means something only if ``speed_differs``.
     It is only about right if ``speed_contended``: one of the two cells was disturbed. ``inputs`` are the kinds of input that the model
-    was given; ``text_path`` says that it takes more than text and was given no more.
+    was given; ``text_path`` says that it takes more than text and was given no more. ``origin`` and what follows are a ``Divergence``.
     """
 
     cell_key: str
@@ -158,6 +158,13 @@ class CellRow:
     host: str | None
     inputs: tuple[str, ...] | None
     text_path: bool | None
+    origin: Origin | None
+    diverges_at: str | None
+    diverges_operator: str | None
+    diverges_error: float | None
+    diverges_given: float | None
+    diverges_against: str | None
+    diverges_detail: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -311,6 +318,7 @@ _PARSERS: dict[str, Any] = {
     "stage": Stage,
     "level": Level,
     "severity": Severity,
+    "origin": Origin,
     "shape": tuple,
     "needs": tuple,
     "inputs": tuple,

@@ -128,7 +128,7 @@ def _outcome(end: End, cell: CellPlan, target: TargetPlan) -> _Outcome:
         facts = message["facts"]
         if "verdict" in message:
             told = _told(message, stage, target)
-            return dataclasses.replace(told, divergence=_divergence(end, number + 1))
+            return dataclasses.replace(told, divergence=_divergence(end, number + 1) if told.status is Status.MISMATCH else None)
         stage = Stage(message["stage"])
     status, text = _untold(end, cell)
     error = error_record(text, hardware=target.backend.value, status=status, stage=stage, traceback=end.log or None)

@@ -55,6 +55,16 @@ def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, comma
         row |= dataclasses.asdict(result.parity)
     if result.memory:
         row |= dataclasses.asdict(result.memory)
+    if (found := result.divergence) is not None:
+        row |= {
+            "origin": found.origin.value,
+            "diverges_at": found.at,
+            "diverges_operator": found.operator,
+            "diverges_error": found.relative_error,
+            "diverges_given": found.inputs_error,
+            "diverges_against": found.against,
+            "diverges_detail": found.detail,
+        }
     if result.error:
         row |= {
             "error_type": result.error.type,

@@ -1,4 +1,4 @@
--- The tables of a shard and of a merged database (schema 4). Reports read the views of views.sql, never these directly.
+-- The tables of a shard and of a merged database (schema 5). Reports read the views of views.sql, never these directly.
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (
@@ -116,12 +116,19 @@ CREATE TABLE cells (
     message          VARCHAR,
     traceback        VARCHAR,
     needs            VARCHAR[],             -- operators or features that the target lacks
+    origin           VARCHAR,               -- of outputs that differ: what makes the difference (step, gradual, graph, fused, unknown); NULL: not looked for
+    diverges_at      VARCHAR,               -- the node or layer where it begins
+    diverges_operator VARCHAR,              -- its operator or class
+    diverges_error   DOUBLE,                -- relative L2 error of what it gave; of the worst output where it is no step
+    diverges_given   DOUBLE,                -- and of what it was given
+    diverges_against VARCHAR,               -- what computed the values that they were compared with
+    diverges_detail  VARCHAR,
     inputs           VARCHAR[],             -- the kinds of input that the model was given: text, image, video, audio; NULL: not known
     text_path        BOOLEAN,               -- it takes more than text and was given text alone; NULL: not known
     exit_code        INTEGER,
     signal           INTEGER,
     started_at       TIMESTAMP NOT NULL,
-    wall_ms          DOUBLE NOT NULL,       -- the whole cell, fork to verdict
+    wall_ms          DOUBLE NOT NULL,       -- the whole cell, fork to end
     command          VARCHAR NOT NULL       -- repeats this cell alone
 );
 

@@ -1,4 +1,4 @@
--- The views of a merged database (schema 4). Every report is a query over these; no statistic is computed anywhere else.
+-- The views of a merged database (schema 5). Every report is a query over these; no statistic is computed anywhere else.
 
 -- The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n), 1.96 standard deviations of a binomial
 -- with p = 1/2. Below 6 samples there is no such interval.
@@ -70,7 +70,9 @@ SELECT
             THEN concat('the canaries of this shard failed: ', coalesce(e.canary_detail, 'the run was cut off before they ended'))
         WHEN p.unavailable IS NOT NULL THEN p.unavailable
     END AS message,
-    m.traceback, m.needs, m.inputs, m.text_path, m.exit_code, m.signal, e.started_at, e.wall_ms, e.command,
+    m.traceback, m.needs,
+    m.origin, m.diverges_at, m.diverges_operator, m.diverges_error, m.diverges_given, m.diverges_against, m.diverges_detail,
+    m.inputs, m.text_path, m.exit_code, m.signal, e.started_at, e.wall_ms, e.command,
     e.isolation, e.image, e.image_digest, e.versions, e.host,
     coalesce(e.isolation, i.isolation, p.isolation, u.isolation) AS column_isolation,
     l.samples, l.p50_ms, l.p90_ms, l.p99_ms, l.mean_ms, l.min_ms, l.max_ms, l.ci_low_ms, l.ci_high_ms, l.cpu_p50_ms,

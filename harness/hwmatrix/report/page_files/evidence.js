@@ -90,6 +90,7 @@ const Evidence = (() => {
       ["Relative error", cell.relative_error === null ? null : `${Text.scientific(cell.relative_error)} (L2, against the reference)`],
       ["Largest error", cell.max_error === null ? null : Text.scientific(cell.max_error)],
       ["Cosine", cell.cosine === null ? null : Text.number(cell.cosine, 6)],
+      ["The difference begins", cell.begins],
     ]));
   }
 
