@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import ConfigError, CrashedError, Problem, UnavailableError, UnsupportedError
 from hwmatrix.hardware.browser import ASSETS, Installed, sparticuz
 from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets import browser_trace
 from hwmatrix.targets.browser_cell import CellPage, Made
 from hwmatrix.targets.browser_chromium import Chromium
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Settings, Trace
     from hwmatrix.targets.browser_log import Nodes
     from hwmatrix.targets.protocol import Arrays
 
@@ -117,6 +118,15 @@ class WebGpu:
     def device_use(self) -> None:
         """A browser does not tell."""
 
+    def trace(self, bundle: Bundle) -> Trace:
+        """The graph that was run, with all its values as outputs, in the same page, beside ONNX Runtime's on the processor.
+
+        Raises:
+            CellFailure: the values are too many, or the page does not take that graph.
+        """
+        assert self._made is not None  # noqa: S101 - the order of the protocol
+        return browser_trace.trace(self.page, self._made, bundle)
+
 
 class WebNn:
     """WebNN. ``options``: ``device`` is ``cpu``, ``gpu`` or ``npu``; ``browser`` is ``debian`` or ``sparticuz``."""
@@ -196,6 +206,15 @@ class WebNn:
 
     def device_use(self) -> None:
         """A browser does not tell."""
+
+    def trace(self, bundle: Bundle) -> Trace:
+        """The graph that was run, with all its values as outputs, in the same page, beside ONNX Runtime's on the processor.
+
+        Raises:
+            CellFailure: the values are too many, or the page does not take that graph.
+        """
+        assert self._made is not None  # noqa: S101 - the order of the protocol
+        return browser_trace.trace(self.page, self._made, bundle)
 
 
 def _installed(options: Mapping[str, Any]) -> Installed:

@@ -26,6 +26,12 @@ _PAGE: Final = Path(__file__).parent / "browser_page"
 _RUNTIME: Final = "ort.webgpu.min.mjs"
 _ASK_S: Final = 20.0
 """How long a browser may take to say which adapter it has: with a hung GPU process it never does."""
+_NUMPY: Final = frozenset(
+    {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+)
+"""The types of ONNX Runtime Web that numpy has, by the same names."""
+_PIECE: Final = 8 << 20
+"""Bytes of an output that are fetched at once. An answer beyond 256 MiB never comes (Chromium 156), and base64 takes a third more."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +57,7 @@ class CellPage:
         self._failures: tuple[OnnxFailure, ...] = ()
         self._fetched: OnnxExport | None = None
         self._made: Made | None = None
+        self._provider: Mapping[str, Any] = {}
         self.product = ""
         self.runtime_version = ""
 
@@ -140,8 +147,8 @@ class CellPage:
                 failures[0].add_note(f"of another export the runtime said: {other}")
             raise failures[0] if not made else failures[-1]
         best = max(made, key=lambda one: one.nodes.share(name))
-        self.call("choose", name=best.export.exporter, inputs={name: encoded(inputs[name]) for name in best.export.inputs})
-        self._made = best
+        self._choose(best.export, inputs)
+        self._made, self._provider = best, provider
         return best
 
     def run(self) -> float:
@@ -155,8 +162,31 @@ class CellPage:
         for name, output in zip(self._made.export.outputs, self.call("outputs"), strict=True):
             if name is not None:
                 data = np.frombuffer(base64.b64decode(output["data"]), dtype=output["dtype"]).reshape(output["shape"])
-                arrays[name] = data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data
+                arrays[name] = _handed_out(data)
         return arrays
+
+    def values(self, graph: OnnxExport, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """All outputs of a graph by its own names, from one run on the provider of the session that was prepared, whose place it takes.
+
+        Outputs of a type that numpy lacks are left out.
+
+        Raises:
+            CellFailure: the runtime does not take the graph, or the device is lost.
+        """
+        self._fetch(graph)
+        self._create(graph, self._provider)
+        self._choose(graph, inputs)
+        self.run()
+        return {kind["name"]: self._value(kind) for kind in self.call("kinds") if kind["dtype"] in _NUMPY}
+
+    def _value(self, kind: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        size = int(kind["bytes"])
+        pieces = [self.call("piece", name=kind["name"], begin=begin, end=begin + _PIECE) for begin in range(0, size, _PIECE)]
+        data = np.frombuffer(b"".join(map(base64.b64decode, pieces)), dtype=kind["dtype"]).reshape(kind["shape"])
+        return _handed_out(data)
+
+    def _choose(self, export: OnnxExport, inputs: Arrays) -> None:
+        self.call("choose", name=export.exporter, inputs={name: encoded(inputs[name]) for name in export.inputs})
 
     def _fetch(self, export: OnnxExport) -> None:
         folder = export.path.parent
@@ -177,6 +207,10 @@ class CellPage:
             device=value["device"],
             graphs=tuple(tuple(graph) for graph in value["graphs"]),
         )
+
+
+def _handed_out(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data
 
 
 def encoded(array: np.ndarray[Any, Any]) -> dict[str, Any]:

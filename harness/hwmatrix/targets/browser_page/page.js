@@ -146,13 +146,16 @@ const commands = {
     }
   },
 
-  // Keep one session, release the others, and make the inputs of all its runs.
+  // Keep one session, release all others, and make the inputs of its runs. The one that was kept before goes last: with its last
+  // session, the runtime gives the device back.
   async choose({ name, inputs }) {
+    const before = session;
     for (const [other, made] of sessions) if (other !== name) await made.release();
     session = sessions.get(name);
     sessions.clear();
     model = null;
     feeds = Object.fromEntries(Object.entries(inputs).map(([input, value]) => [input, toTensor(value)]));
+    await before?.release();
   },
 
   // One inference; milliseconds from before it until its outputs can be read on the host.
@@ -171,14 +174,25 @@ const commands = {
     });
   },
 
-  // Execute a small graph once: what making its session told, and its outputs. The session stays until the next one is made, since
-  // the runtime gives the device back with its last session.
+  // What the outputs of the last run are, in the graph's order.
+  async kinds() {
+    return session.outputNames.map((name) => {
+      const { type, dims, data } = outputs[name];
+      return { name, dtype: type, shape: dims, bytes: data.byteLength ?? null };
+    });
+  },
+
+  // Some bytes of one output of the last run: of hundreds of them, all at once would be too much for one answer.
+  async piece({ name, begin, end }) {
+    const { data } = outputs[name];
+    return toBase64(new Uint8Array(data.buffer, data.byteOffset, data.byteLength).subarray(begin, end));
+  },
+
+  // Execute a small graph once: what making its session told, and its outputs. The session stays until the next one is made.
   async execute({ graph, provider, inputs }) {
     model = { graph: fromBase64(graph), beside: [] };
-    const before = session;
     const made = await commands.create({ name: "graph", provider });
     await commands.choose({ name: "graph", inputs });
-    await before?.release();
     await commands.run();
     return { ...made, results: await commands.outputs() };
   },
