@@ -34,6 +34,7 @@ CASES = (
     Case(name="wants too much memory", memory_mb=2048),
     Case(name="lacks a kernel"),
     Case(name="uses Det"),
+    Case(name="is exported wrong"),
     Case(name="has lost its exports"),
     Case(name="has damaged exports"),
     Case(name="good again"),
@@ -70,6 +71,7 @@ def variants() -> dict[str, Callable[[Path], None] | None]:
         "wants too much memory": graphs.amended(graphs.wants_too_much),
         "lacks a kernel": graphs.amended(graphs.lacks_a_kernel),
         "uses Det": graphs.amended(graphs.uses_det),
+        "is exported wrong": graphs.amended(graphs.adds_a_half),
         "has lost its exports": graphs.lost,
         "has damaged exports": graphs.damaged,
         "loses its page": busy,
@@ -257,6 +259,17 @@ def test_an_operator_that_is_left_to_the_processor_stands_in_the_placement(cells
         assert 0.5 < cell["on_target"] < 1.0
         assert "CPU" in cell["placement_detail"]
         assert "Det" in cell["placement_detail"]
+
+
+def test_a_graph_that_is_wrong_before_the_target_is_told_apart_from_a_wrong_target(cells: dict[str, Any]) -> None:
+    """By one more run with all values kept, beside those of a reference runtime: both give the same wrong numbers."""
+    cell = cells["is exported wrong"]
+    assert verdict(cell) == ("mismatch", "compare", "mismatch"), cell["message"]
+    assert cell["origin"] == "graph", cell["diverges_detail"]
+    assert cell["diverges_error"] == pytest.approx(cell["relative_error"], rel=0.1)
+    assert "last_hidden_state" in cell["diverges_detail"]
+    assert "ONNX Runtime's CPU provider" in cell["diverges_against"]
+    assert {name for name, other in cells.items() if other["origin"]} == {"is exported wrong"}
 
 
 @pytest.mark.parametrize(("name", "error_type"), [("has lost its exports", "onnx_missing"), ("has damaged exports", "bundle_broken")])

@@ -97,6 +97,11 @@ def uses_det(graph: GraphProto) -> None:
     _output_plus(graph, "determinant")
 
 
+def adds_a_half(graph: GraphProto) -> None:
+    """Numbers that are wrong before any target: a half more than the model's."""
+    _extend(graph, [helper.make_node("Add", [HIDDEN, "half"], [OUTPUT])], half=np.float32(0.5))
+
+
 def amended(change: Callable[[GraphProto], None]) -> Callable[[Path], None]:
     """What gives an export's folder a changed graph, and a manifest that is right again."""
 

@@ -14,10 +14,11 @@ from hwmatrix.errors import CellFailure, ConfigError, CrashedError, UnavailableE
 from hwmatrix.hardware import browser as hardware
 from hwmatrix.hardware.browser import Installed
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure
-from hwmatrix.records import Dtype, Settings
-from hwmatrix.targets import browser, browser_files
+from hwmatrix.records import Dtype, Settings, Step
+from hwmatrix.targets import browser, browser_cell, browser_files, browser_trace, onnx_trace
 from hwmatrix.targets.browser_cell import CellPage, Made
 from hwmatrix.targets.browser_log import Nodes
+from hwmatrix.targets.onnx_trace import AllValues
 
 SETTINGS = Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=16, threads=1)
 SWIFTSHADER = {"vendor": "google", "architecture": "swiftshader", "isFallbackAdapter": True, "features": ["subgroups"]}
@@ -41,6 +42,7 @@ class Page(CellPage):
         self._exports = tuple(export(name) for name in logs)
         self.logs = logs
         self.called: list[tuple[str, dict[str, Any]]] = []
+        self.results: dict[str, np.ndarray[Any, Any]] = {}
 
     def _fetch(self, export: OnnxExport) -> None:
         self._fetched = export
@@ -51,6 +53,14 @@ class Page(CellPage):
         if command == "outputs":
             data = base64.b64encode(np.arange(2, dtype=np.float32).tobytes()).decode()
             return [{"data": data, "dtype": "float32", "shape": [2]}, {"data": "", "dtype": "int64", "shape": [0]}]
+        if command == "kinds":
+            strings = {"name": "s", "dtype": "string", "shape": [1], "bytes": None}
+            kinds = [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape), "bytes": a.nbytes} for n, a in self.results.items()]
+            return [strings, *kinds]
+        if command == "piece":
+            return base64.b64encode(self.results[argument["name"]].tobytes()[argument["begin"] : argument["end"]]).decode()
+        if command == "run":
+            return 1.0
         if command != "create":
             return None
         told = self.logs[argument["name"]]
@@ -124,6 +134,79 @@ def test_outputs_have_the_names_of_the_reference() -> None:
     outputs = page.outputs()
     assert list(outputs) == ["y"]
     np.testing.assert_array_equal(outputs["y"], np.array([0, 1], dtype=np.float32))
+
+
+def test_all_values_of_a_graph_come_piece_by_piece_on_the_same_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser_cell, "_PIECE", 8)
+    page = Page({"transformers": {"WebGpu": 1}, "values": {"WebGpu": 1}})
+    page.prepared()
+    page.results = {
+        "long": np.arange(5, dtype=np.float32),
+        "half": np.array([0.5], dtype=np.float16),
+        "flags": np.array([[True], [False]]),
+        "none": np.zeros((0, 2), dtype=np.int64),
+    }
+    before = len(page.called)
+    values = page.values(export("values"), {"x": np.zeros(1, dtype=np.int64)})
+    for name, array in page.results.items():
+        np.testing.assert_array_equal(values[name], array)
+    assert [values[name].dtype.name for name in page.results] == ["float32", "float32", "bool", "int64"]
+    assert set(values) == set(page.results)  # strings are no numbers
+    called = page.called[before:]
+    assert called[0] == ("create", {"name": "values", "provider": {"name": "webgpu"}})
+    assert (called[1][0], called[1][1]["name"], list(called[1][1]["inputs"])) == ("choose", "values", ["x"])
+    assert [argument["begin"] for command, argument in called if command == "piece" and argument["name"] == "long"] == [0, 8, 16]
+
+
+class Inputs:
+    """What of a bundle a trace needs."""
+
+    def input_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {"x": np.array([3], dtype=np.int64), "unused": np.zeros(1)}
+
+
+def traced_page(monkeypatch: pytest.MonkeyPatch, expected: dict[str, np.ndarray[Any, Any]]) -> Page:
+    """A page whose session was prepared, and a graph (x to middle to y) whose values ONNX Runtime says should be these."""
+    steps = (Step(name="n", operator="Neg", inputs=("x",), outputs=("middle",)),)
+
+    def all_values(path: Path, folder: Path) -> AllValues:
+        assert path == Path("/cache/transformers/model.onnx")
+        return AllValues(path=folder / "model.onnx", steps=steps, names=tuple(expected), results=("y", "second"))
+
+    def reference_values(path: Path, feed: dict[str, Any], names: tuple[str, ...]) -> dict[str, np.ndarray[Any, Any]]:
+        assert path.parent.is_dir()
+        assert list(feed) == ["x"]
+        return {name: expected[name] for name in names}
+
+    monkeypatch.setattr(onnx_trace, "all_values", all_values)
+    monkeypatch.setattr(onnx_trace, "reference_values", reference_values)
+    page = Page({"transformers": {"WebGpu": 1}, "values": {"WebGpu": 1}})
+    page.prepared()
+    return page
+
+
+@pytest.mark.parametrize("target", [browser.WebGpu(settings=SETTINGS, options={}), browser.WebNn(settings=SETTINGS, options={})])
+def test_a_trace_has_the_page_s_values_beside_the_processor_s(monkeypatch: pytest.MonkeyPatch, target: Any) -> None:
+    expected = {"y": np.ones(2, dtype=np.float32), "middle": np.zeros(2, dtype=np.float32)}
+    target.page = traced_page(monkeypatch, expected)
+    target.page.results = {"y": np.full(2, 2.0, dtype=np.float32), "middle": np.zeros(2, dtype=np.float32)}
+    target._made = target.page._made
+    trace = target.trace(Inputs())
+    assert (trace.results, [step.name for step in trace.steps]) == ({"y": "y"}, ["n"])
+    assert set(trace.values) == set(trace.expected) == {"y", "middle"}
+    np.testing.assert_array_equal(trace.values["y"], [2.0, 2.0])
+    np.testing.assert_array_equal(trace.expected["y"], [1.0, 1.0])
+    assert "CPU provider" in trace.against
+
+
+def test_values_that_a_page_cannot_hold_are_not_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser_trace, "LIMIT_MB", 1)
+    page = traced_page(monkeypatch, {"y": np.zeros(2 * 2**18, dtype=np.float32)})
+    before = len(page.called)
+    with pytest.raises(CellFailure, match="1 values of the graph take 2 MiB, more than the 1") as caught:
+        browser_trace.trace(page, made({"WebGpu": 1}), Inputs())  # type: ignore[arg-type]
+    assert caught.value.error_type == "trace_too_large"
+    assert page.called[before:] == []
 
 
 def test_without_a_browser_a_cell_is_unavailable() -> None:
