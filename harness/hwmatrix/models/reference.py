@@ -124,7 +124,7 @@ def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPla
     import torch  # noqa: PLC0415
 
     try:
-        with _deterministic(), torch.inference_mode():
+        with deterministic(), torch.inference_mode():
             expected = flatten_outputs(model(**inputs, **call_options(model)))
     except Exception as error:  # a model's own code may raise anything; it becomes data
         message = f"{plan.model_class} fails on its inputs {sorted(inputs)}: {type(error).__name__}: {error}"
@@ -139,7 +139,7 @@ def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPla
 
 
 @contextlib.contextmanager
-def _deterministic() -> Iterator[None]:
+def deterministic() -> Iterator[None]:
     """One thread and deterministic kernels, for as long as the reference runs."""
     import torch  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Settings, Trace
     from hwmatrix.targets.protocol import Arrays, DeviceUse
 
 
@@ -65,12 +65,15 @@ class TorchDevice:
         assert self._model is not None  # noqa: S101 - the order of the protocol
         self._call = self._model.to(self.device)
         self._inputs |= call_options(self._model)
-        for name, array in inputs.items():
-            tensor = torch.from_numpy(array).to(self.device)
-            self._inputs[name] = tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+        self._inputs |= self._placed(inputs)
         way = self._compile() if self._options.get("compile") else "torch eager mode"
         attention = getattr(self._model.config, "_attn_implementation", None)
         return f"{way}, {attention} attention" if attention else way
+
+    def _placed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
+        """The inputs on the device, in the cell's precision."""
+        tensors = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
+        return {name: tensor.to(self._dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
     def _compile(self) -> str:
         """Compile for these very shapes. The graph breaks, which leave parts of a model to Python, are counted."""
@@ -119,3 +122,10 @@ class TorchDevice:
     def device_use(self) -> DeviceUse | None:
         """Nothing beyond the host's own memory and time."""
         return None
+
+    def trace(self, bundle: Bundle) -> Trace:
+        """The model's layers beside the reference's. Those of a compiled model run uncompiled: if they are right, compiled code is not."""
+        from hwmatrix.targets.torch_trace import trace_layers  # noqa: PLC0415 - what most cells have no use for
+
+        assert self._model is not None  # noqa: S101 - the order of the protocol
+        return trace_layers(self._model, self._placed(bundle.input_arrays()), bundle)
