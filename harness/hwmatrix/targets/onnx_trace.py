@@ -16,7 +16,7 @@ from hwmatrix.errors import CellFailure
 from hwmatrix.records import Step, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,6 +28,9 @@ _NUMBERS: Final = ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32
 """Types of elements that ONNX Runtime hands over as numpy has them."""
 _SIZES: Final = {"double": 8, "int64": 8, "uint64": 8, "float16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}
 """Bytes of an element by ONNX Runtime's name of its type; 4 for others."""
+_QUANTISING: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_OPERATORS: Final = 4
+"""Up to how many operators of a step are named one by one."""
 _RANDOM: Final = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
@@ -52,6 +55,9 @@ def all_values(path: Path, folder: Path, *, only: frozenset[str] | None = None) 
     own (``If``, ``Loop``, ``Scan``) is one step, which is given what these read. Sequences, optional values and strings are left out.
     A node without a name is called by its operator and its place in the graph, counted from 0 (``MatMul_17``).
 
+    Of a quantised graph, the values are those that come from DequantizeLinear: runtimes compute an operator with the QuantizeLinear behind
+    it at once, unless what lies between is an output.
+
     Args:
         path: the graph, an ONNX file.
         folder: another folder than the graph's.
@@ -73,7 +79,8 @@ def all_values(path: Path, folder: Path, *, only: frozenset[str] | None = None) 
         if not constants.issuperset(name for name in node.output if name)
     )
     results = tuple(output.name for output in model.graph.output)
-    between = [name for step in steps for name in step.outputs if name not in results and kinds.get(name, True)]
+    hidden = _before_dequantize(model.graph)
+    between = [name for step in steps for name in step.outputs if name not in results and name not in hidden and kinds.get(name, True)]
     between = [name for name in between if only is None or name in only]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in between)
     copy = folder / path.name
@@ -126,17 +133,70 @@ def check_size(outputs: Mapping[str, tuple[str, Sequence[Any]]]) -> None:
         raise CellFailure(message, error_type="trace_too_large")
 
 
-def traced(kept: AllValues, *, values: Mapping[str, Array], expected: Mapping[str, Array], outputs: Sequence[str | None]) -> Trace:
-    """What a target gave beside what it should have given.
+def traced(
+    kept: AllValues,
+    *,
+    values: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    outputs: Sequence[str | None],
+    against: str = AGAINST,
+) -> Trace:
+    """What a target gave beside what it should have given. Nodes between two values that are known count as one step.
 
     Args:
         kept: the graph whose values these are.
         values: the target's values by name.
         expected: the reference's, from :func:`reference_values`.
         outputs: for each output of the graph in order, the reference's name of it, or None (as an export has them).
+        against: what the reference values are, in words.
     """
     results = {name: own for own, name in zip(kept.results, outputs, strict=True) if name is not None}
-    return Trace(steps=kept.steps, values=values, expected=expected, results=results, against=AGAINST)
+    steps = joined(kept.steps, values.keys() & expected.keys())
+    return Trace(steps=steps, values=values, expected=expected, results=results, against=against)
+
+
+def joined(steps: Sequence[Step], known: Collection[str]) -> tuple[Step, ...]:
+    """Each step that gives a known value, as one with those before it that give none: they cannot be told apart.
+
+    Its name is that of the first of them and of the last (``conv_1 to relu_1``), its operator theirs (``Conv+Relu``). QuantizeLinear and
+    DequantizeLinear are not named beside others.
+    """
+    made_by = {name: number for number, step in enumerate(steps) for name in step.outputs}
+    return tuple(
+        _as_one([steps[each] for each in _with_unknown(steps, made_by, number, known)], step.outputs, known, made_by)
+        for number, step in enumerate(steps)
+        if any(name in known for name in step.outputs)
+    )
+
+
+def behind(steps: Sequence[Step], step: Step, known: Collection[str]) -> tuple[str, ...]:
+    """The unknown values that a step which was :func:`joined` is made of, in the graph's order."""
+    made_by = {name: number for number, each in enumerate(steps) for name in each.outputs}
+    parts = _with_unknown(steps, made_by, made_by[step.outputs[0]], known)
+    return tuple(name for part in parts for name in steps[part].outputs if name not in known)
+
+
+def _with_unknown(steps: Sequence[Step], made_by: Mapping[str, int], number: int, known: Collection[str]) -> list[int]:
+    """A step and those that its unknown inputs lead back to, in the graph's order."""
+    found, waiting = {number}, [number]
+    while waiting:
+        behind = {made_by[name] for name in steps[waiting.pop()].inputs if name not in known and name in made_by}
+        waiting += behind - found
+        found |= behind
+    return sorted(found)
+
+
+def _as_one(parts: Sequence[Step], outputs: tuple[str, ...], known: Collection[str], made_by: Mapping[str, int]) -> Step:
+    named = [part for part in parts if part.operator not in _QUANTISING] or list(parts)
+    operators = [part.operator for part in named]
+    if len(operators) > _OPERATORS:
+        operators = [operators[0], "...", operators[-1]]
+    return Step(
+        name=named[0].name if len(named) == 1 else f"{named[0].name} to {named[-1].name}",
+        operator="+".join(operators),
+        inputs=tuple(dict.fromkeys(name for part in parts for name in part.inputs if name in known or name not in made_by)),
+        outputs=outputs,
+    )
 
 
 def _plain(array: Array) -> Array:
@@ -166,6 +226,13 @@ def _read_from_outside(graph: Any) -> Iterator[str]:
         yield from (name for name in _reads(node) if name not in own)
         own.update(node.output)
     yield from (value.name for value in graph.output if value.name not in own)
+
+
+def _before_dequantize(graph: Any) -> frozenset[str]:
+    """Quantised values, and those that are not used but to be quantised."""
+    quantised = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    used = {name for node in graph.node if node.op_type != "QuantizeLinear" for name in _reads(node)}
+    return frozenset(quantised - used).union(*(node.output for node in graph.node if node.op_type == "QuantizeLinear"))
 
 
 def _graphs(node: Any) -> Iterator[Any]:

@@ -14,14 +14,15 @@ from hwmatrix.errors import CellFailure, UnavailableError, UnsupportedError
 from hwmatrix.hardware import qnn as hardware
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
 from hwmatrix.records import Dtype, Placement
-from hwmatrix.targets import ort_graph
+from hwmatrix.targets import onnx_trace, ort_graph, qnn_values
 from hwmatrix.targets.qnn_graph import TokenIds, make_graph
+from hwmatrix.targets.qnn_trace import CHANGED, look
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Settings, Trace
     from hwmatrix.targets.protocol import Arrays
 
 _SOC_MODEL: Final = 57
@@ -72,6 +73,7 @@ class Qnn:
         self._prepared: Prepared | None = None
         self._feed: dict[str, np.ndarray[Any, Any]] = {}
         self._wanted: dict[str, str] = {}
+        self._had: dict[str, np.ndarray[Any, Any]] = {}
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
@@ -156,6 +158,7 @@ class Qnn:
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
         """Outputs by the reference's names."""
+        self._had = dict(zip(self._wanted, result, strict=True))
         arrays = dict(zip(self._wanted.values(), result, strict=True))
         return {name: data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data for name, data in arrays.items()}
 
@@ -174,6 +177,25 @@ class Qnn:
     def device_use(self) -> None:
         """The HTP's memory is emulated in the host's, which is measured there."""
 
+    def trace(self, bundle: Bundle) -> Trace:
+        """Values of the graph that QNN is given, quantised where the cell is, beside those of the CPU provider on the same graph."""
+        assert self._prepared is not None  # noqa: S101 - the order of the protocol
+        export, self._prepared = self._prepared.export, None  # its memory is free for the sessions below
+        with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as name:
+            folder = Path(name)
+            made = make_graph(export, _new(folder), dtype=self._settings.dtype, inputs=bundle.input_arrays(), ids=self._ids)
+            kept = onnx_trace.all_values(made.path, _new(folder))
+            expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
+
+            def read(names: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+                part = onnx_trace.all_values(made.path, _new(folder), only=frozenset(names))
+                soc_model, threads = self._soc_model, self._settings.threads
+                return qnn_values.read_apart(part.path, self._feed, part.names, soc_model=soc_model, threads=threads)
+
+            looked = look(kept, read, had=self._had, expected=expected)
+        against = onnx_trace.AGAINST if looked.faithful else onnx_trace.AGAINST + CHANGED
+        return onnx_trace.traced(kept, values=looked.values, expected=expected, outputs=export.outputs, against=against)
+
     def _prepare(self, export: OnnxExport, inputs: Arrays) -> Prepared:
         with tempfile.TemporaryDirectory(prefix="hwmatrix-qnn-") as folder:
             graph = make_graph(export, Path(folder), dtype=self._settings.dtype, inputs=inputs, ids=self._ids)
@@ -182,19 +204,7 @@ class Qnn:
 
     def session(self, model: str | bytes) -> Any:
         """A session that never falls back as a whole, and that records which nodes QNN took."""
-        import onnxruntime  # noqa: PLC0415
-        import onnxruntime_qnn  # noqa: PLC0415
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._settings.threads
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        htp = {
-            "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
-            "soc_model": str(self._soc_model),
-            "offload_graph_io_quantization": "0",  # else the first and last nodes of a quantised graph go to the CPU
-        }
-        options.add_provider_for_devices(self._devices, htp)
-        return onnxruntime.InferenceSession(model, options, enable_fallback=0)
+        return qnn_values.session(model, self._devices, soc_model=self._soc_model, threads=self._settings.threads)
 
 
 def nodes_of(session: Any) -> dict[str, Counter[str]]:
@@ -203,6 +213,11 @@ def nodes_of(session: Any) -> dict[str, Counter[str]]:
     for part in session.get_provider_graph_assignment_info():
         nodes.setdefault(str(part.ep_name), Counter()).update(str(node.op_type) for node in part.get_nodes())
     return nodes
+
+
+def _new(folder: Path) -> Path:
+    """A new folder in a temporary one: a graph has it to itself, with the data beside it."""
+    return Path(tempfile.mkdtemp(dir=folder))
 
 
 def _transpose() -> bytes:
