@@ -58,11 +58,13 @@ class _Worker:
 class Crew:
     """Workers for some work. Use as a context manager: leaving it ends them. With ``size`` 1 there are none: the caller works itself.
 
-    ``patience`` gives the seconds that a piece may take at most: its limit. Whoever is silent much longer is ended.
+    ``patience`` gives the seconds that a piece may take at most: its limit. Whoever is silent much longer is ended. ``ending`` is called in
+    every worker before it leaves: to end what the work has started there.
     """
 
-    def __init__(self, work: Work, *, size: int, patience: Callable[[int], float]) -> None:
+    def __init__(self, work: Work, *, size: int, patience: Callable[[int], float], ending: Callable[[], None] | None = None) -> None:
         self._work = work
+        self._ending = ending
         self._size = size
         self._patience = patience
         self._workers: list[_Worker] = []
@@ -146,7 +148,8 @@ class Crew:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
         if (pid := os.fork()) == 0:
-            _be_worker(self._work, theirs, unneeded=[ours, *(worker.channel for worker in self._workers)], parent=parent)
+            unneeded = [ours, *(worker.channel for worker in self._workers)]
+            _be_worker(self._work, theirs, ending=self._ending, unneeded=unneeded, parent=parent)
         theirs.close()
         return _Worker(pid, ours)
 
@@ -204,7 +207,9 @@ def _reap(pid: int, patience_s: float) -> str:
     return f"was ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"left with exit code {os.WEXITSTATUS(status)}"
 
 
-def _be_worker(work: Work, channel: socket.socket, *, unneeded: list[socket.socket], parent: int) -> NoReturn:
+def _be_worker(
+    work: Work, channel: socket.socket, *, ending: Callable[[], None] | None, unneeded: list[socket.socket], parent: int
+) -> NoReturn:
     """Do what comes until nothing comes any more. The parent's death, and SIGTERM, interrupt: the child is ended, then we leave."""
     code = 1
     try:
@@ -225,6 +230,17 @@ def _be_worker(work: Work, channel: socket.socket, *, unneeded: list[socket.sock
         import traceback  # noqa: PLC0415
 
         traceback.print_exc()
+    finally:
+        _leave(code, ending)
+
+
+def _leave(code: int, ending: Callable[[], None] | None) -> NoReturn:
+    """End this worker: whoever asks again, by a signal, does not keep it from ending what it had started."""
+    try:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, signal.SIG_IGN)
+        if ending is not None:
+            ending()
     finally:
         os._exit(code)
 

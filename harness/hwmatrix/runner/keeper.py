@@ -24,8 +24,13 @@ class Keeper:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """End the service."""
+        self.stop()
+
+    def stop(self) -> None:
+        """End the service if it was started. It is started again when it is needed."""
         if self._service is not None and self._address is not None:
             self._service.stop()
+            self._address = None
 
     def address(self) -> dict[str, Any] | None:
         """Where cells reach the service, which answers now; None where there is none.
@@ -36,8 +41,7 @@ class Keeper:
         if self._service is None:
             return None
         if self._address is not None and not self._service.alive():
-            self._service.stop()
-            self._address = None
+            self.stop()
         if self._address is None:
             self._address = dict(self._service.start())
             self.starts += 1

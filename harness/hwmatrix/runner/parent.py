@@ -1,7 +1,8 @@
 """The warm parent: imports the frameworks once, has a child forked a cell, keeps each result as soon as it is there.
 
-Cells run one after the other wherever they could disturb each other: where they are timed, share a service (a browser) or a device.
-Else as many run at once as the order and the cores allow, by workers (``crew``); the parent alone writes the shard.
+Cells run one after the other wherever they could disturb each other: where they are timed or share a device. Else as many run at once as
+the order and the cores allow, by workers (``crew``), each of which keeps a service (a browser) of its own where cells need one; the parent
+alone writes the shard.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 import functools
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import catalogue
 from hwmatrix.errors import UnavailableError
@@ -48,9 +49,14 @@ from hwmatrix.runner.survey import classifications
 from hwmatrix.store.shard import ShardWriter, utc_now
 from hwmatrix.targets.table import target_class
 
+if TYPE_CHECKING:
+    from hwmatrix.targets.protocol import Service
+
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _CANARY_RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=3, max_s=0.5)
 """A canary is there for its verdict: timing it would only take time."""
+_UNAVAILABLE: Final = "unavailable"
+"""The key of a worker's answer for a cell whose service cannot be started."""
 _CANARY_WANTED: Final = {Role.CANARY_GOOD: Status.PASS, Role.CANARY_WRONG: Status.MISMATCH}
 
 
@@ -84,8 +90,9 @@ def run_shard(order: ShardOrder) -> Path:
     warm_up_ms = (time.perf_counter() - begin) * 1000
     identity = shard_identity(order, target_class(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
-    size = _side_by_side(order) if service is None else 1
-    crew = Crew(functools.partial(_end_of, order), size=size, patience=lambda number: order.cells[number].limits.timeout_s)
+    size = _side_by_side(order, service)
+    pieces = _Pieces(order)
+    crew = Crew(pieces, size=size, patience=lambda number: order.cells[number].limits.timeout_s, ending=pieces.end)
     with crew, ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
         begin_mb = _resident_mb()
@@ -108,17 +115,33 @@ def preload(backend: Backend, models: list[ModelPlan]) -> None:
     catalogue()
 
 
-def _side_by_side(order: ShardOrder) -> int:
-    """How many cells run at once: one where they are timed, or share the memory of a device."""
-    if order.plan.timing or target_class(order.target.backend).reserves_address_space:
+def _side_by_side(order: ShardOrder, service: Service | None) -> int:
+    """How many cells run at once: one where they are timed, or share a device or its memory."""
+    if order.plan.timing or target_class(order.target.backend).reserves_address_space or (service is not None and service.shares_device):
         return 1
     return min(at_once(order.at_once, max((cell.settings.threads for cell in order.cells), default=1)), max(1, len(order.cells)))
 
 
-def _end_of(order: ShardOrder, number: int, closing: tuple[int, ...]) -> dict[str, Any]:
-    """In a worker: run the cell of this number in a child, and say how that ended."""
-    cell = order.cells[number]
-    return dataclasses.asdict(_run(order, cell, order.plan.model(cell.model, cell.size), service=None, closing=closing))
+class _Pieces:
+    """The work of a crew: each worker has a copy of this, and in it a service of its own."""
+
+    def __init__(self, order: ShardOrder) -> None:
+        self._order = order
+        self._keeper = Keeper(target_class(order.target.backend).service(order.target.options))
+
+    def __call__(self, number: int, closing: tuple[int, ...]) -> dict[str, Any]:
+        """Run the cell of this number in a child, and say how that ended; or why there is no service for it."""
+        cell = self._order.cells[number]
+        try:
+            address = self._keeper.address()
+        except UnavailableError as failure:
+            return {_UNAVAILABLE: str(failure), "error_type": failure.error_type}
+        end = _run(self._order, cell, self._order.plan.model(cell.model, cell.size), service=address, closing=closing)
+        return dataclasses.asdict(end)
+
+    def end(self) -> None:
+        """End the service of this worker."""
+        self._keeper.stop()
 
 
 def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[str, Any] | None, closing: tuple[int, ...] = ()) -> End:
@@ -179,6 +202,7 @@ class _Cells:
             for cell, model in pairs:
                 self.run(cell, model, canaries_failed=canaries_failed)
             return
+        self._keeper.stop()  # workers have services of their own
         hindered = {number: self._hindrance(*pair, utc_now(), canaries_failed) for number, pair in enumerate(pairs)}
         begun: dict[int, str] = {}
 
@@ -237,20 +261,26 @@ class _Cells:
         try:
             address = self._keeper.address()
         except UnavailableError as failure:
-            status, stage = Status.UNAVAILABLE, Stage.LOAD
-            message, kind = str(failure), failure.error_type
-            return self._not_executed(cell, model, started_at, status=status, stage=stage, kind=kind, message=message)
+            return self._not_available(cell, model, started_at, message=str(failure), kind=failure.error_type)
         end = _run(self._order, cell, model, service=address)
         return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
 
     def _done(self, done: Done, cell: CellPlan, model: ModelPlan, started_at: str) -> CellResult:
         """What a worker has told of a cell; if it ended instead, that is our failure and not the model's."""
+        if done.answer is not None and _UNAVAILABLE in done.answer:
+            message, kind = done.answer[_UNAVAILABLE], done.answer["error_type"]
+            return self._not_available(cell, model, started_at, message=message, kind=kind)
         if done.answer is not None:
             end = End(**(done.answer | {"messages": tuple(done.answer["messages"])}))
             return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
         message = f"the worker that ran this cell {done.problem}"
         status, stage = Status.INFRA_ERROR, Stage.LOAD
         return self._not_executed(cell, model, started_at, status=status, stage=stage, kind="infrastructure", message=message)
+
+    def _not_available(self, cell: CellPlan, model: ModelPlan, started_at: str, *, message: str, kind: str) -> CellResult:
+        """The result of a cell whose service cannot be started."""
+        status, stage = Status.UNAVAILABLE, Stage.LOAD
+        return self._not_executed(cell, model, started_at, status=status, stage=stage, kind=kind, message=message)
 
     def _not_executed(
         self,

@@ -53,8 +53,9 @@ class WebGpu:
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
-        """One browser for all cells."""
-        return Chromium(_installed(options), flags=_ADAPTER_FLAGS[_choice(options, "adapter", tuple(_ADAPTER_FLAGS))])
+        """One browser for all cells that do not run at the same time."""
+        adapter = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
+        return Chromium(_installed(options), flags=_ADAPTER_FLAGS[adapter], shares_device=adapter == "hardware")
 
     def check(self) -> str:
         """Open the page and ask for an adapter.
@@ -149,7 +150,8 @@ class WebNn:
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
         """A browser for each cell: some graphs end its GPU process, and after a few of them it disables WebNN."""
-        return Chromium(_installed(options), flags=_WEBNN_FLAGS, once=True)
+        shares_device = _choice(options, "device", ("cpu", "gpu", "npu")) != "cpu"
+        return Chromium(_installed(options), flags=_WEBNN_FLAGS, shares_device=shares_device, once=True)
 
     def check(self) -> str:
         """Open the page and ask for a context.

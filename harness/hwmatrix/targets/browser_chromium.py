@@ -48,7 +48,8 @@ _PROBE: Final = "navigator.gpu ? navigator.gpu.requestAdapter().then(adapter => 
 class Chromium:
     """The service of the browser targets. ``once``: for one cell only, so that it never counts as alive afterwards."""
 
-    def __init__(self, installed: Installed, *, flags: tuple[str, ...], once: bool = False) -> None:
+    def __init__(self, installed: Installed, *, flags: tuple[str, ...], shares_device: bool, once: bool = False) -> None:
+        self.shares_device = shares_device
         self._installed = installed
         self._flags = flags
         self._once = once
