@@ -115,6 +115,38 @@ def test_what_masks_say_never_with_is_the_same_everywhere() -> None:
         assert begins(made).at == "aside"
 
 
+@pytest.mark.parametrize("never", [-3.4e38, -100.0])
+def test_scores_beside_a_mask_are_compared_without_it(never: float) -> None:
+    """The mask's numbers are a thousand times as large as what is wrong here."""
+    masked = np.tril(np.ones((4, 8), dtype=bool))
+    scores, wrong = RIGHT["a"] + np.where(masked, never, 0.0), off("a", 0.5) + np.where(masked, never, 0.0)
+    run = trace(b=0.5, y=0.3, z=0.3)
+    made = Trace(
+        steps=STEPS, values={**run.values, "a": wrong}, expected={**run.expected, "a": scores}, results=run.results, against="elsewhere"
+    )
+    found = begins(made)
+    assert (found.origin, found.at, found.operator) == (Origin.STEP, "first", "MatMul")
+    elsewhere = np.where(np.triu(np.ones((4, 8), dtype=bool)), never, RIGHT["a"])
+    made = Trace(
+        steps=STEPS, values={**run.values, "a": elsewhere}, expected={**run.expected, "a": scores}, results=run.results, against="elsewhere"
+    )
+    assert begins(made).at == "first"
+
+
+def test_a_difference_that_the_graph_and_the_target_make_together() -> None:
+    """Quantised graphs: each within the tolerance, and both together beyond it."""
+    run = trace(a=1e-6, b=2e-3, y=2e-3, z=2.5e-3)
+    found = begins(run, 1e-2, logits=run.values["z"] + (RIGHT["z"] - run.values["z"]) * 3)
+    assert (found.origin, found.at) == (Origin.FUSED, None)  # 0.0075 from both in sum: within
+    reference = run.values["z"] + (RIGHT["z"] - run.values["z"]) * 4.5
+    found = begins(run, 1e-2, logits=reference)
+    assert (found.origin, found.at) == (Origin.GRADUAL, None)
+    assert found.detail == "logits differs by 0.0025 from what the graph gives there, and by 0.0112 from the reference"
+    run = trace(a=1e-6, b=5e-3, y=5e-3, z=5e-3)
+    found = begins(run, 1e-2, logits=run.values["z"] + (RIGHT["z"] - run.values["z"]) * 2.5)
+    assert (found.origin, found.at) == (Origin.STEP, "second")
+
+
 @pytest.mark.parametrize(
     ("value", "detail"),
     [(np.full((4, 8), math.nan), "NaN in 32 of 32 values"), (np.zeros((4, 2)), "[4, 2] instead of [4, 8]")],

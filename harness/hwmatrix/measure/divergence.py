@@ -27,6 +27,8 @@ _SHARES: Final = (1.0, 0.3)
 _NEVER: Final = 65504.0
 """The largest number of float16. Masks say "never" with the least number that a precision has, or with infinity: beyond this, all of them
 mean the same."""
+_FAR: Final = 20.0
+"""How many times as large as any other number the least must be to be taken for a mask's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,12 +60,17 @@ def locate(trace: Trace, expected: Mapping[str, Array], tolerance: float) -> Div
     worst = _worst(off)
     if worst is None:
         return Divergence(origin=Origin.UNKNOWN, against=trace.against, detail="no output could be compared")
-    if worst[1] <= tolerance:
+    kept = _worst({name: _distance(trace.values.get(value), expected.get(name)) for name, value in trace.results.items()}) or worst
+    if kept[1] <= tolerance and worst[1] <= tolerance:
         detail = f"with the values of all steps kept, {worst[0]} differs by {worst[1]:.3g} alone"
         return Divergence(origin=Origin.FUSED, relative_error=worst[1], against=trace.against, detail=detail)
     errors = _errors(trace)
-    begin = [trace.results[name] for name, error in off.items() if error is not None and error > tolerance]
-    found = [each for share in _SHARES if (each := _first(trace, errors, begin, share * tolerance)) is not None]
+    found = [
+        each for share in _SHARES if (each := _first(trace, errors, _wrong(trace, off, share * tolerance), share * tolerance)) is not None
+    ]
+    if not found and worst[1] <= tolerance:
+        detail = f"{worst[0]} differs by {worst[1]:.3g} from what the graph gives there, and by {kept[1]:.3g} from the reference"
+        return Divergence(origin=Origin.GRADUAL, relative_error=worst[1], against=trace.against, detail=detail)
     if not found:
         return Divergence(origin=Origin.UNKNOWN, relative_error=_finite(worst[1]), against=trace.against, detail="no step was found")
     best = next((each for each in found if each.stands_out(tolerance)), None)
@@ -126,6 +133,11 @@ def _first(trace: Trace, errors: Mapping[str, float], begin: list[str], limit: f
     )
 
 
+def _wrong(trace: Trace, off: Mapping[str, float | None], limit: float) -> list[str]:
+    """The values of the outputs that are off by more than a limit."""
+    return [trace.results[name] for name, error in off.items() if error is not None and error > limit]
+
+
 def _worst(errors: Mapping[str, float | None]) -> tuple[str, float] | None:
     known = {name: error for name, error in errors.items() if error is not None}
     return max(known.items(), key=lambda item: item[1]) if known else None
@@ -138,7 +150,20 @@ def _distance(actual: Array | None, expected: Array | None) -> float | None:
     if _incomparable(actual, expected) is not None:
         return math.inf
     a, e = (np.clip(np.nan_to_num(each.astype(np.float64)), -_NEVER, _NEVER) for each in (actual, expected))
+    ordinary = ~_masked(e)
+    if not ordinary.all() and np.array_equal(ordinary, ~_masked(a)):
+        a, e = a[ordinary], e[ordinary]
     return parity_of(a, e, logits=False).relative_error
+
+
+def _masked(array: Array) -> Array:
+    """Where a mask says "never": numbers near the least, if that is far below all others.
+
+    Beside such numbers (-65504, or -100 where a graph is quantised) no error of the others would show in a relative one.
+    """
+    least = array.min(initial=0.0)
+    low: Array = array < least / 2
+    return low if np.abs(array[~low]).max(initial=0.0) * _FAR < -least else np.zeros(array.shape, dtype=bool)
 
 
 def _incomparable(actual: Array | None, expected: Array | None) -> str | None:
