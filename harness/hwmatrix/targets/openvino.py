@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings
+    from hwmatrix.records import Settings, Trace
     from hwmatrix.targets.protocol import Arrays
 
 _PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
@@ -96,22 +96,31 @@ class OpenVino:
         Raises:
             UnsupportedError: OpenVINO has no conversion for an operator of the model.
         """
+        converted = self._convert(inputs)
+        self._output_names = converted.output_names
+        self._compiled = self._core.compile_model(converted.program, self._device, self._config())
+        self._request = self._compiled.create_infer_request()
+        taken = _input_names(self._compiled)
+        for name, array in inputs.items():
+            if name in taken:
+                self._request.set_tensor(name, _tensor(array, self._compiled.input(name)))
+        return converted.method
+
+    def _convert(self, inputs: Arrays) -> Converted:
+        """The graph of the loaded model, which is let go of, with the shapes of the inputs."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         converted = convert(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()})
         self._model = None
-        shapes = {name: list(array.shape) for name, array in inputs.items() if name in _input_names(converted.program)}
-        converted.program.reshape(shapes)
-        self._output_names = converted.output_names
+        taken = _input_names(converted.program)
+        converted.program.reshape({name: list(array.shape) for name, array in inputs.items() if name in taken})
+        return converted
+
+    def _config(self) -> dict[str, str]:
         hint = _PRECISION[self._settings.dtype]
         config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": hint}
         if self._device == "CPU":
             config["INFERENCE_NUM_THREADS"] = str(self._settings.threads)
-        self._compiled = self._core.compile_model(converted.program, self._device, config)
-        self._request = self._compiled.create_infer_request()
-        for name, array in inputs.items():
-            if name in shapes:
-                self._request.set_tensor(name, _tensor(array, self._compiled.input(name)))
-        return converted.method
+        return config
 
     def run(self) -> Any:
         """One synchronous inference; inputs lie in the request already."""
@@ -143,6 +152,15 @@ class OpenVino:
 
     def device_use(self) -> None:
         """OpenVINO does not tell what its plugins allocate."""
+
+    def trace(self, bundle: Bundle) -> Trace:
+        """The graph, converted anew, with every value as an output, beside the same graph computed without a plugin."""
+        from hwmatrix.targets.openvino_trace import trace_graph  # noqa: PLC0415 - what most cells have no use for
+
+        self.load(bundle)
+        inputs = bundle.input_arrays()
+        converted = self._convert(inputs)
+        return trace_graph(self._core, self._device, self._config(), converted.program, converted.output_names, inputs)
 
 
 def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
