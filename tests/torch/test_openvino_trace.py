@@ -165,6 +165,18 @@ def test_shapes_that_only_a_run_tells_are_compared() -> None:
     assert trace.expected[trace.results["y0"]].tolist() == trace.values[trace.results["y0"]].tolist() == [[0, 3]]
 
 
+def test_what_fails_as_it_runs_is_told_on_one_thread_too() -> None:
+    from openvino import opset13 as ops
+
+    given = parameter([4])
+    three = ops.reshape(ops.non_zero(given), ops.constant(np.array([3], np.int64)), special_zero=False)
+    made = [ops.multiply(three, ops.constant(np.int64(2)))]
+    fits = traced(made, {"x": np.array([1, 2, 3, 0], np.float32)}, [given])
+    assert fits.values[fits.results["y0"]].tolist() == [0, 2, 4]
+    with pytest.raises(RuntimeError, match="Reshape node"):
+        traced(made, {"x": np.array([1, 2, 3, 4], np.float32)}, [given])
+
+
 def test_too_many_values_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     from openvino import opset13 as ops
 
