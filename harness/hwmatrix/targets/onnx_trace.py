@@ -29,7 +29,7 @@ _NUMBERS: Final = ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32
 _SIZES: Final = {"double": 8, "int64": 8, "uint64": 8, "float16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}
 """Bytes of an element by ONNX Runtime's name of its type; 4 for others."""
 _QUANTISING: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_OPERATORS: Final = 4
+_OPERATORS: Final = 8
 """Up to how many operators of a step are named one by one."""
 _RANDOM: Final = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
