@@ -20,7 +20,7 @@ from hwmatrix.targets.openvino_trace import trace_graph  # noqa: E402
 pytestmark = pytest.mark.torch
 TOLERANCE = 1e-4
 CONFIG = {"INFERENCE_NUM_THREADS": "1", "INFERENCE_PRECISION_HINT": "f32"}
-AGAINST = "the same graph, operator by operator: OpenVINO's reference implementations, PyTorch's convolutions and attention"
+AGAINST = "the same graph, operator by operator: OpenVINO's reference implementations, and PyTorch's where it has none"
 random = np.random.default_rng(0)
 
 
@@ -141,7 +141,18 @@ def test_convolutions_are_the_plugins_to_rounding(name: str) -> None:
     trace = traced([made], {"x": floats(*shape)}, [given])
     value = trace.results["y0"]
     np.testing.assert_allclose(trace.values[value], trace.expected[value], rtol=1e-4, atol=1e-5)
-    assert trace.against == (f"{AGAINST}, and the device's own Convolution, each alone" if name == "same" else AGAINST)
+    assert trace.against == (f"{AGAINST}; Convolution by the device alone" if name == "same" else AGAINST)
+
+
+def test_groups_are_normalised_as_the_plugin_does() -> None:
+    from openvino import opset13 as ops
+
+    given = parameter([2, 6, 5])
+    made = ops.group_normalization(given, ops.constant(floats(6)), ops.constant(floats(6)), 3, 1e-3)
+    trace = traced([made], {"x": floats(2, 6, 5)}, [given])
+    value = trace.results["y0"]
+    np.testing.assert_allclose(trace.values[value], trace.expected[value], rtol=1e-4, atol=1e-5)
+    assert trace.against == AGAINST
 
 
 def test_bits_are_compared_exactly() -> None:

@@ -144,6 +144,14 @@ def _attention(node: Any, taken: Sequence[Array]) -> Array:
     return array
 
 
+def _group_normalized(node: Any, taken: Sequence[Array]) -> Array:
+    """GroupNormalization-12: data, a scale and a bias for each channel."""
+    data, scale, bias = (torch.from_numpy(each.astype(np.float32)) for each in taken)
+    how = node.get_attributes()
+    result: Array = torch.nn.functional.group_norm(data, int(how["num_groups"]), scale, bias, float(how["epsilon"])).numpy()
+    return result
+
+
 def _operands(node: Any, taken: Sequence[Array]) -> tuple[torch.Tensor, torch.Tensor, int]:
     data, filters = (torch.from_numpy(each.astype(np.float32)) for each in taken[:2])
     return data, filters, filters.shape[0] if _grouped(node) else 1
@@ -158,5 +166,6 @@ _TORCH: Final[Mapping[str, Callable[[Any, Sequence[Array]], Array]]] = {
     "GroupConvolution": _convolution,
     "ConvolutionBackpropData": _transposed,
     "GroupConvolutionBackpropData": _transposed,
+    "GroupNormalization": _group_normalized,
     "ScaledDotProductAttention": _attention,
 }

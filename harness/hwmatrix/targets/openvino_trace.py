@@ -49,13 +49,13 @@ def trace_graph(  # noqa: PLR0917 - all of what a target compiles with
     reference.run(program.get_ordered_ops())
     expected = {name: _array(reference.values[port.get_node().get_name(), port.get_index()]) for name, port in _named(ports).items()}
     borrowed = ", ".join(sorted(reference.borrowed))
-    against = "the same graph, operator by operator: OpenVINO's reference implementations, PyTorch's convolutions and attention"
+    against = "the same graph, operator by operator: OpenVINO's reference implementations, and PyTorch's where it has none"
     return Trace(
         steps=steps,
         values=values,
         expected=expected,
         results={name: value for name, value in results.items() if value in values},
-        against=f"{against}, and the device's own {borrowed}, each alone" if borrowed else against,
+        against=f"{against}; {borrowed} by the device alone" if borrowed else against,
     )
 
 
