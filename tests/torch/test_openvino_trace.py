@@ -74,7 +74,7 @@ def test_values_that_are_right_one_by_one_are_wrong_together() -> None:
     trace = traced([ops.exp(ops.relu(given)), given], {"x": x}, [given])
     assert locate(trace, {"y0": np.exp(np.maximum(x, 0))}, TOLERANCE).origin is Origin.FUSED
     assert set(trace.results) == {"y0"}  # what is an input too has been made by nobody
-    assert [step.operator for step in trace.steps] == ["Relu", "Exp"]
+    assert [(step.name, step.operator) for step in trace.steps] == [("Relu_0", "Relu"), ("Exp_1", "Exp")]
     assert trace.steps[0].outputs == trace.steps[1].inputs
 
 
@@ -141,7 +141,7 @@ def test_convolutions_are_the_plugins_to_rounding(name: str) -> None:
     trace = traced([made], {"x": floats(*shape)}, [given])
     value = trace.results["y0"]
     np.testing.assert_allclose(trace.values[value], trace.expected[value], rtol=1e-4, atol=1e-5)
-    assert trace.against == (f"{AGAINST}; Convolution by the device alone" if name == "same" else AGAINST)
+    assert trace.against == (f"{AGAINST}; 1 Convolution by the device alone" if name == "same" else AGAINST)
 
 
 def test_groups_are_normalised_as_the_plugin_does() -> None:

@@ -43,12 +43,12 @@ def trace_graph(  # noqa: PLR0917 - all of what a target compiles with
     if sum(map(_bytes, ports)) > MOST_BYTES:
         raise MemoryError(f"the values of all operators take more than {MOST_BYTES // 2**20} MiB")
     results = {name: _value(source(result.input(0))) for name, result in zip(names, program.get_results(), strict=True) if name}
-    steps = tuple(_step(node) for node in nodes)
+    steps = tuple(_step(node, place) for place, node in enumerate(nodes))
     values = _on_device(core, device, config, program, ports, inputs)
     reference = Reference(inputs, lambda node, taken: _alone(core, device, node, taken))
     reference.run(program.get_ordered_ops())
     expected = {name: _array(reference.values[port.get_node().get_name(), port.get_index()]) for name, port in _named(ports).items()}
-    borrowed = ", ".join(sorted(reference.borrowed))
+    borrowed = ", ".join(f"{count} {kind}" for kind, count in sorted(reference.borrowed.items()))
     against = "the same graph, operator by operator: OpenVINO's reference implementations, and PyTorch's where it has none"
     return Trace(
         steps=steps,
@@ -116,10 +116,11 @@ def _comparable(port: Any) -> bool:
     return kind not in {"string", "dynamic"}
 
 
-def _step(node: Any) -> Step:
-    name = node.get_friendly_name()
+def _step(node: Any, place: int) -> Step:
+    """A node that nobody named is called by its operator and its place: its own name counts all nodes that the process has ever made."""
+    named = node.get_friendly_name()
     return Step(
-        name=name,
+        name=named if named != node.get_name() else f"{node.get_type_name()}_{place}",
         operator=node.get_type_name(),
         inputs=tuple(_value(source(port)) for port in node.inputs()),
         outputs=tuple(_value((node.get_name(), port.get_index())) for port in node.outputs()),
