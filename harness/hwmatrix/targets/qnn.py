@@ -183,14 +183,16 @@ class Qnn:
         export, self._prepared = self._prepared.export, None  # its memory is free for the sessions below
         with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as name:
             folder = Path(name)
-            made = make_graph(export, _new(folder), dtype=self._settings.dtype, inputs=bundle.input_arrays(), ids=self._ids)
-            kept = onnx_trace.all_values(made.path, _new(folder))
-            expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
+            made = make_graph(export, folder, dtype=self._settings.dtype, inputs=bundle.input_arrays(), ids=self._ids)
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                kept = onnx_trace.all_values(made.path, Path(place))
+                expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
 
             def read(names: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
-                part = onnx_trace.all_values(made.path, _new(folder), only=frozenset(names))
-                soc_model, threads = self._soc_model, self._settings.threads
-                return qnn_values.read_apart(part.path, self._feed, part.names, soc_model=soc_model, threads=threads)
+                with tempfile.TemporaryDirectory(dir=folder) as place:  # graphs may hold their weights: one copy at a time
+                    part = onnx_trace.all_values(made.path, Path(place), only=frozenset(names))
+                    soc_model, threads = self._soc_model, self._settings.threads
+                    return qnn_values.read_apart(part.path, self._feed, part.names, soc_model=soc_model, threads=threads)
 
             looked = look(kept, read, had=self._had, expected=expected)
         against = onnx_trace.AGAINST if looked.faithful else onnx_trace.AGAINST + CHANGED
@@ -213,11 +215,6 @@ def nodes_of(session: Any) -> dict[str, Counter[str]]:
     for part in session.get_provider_graph_assignment_info():
         nodes.setdefault(str(part.ep_name), Counter()).update(str(node.op_type) for node in part.get_nodes())
     return nodes
-
-
-def _new(folder: Path) -> Path:
-    """A new folder in a temporary one: a graph has it to itself, with the data beside it."""
-    return Path(tempfile.mkdtemp(dir=folder))
 
 
 def _transpose() -> bytes:
