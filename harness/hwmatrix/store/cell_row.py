@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hwmatrix.records import CellResult
+    from hwmatrix.records import CellResult, Divergence
 
 
 def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, command: str) -> dict[str, Any]:
@@ -55,16 +55,8 @@ def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, comma
         row |= dataclasses.asdict(result.parity)
     if result.memory:
         row |= dataclasses.asdict(result.memory)
-    if (found := result.divergence) is not None:
-        row |= {
-            "origin": found.origin.value,
-            "diverges_at": found.at,
-            "diverges_operator": found.operator,
-            "diverges_error": found.relative_error,
-            "diverges_given": found.inputs_error,
-            "diverges_against": found.against,
-            "diverges_detail": found.detail,
-        }
+    if result.divergence:
+        row |= _divergence(result.divergence)
     if result.error:
         row |= {
             "error_type": result.error.type,
@@ -74,3 +66,15 @@ def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, comma
             "needs": list(result.error.needs),
         }
     return row
+
+
+def _divergence(found: Divergence) -> dict[str, Any]:
+    return {
+        "origin": found.origin.value,
+        "diverges_at": found.at,
+        "diverges_operator": found.operator,
+        "diverges_error": found.relative_error,
+        "diverges_given": found.inputs_error,
+        "diverges_against": found.against,
+        "diverges_detail": found.detail,
+    }

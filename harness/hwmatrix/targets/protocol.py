@@ -38,7 +38,7 @@ class DeviceUse:
 
 
 class Service(Protocol):
-    """A process that cells share, such as a browser. Whoever runs them (the warm parent, or each worker) starts one, and anew if it died."""
+    """A process that cells share, such as a browser. Who runs them (the warm parent, or each worker) starts one, and anew if it died."""
 
     shares_device: bool
     """Whether it computes on a device that another one would use too, so that there can be only one at a time."""
