@@ -28,13 +28,16 @@ _BITWISE: Final[Mapping[str, Any]] = {
 class Reference:
     """Computes the operators of a graph in order. ``values`` has what they gave, by node and number of the output.
 
-    An operator without a reference implementation is computed by ``alone``, and counted in ``borrowed`` by its type.
+    An operator without a reference implementation is computed by ``alone``, and counted in ``borrowed`` by its type. ``shapes`` are those
+    that values had on the device: room for what is computed is made by them where the graph does not tell, since not every reference
+    implementation makes its own.
     """
 
-    def __init__(self, inputs: Mapping[str, Array], alone: Alone) -> None:
+    def __init__(self, inputs: Mapping[str, Array], shapes: Mapping[tuple[str, int], Sequence[int]], alone: Alone) -> None:
         self.values: dict[tuple[str, int], Any] = {}
         self.borrowed: Counter[str] = Counter()
         self._inputs = inputs
+        self._shapes = shapes
         self._alone = alone
 
     def run(self, nodes: Iterable[Any]) -> None:
@@ -61,11 +64,18 @@ class Reference:
             return [as_tensor(by_torch(node, [np.array(tensor.data) for tensor in taken]), node.output(0))]
         if kind in _BITWISE:
             return [openvino.Tensor(np.ascontiguousarray(_BITWISE[kind](*(tensor.data for tensor in taken))))]
-        given = [openvino.Tensor(port.get_element_type(), _shape(port)) for port in node.outputs()]
+        given = [openvino.Tensor(port.get_element_type(), self._shape(port)) for port in node.outputs()]
         if _evaluated(node, given, taken):
             return given
         self.borrowed[kind] += 1
         return self._alone(node, taken)
+
+    def _shape(self, port: Any) -> Any:
+        import openvino  # noqa: PLC0415
+
+        if port.get_partial_shape().is_static:
+            return port.get_shape()
+        return openvino.Shape(list(self._shapes.get((port.get_node().get_name(), port.get_index()), [0])))
 
 
 def _evaluated(node: Any, given: Sequence[Any], taken: Sequence[Any]) -> bool:
@@ -92,12 +102,6 @@ def as_tensor(array: Array, port: Any) -> Any:
 def _input_name(node: Any, inputs: Mapping[str, Array]) -> str:
     names: set[str] = node.output(0).get_names()
     return next(name for name in names if name in inputs)
-
-
-def _shape(port: Any) -> Any:
-    import openvino  # noqa: PLC0415
-
-    return port.get_shape() if port.get_partial_shape().is_static else openvino.Shape([0])
 
 
 def _plain(node: Any, taken: Sequence[Any]) -> bool:

@@ -45,7 +45,9 @@ def trace_graph(  # noqa: PLR0917 - all of what a target compiles with
     results = {name: _value(source(result.input(0))) for name, result in zip(names, program.get_results(), strict=True) if name}
     steps = tuple(_step(node, place) for place, node in enumerate(nodes))
     values = _on_device(core, device, config, program, ports, inputs)
-    reference = Reference(inputs, lambda node, taken: _alone(core, device, node, taken))
+    made = [(port.get_node().get_name(), port.get_index()) for port in ports]
+    shapes = {each: values[_value(each)].shape for each in made}
+    reference = Reference(inputs, shapes, lambda node, taken: _alone(core, device, node, taken))
     reference.run(program.get_ordered_ops())
     expected = {name: _array(reference.values[port.get_node().get_name(), port.get_index()]) for name, port in _named(ports).items()}
     borrowed = ", ".join(f"{count} {kind}" for kind, count in sorted(reference.borrowed.items()))
