@@ -44,7 +44,7 @@ class Page(CellPage):
         self.called: list[tuple[str, dict[str, Any]]] = []
         self.results: dict[str, np.ndarray[Any, Any]] = {}
 
-    def _fetch(self, export: OnnxExport) -> None:
+    def fetch(self, export: OnnxExport) -> None:
         self._fetched = export
 
     def call(self, command: str, *, timeout_s: float | None = None, **argument: Any) -> Any:

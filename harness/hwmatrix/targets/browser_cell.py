@@ -115,7 +115,7 @@ class CellPage:
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         self.load_runtime()
         if self._exports:
-            self._fetch(self._exports[0])
+            self.fetch(self._exports[0])
 
     def prepare(self, provider: Mapping[str, Any], name: str, inputs: Arrays) -> Made:
         """Make a session of each export until one is wholly on the provider, keep the best, hand it its inputs.
@@ -132,7 +132,7 @@ class CellPage:
         failures: list[CellFailure] = []
         for export in self._exports:
             if self._fetched != export:
-                self._fetch(export)
+                self.fetch(export)
             try:
                 made.append(self._create(export, provider))
             except CellFailure as failure:
@@ -166,14 +166,13 @@ class CellPage:
         return arrays
 
     def values(self, graph: OnnxExport, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        """All outputs of a graph by its own names, from one run on the provider of the session that was prepared, whose place it takes.
+        """All outputs of the fetched graph by its own names, from one run on the provider of the prepared session, whose place it takes.
 
         Outputs of a type that numpy lacks are left out.
 
         Raises:
             CellFailure: the runtime does not take the graph, or the device is lost.
         """
-        self._fetch(graph)
         self._create(graph, self._provider)
         self._choose(graph, inputs)
         self.run()
@@ -188,7 +187,8 @@ class CellPage:
     def _choose(self, export: OnnxExport, inputs: Arrays) -> None:
         self.call("choose", name=export.exporter, inputs={name: encoded(inputs[name]) for name in export.inputs})
 
-    def _fetch(self, export: OnnxExport) -> None:
+    def fetch(self, export: OnnxExport) -> None:
+        """Load a graph with the files beside it into the page; afterwards they are not read any more."""
         folder = export.path.parent
         self._folders[export.exporter] = folder
         beside = [file.name for file in sorted(folder.iterdir()) if file.name.startswith(f"{export.path.name}.")]
