@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Send = Callable[[dict[str, Any]], None]
 
-_WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output"})
+_WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output", "missing_output"})
 """Types of errors that begin somewhere between a model's inputs and its outputs."""
 _MESSAGE_LIMIT: Final = 4000
 _TRACEBACK_LIMIT: Final = 100_000
