@@ -147,6 +147,10 @@ class BundleError(CellFailure):
     status = "infra_error"
 
 
+class TraceError(Exception):
+    """The values of a run's steps cannot be had: too many, or the runtime refuses. It is asked behind a verdict, and changes none."""
+
+
 class OutOfMemoryError(CellFailure):
     """The cell needed more memory than its limit."""
 

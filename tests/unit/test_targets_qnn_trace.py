@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmatrix.errors import CellFailure
+from hwmatrix.errors import TraceError
 from hwmatrix.records import Step
 from hwmatrix.targets import qnn_trace
 from hwmatrix.targets.onnx_trace import AllValues
@@ -44,7 +44,7 @@ class Runs:
         self.asked.append(list(names))
         told = self.output(names)
         if told is None:
-            raise CellFailure("Failed to finalize QNN graph", error_type="trace_failed")
+            raise TraceError("Failed to finalize QNN graph")
         values: dict[str, Array] = {name: np.full(4, 3.0 if int(name[1:]) >= WRONG_FROM else 2.0) for name in names}
         return {**values, "v99": np.full(4, told)}
 
@@ -93,7 +93,7 @@ def test_where_no_two_runs_agree_all_values_of_one_are_taken_and_it_is_said() ->
 
 
 def test_a_graph_of_which_qnn_gives_no_values_is_told_in_its_words() -> None:
-    with pytest.raises(CellFailure, match="Failed to finalize QNN graph"):
+    with pytest.raises(TraceError, match="Failed to finalize QNN graph"):
         looked(Runs(lambda _: None))
 
 

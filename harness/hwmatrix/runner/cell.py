@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import match
-from hwmatrix.errors import CellFailure, FactoryError
+from hwmatrix.errors import CellFailure, FactoryError, TraceError
 from hwmatrix.measure import divergence, latency, memory, parity, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.records import (
@@ -127,7 +127,7 @@ def _locate(job: CellJob, facts: Facts, end: _End) -> None:
         if trace is not None:
             facts.add(divergence.locate(trace, end.bundle.expected_arrays(), job.tolerance.relative_error))
     except Exception as failure:  # noqa: BLE001 - whatever is looked for behind a verdict does not change it
-        told = f"{type(failure).__name__}: {failure}".strip()
+        told = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
         facts.add(Divergence(origin=Origin.UNKNOWN, detail=cut(told, _MESSAGE_LIMIT)))
 
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.errors import CellFailure
+from hwmatrix.errors import TraceError
 from hwmatrix.targets import onnx_trace
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def trace(page: CellPage, made: Made, bundle: Bundle) -> Trace:
     """One run of the export that was chosen, with every value of its graph as an output. The session takes the place of the page's own.
 
     Raises:
-        CellFailure: the values are too many (``trace_too_large``), or the runtime does not take a graph with so many outputs.
+        TraceError: the values are too many, or the runtime does not take a graph with so many outputs.
     """
     export, inputs = made.export, bundle.input_arrays()
     with tempfile.TemporaryDirectory(prefix="hwmatrix-values-") as folder:
@@ -43,4 +43,4 @@ def _check_size(values: Arrays) -> None:
     size_mb = sum(array.nbytes for array in values.values()) / 2**20
     if size_mb > LIMIT_MB:
         message = f"the {len(values)} values of the graph take {size_mb:.0f} MiB, more than the {LIMIT_MB} that a page is asked for"
-        raise CellFailure(message, error_type="trace_too_large")
+        raise TraceError(message)

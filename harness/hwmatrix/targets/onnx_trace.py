@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.errors import CellFailure
+from hwmatrix.errors import TraceError
 from hwmatrix.records import Step, Trace
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def reference_values(path: Path, feed: Mapping[str, Array], names: Sequence[str]
     """These outputs of a graph on ONNX Runtime's CPU provider, without optimizations: every node by itself, as it is written.
 
     Raises:
-        CellFailure: they take more than ``LIMIT_MB`` (``trace_too_large``).
+        TraceError: they take more than ``LIMIT_MB``.
     """
     import onnxruntime  # noqa: PLC0415 - starts a thread: never in the warm parent
 
@@ -109,7 +109,7 @@ def read(session: Any, feed: Mapping[str, Array], names: Sequence[str]) -> dict[
     """Outputs of a session of ONNX Runtime by name: floating-point numbers in float32, others as they are.
 
     Raises:
-        CellFailure: they take more than ``LIMIT_MB`` (``trace_too_large``).
+        TraceError: they take more than ``LIMIT_MB``.
     """
     wanted = frozenset(names)
     check_size({output.name: (output.type, output.shape) for output in session.get_outputs() if output.name in wanted})
@@ -124,13 +124,13 @@ def check_size(outputs: Mapping[str, tuple[str, Sequence[Any]]]) -> None:
         outputs: by name, the type as ONNX Runtime writes it (``tensor(float)``), and the shape; an extent that is no number is not known.
 
     Raises:
-        CellFailure: they do (``trace_too_large``).
+        TraceError: they do.
     """
     known = [(kind, shape) for kind, shape in outputs.values() if all(isinstance(extent, int) for extent in shape or ())]
     total = sum(math.prod(shape or ()) * _SIZES.get(kind.removeprefix("tensor(").removesuffix(")"), 4) for kind, shape in known)
     if total > LIMIT_MB * 2**20:
         message = f"the {len(outputs)} values of the graph take {total / 2**20:.0f} MiB, more than {LIMIT_MB}"
-        raise CellFailure(message, error_type="trace_too_large")
+        raise TraceError(message)
 
 
 def traced(

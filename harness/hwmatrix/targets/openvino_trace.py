@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hwmatrix.errors import TraceError
 from hwmatrix.records import Step, Trace
 from hwmatrix.targets.openvino_reference import NOT_COMPUTED, Reference, as_tensor, source
 
@@ -35,13 +36,13 @@ def trace_graph(  # noqa: PLR0917 - all of what a target compiles with
         inputs: arrays by the names of the graph's inputs.
 
     Raises:
-        MemoryError: the values take more than ``MOST_BYTES``.
+        TraceError: the values take more than ``MOST_BYTES``.
         RuntimeError: the device fails on the graph, in OpenVINO's words.
     """
     nodes = [node for node in program.get_ordered_ops() if node.get_type_name() not in NOT_COMPUTED]
     ports = [port for node in nodes for port in node.outputs() if _comparable(port)]
     if sum(map(_bytes, ports)) > MOST_BYTES:
-        raise MemoryError(f"the values of all operators take more than {MOST_BYTES // 2**20} MiB")
+        raise TraceError(f"the values of all operators take more than {MOST_BYTES // 2**20} MiB")
     results = {name: _value(source(result.input(0))) for name, result in zip(names, program.get_results(), strict=True) if name}
     steps = tuple(_step(node, place) for place, node in enumerate(nodes))
     values = _on_device(core, device, config, program, ports, inputs)

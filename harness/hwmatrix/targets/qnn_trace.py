@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.errors import CellFailure
+from hwmatrix.errors import TraceError
 from hwmatrix.targets import onnx_trace
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def look(kept: AllValues, read: Read, *, had: Mapping[str, Array], expected: Map
         expected: what all values should be.
 
     Raises:
-        CellFailure: QNN gives no values at all.
+        TraceError: QNN gives no values at all.
     """
     wrong = _SHARE * _distance(had, expected)
     values, refusal = _tried(read, [name for name in kept.names if name not in kept.results])
@@ -102,10 +102,10 @@ def _next(kept: AllValues, believed: Mapping[str, Array], refused: set[str], exp
     return []
 
 
-def _tried(read: Read, names: Sequence[str]) -> tuple[dict[str, Array] | None, CellFailure | None]:
+def _tried(read: Read, names: Sequence[str]) -> tuple[dict[str, Array] | None, TraceError | None]:
     try:
         return read(names), None
-    except CellFailure as failure:
+    except TraceError as failure:
         return None, failure
 
 

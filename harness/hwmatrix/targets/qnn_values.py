@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.errors import CellFailure
+from hwmatrix.errors import TraceError
 from hwmatrix.hardware import qnn as hardware
 from hwmatrix.targets import onnx_trace
 
@@ -52,7 +52,7 @@ def read_apart(graph: Path, feed: Mapping[str, Array], names: Sequence[str], *, 
     """These outputs of a graph on QNN by name, as :func:`onnx_trace.read` gives them. Files go to the graph's folder.
 
     Raises:
-        CellFailure: QNN refuses the graph, or the process ended (``trace_failed``), with the end of what it printed.
+        TraceError: QNN refuses the graph, or the process ended, with the end of what it printed.
     """
     folder = graph.parent
     asked = {"graph": graph.name, "names": list(names), "soc_model": soc_model, "threads": threads}
@@ -63,7 +63,7 @@ def read_apart(graph: Path, feed: Mapping[str, Array], names: Sequence[str], *, 
     if done.returncode != 0:
         how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
         message = f"QNN gave no values of this graph ({how}): {done.stderr.strip()[-_TOLD:]}"
-        raise CellFailure(message, error_type="trace_failed")
+        raise TraceError(message)
     return _named(folder / _VALUES)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from hwmatrix.errors import TraceError
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.models.reference import deterministic
@@ -56,7 +57,7 @@ class Layers:
         """One forward pass, as targets run it.
 
         Raises:
-            MemoryError: the values take more than ``most_bytes``.
+            TraceError: the values take more than ``most_bytes``.
         """
         handles = []
         for name, module in model.named_modules():
@@ -113,7 +114,7 @@ class Layers:
             self._kept[place] = array
             self._bytes += array.nbytes
         if self._bytes > self._most:
-            raise MemoryError(f"what the layers give takes more than {self._most // 2**20} MiB")
+            raise TraceError(f"what the layers give takes more than {self._most // 2**20} MiB")
         self.values[name] = array
         return name
 
@@ -122,7 +123,7 @@ def trace_layers(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], bun
     """The layers of a target's model on its device, beside those of the bundle's model as the reference ran it.
 
     Raises:
-        MemoryError: as :meth:`Layers.run`.
+        TraceError: as :meth:`Layers.run`.
     """
     own, reference = Layers(), Layers()
     own.run(model, inputs)
