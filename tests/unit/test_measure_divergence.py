@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hwmatrix.measure.divergence import locate
-from hwmatrix.records import Divergence, Origin, Step, Trace
+from hwmatrix.records import Divergence, Origin
+from hwmatrix.records.traces import Step, Trace
 
 RANDOM = np.random.default_rng(5)
 RIGHT = {name: RANDOM.normal(size=(4, 8)) for name in ("x", "a", "b", "c", "y", "z")}

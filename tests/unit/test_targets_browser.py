@@ -14,7 +14,8 @@ from hwmatrix.errors import CellFailure, ConfigError, CrashedError, TraceError, 
 from hwmatrix.hardware import browser as hardware
 from hwmatrix.hardware.browser import Installed
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure
-from hwmatrix.records import Dtype, Settings, Step
+from hwmatrix.records import Dtype, Settings
+from hwmatrix.records.traces import Step
 from hwmatrix.targets import browser, browser_cell, browser_files, browser_trace, onnx_trace
 from hwmatrix.targets.browser_cell import CellPage, Made
 from hwmatrix.targets.browser_log import Nodes

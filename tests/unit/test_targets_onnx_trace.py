@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hwmatrix.errors import TraceError
-from hwmatrix.records import Step
+from hwmatrix.records.traces import Step
 from hwmatrix.targets import onnx_trace
 
 STEPS = (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hwmatrix.errors import TraceError
-from hwmatrix.records import Step
+from hwmatrix.records.traces import Step
 from hwmatrix.targets import qnn_trace
 from hwmatrix.targets.onnx_trace import AllValues
 from hwmatrix.targets.qnn_trace import look

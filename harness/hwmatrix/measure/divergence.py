@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.measure.parity import parity_of
-from hwmatrix.records import Divergence, Origin, Step
+from hwmatrix.records import Divergence, Origin
+from hwmatrix.records.traces import Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hwmatrix.records import Trace
+    from hwmatrix.records.traces import Trace
 
     Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 

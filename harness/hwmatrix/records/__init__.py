@@ -22,7 +22,6 @@ from hwmatrix.records.plans import (
     cell_command,
 )
 from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, MemoryRecord, OutputRecord, Parity, Placement
-from hwmatrix.records.traces import Step, Trace
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Level, Origin, Role, Severity, Size, Stage, Status
 
 __all__ = [
@@ -60,11 +59,9 @@ __all__ = [
     "SizeTier",
     "Stage",
     "Status",
-    "Step",
     "Structure",
     "TargetPlan",
     "Tolerance",
-    "Trace",
     "cell_command",
     "from_json",
     "plan_from_json",

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings, Trace
+    from hwmatrix.records import Settings
+    from hwmatrix.records.traces import Trace
     from hwmatrix.targets.browser_log import Nodes
     from hwmatrix.targets.protocol import Arrays
 

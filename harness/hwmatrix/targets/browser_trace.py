@@ -12,7 +12,7 @@ from hwmatrix.targets import onnx_trace
 
 if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Trace
+    from hwmatrix.records.traces import Trace
     from hwmatrix.targets.browser_cell import CellPage, Made
     from hwmatrix.targets.protocol import Arrays
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.errors import TraceError
-from hwmatrix.records import Step, Trace
+from hwmatrix.records.traces import Step, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings, Trace
+    from hwmatrix.records import Settings
+    from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays
 
 _LOG_ERRORS: Final = 3

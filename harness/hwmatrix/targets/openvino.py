@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle
-    from hwmatrix.records import Settings, Trace
+    from hwmatrix.records import Settings
+    from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays
 
 _PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}

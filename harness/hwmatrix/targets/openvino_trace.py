@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.errors import TraceError
-from hwmatrix.records import Step, Trace
+from hwmatrix.records.traces import Step, Trace
 from hwmatrix.targets.openvino_reference import NOT_COMPUTED, Reference, as_tensor, source
 
 if TYPE_CHECKING:

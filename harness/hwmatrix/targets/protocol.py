@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.models.operator_tests import OperatorTest
-    from hwmatrix.records import Dtype, Placement, Settings, Trace
+    from hwmatrix.records import Dtype, Placement, Settings
+    from hwmatrix.records.traces import Trace
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
 

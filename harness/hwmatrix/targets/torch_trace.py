@@ -14,7 +14,8 @@ from hwmatrix.errors import TraceError
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.models.reference import deterministic
-from hwmatrix.records import Dtype, Step, Trace
+from hwmatrix.records import Dtype
+from hwmatrix.records.traces import Step, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
