@@ -20,7 +20,7 @@ QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 FLOAT_MIN = float(np.finfo(np.float32).min)
 
 
-def norm_graph(folder: Path, *, scale_first: bool) -> Path:
+def norm_graph(folder: Path, *, scale_first: bool, shape: tuple[int, ...] = (3, 4)) -> Path:
     """A root-mean-square norm as exporters write it, and a mask that is added to it."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -42,7 +42,7 @@ def norm_graph(folder: Path, *, scale_first: bool) -> Path:
         helper.make_node("Mul", ["scale", "normed"] if scale_first else ["normed", "scale"], ["scaled"]),
         helper.make_node("Add", ["scaled", "mask"], ["y"]),
     ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (3, 4)) for name in ("x", "y")]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
     tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     graph = helper.make_graph(nodes, "norm", values[:1], values[1:], tensors)
     path = folder / "model.onnx"
@@ -61,12 +61,116 @@ def test_a_root_mean_square_norm_becomes_one_operator_with_the_same_result(tmp_p
     path = norm_graph(tmp_path, scale_first=scale_first)
     model = onnx_ir.load(path)
     assert fuse_rms_norms(model) == 1
-    assert [node.op_type for node in model.graph] == ["RMSNormalization", "Add"]
+    assert [node.op_type for node in model.graph] == ["Constant", "Reshape", "RMSNormalization", "Shape", "Reshape", "Add"]
     assert model.opset_imports[""] == 23
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     before = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
     after = ReferenceEvaluator(onnx_ir.to_proto(model)).run(None, {"x": x})[0]
     np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
+def gathers_graph(folder: Path) -> Path:
+    """Slices of a weight taken by number twice, as exporters take experts; a GatherND by two numbers; and one with a batch."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(1)
+    tensors = [
+        numpy_helper.from_array(random.normal(size=(4, 8, 8)).astype(np.float32), "experts"),
+        numpy_helper.from_array(np.array([-1], np.int64), "last"),
+        numpy_helper.from_array(np.array([[1, 2], [3, 0]], np.int64), "pairs"),
+    ]
+    nodes = [
+        helper.make_node("Unsqueeze", ["chosen", "last"], ["places"]),
+        helper.make_node("GatherND", ["experts", "places"], ["up"]),
+        helper.make_node("GatherND", ["experts", "places"], ["down"]),
+        helper.make_node("GatherND", ["experts", "pairs"], ["rows"]),
+        helper.make_node("GatherND", ["experts", "places"], ["inner"], batch_dims=1),
+        helper.make_node("MatMul", ["up", "down"], ["y"]),
+    ]
+    chosen = helper.make_tensor_value_info("chosen", TensorProto.INT64, (4,))
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("y", (4, 8, 8)), ("up", (4, 8, 8)), ("rows", (2, 8)), ("inner", (4, 8)))
+    ]
+    graph = helper.make_graph(nodes, "gathers", [chosen], outputs, tensors)
+    path = folder / "gathers.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+def relative_error(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
+    return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
+
+
+def test_norms_over_several_matrices_are_right_on_the_htp(tmp_path: Path) -> None:
+    """As one operator over several matrices they are not: test_onnx_trace.py has that."""
+    pytest.importorskip("onnxruntime_qnn")
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    from hwmatrix.targets import qnn_values
+    from hwmatrix.targets.qnn_graph import TokenIds, make_graph
+
+    path = norm_graph(tmp_path, scale_first=True, shape=(8, 16, 4))
+    (tmp_path / "made").mkdir()
+    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, inputs={}, ids=TokenIds(count=0, special=frozenset()))
+    x = np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)
+    expected = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
+    found = qnn_values.read_apart(made.path, {"x": x}, ["y"], soc_model=57, threads=1)["y"]
+    seen = np.arange(4) != 1  # the mask takes the second column
+    assert relative_error(found[..., seen], expected[..., seen]) < 2e-3
+
+
+def test_many_slices_are_right_on_the_htp_as_a_gather_and_not_as_they_were(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    import onnx
+    import onnx_ir
+    from onnx import TensorProto, helper, numpy_helper
+
+    from hwmatrix.targets import qnn_values
+    from hwmatrix.targets.qnn_graph import take_rows_by_gather
+
+    random = np.random.default_rng(2)
+    experts, chosen = random.normal(size=(4, 128, 32)).astype(np.float32), random.integers(0, 4, 32)
+    nodes = [helper.make_node("Unsqueeze", ["chosen", "last"], ["places"]), helper.make_node("GatherND", ["experts", "places"], ["y"])]
+    tensors = [numpy_helper.from_array(np.array([-1]), "last")]
+    values = [
+        helper.make_tensor_value_info("chosen", TensorProto.INT64, (32,)),
+        helper.make_tensor_value_info("experts", TensorProto.FLOAT, (4, 128, 32)),
+    ]
+    graph = helper.make_graph(nodes, "slices", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, (32, 128, 32))], tensors)
+    path = tmp_path / "slices.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    feed = {"chosen": chosen, "experts": experts}
+
+    def error() -> float:
+        return relative_error(qnn_values.read_apart(path, feed, ["y"], soc_model=57, threads=1)["y"], experts[chosen])
+
+    assert error() > 0.1
+    model = onnx_ir.load(path)
+    assert take_rows_by_gather(model) == 1
+    onnx_ir.save(model, path)
+    assert error() < 2e-3
+
+
+def test_slices_taken_by_one_number_are_gathered_and_others_are_left_alone(tmp_path: Path) -> None:
+    import onnx
+    import onnx_ir
+    from onnx.reference import ReferenceEvaluator
+
+    from hwmatrix.targets.qnn_graph import take_rows_by_gather
+
+    path = gathers_graph(tmp_path)
+    model = onnx_ir.load(path)
+    assert take_rows_by_gather(model) == 2
+    assert [output.name for output in model.graph.outputs] == ["y", "up", "rows", "inner"]
+    assert [node.op_type for node in model.graph] == ["Unsqueeze", "Gather", "Gather", "GatherND", "GatherND", "MatMul"]
+    feed = {"chosen": np.array([3, 0, 3, 1])}
+    before, after = (ReferenceEvaluator(each).run(None, feed) for each in (onnx.load(path), onnx_ir.to_proto(model)))
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert take_rows_by_gather(model) == 0
 
 
 def test_masks_are_raised_and_other_constants_are_not(tmp_path: Path) -> None:
@@ -92,7 +196,7 @@ def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Pa
     (tmp_path / "made").mkdir()
     made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, inputs={}, ids=TokenIds(count=0, special=frozenset()))
     assert path.read_bytes() == before
-    assert made.steps == ("torch ONNX export", "RMS norms fused")
+    assert made.steps == ("torch ONNX export", "RMS norms fused over rows")
     mask = onnx_ir.load(made.path).graph.initializers["mask"].const_value
     assert mask is not None
     assert mask.numpy().min() == FLOAT_MIN

@@ -189,6 +189,8 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
         "exporter": _exporter(cell),
         "soc_model": int(cell.target.options.get("soc_model", _QNN_SOC_MODEL)),
         "fused": method is None or "RMS norms fused" in method,
+        "over_rows": method is None or "RMS norms fused over rows" in method,  # earlier versions fused them as they were
+        "gathered": method is None or "rows taken by Gather" in method,
         "raised": quantised and (method is None or "masks raised" in method),
         "quantised": quantised,
         "activations": "QUInt16" if cell.settings.dtype is Dtype.A16W8 else "QUInt8",

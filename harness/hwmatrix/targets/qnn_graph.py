@@ -1,4 +1,4 @@
-"""From an ONNX export to the graph that QNN is given: norms as one operator, and, in 8 or 16 bits, quantised."""
+"""From an ONNX export to the graph that QNN is given: what the HTP has wrong written otherwise, and, in 8 or 16 bits, quantised."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays
     model = onnx_ir.load(export.path)
     steps = [f"{export.exporter} ONNX export"]
     if fuse_rms_norms(model):
-        steps.append("RMS norms fused")
+        steps.append("RMS norms fused over rows")
+    if take_rows_by_gather(model):
+        steps.append("rows taken by Gather")
     if dtype is not Dtype.FLOAT16 and raise_masks(model):
         steps.append(f"masks raised to {_MASK_FLOOR:g}")
     path = folder / f"{export.exporter}.onnx"
@@ -63,15 +65,51 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays
 
 
 def fuse_rms_norms(model: onnx_ir.Model) -> int:
-    """Write every root-mean-square norm as one RMSNormalization, which QNN has an operator for; give their number.
+    """Write every root-mean-square norm as one RMSNormalization over rows, which QNN has an operator for; give their number.
 
     In single operators, the HTP's own preparation of the graph fails on them ("could not create op: q::ForceFormat_Crouton",
-    QNN_COMMON_ERROR_MEM_ALLOC; QAIRT 2.51).
+    QNN_COMMON_ERROR_MEM_ALLOC; QAIRT 2.51). Of several matrices, the one operator leaves some rows unwritten: (2, 16, 32) loses half of
+    them, and is right as the rows of one, (32, 32).
     """
     fused = _RMS_RULES.apply_to_model(model)
     if fused:
         version_converter.convert_version(model, _RMS_OPSET)
     return int(fused)
+
+
+def take_rows_by_gather(model: onnx_ir.Model) -> int:
+    """Write every GatherND that takes slices of the first axis, by one number each, as a Gather; give their number.
+
+    It is how exporters take the weights of a token's experts. The HTP's GatherND gives other slices where there are many: of
+    (4, 128, 32), 32 of them; its Gather gives the right ones (QAIRT 2.51).
+    """
+    changed = 0
+    for node in list(model.graph):
+        places = _numbers_of_slices(node)
+        if places is None:
+            continue
+        taken = onnx_ir.node("Gather", [node.inputs[0], places], attributes={"axis": 0}, name=node.name)
+        before, now = node.outputs[0], taken.outputs[0]
+        now.type, now.shape = before.type, before.shape
+        now.name, before.name = before.name, f"{before.name}_before"
+        model.graph.insert_before(node, taken)
+        onnx_ir.convenience.replace_all_uses_with(before, now, replace_graph_outputs=True)
+        model.graph.remove(node, safe=True)
+        changed += 1
+    return changed
+
+
+def _numbers_of_slices(node: onnx_ir.Node) -> onnx_ir.Value | None:
+    """The numbers of the slices that a GatherND takes, if each is named by one number; else None."""
+    batched = node.attributes.get("batch_dims")
+    if node.op_type != "GatherND" or (batched is not None and batched.as_int() != 0):
+        return None
+    indices = node.inputs[1]
+    maker = indices.producer() if indices is not None else None
+    if maker is None or maker.op_type != "Unsqueeze" or maker.inputs[0] is None or maker.inputs[1] is None:
+        return None
+    axes = maker.inputs[1].const_value
+    return maker.inputs[0] if axes is not None and axes.numpy().tolist() == [-1] else None
 
 
 def raise_masks(model: onnx_ir.Model) -> int:
@@ -180,7 +218,9 @@ def _is_rms_norm(context: Any, x: Any, scale: Any, epsilon: Any, **_: Any) -> bo
 
 
 def _fused_rms_norm(op: Any, x: Any, scale: Any, epsilon: Any) -> Any:
-    return op.RMSNormalization(x, scale, axis=-1, epsilon=float(epsilon.const_value.numpy().item()))
+    rows = op.Reshape(x, op.Constant(value_ints=[-1, scale.const_value.shape[0]]))
+    normed = op.RMSNormalization(rows, scale, axis=-1, epsilon=float(epsilon.const_value.numpy().item()))
+    return op.Reshape(normed, op.Shape(x))
 
 
 _RMS_RULES: Final = pattern.RewriteRuleSet([pattern.RewriteRule(_rms_norm, _fused_rms_norm, _is_rms_norm)], commute=True)
