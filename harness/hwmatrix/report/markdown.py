@@ -34,8 +34,10 @@ LARGE: Final = 60
 """Rows of a matrix above which matrix.md begins with totals and causes, and has no table of every time."""
 LARGEST: Final = 10
 """Groups of failures that a large matrix.md names of each target; errors.md has all."""
-_TRACEBACKS: Final = 200_000
-"""Characters that all different tracebacks of errors.md may have together: beyond half a megabyte, GitHub shows Markdown as plain text."""
+_TRACEBACKS: Final = 110_000
+_MESSAGES: Final = 90_000
+"""Characters that all different tracebacks and messages of errors.md may have together, so that with the commands of some 600 failures it
+stays below half a megabyte: beyond that, GitHub shows Markdown as plain text."""
 NOT_TIMED: Final = "No cell was timed: there is no latency, and nothing is said about speed."
 
 
@@ -104,13 +106,16 @@ def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) ->
 
 
 def errors_md(rows: ReportRows) -> str:
-    """The text of errors.md: every message, and tracebacks whole or, where they are too long together, their beginnings and ends."""
+    """The text of errors.md: messages and tracebacks, whole or, where they are too long together, their beginnings and ends."""
     found = failures(rows)
     told = topics(found)
-    tracebacks = [alike.entry.traceback for topic in told for alike in topic.alike]
+    entries = [alike.entry for topic in told for alike in topic.alike]
+    tracebacks, messages = [entry.traceback for entry in entries], [entry.message for entry in entries]
     shown = dict(zip(tracebacks, fitting(tracebacks, LONGEST_TEXT, _TRACEBACKS), strict=True))
+    said = dict(zip(messages, fitting(messages, LONGEST_TEXT, _MESSAGES), strict=True))
     cut_short = sum(len(shown[text] or "") < len(text) for text in set(tracebacks) if text)
-    return _render("errors.md.j2", rows, topics=told, count=len(found), traceback_of=shown, cut_short=cut_short)
+    cut_short += sum(len(said[text] or "") < len(text) for text in set(messages))
+    return _render("errors.md.j2", rows, topics=told, count=len(found), traceback_of=shown, message_of=said, cut_short=cut_short)
 
 
 def topics(found: Iterable[Failure]) -> tuple[Topic, ...]:
