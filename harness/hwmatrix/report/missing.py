@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.records import Status
 from hwmatrix.report.numbers import plural
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
     from hwmatrix.report.page_rows import PageRows
     from hwmatrix.report.rows import CellRow, ReportRows
+
+_ADDED: Final = {
+    "2": "classifications and names of releases",
+    "3": "what models were given",
+    "4": "how fast the machine itself was",
+    "5": "where wrong results begin",
+}
+"""What a version of the schema added, as docs/storage.md lists it."""
 
 
 def missing(rows: ReportRows, details: PageRows) -> tuple[str, ...]:
@@ -48,10 +56,8 @@ def _not_merged(rows: ReportRows, details: PageRows) -> Iterator[str]:
     if rows.rejected:
         yield f"The merge rejected {plural(len(rows.rejected), 'shard')}: see the errors."
     if details.schema_version != SCHEMA_VERSION:
-        yield (
-            f"The database is of schema {details.schema_version}, this hwmatrix writes {SCHEMA_VERSION}: what was added since "
-            "(classifications, names of releases, what models were given) is not in it."
-        )
+        lacking = ", ".join(what for version, what in _ADDED.items() if version > details.schema_version)
+        yield f"The database is of schema {details.schema_version}, this hwmatrix writes {SCHEMA_VERSION}: it does not have {lacking}."
 
 
 def _executed(cells: Sequence[CellRow]) -> list[CellRow]:
