@@ -202,3 +202,22 @@ def test_a_page_of_one_cell(tmp_path: Path) -> None:
     assert document["run"] == RUN
     assert document["rows"]["cells"] == [[0]]
     assert document["cells"]["key"] == {"same": "bert/cpu"}
+
+
+@pytest.mark.parametrize(
+    ("version", "lacking"),
+    [
+        ("4", "it does not have where wrong results begin."),
+        ("3", "it does not have how fast the machine itself was, where wrong results begin."),
+        ("5", None),
+    ],
+)
+def test_a_page_says_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(2.0))
+        database.connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
+    told = " ".join("".join(written(tmp_path / "m.duckdb", tmp_path / "latest").text).split())
+    assert ("The database is of schema" in told) is (lacking is not None)
+    assert lacking is None or lacking in told
