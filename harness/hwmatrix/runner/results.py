@@ -162,6 +162,8 @@ def _divergence(end: End, behind: int) -> Divergence | None:
         return Divergence(origin=Origin.UNKNOWN, detail="the time of the cell was over before it was found")
     if end.signal is not None:
         return Divergence(origin=Origin.UNKNOWN, detail=f"looking for it ended the process by {_signal_name(end.signal)}")
+    if end.exit_code:
+        return Divergence(origin=Origin.UNKNOWN, detail=f"looking for it ended the process with exit code {end.exit_code}")
     return None
 
 

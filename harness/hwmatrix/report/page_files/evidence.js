@@ -63,7 +63,7 @@ const Evidence = (() => {
     return part("What went wrong",
       el("p", null, el("span", {class: `severity ${cell.severity}`}, cell.severity), " ", el("code", null, cell.error_type)),
       cell.message && el("p", {class: "message", tabindex: 0, role: "region", "aria-label": "Message"}, cell.message),
-      facts([["Lacks", cell.needs]]),
+      facts([["Lacks", cell.needs], ["It begins", cell.begins]]),
       cell.traceback && el("details", null, el("summary", null, "Traceback"), el("pre", {tabindex: 0, role: "region", "aria-label": "Traceback"}, cell.traceback)),
       advice.length > 0 && [el("h4", null, "What to do"), el("ul", null, advice.map(each => el("li", null, each)))],
       near(cell));
@@ -90,7 +90,6 @@ const Evidence = (() => {
       ["Relative error", cell.relative_error === null ? null : `${Text.scientific(cell.relative_error)} (L2, against the reference)`],
       ["Largest error", cell.max_error === null ? null : Text.scientific(cell.max_error)],
       ["Cosine", cell.cosine === null ? null : Text.number(cell.cosine, 6)],
-      ["The difference begins", cell.begins],
     ]));
   }
 
