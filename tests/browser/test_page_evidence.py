@@ -64,6 +64,7 @@ def test_a_passing_cell_tells_everything_that_was_measured(page: Page, published
     assert page.evaluate("document.querySelectorAll('#evidence .funnel .passed').length") == 6
     assert page.evaluate("document.querySelector('#evidence .spread polyline').getAttribute('points').split(' ').length") == 20
     assert "half within" in page.evaluate("document.querySelector('#evidence .spread').getAttribute('aria-label')")
+    assert "hwmatrix generate" not in text, "nothing fails that a script could show"
     assert page.complaints() == []
 
 
@@ -89,6 +90,7 @@ def test_a_failing_cell_says_where_it_ended_what_to_do_and_what_works(page: Page
     assert "relative L2 error 0.626 of logits exceeds 0.02" in text
     assert "What to do" in text
     assert "Compute in a16w8 instead of a8w8" in text
+    assert "hwmatrix generate --reproduce mixtral qnn --dtype float16 --size tiny --database matrix.duckdb" in text
     assert page.evaluate("document.querySelector('#evidence .funnel .ended').innerText").startswith("compare")
     assert page.evaluate("document.querySelector('#evidence .funnel .never').innerText").startswith("measure")
     links = page.evaluate("[...document.querySelectorAll('#evidence a')].map(link => link.innerText)")

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
+ARCHITECTURES = ROOT / "reports" / "published" / "2026-11-20-architectures" / "matrix.duckdb"
 SPEC = load(ROOT / "matrix.yaml").spec
 TINY = sorted(name for name, model in SPEC.models.items() if model.tiny.unbuildable is None)
 FULL = sorted(name for name, model in SPEC.models.items() if model.full.unbuildable is None)
@@ -94,11 +95,105 @@ def test_inputs_of_full_models_are_drawn_as_those_of_bundles(name: str) -> None:
     names: dict[str, Any] = {"torch": torch, "generator": generator}
     made = {}
     for each in model_code(plan).inputs:
-        if each.draw:
-            eval(each.draw, names)  # noqa: S307 - what the script would do
+        for draw in each.draws:
+            eval(draw, names)  # noqa: S307 - what the script would do
         made[each.name] = torch.tensor(each.ids) if each.ids is not None else eval(each.code, names)  # noqa: S307 - the same
     assert made.keys() == wanted.keys()
     assert all(torch.equal(made[key], wanted[key]) for key in wanted)
+
+
+TYPES = [
+    "deimv2",  # a configuration of many fields
+    "encodec",  # codebooks before their training, a gain
+    "mllama",  # an image beside the text, gates
+    "qwen2_vl",  # tokens and places worked out from grids
+    "sew-d",  # one second of sound
+    "timesformer",  # a film
+    "bark",  # built from a part of its configuration
+]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_model_of_a_type_is_that_of_its_bundle(tmp_path: Path, cache: Path, name: str) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    with duckdb.connect(str(ARCHITECTURES), read_only=True) as connection:
+        found = connection.execute("SELECT model FROM cells WHERE architecture = ? AND target = 'cpu'", [name]).fetchone()
+    assert found is not None
+    made = reproduce(found[0], "cpu", database=ARCHITECTURES, force=True)
+    bundle = find_or_build(made.cell.model, cache)
+    script = imported(made.script, tmp_path / "script.py")
+    script.save_model(tmp_path / "model")
+    weights, own = load_file(bundle.model_dir / "model.safetensors"), load_file(tmp_path / "model" / "model.safetensors")
+    assert own.keys() == weights.keys()
+    assert all(torch.equal(own[key], weights[key]) for key in weights)
+    inputs, given = script.make_inputs(), bundle.load_inputs()
+    assert inputs.keys() == given.keys()
+    assert all(inputs[key].dtype == given[key].dtype and torch.equal(inputs[key], given[key]) for key in given)
+    outputs, expected = script.forward(script.load_model(tmp_path / "model"), inputs), bundle.load_expected()
+    assert outputs.keys() == expected.keys()
+    assert all(torch.allclose(outputs[key], expected[key], rtol=1e-4, atol=1e-5) for key in expected)
+    assert max(map(len, made.script.splitlines())) <= 140
+
+
+def test_what_a_type_lacks_on_openvino_is_lacking_again(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    path = tmp_path / "script.py"
+    path.write_text(reproduce("mimi_encoder", "openvino", database=ARCHITECTURES).script, encoding="utf-8")
+    told = ran(path, cwd=tmp_path)
+    assert told.returncode == 1
+    assert "No conversion rule found for operations: aten::diff" in told.stderr
+
+
+def test_a_graph_that_holds_extents_is_exported_by_its_script(tmp_path: Path) -> None:
+    """cosmos3_edge slices by its grids: the first export fails, the one with the grids held fixed runs."""
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "script.py"
+    path.write_text(reproduce("cosmos3_edge", "onnxruntime", database=ARCHITECTURES, force=True).script, encoding="utf-8")
+    told = ran(path, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
+
+
+def test_a_type_that_cannot_be_made_here_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from hwmatrix.advice import type_code
+    from hwmatrix.errors import FactoryError
+
+    def refused(*_: object) -> None:
+        raise FactoryError("transformers 9.0 has no architecture 'sew-d'", error_type="unknown_architecture")
+
+    monkeypatch.setattr(type_code, "from_factory", refused)
+    assert main(["generate", "--reproduce", "sew-d", "cpu", "--force", "--database", str(ARCHITECTURES)]) == 2
+    told = capsys.readouterr().err
+    assert "the model cannot be made here, so neither can its inputs: transformers 9.0 has no architecture 'sew-d'" in told
+    assert "use the versions that it was measured with" in told
+
+
+def test_a_configuration_that_its_values_do_not_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hwmatrix.advice import type_code
+
+    monkeypatch.setattr(type_code, "_same_weights", lambda *_: False)
+    with pytest.raises(ConfigError, match="its configuration cannot be made again from its values"):
+        reproduce("sew-d", "cpu", database=ARCHITECTURES, force=True)
+
+
+def test_inputs_are_drawn_again_in_step_or_written_out() -> None:
+    import torch
+
+    from hwmatrix.advice.model_code import drawn_inputs
+    from hwmatrix.advice.type_code import Draw
+
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randn((2, 3), generator=generator), torch.rand((4,), generator=generator)
+    draws = [Draw(code="torch.randn((2, 3), generator=generator)", tensor=first), Draw(code="torch.rand((4,), ...)", tensor=second)]
+    inputs = {"b": second, "a": first, "mask": torch.ones(2, dtype=torch.bool), "none": torch.zeros(1), "ids": torch.tensor([[3, 4]])}
+    made = {each.name: each for each in drawn_inputs(inputs, draws)}
+    assert (made["b"].code, made["b"].draws) == ("torch.rand((4,), ...)", ("torch.randn((2, 3), generator=generator)",))
+    assert made["a"].ids == first.tolist(), "what was drawn before something else cannot be drawn after it"
+    assert made["mask"].code == "torch.ones((2,), dtype=torch.bool)"
+    assert made["none"].code == "torch.zeros((1,), dtype=torch.float32)"
+    assert made["ids"].ids == [[3, 4]]
 
 
 def test_what_was_wrong_on_qnn_is_wrong_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from hwmatrix.advice import reproduce as module
 from hwmatrix.advice.measured_cell import find_cell
 from hwmatrix.advice.model_code import InputCode, ModelCode
 from hwmatrix.advice.reproduce import MARK, reproduce
+from hwmatrix.advice.type_code import Built
 from hwmatrix.errors import ConfigError, NothingSelectedError, StoreError
 from hwmatrix.records import Backend, Dtype, Execution, Plan, Size, TargetPlan, Tolerance, to_json
 
@@ -27,7 +28,7 @@ PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "2026-11-20-de
 EVIL = 'we"ird {{ 7*7 }}\n"""; import os\u2028# x'
 CODE = ModelCode(
     inputs=(
-        InputCode(name="input_ids", code="", ids=[[1, 2, 3]], draw="torch.randint(2, (1, 3), generator=generator)"),
+        InputCode(name="input_ids", code="", ids=[[1, 2, 3]], draws=("torch.randint(2, (1, 3), generator=generator)",)),
         InputCode(name="pixel_values", code="torch.randn((1, 3, 8, 8), generator=generator)"),
     ),
     call={"return_dict": True},
@@ -196,6 +197,77 @@ def test_draws_stay_in_step(tmp_path: Path) -> None:
     lines = script_of(database_of(tmp_path / "m.duckdb", "cpu"), "cpu").splitlines()
     drawn = next(index for index, line in enumerate(lines) if "torch.randint(2, (1, 3), generator=generator)" in line)
     assert drawn < next(index for index, line in enumerate(lines) if "torch.randn((1, 3, 8, 8), generator=generator)" in line)
+
+
+def built(**changes: Any) -> Built:
+    plain = Built(
+        config_class="BertConfig",
+        config={"hidden_size": 32, EVIL: EVIL},
+        gain=None,
+        tables=False,
+        switches=False,
+        attention="eager",
+        extents=(),
+        prepared=False,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+ON_ONNX = ("onnxruntime", "qnn", "webgpu", "webnn")
+OF_A_TYPE = make.model_plan("bert", weights="factory", hub_id=None, config={})
+
+
+@pytest.mark.parametrize("target", BACKENDS)
+def test_a_model_made_from_its_type_stands_in_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built()))
+    script = script_of(database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE), target)
+    assert constant(script, "CONFIG") == {"hidden_size": 32, EVIL: EVIL}
+    assert "config = transformers.BertConfig(**CONFIG)" in script
+    assert "model = transformers.BertForMaskedLM(config)" in script
+    assert "BertForMaskedLM.from_pretrained(folder, **options)" in script
+    assert "save_model(folder)" in script
+    assert "The smallest model of its type that hwmatrix could make" in script
+    assert "attach it" not in script, "there is no checkpoint"
+    assert [each for each in ("mul_(", "fill_(", "named_buffers", "get_leaf_tensors", "Computing") if each in script] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "of", "present"),
+    [
+        ("cpu", {"gain": 0.7}, ["parameter.mul_(0.7 / (parameter.std() * summed**0.5))"]),
+        ("cpu", {"tables": True}, ["for name, buffer in model.named_buffers():"]),
+        ("cpu", {"switches": True}, ["parameter.fill_(0.5)", "elif parameter.numel() and bool("]),
+        ("cpu", {"attention": "sdpa"}, ['def load_model(folder, dtype=torch.float32, attention="sdpa"):']),
+        ("cpu", {"attention": {"": "sdpa"}}, ['attention={"": "sdpa"}):']),
+        ("openvino", {"prepared": True}, ["port.replace(openvino.opset13.constant(value).output(0))"]),
+        *((target, {"prepared": True}, ["get_leaf_tensors(sample)", "register_initializer"]) for target in ON_ONNX),
+        *((target, {"extents": ("grid_thw",)}, ['for name in ["grid_thw"]})', "class Computing(", "import inspect"]) for target in ON_ONNX),
+    ],
+)
+def test_what_a_type_needs_besides_is_in_its_script_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, of: dict[str, Any], present: list[str]
+) -> None:
+    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built(**of)))
+    method = "transformers OpenVINO exporter" if target == "openvino" else "transformers ONNX export"
+    path = database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE, method=method)
+    script = script_of(path, target)
+    assert [each for each in present if each not in script] == []
+    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built()))
+    assert [each for each in present if each in script_of(path, target)] == [], "what a type has no use for is not in its script"
+
+
+def test_eager_attention_is_asked_for_as_the_type_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built(attention="sdpa")))
+    targets = {"cpu": {"attention": "eager"}, "openvino": {"device": "CPU"}}
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run(plan=to_json(plan_of(OF_A_TYPE, targets=targets)))
+        for target in targets:
+            database.shard(f"s-{target}", target)
+            planned = database.plan(OF_A_TYPE.name, target, cell_key=f"{OF_A_TYPE.name}/{OF_A_TYPE.size.value}/{target}")
+            database.cell(planned, f"s-{target}", **_ending("mismatch"))
+    assert 'load_model(folder, dtype, attention="sdpa")' in script_of(path, "cpu")
+    assert "load_model(folder, attention=None)" in script_of(path, "openvino"), "as its users load it"
 
 
 def test_a_checkpoint_is_loaded_from_where_others_have_it(tmp_path: Path) -> None:

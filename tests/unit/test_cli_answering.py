@@ -52,6 +52,8 @@ def test_a_failing_cell_is_explained(database: Path, capsys: pytest.CaptureFixtu
     assert "what to do: " in told
     assert "works:      on cpu (✅ High)" in told
     assert "repeat it:  hwmatrix matrix --models model-unsupported --targets openvino" in told
+    script = "hwmatrix generate --reproduce model-unsupported openvino --dtype float32 --size tiny --database"
+    assert f"as script:  {script} {database}" in told
 
 
 def test_a_cell_that_passes_says_how_well(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +61,7 @@ def test_a_cell_that_passes_says_how_well(database: Path, capsys: pytest.Capture
     assert "✅ High · 1.9×: bert on openvino" in told
     assert "latency:    p50 1.70 ms" in told
     assert "works:" not in told
+    assert "as script:" not in told, "nothing fails that could be shown"
 
 
 def test_what_is_not_here_names_what_works_instead(database: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from hwmatrix.store.reading import reading, records
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FAILED: Final = frozenset(
+TRIED_AND_FAILED: Final = frozenset(
     {Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH, Status.FACTORY_ERROR}
 )
 """What can be shown again: the model was tried, and something of the model, the runtime or the hardware stopped it."""
@@ -56,7 +56,7 @@ class MeasuredCell:
     @property
     def failed(self) -> bool:
         """Whether there is a failure to show."""
-        return self.status in _FAILED
+        return self.status in TRIED_AND_FAILED
 
 
 def find_cell(
@@ -89,7 +89,7 @@ def find_cell(
 
 
 def _has_failed(row: dict[str, Any]) -> bool:
-    return Status(row["status"]) in _FAILED and row["error_type"] != "unbuildable"
+    return Status(row["status"]) in TRIED_AND_FAILED and row["error_type"] != "unbuildable"
 
 
 def _unknown(

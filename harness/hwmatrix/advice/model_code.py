@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.advice.type_code import Built, Draw, make_type
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.models.build import RECIPE, recipe_config
 from hwmatrix.models.checkpoint import inspect
@@ -16,6 +17,8 @@ from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from hwmatrix.records import ModelPlan
@@ -28,14 +31,14 @@ _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
 class InputCode:
     """An argument of ``forward``: the expression that makes it, with a torch.Generator called ``generator`` at hand.
 
-    ``ids`` are the numbers of a tensor of token ids, which are written out; ``draw`` is what must be drawn from the generator in
-    their place, so that random tensors after it come out as they were.
+    ``ids`` are the numbers of a tensor that is written out, of token ids mostly; ``draws`` are what must be drawn from the generator
+    before it, and not used, so that random tensors after it come out as they were.
     """
 
     name: str
     code: str
     ids: list[Any] | None = None
-    draw: str | None = None
+    draws: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,36 +46,67 @@ class ModelCode:
     """What a script must know besides the plan.
 
     ``call`` are the other arguments of a forward pass; ``vocabulary`` and ``special`` are the number of tokens and those that mean
-    something to the model itself, as calibration knows them.
+    something to the model itself, as calibration knows them. ``built`` says how a model that is made from its type is built.
     """
 
     inputs: tuple[InputCode, ...]
     call: dict[str, Any]
     vocabulary: int
     special: list[int]
+    built: Built | None = None
 
     @property
     def random(self) -> bool:
         """Whether anything is drawn from the generator."""
-        return any("generator" in (made.draw or made.code) for made in self.inputs)
+        return any("generator" in made.code or made.draws for made in self.inputs)
 
 
 def model_code(plan: ModelPlan) -> ModelCode:
-    """Work it out, with the model on the meta device: no memory is used for its parameters. The inputs are those of its bundle.
+    """Work it out: of a recipe with the model on the meta device, where its parameters take no memory. The inputs are those of its bundle.
 
     Raises:
-        ConfigError: torch or transformers is not installed here, or the checkpoint is not; the model is made from its type alone.
+        ConfigError: torch or transformers is not installed here, or the checkpoint is not; or a model that is made from its type cannot
+            be written down.
         FactoryError: the model or its inputs cannot be made at all.
     """
-    if plan.weights == FACTORY:
-        what = f"{plan.name} is made from its type alone by hwmatrix, so a script without hwmatrix cannot make it"
-        hint = f"repeat the cell, which hwmatrix why {plan.name} TARGET has the command for; or give it an entry in matrix.yaml"
-        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     lacking = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if lacking:
         what = f"{' and '.join(lacking)} must be installed to work out the inputs of {plan.name}"
         hint = "install them (the script itself needs them too), with the versions of images/constraints.txt"
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+    return _of_type(plan) if plan.weights == FACTORY else _of_weights(plan)
+
+
+def _of_type(plan: ModelPlan) -> ModelCode:
+    made = make_type(plan)
+    count, special = _tokens(made.model.config)
+    inputs = drawn_inputs(made.inputs, made.drawn)
+    return ModelCode(inputs=inputs, call=call_options(made.model), vocabulary=count, special=special, built=made.built)
+
+
+def drawn_inputs(inputs: dict[str, torch.Tensor], drawn: Sequence[Draw]) -> tuple[InputCode, ...]:
+    """Inputs as they were drawn, one after the other: what was drawn is drawn again, what was worked out is written out."""
+    import torch  # noqa: PLC0415
+
+    begin, made = 0, list[InputCode]()
+    for name, tensor in inputs.items():
+        found = next((at for at in range(begin, len(drawn)) if torch.equal(drawn[at].tensor, tensor)), None)
+        if found is not None and tensor.is_floating_point():
+            made.append(InputCode(name=name, code=drawn[found].code, draws=tuple(draw.code for draw in drawn[begin:found])))
+            begin = found + 1
+        else:
+            made.append(_written(name, tensor))
+    return tuple(made)
+
+
+def _written(name: str, tensor: torch.Tensor) -> InputCode:
+    for value, function in ((1, "ones"), (0, "zeros")):
+        if tensor.numel() and bool((tensor == value).all()):
+            return InputCode(name=name, code=f"torch.{function}({tuple(tensor.shape)}, dtype={tensor.dtype})")
+    return InputCode(name=name, code="", ids=tensor.tolist())
+
+
+def _of_weights(plan: ModelPlan) -> ModelCode:
     import torch  # noqa: PLC0415
     import transformers  # noqa: PLC0415
 
@@ -111,8 +145,8 @@ def _input_code(name: str, tensor: torch.Tensor, *, followed: bool) -> InputCode
         return InputCode(name=name, code=f"torch.randn({shape}, generator=generator)")
     if bool((tensor == 1).all()):
         return InputCode(name=name, code=f"torch.ones({shape}, dtype=torch.int64)")
-    draw = f"torch.randint(2, {shape}, generator=generator)" if followed else None
-    return InputCode(name=name, code="", ids=tensor.tolist(), draw=draw)
+    draws = (f"torch.randint(2, {shape}, generator=generator)",) if followed else ()
+    return InputCode(name=name, code="", ids=tensor.tolist(), draws=draws)
 
 
 def _tokens(config: Any) -> tuple[int, list[int]]:

@@ -63,10 +63,13 @@ def reproduce(
     """The script of the newest failing cell of a model on a target, as ``database`` has it. Needs torch and transformers here.
 
     The script builds the model from the recipe and the inputs of the very run, on the very path (exporter, changes to the graph,
-    quantisation) that it took, and needs none of hwmatrix. ``force`` gives one for a cell that passes, too.
+    quantisation) that it took, and needs none of hwmatrix. A model that was made from its type alone is made here once, by the rules of
+    this hwmatrix and the transformers that is installed; its configuration then stands in the script. ``force`` gives one for a cell
+    that passes, too.
 
     Raises:
-        ConfigError: no such model or target on record, it was never executed, or what makes the inputs is not installed here.
+        ConfigError: no such model or target on record, it was never executed, what makes the inputs is not installed here, or a model
+            made from its type cannot be written down.
         NothingSelectedError: it passes.
         FactoryError: the model cannot be made here.
         StoreError: the database cannot be read.
@@ -83,10 +86,11 @@ def reproduce(
         model=cell.model,
         recipe=cell.model.weights == RECIPE,
         code=code,
+        eager=_eager(code),
         tolerance=cell.tolerance,
         packages=packages,
         requirements=[_pinned(name, cell) for name in packages],
-        notes=_notes(cell, kind),
+        notes=_notes(cell, kind, code),
         not_outputs=_NOT_OUTPUTS,
         limit_mb=cell.limits.memory_mb if cell.status is Status.OOM and cell.target.backend in _ON_THE_HOST else None,
         timeout_s=cell.limits.timeout_s if cell.status is Status.TIMEOUT else None,
@@ -123,15 +127,29 @@ def _facts(cell: MeasuredCell) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _notes(cell: MeasuredCell, kind: str) -> list[str]:
+def _eager(code: ModelCode) -> str | dict[str, str]:
+    """What a model has where eager attention is asked for: that, or another implementation where its own is wrong."""
+    return "eager" if code.built is None else code.built.attention
+
+
+def _attention(cell: MeasuredCell, code: ModelCode) -> str | dict[str, str] | None:
+    chosen = cell.target.options.get("attention")
+    return _eager(code) if chosen == "eager" else chosen
+
+
+def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
     notes = []
+    if code.built is not None:
+        notes.append(
+            "The smallest model of its type that hwmatrix could make: its configuration and inputs are made up, its weights drawn."
+        )
     if kind == "browser":
         notes.append(
             "The runtime comes from npm: npm install onnxruntime-web. The script serves a page and waits until a browser has run it."
         )
     if cell.status is Status.CRASH:
         notes.append("The process of the cell died: expect this script to end by a signal.")
-    if cell.model.weights != RECIPE and not cell.model.hub_id:
+    if cell.model.weights != RECIPE and code.built is None and not cell.model.hub_id:
         notes.append("The weights are a local checkpoint: attach it, or name one that others have.")
     return notes
 
@@ -142,19 +160,19 @@ def _pinned(package: str, cell: MeasuredCell) -> str:
     return f"{package}=={version.partition('+')[0]}" if version else package
 
 
-def _torch(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
+def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     if cell.status is Status.FACTORY_ERROR:
-        return {"device": "cpu", "attention": "eager", "compiled": False}
+        return {"device": "cpu", "attention": _eager(code), "compiled": False}
     number = int(cell.target.options.get("device", 0))
     device = {Backend.CPU: "cpu", Backend.MPS: "mps"}.get(cell.target.backend, f"cuda:{number}")
     return {
         "device": device,
-        "attention": cell.target.options.get("attention"),
+        "attention": _attention(cell, code),
         "compiled": bool(cell.target.options.get("compile")),
     }
 
 
-def _openvino(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
+def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     device = str(cell.target.options.get("device", "CPU"))
     precision = _OPENVINO_PRECISION.get(cell.settings.dtype, "f32")
     config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": precision}
@@ -164,7 +182,7 @@ def _openvino(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     return {
         "device": device,
         "config": config,
-        "attention": cell.target.options.get("attention"),
+        "attention": _attention(cell, code),
         "exporter": "openvino" if converted else "transformers",
     }
 

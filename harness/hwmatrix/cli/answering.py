@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hwmatrix.advice.measured_cell import TRIED_AND_FAILED
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, known
 from hwmatrix.records import Execution, Level, Status
 from hwmatrix.report import grid, numbers, origins
@@ -61,14 +63,15 @@ def why_command(
 
         hwmatrix why bert cuda --database reports/published/2026-11-20-default --format json
     """
-    answers = explain(database_at(database), model, target, run_id=run)
+    where = database_at(database)
+    answers = explain(where, model, target, run_id=run)
     if output is Format.JSON:
         document = dataclasses.asdict(WhyDocument(answers=answers))
         typer.echo(json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_plain))
         return
     console = Console()
     for answer in answers:
-        for line, style in _lines(answer):
+        for line, style in _lines(answer, where):
             console.print(Text(line, style=style), soft_wrap=True)
         console.print()
 
@@ -159,7 +162,7 @@ def _short(label: str) -> str:
     return label.replace(" · ", " ")
 
 
-def _lines(answer: Answer) -> list[tuple[str, str]]:
+def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
     """The answer as a person reads it, with styles."""
     cell = answer.cell
     settings = f"{cell.size.value}, {cell.dtype.value}, batch {cell.batch}, {cell.sequence_length} tokens"
@@ -186,6 +189,9 @@ def _lines(answer: Answer) -> list[tuple[str, str]]:
         lines.append((f"  versions:   {plain(packages)}", "dim"))
     if cell.command:
         lines.append((f"  repeat it:  {plain(cell.command)}", "dim"))
+    if cell.status in TRIED_AND_FAILED - {Status.FACTORY_ERROR}:
+        asked = ["hwmatrix", "generate", "--reproduce", cell.model, cell.target, "--dtype", cell.dtype.value, "--size", cell.size.value]
+        lines.append((f"  as script:  {plain(shlex.join([*asked, '--database', str(database)]))}", "dim"))
     return lines
 
 

@@ -42,7 +42,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
     """
     model_dir = folder / MODEL_DIR
     if plan.weights == FACTORY:
-        model, inputs, expected, made = _from_factory(plan, model_dir)
+        model, inputs, expected, made = from_factory(plan, model_dir)
     else:
         _save_model(build_model(plan), model_dir)
         model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
@@ -66,8 +66,15 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
 _Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
 
-def _from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Tensors, _Tensors, dict[str, Any]]:
-    """The first of a type's configurations that builds, saves, loads and runs: the model, its inputs, its outputs, how it was made."""
+def from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Tensors, _Tensors, dict[str, Any]]:
+    """The first of a type's configurations that builds, saves, loads and runs: the model, its inputs, its outputs, how it was made.
+
+    The model is saved into ``model_dir``, and loaded from there.
+
+    Raises:
+        FactoryError: none does; why the first did not.
+        BundleError: it cannot be written (``cache_not_writable``).
+    """
     failures: list[FactoryError] = []
     for level, config in attempts(plan):
         try:

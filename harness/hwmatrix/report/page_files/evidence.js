@@ -1,6 +1,7 @@
 // The evidence of one cell, in a dialog beside the matrix: what came of it, how far it got, what was measured, how to repeat it.
 const Evidence = (() => {
   const {el} = Dom;
+  const FAILED = new Set(["mismatch", "fallback", "unsupported", "error", "oom", "timeout", "crash"]);
   let dialog, opened = null;
 
   function mount(element) {
@@ -136,6 +137,8 @@ const Evidence = (() => {
         ["Cell", el("code", null, cell.key)],
       ]),
       cell.command && [el("h4", null, "Repeat it"), el("pre", {class: "command", tabindex: 0, role: "region", "aria-label": "Command"}, cell.command), copying(cell.command)],
+      FAILED.has(cell.status) && [el("p", null, "A script that shows it again without hwmatrix, written in the folder of this page:"),
+        el("pre", {tabindex: 0, role: "region", "aria-label": "Command of the script"}, `hwmatrix generate --reproduce ${cell.model} ${cell.target} --dtype ${cell.dtype} --size ${cell.size} --database matrix.duckdb`)],
       el("p", null, el("a", {href: Links.link({cell: cell.key})}, "Link to this cell")));
   }
 
