@@ -140,7 +140,7 @@ def test_a_missing_database_is_told(tmp_path: Path) -> None:
         ({"tests": 3, "passed": 3, "on_target": 1}, "🟡 3/3, 1 wholly there"),
         ({"tests": 3, "passed": 1, "on_target": 1, "mismatch": 2}, "🟡 1/3"),
         ({"tests": 3, "unsupported": 2, "error": 1}, "❌ unsupported"),
-        ({"tests": 1, "ended": 1}, "❌ crash"),
+        ({"tests": 1, "ended": 1}, "❌ no result"),
         ({"tests": 2, "fallback": 2}, "🟠 fallback"),
     ],
 )

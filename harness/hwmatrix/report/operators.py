@@ -177,7 +177,7 @@ def shown(found: Coverage | None) -> str:
         part = f", {counts.on_target} wholly there" if counts.on_target < counts.passed else ""
         return f"🟡 {counts.passed}/{counts.tests}{part}"
     word = max(_WORDS, key=lambda name: int(getattr(counts, name)))
-    return f"{'🟠' if word == 'fallback' else '❌'} {'crash' if word == 'ended' else word}"
+    return f"{'🟠' if word == 'fallback' else '❌'} {'no result' if word == 'ended' else word}"
 
 
 def _counts(row: dict[str, Any]) -> Counts:
