@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,7 @@ from hwmatrix.errors import ConfigError
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.bundle import find_or_build
+from hwmatrix.models.factory.pins import part_asked
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.records import Size
 
@@ -135,6 +138,42 @@ def test_a_model_of_a_type_is_that_of_its_bundle(tmp_path: Path, cache: Path, na
     assert outputs.keys() == expected.keys()
     assert all(torch.allclose(outputs[key], expected[key], rtol=1e-4, atol=1e-5) for key in expected)
     assert max(map(len, made.script.splitlines())) <= 140
+
+
+def test_a_part_of_all_types_can_be_written_as_scripts(tmp_path: Path) -> None:
+    """Another twentieth of them every day, as in test_factory_pins: weights, inputs and outputs of the script are those of the factory."""
+    import torch
+    from safetensors.torch import load_file
+
+    from hwmatrix.models.reference import from_factory
+
+    part, parts = part_asked(os.environ, "HWMATRIX_PINS_PART", day=dt.datetime.now(dt.UTC).date().toordinal())
+    with duckdb.connect(str(ARCHITECTURES), read_only=True) as connection:
+        passed = connection.execute(
+            "SELECT DISTINCT model FROM cells WHERE target = 'cpu' AND status = 'pass' AND model = architecture ORDER BY model"
+        ).fetchall()
+    types = [name for (name,) in passed if name not in SPEC.models][part % parts :: parts]
+    assert len(types) > 400 / parts
+    wrong = []
+    for name in types:
+        made = reproduce(name, "cpu", database=ARCHITECTURES, force=True)
+        folder = tmp_path / name
+        folder.mkdir()
+        script = imported(made.script, folder / "script.py")
+        script.save_model(folder / "own")
+        _, inputs, expected, _ = from_factory(made.cell.model, folder / "theirs")
+        own, theirs = (load_file(folder / each / "model.safetensors") for each in ("own", "theirs"))
+        given, outputs = script.make_inputs(), script.forward(script.load_model(folder / "own"), script.make_inputs())
+        same = (
+            own.keys() == theirs.keys() and all(torch.equal(own[key], theirs[key]) for key in own),
+            given.keys() == inputs.keys() and all(torch.equal(given[key], inputs[key]) for key in inputs),
+            outputs.keys() == expected.keys()
+            and all(torch.allclose(outputs[key], expected[key], rtol=1e-4, atol=1e-5) for key in expected),
+        )
+        shutil.rmtree(folder)
+        if not all(same):
+            wrong.append(f"{name}: weights, inputs, outputs {same}")
+    assert wrong == [], f"HWMATRIX_PINS_PART={part}/{parts}"
 
 
 def test_what_a_type_lacks_on_openvino_is_lacking_again(tmp_path: Path) -> None:
