@@ -281,6 +281,13 @@ def test_a_checkpoint_is_loaded_from_where_others_have_it(tmp_path: Path) -> Non
     assert "attach it" in script
 
 
+def test_the_output_is_one_whose_numbers_were_wrong() -> None:
+    """diffusion_gemma also returns its cache on OpenVINO, which the reference does not."""
+    architectures = PUBLISHED.parents[1] / "2026-11-20-architectures" / "matrix.duckdb"
+    assert find_cell(architectures, "diffusion_gemma", "openvino").output == "logits"
+    assert find_cell(architectures, "superglue", "openvino").output == "keypoints", "the first of four of another shape"
+
+
 def test_the_newest_failing_cell_is_taken_and_the_others_are_named() -> None:
     cell = find_cell(PUBLISHED, "mixtral", "qnn")
     assert (cell.settings.dtype, cell.output, cell.target.options) == (Dtype.FLOAT16, "logits", {"soc_model": 57})

@@ -1,5 +1,6 @@
 -- Every execution of a model on a target with all that is needed to see it again, the newest run first. Parameters: model, target.
--- output is the one that was furthest off; what could not be compared (NaN, another shape) comes before what could.
+-- output is the one that was furthest off. Where numbers were wrong, it is one that has an error: what the reference lacks has none.
+-- Else what could not be compared (NaN, another shape) comes before what could.
 SELECT
     m.run_id, m.model, m.size, m.target, m.dtype, m.batch, m.sequence_length, m.threads,
     m.status, m.stage, m.error_type, m.message, m.method, m.placement_detail, m.relative_error, m.bundle,
@@ -8,7 +9,7 @@ SELECT
     r.hwmatrix_version, r.commit_id, CAST(r.plan AS VARCHAR) AS plan,
     (
         SELECT o.name FROM outputs o WHERE o.cell_id = m.cell_id
-        ORDER BY o.relative_error IS NOT NULL, o.relative_error DESC, o.name LIMIT 1
+        ORDER BY (o.relative_error IS NULL) = (coalesce(m.error_type, 'mismatch') = 'mismatch'), o.relative_error DESC, o.name LIMIT 1
     ) AS output,
     -- What built the bundle: the target's own packages where it has torch, else those of a target of the same run that has.
     (
