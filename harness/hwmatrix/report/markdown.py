@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 
 from hwmatrix.records import Execution, Severity, Status
-from hwmatrix.report import escape, grid, numbers, origins
+from hwmatrix.report import choosing, escape, grid, numbers, origins
 from hwmatrix.report.align import align
 from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
@@ -102,7 +102,14 @@ def matrix_md(rows: ReportRows) -> str:
 
 def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) -> str:
     """The text of summary.md. ``pictures`` are the charts that lie beside it as plots/<name>.svg."""
-    return _render("summary.md.j2", rows, findings=findings_of(rows), pictures=pictures or {})
+    choice = {
+        "families": choosing.families(rows.analysis),
+        "limits": choosing.memory_limits(rows.analysis),
+        "only_tiny": choosing.only_tiny(rows.analysis),
+        "reduced": choosing.reduced_precisions(rows.analysis),
+        "strengths": choosing.strengths(rows.analysis),
+    }
+    return _render("summary.md.j2", rows, findings=findings_of(rows), pictures=pictures or {}, choice=choice)
 
 
 def errors_md(rows: ReportRows) -> str:

@@ -1,0 +1,31 @@
+-- The least memory in which each model ran, and where: of the cells that passed on hardware, in full size where any was measured so, the
+-- one with the lowest peak. What limits is the device's memory where a target counts it, else that of the process (`place`). `limit_mb` is
+-- the least power of two above the peak. MiB.
+WITH measured AS (
+    SELECT
+        *, CASE WHEN device_peak_mb IS NULL THEN 'process' ELSE 'device' END AS place,
+        coalesce(device_peak_mb, peak_mb) AS limiting_mb,
+        max(size = 'full') OVER () AS any_full
+    FROM report_cells
+    WHERE status = 'pass' AND execution = 'hardware' AND coalesce(device_peak_mb, peak_mb) IS NOT NULL
+),
+least AS (
+    SELECT
+        place, model, size,
+        min(limiting_mb) AS peak_mb,
+        arg_min(struct_pack(target := target, dtype := dtype), (limiting_mb, position)) AS cell,
+        max(limiting_mb) AS most_mb,
+        arg_max(struct_pack(target := target, dtype := dtype), (limiting_mb, -position)) AS most,
+        min(position) AS position
+    FROM measured
+    WHERE size = CASE WHEN any_full THEN 'full' ELSE 'tiny' END
+    GROUP BY place, model, size
+)
+SELECT
+    place, size, CAST(pow(2, floor(log2(peak_mb)) + 1) AS BIGINT) AS limit_mb,
+    count(*) AS models,
+    list(struct_pack(model := model, peak_mb := peak_mb, target := cell.target, dtype := cell.dtype, most_mb := most_mb, most := most)
+         ORDER BY peak_mb, position) AS least
+FROM least
+GROUP BY place, size, CAST(pow(2, floor(log2(peak_mb)) + 1) AS BIGINT)
+ORDER BY place DESC, limit_mb;

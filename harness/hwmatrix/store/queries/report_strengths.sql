@@ -1,0 +1,49 @@
+-- What each target is good for, in each precision: how many models pass, which families pass wholly and which do not, and, against cpu in
+-- full size with the same settings on the same machine, how often it was faster or slower and took less or more memory. Speed is told
+-- only of hardware.
+WITH cells AS (
+    SELECT
+        c.*,
+        CASE WHEN size = 'full' AND status = 'pass' AND execution = 'hardware' AND backend <> 'cpu' THEN speed_up END AS gain,
+        peak_mb - arg_min(peak_mb, position)
+            FILTER (WHERE backend = 'cpu' AND execution = 'hardware' AND status = 'pass' AND peak_mb IS NOT NULL)
+            OVER (PARTITION BY host, isolation, model, size, dtype, batch, sequence_length, threads) AS more_mb
+    FROM report_cells c
+),
+families AS (
+    SELECT
+        target, dtype, column_isolation, family,
+        count(*) FILTER (WHERE level IS NOT NULL) AS tried,
+        count(*) FILTER (WHERE status = 'pass') AS passed,
+        min(position) AS position
+    FROM cells GROUP BY ALL
+),
+by_family AS (
+    SELECT
+        target, dtype, column_isolation,
+        list(family ORDER BY position) FILTER (WHERE tried > 0 AND passed = tried) AS whole,
+        list(struct_pack(family := family, passed := passed, tried := tried) ORDER BY position) FILTER (WHERE passed < tried) AS part
+    FROM families GROUP BY ALL
+),
+by_target AS (
+    SELECT
+        target, dtype, column_isolation, any_value(execution) AS execution, any_value(backend) = 'cpu' AS is_cpu,
+        count(*) FILTER (WHERE level IS NOT NULL) AS tried,
+        count(*) FILTER (WHERE status = 'pass') AS passed,
+        count(gain) AS compared,
+        count(*) FILTER (WHERE gain > 1 AND speed_differs) AS faster,
+        count(*) FILTER (WHERE gain < 1 AND speed_differs) AS slower,
+        min(gain) AS least_gain, max(gain) AS most_gain,
+        count(more_mb) FILTER (WHERE gain IS NOT NULL) AS weighed,
+        count(*) FILTER (WHERE gain IS NOT NULL AND more_mb > 0) AS heavier,
+        count(*) FILTER (WHERE gain IS NOT NULL AND more_mb < 0) AS lighter,
+        min(position) AS position
+    FROM cells GROUP BY target, dtype, column_isolation
+)
+SELECT
+    target, dtype, column_isolation AS isolation, execution, is_cpu, tried, passed, compared, faster, slower, least_gain, most_gain,
+    weighed, heavier, lighter, coalesce(whole, []) AS whole, coalesce(part, []) AS part,
+    count(*) OVER (PARTITION BY target, column_isolation) > 1 AS several_dtypes
+FROM by_target JOIN by_family USING (target, dtype, column_isolation)
+WHERE tried > 0
+ORDER BY position;
