@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from factory_rows import BEGIN, RUN, Database, example
 
 from hwmatrix.errors import StoreError
+from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import write_reports
 
 FILES = ["index.html", "summary.md", "matrix.md", "matrix.json", "errors.md", "errors.json", "expected.md", "expected.json"]
@@ -90,3 +92,13 @@ def test_650_models_by_8_targets(tmp_path: Path) -> None:
     assert len(document["cells"]) == 5200
     assert document["run"]["counts"] == {"pass": 4457, "error": 743}
     assert all(file.stat().st_size > 0 for file in files)
+
+
+def test_without_the_library_that_draws_the_other_reports_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, database = tmp_path / "latest", example(tmp_path / "m.duckdb")
+    write_reports(database, folder)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    write_reports(database, folder)
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == sorted(set(FILES) - {"index.html"})
+    assert "plots/" not in (folder / "summary.md").read_text(encoding="utf-8")
+    assert "vl-convert-python" in (undrawn() or "")

@@ -51,6 +51,7 @@ from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Isolation, Plan, Size
 from hwmatrix.report.operators import write_operators
+from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import write_reports
 from hwmatrix.store.merge import merge
 from hwmatrix.store.shard import utc_now
@@ -221,7 +222,10 @@ def _report(folder: RunFolder, output: Path, view: View) -> None:
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     view.say(f"{sum(counts.values())} cells: {told}")
     names = ", ".join([*(path.name for path in written), DATABASE])
-    view.say(f"wrote {names} into {_shown(output)}; start with {_shown(output / 'index.html')}")
+    reason = undrawn()
+    if reason is not None:
+        view.say(reason)
+    view.say(f"wrote {names} into {_shown(output)}; start with {_shown(output / ('index.html' if reason is None else 'matrix.md'))}")
 
 
 def _shown(path: Path) -> Path:

@@ -13,6 +13,7 @@ from hwmatrix.host.runs import RUNS
 from hwmatrix.report.badges import files
 from hwmatrix.report.custom import OURS, as_json, ask, render
 from hwmatrix.report.operators import write_operators
+from hwmatrix.report.plots import undrawn
 from hwmatrix.report.rows import read
 from hwmatrix.report.write import replace, write_reports
 from hwmatrix.store.merge import merge
@@ -77,6 +78,8 @@ def report_command(
         raise ConfigError([Problem(where="--template, --output", what="they belong to a query", hint="add --query")])
     for path in [*write_reports(database, output_dir, run_id=run, history=history), *write_operators(database, output_dir)]:
         typer.echo(f"wrote {path}")
+    if (reason := undrawn()) is not None:
+        typer.echo(reason)
 
 
 def badges_command(

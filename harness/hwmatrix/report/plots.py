@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,16 @@ def svg(chart: Chart) -> str:
 def plots(charts: Iterable[Chart]) -> dict[str, str]:
     """Pictures by file name."""
     return {f"{chart.name}.svg": svg(chart) for chart in charts}
+
+
+def undrawn() -> str | None:
+    """Why neither pictures nor the page with its charts can be made here, and how to mend it; None where they can."""
+    if importlib.util.find_spec("vl_convert") is not None:
+        return None
+    return (
+        f"index.html and {FOLDER}/ are left out: the package vl-convert-python is not installed "
+        "(pip install 'hwmatrix[host]', then hwmatrix report)"
+    )
 
 
 def converter() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import StoreError
 from hwmatrix.report.charts import charts
@@ -16,7 +16,7 @@ from hwmatrix.report.page import index_html
 from hwmatrix.report.page_history import page_history
 from hwmatrix.report.page_rows import read_page_rows
 from hwmatrix.report.plots import FOLDER as PLOTS
-from hwmatrix.report.plots import plots
+from hwmatrix.report.plots import plots, undrawn
 from hwmatrix.report.rows import read
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
 
     The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. ``history`` is what the page
     shows of earlier runs: without it, history.duckdb beside the folder, if there is one. Plots of an earlier run that this one has not
-    are removed.
+    are removed. Where :func:`hwmatrix.report.plots.undrawn` gives a reason, index.html and plots are left out, and those of an earlier
+    run are removed.
 
     Returns:
         The files, plots last.
@@ -42,10 +43,13 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
     texts, drawn = rendered(database, output_dir, run_id=run_id, history=history)
     pictures = {f"{PLOTS}/{name}": text for name, text in plots(drawn).items()}
     written = replace(output_dir, texts | pictures)
-    for path in (output_dir / PLOTS).glob("*.svg"):
+    for path in [*(output_dir / PLOTS).glob("*.svg"), output_dir / _PAGE]:
         if path not in written:
-            path.unlink()
+            path.unlink(missing_ok=True)
     return written
+
+
+_PAGE: Final = "index.html"
 
 
 @contextlib.contextmanager
@@ -64,16 +68,18 @@ def _uncollected() -> Iterator[None]:
 def rendered(
     database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None
 ) -> tuple[dict[str, str], tuple[Chart, ...]]:
-    """The texts of all reports by file name, and the charts that are to be drawn beside them. Nothing is written.
+    """The texts of the reports by file name, and the charts that are to be drawn beside them. Nothing is written.
 
     Raises:
         StoreError: as :func:`write_reports`.
     """
     rows = read(database, run_id)
-    drawn = charts(rows)
-    details = read_page_rows(database, rows.run.run_id)
-    texts = {
-        "index.html": index_html(rows, details, charts=drawn, history=page_history(history, output_dir.absolute().parent)),
+    drawn = charts(rows) if undrawn() is None else ()
+    page = {}
+    if undrawn() is None:
+        details = read_page_rows(database, rows.run.run_id)
+        page[_PAGE] = index_html(rows, details, charts=drawn, history=page_history(history, output_dir.absolute().parent))
+    texts = page | {
         "summary.md": summary_md(rows, {chart.name: chart for chart in drawn}),
         "matrix.md": matrix_md(rows),
         "matrix.json": matrix_json(rows),

@@ -1,0 +1,132 @@
+"""tests/gpu/native.sh as far as it can be tried without a GPU: another environment, no network, a checkout that cannot be written."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from fault_runs import PROJECT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+pytestmark = pytest.mark.torch
+
+SCRIPT: Final = PROJECT / "tests" / "gpu" / "native.sh"
+APART: Final = ("unshare", "--map-root-user", "--net", "--mount")
+"""A command in namespaces of its own: no network but its own loopback, and mounts that nobody else sees."""
+OF_TORCH: Final = ("torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "networkx", "filelock", "fsspec", "jinja2", "markupsafe")
+"""What a machine with PyTorch and nothing else has."""
+
+
+def native(
+    *arguments: str | Path, python: str = sys.executable, apart: bool = False, extra: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run the script; give its exit code and all that it printed. ``apart``: without network, and with the checkout read-only."""
+    command: Sequence[str] = ["bash", str(SCRIPT), *map(str, arguments)]
+    if apart:
+        checkout = shlex.quote(str(PROJECT))
+        mounts = f"mount --bind {checkout} {checkout} && mount -o remount,bind,ro {checkout}"
+        command = [*APART, "sh", "-c", f"{mounts} && exec {shlex.join(command)}"]
+    environment = {**os.environ, "PYTHON": python, **(extra or {})}
+    done = subprocess.run(
+        command, env=environment, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=540, check=False
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder of wheels that is empty: the interpreter of the tests has all packages."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    return folder
+
+
+def on_gpu() -> int:
+    """The exit code of a run in which whatever can run has run."""
+    import torch  # noqa: PLC0415 - takes seconds
+
+    return 0 if torch.cuda.is_available() else 6
+
+
+def test_a_suite_runs_without_network_from_a_checkout_that_cannot_be_written(tmp_path: Path, wheels: Path) -> None:
+    probe = subprocess.run([*APART, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"this machine lets nobody make namespaces: {probe.stderr.strip()}")
+    code, said = native(wheels, tmp_path / "out", "480", "smoke", apart=True)
+    assert code == on_gpu(), said
+    cells = json.loads((tmp_path / "out" / "smoke" / "matrix.json").read_text(encoding="utf-8"))["cells"]
+    assert {cell["status"] for cell in cells if cell["target"] == "cpu"} == {"pass"}, said
+    assert {cell["evidence"]["isolation"] for cell in cells if cell["target"] == "cpu"} == {"none"}
+    with tarfile.open(tmp_path / "out" / "native.tar.gz") as packed:
+        names = packed.getnames()
+    assert {"smoke/matrix.duckdb", "smoke/matrix.md", "smoke/summary.md"} <= set(names)
+    assert not [name for name in names if "/runs" in name]
+    told = (tmp_path / "out" / "not-run.txt").read_text(encoding="utf-8")
+    assert "smoke: 6 pass on cpu" in told
+    if code:
+        assert "smoke: not run on cuda, unavailable: bert float32, bert float16, bert bfloat16, gpt2 float32" in told
+
+
+def test_what_there_is_no_time_for_is_told(tmp_path: Path, wheels: Path) -> None:
+    code, said = native(wheels, tmp_path / "out", "21")
+    assert code == 6, said
+    for suite in ("default", "performance"):
+        assert f"{suite}: not run, there was no time left for it" in (tmp_path / "out" / "not-run.txt").read_text(encoding="utf-8")
+
+
+def test_packages_that_are_missing_are_named_before_anything_runs(tmp_path: Path, wheels: Path) -> None:
+    """An environment whose PyTorch is not the one of any image's constraints, and which has nothing else."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True)
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    beside = Path(torch.origin).parents[1]
+    for found in (path for path in beside.iterdir() if path.name.partition(".")[0].partition("-")[0].lower() in OF_TORCH):
+        (packages / found.name).symlink_to(found)
+    for single in ("typing_extensions.py", "six.py"):
+        if (beside / single).exists():
+            (packages / single).symlink_to(beside / single)
+    (tmp_path / "bare" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "machine.pth").write_text(f"{packages}\n")
+    code, said = native(wheels, tmp_path / "out", python=str(tmp_path / "bare" / "bin" / "python"), extra={"PYTHONPATH": ""})
+    assert code == 2, said
+    assert "no wheel of it" in said
+    missing = said.splitlines()[-1].rpartition(": ")[2].split()
+    assert {"duckdb", "transformers", "tokenizers"} <= set(missing)
+    assert "jinja2" not in missing
+    assert not (tmp_path / "out" / "default").exists()
+
+
+def test_pytorch_is_never_replaced(tmp_path: Path, wheels: Path) -> None:
+    (wheels / "torch-2.11.0-py3-none-any.whl").touch()
+    code, said = native(wheels, tmp_path / "out")
+    assert code == 2
+    assert "remove it" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "usage"),
+        (["WHEELS"], "usage"),
+        (["nowhere", "OUT"], "no such folder"),
+        (["WHEELS", "OUT", "soon"], "whole number"),
+        (["WHEELS", "OUT", "20"], "above 20"),
+    ],
+)
+def test_wrong_arguments_say_how_to_mend_them(tmp_path: Path, wheels: Path, arguments: list[str], told: str) -> None:
+    places = {"WHEELS": str(wheels), "OUT": str(tmp_path / "out")}
+    code, said = native(*(places.get(word, word) for word in arguments))
+    assert code == 2
+    assert told in said
