@@ -198,7 +198,7 @@ def test_without_a_matrix_yaml_the_models_that_come_with_hwmatrix_are_known(proj
     (answer,) = printed_json(capsys, "--model", "bert-of-somebody")
     assert answer["family"] == "embedding"
     assert answer["resource_requirements"]["basis"] == "none"
-    assert hwmatrix("classify") == 2
+    assert {row["model"] for row in printed_json(capsys)} >= {"bert", "llava"}  # those of the matrix.yaml that comes with hwmatrix
 
 
 def test_images_are_asked_by_a_survey(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ KEY = "/tiny/cpu/float32/b1-s16-t1"
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "constraints.txt").write_text("transformers==9.9.0\n", encoding="utf-8")  # as the fake that is installed
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
     for module in (running, planning):

@@ -17,6 +17,7 @@ from hwmatrix.matrix.plan import RunFacts, make_plan, replan
 from hwmatrix.matrix.spec import PartialMeasureSpec
 from hwmatrix.models.factory.pins import newest
 from hwmatrix.models.factory.rules import Override
+from hwmatrix.models.types import listing
 from hwmatrix.records import Family, Isolation, MeasureRule, ModelPlan, Plan, Size, cell_command, plan_from_json, to_json
 
 if TYPE_CHECKING:
@@ -208,6 +209,10 @@ def test_a_plan_of_types_round_trips(matrix: LoadedMatrix) -> None:
 
 
 def told(matrix: LoadedMatrix) -> list[str]:
+    """What is said; the images here, unless a test has some, have the version that is installed."""
+    if not Path("images").exists():
+        Path("images").mkdir()
+        Path("images/constraints.txt").write_text(f"transformers=={listing().version}\n", encoding="utf-8")
     lines: list[str] = []
     select(matrix, models=(), suite="all", cache=Path("cache"), say=lines.append)
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from hwmatrix.advice.integration import HardwareAwareModelClassifier, Sources
 from hwmatrix.advice.priorities import backend_of
 from hwmatrix.cli import advice_text
 from hwmatrix.cli.options import (
+    DEFAULT_MATRIX,
     DEFAULT_OUTPUT,
     BaseImage,
     Format,
@@ -19,11 +20,12 @@ from hwmatrix.cli.options import (
     Images,
     Isolating,
     IsolationChoice,
-    Matrix,
     Models,
     Output,
+    OwnMatrix,
     Targets,
     Verbose,
+    matrix_or_shipped,
     outside,
 )
 from hwmatrix.cli.selecting import select
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hwmatrix.records import Classification, ModelPlan
-
-DEFAULT_MATRIX: Final = Path("matrix.yaml")
 
 Names = Annotated[
     list[str] | None,
@@ -72,7 +72,7 @@ def classify_command(
     targets: Targets = None,
     isolation: Isolating = IsolationChoice.AUTO,
     output_dir: Output = DEFAULT_OUTPUT,
-    matrix: Matrix = DEFAULT_MATRIX,
+    matrix: OwnMatrix = DEFAULT_MATRIX,
     base_image: BaseImage = None,
     verbose: Verbose = False,
     output: FormatOption = Format.TABLE,
@@ -95,8 +95,9 @@ def classify_command(
     _check(model=model, task=task, resource_config=resource_config, models=models, hw=hw, images=images)
     if images:
         selection = Selection(targets=tuple(targets or ()), models=tuple(models or ()))
+        file, place = matrix_or_shipped(matrix), isolation.value
         request = SurveyRequest(
-            selection=selection, isolation=isolation.value, output=output_dir, matrix=matrix, base_image=base_image, verbose=verbose
+            selection=selection, isolation=place, output=output_dir, matrix=file, base_image=base_image, verbose=verbose
         )
         rows = [dict(row) for row in survey_images(request).classifications()]
         _print(rows, output, lambda: advice_text.show_classifications(rows))
@@ -137,7 +138,7 @@ def _check(**given: Any) -> None:
 
 def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
     """What the models of matrix.yaml are, or those that were named."""
-    loaded = load(matrix)
+    loaded = load(matrix_or_shipped(matrix))
     selection = select(loaded, models=models, cache=outside().cache)
     named = [name for name in loaded.spec.models if not models or name in models]
     types = selection.types if models else ()
@@ -179,7 +180,7 @@ def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Se
 
 def _tell_hardware(classifier: HardwareAwareModelClassifier, hardware: Sequence[str], matrix: Path, output: Format) -> None:
     """Which models of matrix.yaml work on which hardware."""
-    names = list(load(matrix).spec.models)
+    names = list(load(matrix_or_shipped(matrix)).spec.models)
     working = {each: classifier.explain_compatibility(names, each) for each in hardware}
     _print(working, output, lambda: advice_text.show_hardware(working))
 

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import enum
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from hwmatrix.cli import device_tables as tables
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Output, outside
+from hwmatrix.cli.options import DEFAULT_MATRIX, DEFAULT_OUTPUT, Format, FormatOption, Output, OwnMatrix, matrix_or_shipped, outside
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware import cache, container, torch_build
 from hwmatrix.hardware.api import HardwareDetector, best_of, container_views
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hwmatrix.records import Classification
 
 _SCHEMA: Final = "hwmatrix/devices/1"
-DEFAULT_MATRIX: Final = Path("matrix.yaml")
 
 
 class Device(enum.StrEnum):
@@ -75,7 +75,7 @@ def devices_command(
     device: Asked = Device.AUTO,
     refresh: Refresh = False,
     clear_cache: Clear = False,
-    matrix: Matrix = DEFAULT_MATRIX,
+    matrix: OwnMatrix = DEFAULT_MATRIX,
     output_dir: Output = DEFAULT_OUTPUT,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -183,7 +183,7 @@ def _first_models(matrix: Path, priority: Priority | None) -> list[str]:
     """The models of the first suite of matrix.yaml, or all of them."""
     from hwmatrix.matrix.load import load  # noqa: PLC0415
 
-    spec = load(matrix).spec
+    spec = load(matrix_or_shipped(matrix)).spec
     first = next(iter(spec.suites.values()))
     return list(first.models if priority is not Priority.ALL and isinstance(first.models, tuple) else spec.models)
 

@@ -28,6 +28,7 @@ from hwmatrix.host.places import choose
 from hwmatrix.host.runs import RunFolder, claim, release
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import Selection, check_selection, make_operator_plan
+from hwmatrix.matrix.shipped import harness_source, shipped_root
 from hwmatrix.report.operators import write_operators
 from hwmatrix.store.merge import merge
 from hwmatrix.targets.table import OPERATORS
@@ -67,6 +68,9 @@ def ops_command(
         hwmatrix ops --targets openvino onnxruntime --tests '^test_attention'
     """
     given, loaded, output = outside(), load(matrix), output_dir.absolute()
+    if write_docs and matrix.parent == shipped_root() and harness_source() is None:
+        what = "there is no matrix.yaml here, beside which docs/ would be"
+        raise ConfigError([Problem(where="--write-docs", what=what, hint="hwmatrix init writes one")])
     names = _chosen(loaded, targets or ())
     _check_pattern(tests)
     with progress(verbose=verbose) as view:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
+import hwmatrix
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import near_miss
+from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 
 if TYPE_CHECKING:
     from hwmatrix.host.console import View
 
 DEFAULT_OUTPUT: Final = Path("reports/latest")
+DEFAULT_MATRIX: Final = Path(MATRIX_FILE)
 CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
 BASE_VARIABLE: Final = "HWMATRIX_BASE_IMAGE"
 LIMIT_VARIABLE: Final = "HWMATRIX_CACHE_LIMIT"
@@ -42,7 +45,34 @@ class IsolationChoice(enum.StrEnum):
 
 
 FormatOption = Annotated[Format, typer.Option("--format", help="A table to read, or JSON to process.")]
-Matrix = Annotated[Path, typer.Option("--matrix", help="The matrix.yaml to read.", metavar="FILE")]
+
+
+def matrix_or_shipped(path: Path) -> Path:
+    """The file; where it is not there and is what a command reads if none is named, the one that comes with hwmatrix, which is said."""
+    if path != DEFAULT_MATRIX or path.exists():
+        return path
+    told = f"no {path} here: using the one that comes with hwmatrix {hwmatrix.__version__} (hwmatrix init writes one for your own models)"
+    typer.echo(told, err=True)
+    return shipped_root() / MATRIX_FILE
+
+
+def _unless_named(context: typer.Context, parameter: typer.CallbackParam, path: Path) -> Path:
+    """A file that was named must be there, whatever its name is."""
+    source = context.get_parameter_source(parameter.name or "")
+    return matrix_or_shipped(path) if source is not None and source.name == "DEFAULT" else path
+
+
+OwnMatrix = Annotated[Path, typer.Option("--matrix", help="The matrix.yaml to read.", metavar="FILE")]
+"""For commands that can do without one, or must not take the one that comes with hwmatrix for it."""
+Matrix = Annotated[
+    Path,
+    typer.Option(
+        "--matrix",
+        help="The matrix.yaml to read; without one here, the one that comes with hwmatrix.",
+        metavar="FILE",
+        callback=_unless_named,
+    ),
+]
 Output = Annotated[Path, typer.Option("--output-dir", help="Where reports are written.", metavar="DIR")]
 Models = Annotated[
     list[str] | None,

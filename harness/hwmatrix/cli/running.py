@@ -48,6 +48,7 @@ from hwmatrix.host.runs import OPERATORS, RUNS, RunFolder, claim, release
 from hwmatrix.host.stale import StaleRule
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan, replan
+from hwmatrix.matrix.shipped import harness_source, image_files
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Isolation, Plan, Size
 from hwmatrix.report.operators import write_operators
@@ -282,8 +283,8 @@ def images_command(
     prefix = publishing.checked_prefix(push) if push is not None else None
     check_selection(loaded, Selection(targets=tuple(targets or ())))
     if prefix is not None:
-        folder = loaded.path.absolute().parent / "images"
-        publishing.refuse_declared({name: folder / loaded.spec.targets[name].image / "Dockerfile" for name in targets or ()})
+        folders, wanted = image_files(loaded.path.absolute().parent), {name: loaded.spec.targets[name].image for name in targets or ()}
+        publishing.refuse_declared({name: folders[image] / "Dockerfile" for name, image in wanted.items() if image in folders})
     with progress(verbose=verbose) as view:
         place = choose(Isolation.CONTAINER, workshop_of(loaded, outside(), base_image, view))
         reasons = {} if targets else {name: place.unavailable(name) for name in loaded.spec.targets}
@@ -317,7 +318,7 @@ def base_command(*, verbose: Verbose = False) -> None:
 def workshop_of(loaded: LoadedMatrix, given: Outside, base_image: str | None, view: View) -> Workshop:
     """What the places need to know."""
     root = loaded.path.absolute().parent
-    commit = commit_of(root)
+    source, commit = harness_source(root), commit_of(root)
     return Workshop(
         project_root=root,
         spec=loaded.spec,
@@ -325,13 +326,22 @@ def workshop_of(loaded: LoadedMatrix, given: Outside, base_image: str | None, vi
         environment=given.variables,
         base_image=base_image or given.base_image,
         commit=commit,
-        source=None if commit is None else source_of(root),
+        source=None if source is None or commit is None else source_of(source),
         say=view.say,
         detail=view.detail,
     )
 
 
-def commit_of(root: Path) -> str | None:
+def commit_of(project_root: Path) -> str | None:
+    """The commit of the harness that images get (marked if its working tree differs); None where it was installed without its source.
+
+    The commit of a repository that only has a matrix.yaml says nothing about it.
+    """
+    source = harness_source(project_root)
+    return None if source is None else _checked_out(source)
+
+
+def _checked_out(root: Path) -> str | None:
     """The commit that is checked out, marked if the working tree differs from it; None outside a git checkout."""
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:

@@ -10,6 +10,7 @@ from hwmatrix.cli.type_models import TypeModels
 from hwmatrix.errors import CellFailure, ConfigError, NothingSelectedError, Problem
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.matrix.plan import DEFAULT_SUITE, Selection
+from hwmatrix.matrix.shipped import CONSTRAINTS, image_files
 from hwmatrix.models import hub
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import plan_for
@@ -58,7 +59,7 @@ def select(
         known = TypeModels.beside(matrix.spec)
         types, types_of = known.missing(), known.found.version
         if say is not None:
-            for line in known.told(matrix.path.absolute().parent / "images" / "constraints.txt"):
+            for line in known.told(image_files(matrix.path.absolute().parent).get(CONSTRAINTS)):
                 say(line)
     of_words = _architectures(architectures, matrix, (*sorted_out.extra, *types), problems)
     if problems:

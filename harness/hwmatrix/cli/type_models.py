@@ -66,7 +66,7 @@ class TypeModels:
             unbuildable=known.impossible if size is Size.TINY else _TINY_ONLY,
         )
 
-    def told(self, constraints: Path) -> Iterator[str]:
+    def told(self, constraints: Path | None) -> Iterator[str]:
         """What to say of a run of all types: where they are from, what is new or gone, and whether the images have another version."""
         version = self.found.version
         if self.found.note:
@@ -76,7 +76,7 @@ class TypeModels:
             counts = collections.Counter(difference.what for difference in compare(since, self.found.types))
             changed = f"{counts['new']} types new, {counts['gone']} gone, {counts['class']} of another class"
             yield f"transformers {version} has no pinned list; since {since.version}: {changed} (hwmatrix types --compare {since.version})"
-        there = pinned_in(constraints)
+        there = None if constraints is None else pinned_in(constraints)
         if there is not None and there != version:
             yield f"the types are those of transformers {version}, and the images have {there}: install the same here"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from hwmatrix.cli.options import Matrix  # noqa: TC001 - typer reads it from the annotations
+from hwmatrix.cli.options import OwnMatrix  # noqa: TC001 - typer reads it from the annotations
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.host.github.pins import refresh
 from hwmatrix.host.github.render import ACTION, render
@@ -28,7 +28,7 @@ def workflow_command(
     *,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is not what would be written.")] = False,
     folder: Annotated[Path, typer.Option("--output-dir", help="Where workflows lie.", metavar="DIR")] = Path(".github/workflows"),
-    matrix: Matrix = Path("matrix.yaml"),
+    matrix: OwnMatrix = Path("matrix.yaml"),
 ) -> None:
     """Write the workflow files of GitHub Actions from matrix.yaml: ci.yml, matrix.yml, release.yml, pins.yml.
 
@@ -61,7 +61,7 @@ def workflow_command(
 
 def pins_command(
     *,
-    matrix: Matrix = Path("matrix.yaml"),
+    matrix: OwnMatrix = Path("matrix.yaml"),
     compiled: Annotated[
         Path | None, typer.Option("--compiled", help="What pip-compile resolved: the packages' new versions.", metavar="FILE")
     ] = None,

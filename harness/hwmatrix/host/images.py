@@ -22,6 +22,7 @@ from hwmatrix.host.local_index import serving
 from hwmatrix.host.process import Processes
 from hwmatrix.host.requirements import layers
 from hwmatrix.host.wheel import build_wheel
+from hwmatrix.matrix.shipped import IMAGES, image_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -199,10 +200,15 @@ def _labels(base: bases.BaseImage, source: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _context(project_root: Path) -> Iterator[Path]:
-    """A folder of a few kilobytes that holds all that a build may read: images/, and the harness as wheel/*.whl."""
+    """A folder that holds all that a build may read: the files of images/, and the harness as wheel/*.whl."""
     with tempfile.TemporaryDirectory(prefix="hwmatrix-build-") as folder:
-        context = Path(folder) / "images"
-        shutil.copytree(project_root / "images", context)
+        context = Path(folder) / IMAGES
+        context.mkdir()
+        for name, entry in image_files(project_root).items():
+            if entry.is_dir():
+                shutil.copytree(entry, context / name)
+            else:
+                shutil.copy(entry, context / name)
         build_wheel(project_root, context / "wheel")
         yield context
 

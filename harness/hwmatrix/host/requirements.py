@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.shipped import CONSTRAINTS, IMAGES, image_files
 
 PYTHON_STAGE: Final = "python"
 
@@ -34,17 +35,22 @@ class Layer:
 def layers(project_root: Path, *, base: str, image: str) -> tuple[Layer, ...]:
     """The layers of an image, from the ground up: ``python``, the stage ``base``, the image's own.
 
-    A stage with another build of PyTorch has constraints of its own, ``constraints-<base>.txt``.
+    A stage with another build of PyTorch has constraints of its own, ``constraints-<base>.txt``. Files beside the matrix.yaml in
+    ``project_root`` come before those that come with hwmatrix.
 
     Raises:
         ConfigError: a file is missing; the message names it.
     """
-    images = project_root / "images"
-    wanted = [(PYTHON_STAGE, images / "base" / f"{PYTHON_STAGE}.txt")]
+    files = image_files(project_root)
+
+    def named(name: str) -> Path:
+        return files.get(name, project_root / IMAGES / name)
+
+    wanted = [(PYTHON_STAGE, named("base") / f"{PYTHON_STAGE}.txt")]
     if base != PYTHON_STAGE:
-        wanted.append((base, images / "base" / f"{base}.txt"))
-    wanted.append((image, images / image / "requirements.txt"))
-    common, own = images / "constraints.txt", images / f"constraints-{base}.txt"
+        wanted.append((base, named("base") / f"{base}.txt"))
+    wanted.append((image, named(image) / "requirements.txt"))
+    common, own = named(CONSTRAINTS), named(f"constraints-{base}.txt")
     constraints = own if own.is_file() else common
     missing = [path for path in (common, *(path for _, path in wanted)) if not path.is_file()]
     if missing:

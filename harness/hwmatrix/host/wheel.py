@@ -1,33 +1,131 @@
-"""The harness as a wheel: equal sources give equal bytes, so that an image's last layer is rebuilt only for a reason."""
+"""The harness as a wheel: equal files give equal bytes, so that an image's last layer is rebuilt only for a reason."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import base64
+import csv
+import hashlib
+import importlib.metadata
+import io
+import tempfile
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
 
+import hwmatrix
 from hwmatrix.errors import ImageBuildError
+from hwmatrix.matrix.shipped import DATA, harness_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PACKAGE: Final = "hwmatrix"
+_UNUSED: Final = f"{_PACKAGE}/{DATA}/"
+"""What no image needs: a change of matrix.yaml or of another target's Dockerfile must not make an image a new one."""
+_METADATA: Final = ("METADATA", "WHEEL", "entry_points.txt")
+_FOLDERS_OF_METADATA: Final = ("licenses", "sboms")
+_RECORD: Final = "RECORD"
+_TIME: Final = (2020, 2, 2, 0, 0, 0)
+_MODE: Final = 0o100644
 
 
 def build_wheel(project_root: Path, folder: Path) -> Path:
-    """Build the wheel of the project at ``project_root`` into ``folder``, and return its path.
+    """Write the wheel of the harness into ``folder``, and return its path.
 
-    hatchling gives every file of a wheel one fixed time (PEP 517 builds would start a process and download for it).
+    The harness is that of ``project_root`` where this is a checkout, else the one that runs: of its checkout, or, where it was installed
+    without one, of the files that its installation has recorded. It has no default matrix.yaml and no images/.
 
     Raises:
-        ImageBuildError: hatchling is missing, or cannot build the project.
+        ImageBuildError: hatchling is missing or cannot build the checkout; or the installation keeps no record, or is not as recorded.
     """
+    source = harness_source(project_root)
+    folder.mkdir(parents=True, exist_ok=True)
+    return _write(_of_checkout(source) if source else _of_installation(), folder)
+
+
+def _of_checkout(root: Path) -> dict[str, bytes]:
+    """The files of the wheel that hatchling builds (a PEP 517 build would start a process and download for it)."""
     command = ("hatchling", "build", "--target", "wheel")
+    what = "the harness's wheel cannot be built"
     try:
         from hatchling.builders.wheel import WheelBuilder  # noqa: PLC0415 - only where images are built
     except ImportError as error:
         advice = "pip install 'hwmatrix[host]'"
-        raise ImageBuildError(
-            "the harness's wheel cannot be built", command=command, code=None, output=str(error), advice=advice
-        ) from error
+        raise ImageBuildError(what, command=command, code=None, output=str(error), advice=advice) from error
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-harness-") as folder:
+        try:
+            built = list(WheelBuilder(str(root)).build(directory=folder, versions=["standard"]))
+        except (OSError, ValueError, TypeError) as error:  # what hatchling raises for a project that it cannot read
+            advice = "Mend pyproject.toml or the files that it names."
+            raise ImageBuildError(what, command=command, code=None, output=str(error), advice=advice) from error
+        with zipfile.ZipFile(built[0]) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _of_installation() -> dict[str, bytes]:
+    """The files of the installed package, each as its installation has recorded it."""
     try:
-        built = list(WheelBuilder(str(project_root)).build(directory=str(folder), versions=["standard"]))
-    except (OSError, ValueError, TypeError) as error:  # what hatchling raises for a project that it cannot read
-        advice = "Mend pyproject.toml or the files that it names."
-        raise ImageBuildError(
-            "the harness's wheel cannot be built", command=command, code=None, output=str(error), advice=advice
-        ) from error
-    return Path(built[0])
+        installed = importlib.metadata.distribution(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise _not_whole(f"{_PACKAGE} runs from {__file__} and is not installed") from error
+    found: dict[str, bytes] = {}
+    for path in installed.files or ():
+        name = path.as_posix()
+        if not _is_of_wheel(PurePosixPath(name)):
+            continue
+        try:
+            data = Path(str(path.locate())).read_bytes()
+        except OSError as error:
+            raise _not_whole(f"{name} cannot be read: {error}") from error
+        if path.hash is None or path.hash.mode != "sha256" or path.hash.value != _digest(data):
+            raise _not_whole(f"{name} is not the file that was installed")
+        found[name] = data
+    if f"{_PACKAGE}/__init__.py" not in found:
+        raise _not_whole("the installation keeps no list of its files (RECORD)")
+    runs = Path(hwmatrix.__file__).resolve()
+    if Path(str(installed.locate_file(f"{_PACKAGE}/__init__.py"))).resolve() != runs:
+        raise _not_whole(f"{runs.parent} runs, which is not what is installed")
+    return found
+
+
+def _is_of_wheel(path: PurePosixPath) -> bool:
+    """Whether a recorded file came out of the wheel: neither bytecode and scripts, nor what the installer noted for itself."""
+    top = path.parts[0]
+    if top == _PACKAGE:
+        return "__pycache__" not in path.parts
+    if not top.endswith(".dist-info") or len(path.parts) == 1:
+        return False
+    return path.parts[1] in _FOLDERS_OF_METADATA or (len(path.parts) == 2 and path.name in _METADATA)  # noqa: PLR2004 - folder and name
+
+
+def _not_whole(output: str) -> ImageBuildError:
+    advice = "Install it again (pip install --force-reinstall --no-deps hwmatrix), or run a checkout (pip install -e .[host])."
+    return ImageBuildError("images cannot get the harness that runs here", command=("hwmatrix",), code=None, output=output, advice=advice)
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> Path:
+    """A wheel of these files, with a RECORD of its own, in order and with one fixed time."""
+    kept = {name: data for name, data in files.items() if not name.startswith(_UNUSED) and PurePosixPath(name).name != _RECORD}
+    (metadata,) = {name.partition("/")[0] for name in kept if name.endswith(".dist-info/METADATA")}
+    record, of_metadata = f"{metadata}/{_RECORD}", {name for name in kept if name.startswith(metadata)}
+    path = folder / f"{metadata.removesuffix('.dist-info')}-py3-none-any.whl"
+    ordered = [*sorted(kept.keys() - of_metadata), *sorted(of_metadata)]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in [*((name, kept[name]) for name in ordered), (record, _record(kept, ordered, record))]:
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.external_attr, entry.compress_type = _MODE << 16, zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+    return path
+
+
+def _record(files: Mapping[str, bytes], ordered: list[str], record: str) -> bytes:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerows((name, f"sha256={_digest(files[name])}", len(files[name])) for name in ordered)
+    rows.writerow((record, "", ""))
+    return text.getvalue().encode()
+
+
+def _digest(data: bytes) -> str:
+    """SHA-256 as a RECORD has it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

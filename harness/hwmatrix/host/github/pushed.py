@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import StoreError
 from hwmatrix.host.publishing import RECORD, RECORD_SCHEMA, is_never_pushed
+from hwmatrix.matrix.shipped import image_files
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ def pushable(loaded: LoadedMatrix, targets: Iterable[str]) -> list[str]:
 
     Native targets have none of their own; an image is left out whose Dockerfile says that it is pushed nowhere, or is not there.
     """
-    images = loaded.path.absolute().parent / "images"
+    images = image_files(loaded.path.absolute().parent)
     found: dict[tuple[str, str], str] = {}
     for name in targets:
         spec = loaded.spec.targets[name]
-        dockerfile = images / spec.image / "Dockerfile"
-        if not spec.native and dockerfile.is_file() and not is_never_pushed(dockerfile):
+        dockerfile = images[spec.image] / "Dockerfile" if spec.image in images else None
+        if not spec.native and dockerfile is not None and dockerfile.is_file() and not is_never_pushed(dockerfile):
             found.setdefault((spec.base, spec.image), name)
     return list(found.values())
 
