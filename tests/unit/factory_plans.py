@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
+
+import duckdb
 
 from hwmatrix.records import (
     Backend,
@@ -34,7 +37,8 @@ from hwmatrix.records import (
     cell_command,
     to_json,
 )
-from hwmatrix.store.shard import ShardIdentity, ShardWriter
+from hwmatrix.store.shard import ShardIdentity, ShardWriter, sha256_of, write_atomically
+from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,3 +202,12 @@ def write_shard(
             cell = by_key[each.key]
             shard.add_cell(each, command=cell_command(made.model(cell.model, cell.size), cell, made.isolation))
         return shard.seal()
+
+
+def rewrite(shard: Path, *statements: str) -> None:
+    """Change what a sealed shard holds, and seal it again, as somebody would who wants it in."""
+    with duckdb.connect(str(shard)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    sidecar = json.loads(sidecar_path(shard).read_text(encoding="utf-8"))
+    write_atomically(sidecar_path(shard), json.dumps(sidecar | {"sha256": sha256_of(shard)}))

@@ -38,6 +38,8 @@ def merge_command(
     report = merge(folders or [_latest(database.parent)], database)
     for rejection in report.rejected:
         typer.echo(f"rejected {rejection.file}: {rejection.reason}")
+    if report.withdrawn:
+        typer.echo(f"{len(report.withdrawn)} cells are not shown: their run was planned anew without them")
     typer.echo(
         f"{len(report.merged)} shards merged ({report.rows} rows), {len(report.known)} known before, {len(report.rejected)} rejected"
     )

@@ -151,7 +151,8 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
         raise NothingSelectedError("matrix.yaml has nothing left of the last run", advice="Start a new one without --stale.")
     whole = types_of if old.types_of is not None else None
     now = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=old.measure_of)
-    return dataclasses.replace(now, timing=old.timing, types_of=whole)
+    withdrawn = {*(cell.key for cell in old.cells), *old.withdrawn} - {cell.key for cell in now.cells}
+    return dataclasses.replace(now, timing=old.timing, types_of=whole, withdrawn=tuple(sorted(withdrawn)))
 
 
 def _cells(models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix) -> tuple[CellPlan, ...]:

@@ -127,7 +127,8 @@ class Plan:
 
     ``timing`` False: compatibility alone, nothing is measured of how fast. ``types_of`` is the version of transformers of which the plan
     has every model type, None: it has none or only some. ``measure_of`` is the suite whose own rule ``measure`` is, None: it is
-    the matrix's.
+    the matrix's. ``withdrawn`` are keys of cells that an earlier plan of this run had and this one has not: what shards hold of them
+    no longer counts.
     """
 
     run_id: str
@@ -145,6 +146,7 @@ class Plan:
     timing: bool = True
     types_of: str | None = None
     measure_of: str | None = None
+    withdrawn: tuple[str, ...] = ()
     schema: str = PLAN_SCHEMA
 
     def model(self, name: str, size: Size) -> ModelPlan:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import StoreError
 from hwmatrix.store.merge import COPIED
+from hwmatrix.store.planned import check_visible, hidden, plan_in, put, united
 from hwmatrix.store.reading import reading
 from hwmatrix.store.rewriting import rewriting
 from hwmatrix.store.shard import utc_now
@@ -39,29 +40,38 @@ def add(history: Path, databases: Sequence[Path], *, release: str | None = None)
 
     Raises:
         StoreError: a database is missing, broken or of another version; a shard of the same id has other content; the history cannot
-            be written; or one of the runs has another release's name already.
+            be written; one of the runs has another plan there that contradicts this one; or another release's name.
     """
-    for database in databases:
-        with reading(database):
-            pass  # refused before anything is copied
+    before: dict[Path, frozenset[tuple[str, str]]] = {}
+    for database in databases:  # refused before anything is copied
+        with reading(database) as connection:
+            runs = [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()]
+            before[database] = frozenset(hidden(connection, runs))
     with rewriting(history, "adding to the history") as connection:
-        return tuple(_add(connection, database, release) for database in databases)
+        return tuple(_add(connection, database, release, str(history), before[database]) for database in databases)
 
 
-def _add(connection: duckdb.DuckDBPyConnection, database: Path, release: str | None) -> Added:
+def _add(
+    connection: duckdb.DuckDBPyConnection, database: Path, release: str | None, history: str, before: frozenset[tuple[str, str]]
+) -> Added:
+    """``before`` are the cells that no view of the database shows itself: they are not lost here."""
     quoted = str(database).replace("'", "''")
     connection.execute(f"ATTACH '{quoted}' AS other (READ_ONLY)")
     try:
         _refuse_other_content(connection, database)
-        listed = connection.execute("SELECT run_id FROM other.runs ORDER BY created_at, run_id").fetchall()
+        asked = connection.execute("SELECT run_id FROM other.runs ORDER BY created_at, run_id")
+        listed = [run_id for (run_id,) in asked.fetchall()]
+        before |= frozenset(hidden(connection, listed))
         here = {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
-        new = tuple(run_id for (run_id,) in listed if run_id not in here)
+        new = tuple(run_id for run_id in listed if run_id not in here)
         shards = connection.execute(
             "SELECT count(*), count(*) FILTER (shard_id IN (SELECT shard_id FROM shards)) FROM other.shards"
         ).fetchone()
         _copy(connection)
+        _unite_plans(connection, [run_id for run_id in listed if run_id in here], str(database), history)
+        check_visible(connection, listed, where=history, before=before)
         if release is not None:
-            _name(connection, [run_id for (run_id,) in listed], release)
+            _name(connection, listed, release)
         if "releases" in _tables(connection):
             connection.execute("INSERT INTO releases SELECT * FROM other.releases ON CONFLICT DO NOTHING")
     finally:
@@ -89,6 +99,21 @@ def _copy(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("ROLLBACK")
         raise
     connection.execute("DROP TABLE new_shards; DROP TABLE new_runs")
+
+
+def _unite_plans(connection: duckdb.DuckDBPyConnection, run_ids: list[str], database: str, history: str) -> None:
+    """Give the runs that both have the cells of both: each may have another part of the run."""
+    differing = connection.execute(
+        "SELECT run_id FROM runs h JOIN other.runs o USING (run_id) WHERE list_contains(?, run_id) AND CAST(h.plan AS VARCHAR) "
+        "IS DISTINCT FROM CAST(o.plan AS VARCHAR) ORDER BY run_id",
+        [run_ids],
+    )
+    for (run_id,) in differing.fetchall():
+        plans = [
+            (history, plan_in(connection, run_id, where=history)),
+            (database, plan_in(connection, run_id, where=database, schema="other")),
+        ]
+        put(connection, united([(place, plan) for place, plan in plans if plan is not None]))
 
 
 def _is_new(table: str) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Plan, plan_from_json
+from hwmatrix.records import Plan, Role, plan_from_json
 from hwmatrix.store.confined import confine
+from hwmatrix.store.planned import check_visible, plan_in, put, united
 from hwmatrix.store.rewriting import rewriting
-from hwmatrix.store.shard import SCHEMA_VERSION, insert_run, sha256_of, sql, utc_now
+from hwmatrix.store.shard import SCHEMA_VERSION, sha256_of, utc_now
 from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _SINCE: Final[dict[str, dict[str, frozenset[str]]]] = {
     "2": {"cells": _SINCE_4 | {"inputs", "text_path"}},
 }
 """The versions of shards that are merged, and by table the columns that such a shard does not have yet: nobody knows them."""
+_SHOWN: Final = 3
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
 
@@ -48,12 +49,16 @@ class Rejection:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeReport:
-    """What a merge did. ``known`` shards were in the database before; ``rows`` counts samples and all other rows added."""
+    """What a merge did. ``known`` shards were in the database before; ``rows`` counts samples and all other rows added.
+
+    ``withdrawn`` are keys of cells that shards hold and no report shows, since their run was planned anew without them.
+    """
 
     merged: tuple[str, ...]
     known: tuple[str, ...]
     rejected: tuple[Rejection, ...]
     rows: int
+    withdrawn: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,20 +85,33 @@ class _RefusedError(Exception):
 def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -> MergeReport:
     """Merge runs (folders with a ``plan.json`` and a folder ``shards``) into a database, which is made if it is missing.
 
-    A shard that is broken, foreign (of no plan here), of another version or without its sidecar is listed in the table
-    ``rejected`` with its reason; the others get in. The database is replaced by a rename: a failing merge changes nothing.
-    ``fresh`` starts an empty one, so that the result holds these runs alone.
+    A run may be spread over several folders, each with the plan of its own cells: its plan is their union, with what the database
+    has of it. A shard that is broken, foreign (its run or a cell of it is in no plan here), of another version or without its
+    sidecar is listed in the table ``rejected`` with its reason; the others get in. The database is replaced by a rename: a failing
+    merge changes nothing. ``fresh`` starts an empty one, so that the result holds these runs alone.
 
     Raises:
-        StoreError: a plan or the database itself cannot be read, or the disk is full.
+        StoreError: a plan or the database itself cannot be read, plans of one run contradict each other, a cell of an accepted shard
+            would be in no view, or the disk is full.
     """
     folders = [(folder, _read_plan(folder)) for folder in dict.fromkeys(run_folders)]
-    plans = {plan.run_id: plan for _, plan in folders}
     files = [
         _File(path=path, run_id=plan.run_id) for folder, plan in folders for path in sorted((folder / _SHARDS_FOLDER).glob("*.duckdb"))
     ]
     with rewriting(database, "the merge", fresh=fresh) as connection:
-        return _merge_into(connection, plans, files)
+        return _merge_into(connection, _plans(connection, folders, database), files, database)
+
+
+def _plans(connection: duckdb.DuckDBPyConnection, folders: list[tuple[Path, Plan]], database: Path) -> dict[str, Plan]:
+    """The plan of each run, from its folders and from the database."""
+    placed: dict[str, list[tuple[str, Plan]]] = {}
+    for folder, plan in folders:
+        placed.setdefault(plan.run_id, []).append((str(folder / _PLAN_FILE), plan))
+    for run_id, plans in placed.items():
+        known = plan_in(connection, run_id, where=str(database))
+        if known is not None:
+            plans.append((str(database), known))
+    return {run_id: united(plans) for run_id, plans in placed.items()}
 
 
 def _read_plan(folder: Path) -> Plan:
@@ -104,29 +122,32 @@ def _read_plan(folder: Path) -> Plan:
         raise StoreError(f"{path}: cannot be read: {error}", advice="Name a run's folder: it holds plan.json and shards/.") from error
 
 
-def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File]) -> MergeReport:
+def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File], database: Path) -> MergeReport:
     merged: list[str] = []
     rows = 0
     candidates, known, rejected = _sort_out(connection, plans, files)
     confine(connection, (candidate.file.path for candidate in candidates))
-    connection.execute("BEGIN")
-    for plan in plans.values():
-        _add_plan(connection, plan)
-    connection.execute("COMMIT")
+    withdrawn = {run_id: set(plan.withdrawn) for run_id, plan in plans.items()}
     for start in range(0, len(candidates), _BATCH):
         batch = candidates[start : start + _BATCH]
         try:
-            rows += _copy(connection, batch)
+            rows += _copy(connection, batch, plans, withdrawn)
             merged += [candidate.sidecar.shard_id for candidate in batch]
         except (_RefusedError, duckdb.Error):
             for candidate in batch:  # one of them is broken: find out which
                 try:
-                    rows += _copy(connection, [candidate])
+                    rows += _copy(connection, [candidate], plans, withdrawn)
                     merged.append(candidate.sidecar.shard_id)
                 except (_RefusedError, duckdb.Error) as error:
                     rejected.append(candidate.file.rejected(error))
+    connection.execute("BEGIN")
+    for run_id, plan in plans.items():
+        put(connection, dataclasses.replace(plan, withdrawn=tuple(sorted(withdrawn[run_id]))))
     _list_rejected(connection, rejected, tuple(plans))
-    return MergeReport(merged=tuple(merged), known=tuple(known), rejected=tuple(rejected), rows=rows)
+    check_visible(connection, plans, where=str(database))
+    connection.execute("COMMIT")
+    gone = tuple(sorted(key for keys in withdrawn.values() for key in keys))
+    return MergeReport(merged=tuple(merged), known=tuple(known), rejected=tuple(rejected), rows=rows, withdrawn=gone)
 
 
 def _sort_out(
@@ -163,8 +184,11 @@ def _check_file(path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict
         raise _RefusedError("its SHA-256 is not the one in its sidecar: it was damaged or changed")
 
 
-def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate]) -> int:
-    """Copy whole shards in one transaction; nothing of them stays if one is refused."""
+def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans: dict[str, Plan], withdrawn: dict[str, set[str]]) -> int:
+    """Copy whole shards in one transaction; nothing of them stays if one is refused.
+
+    ``withdrawn`` gets the keys, by run, of cells that were run before the plan was made anew without them.
+    """
     aliases = [f"shard_{index}" for index in range(len(batch))]
     attached: list[str] = []
     try:
@@ -177,6 +201,9 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate]) -> int
         connection.execute("BEGIN")
         try:
             rows = _insert_all(connection, versions, batch)
+            for alias, candidate in zip(aliases, batch, strict=True):
+                run_id = candidate.sidecar.run_id
+                withdrawn[run_id] |= _unplanned(connection, alias, plans[run_id], withdrawn[run_id])
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
@@ -185,6 +212,23 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate]) -> int
     finally:
         for alias in attached:
             connection.execute(f"DETACH {alias}")
+
+
+def _unplanned(connection: duckdb.DuckDBPyConnection, alias: str, plan: Plan, withdrawn: set[str]) -> set[str]:
+    """The keys of a shard's cells that its run's plan does not have any more: it was made anew from another matrix.yaml since."""
+    cells = connection.execute(f"SELECT cell_key, run_id FROM {alias}.cells WHERE role = ?", [Role.MODEL.value]).fetchall()  # noqa: S608
+    foreign = sorted(key for key, run_id in cells if run_id != plan.run_id)
+    if foreign:
+        raise _RefusedError(f"it is foreign: it has cells of another run: {_few(foreign)}")
+    missing = {key for key, _ in cells} - {cell.key for cell in plan.cells} - withdrawn
+    run_from = connection.execute(f"SELECT matrix_sha256 FROM {alias}.runs").fetchone()  # noqa: S608
+    if missing and run_from == (plan.matrix_sha256,):
+        raise _RefusedError(f"it is foreign: no plan of its run that is merged has its cells {_few(sorted(missing))}")
+    return missing
+
+
+def _few(keys: list[str]) -> str:
+    return ", ".join(keys[:_SHOWN]) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
 
 
 def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> None:
@@ -236,39 +280,6 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     )
     columns = dict(found.fetchall())
     return {table: columns[table] for table in COPIED}
-
-
-def _add_plan(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
-    if connection.execute("SELECT 1 FROM runs WHERE run_id = ?", [plan.run_id]).fetchone():
-        return
-    insert_run(connection, plan)
-    rows = []
-    for position, cell in enumerate(plan.cells):
-        model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
-        rows.append(
-            {
-                "run_id": plan.run_id,
-                "cell_key": cell.key,
-                "model": model.name,
-                "size": cell.size.value,
-                "target": target.name,
-                "family": model.family.value,
-                "architecture": model.architecture,
-                "hub_id": model.hub_id,
-                "dtype": cell.settings.dtype.value,
-                "batch": cell.settings.batch,
-                "sequence_length": cell.settings.sequence_length,
-                "threads": cell.settings.threads,
-                "execution": target.execution.value,
-                "backend": target.backend.value,
-                "isolation": plan.isolation_of(target.name).value,
-                "position": position,
-                "unavailable": target.unavailable,
-                "unbuildable": model.unbuildable,
-                "matrix_line": model.matrix_line,
-            }
-        )
-    connection.execute(sql("planned.sql"), [json.dumps(rows)])
 
 
 def _list_rejected(connection: duckdb.DuckDBPyConnection, rejected: list[Rejection], run_ids: tuple[str, ...]) -> None:

@@ -1,0 +1,12 @@
+-- Cells of shards that are in the database and that a reader of the views does not find: neither them nor a later execution of them.
+-- Those that a run's plan has withdrawn are not looked for.
+SELECT c.shard_id, c.cell_key
+FROM cells c
+JOIN runs u USING (run_id)
+LEFT JOIN matrix m ON m.run_id = c.run_id AND m.cell_key = c.cell_key AND m.started_at >= c.started_at
+WHERE c.role = 'model'
+  AND list_contains(CAST($run_ids AS VARCHAR[]), c.run_id)
+  AND NOT coalesce(list_contains(CAST(u.plan -> 'withdrawn' AS VARCHAR[]), c.cell_key), false)
+GROUP BY c.cell_id, c.shard_id, c.cell_key
+HAVING count(m.cell_id) <> 1
+ORDER BY c.shard_id, c.cell_key;

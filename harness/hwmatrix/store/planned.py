@@ -1,0 +1,192 @@
+"""What a run was to do: one plan of all that there are of it, since each machine of a run keeps only its own part."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import CellPlan, Dtype, ModelPlan, Plan, Size, TargetPlan, plan_from_json, to_json
+from hwmatrix.store.shard import insert_run, sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    import duckdb
+
+_MADE_HERE: Final = frozenset({"recipe", "factory"})
+"""Weights that are the same on every machine. Others lie in a folder, which each machine may have elsewhere."""
+_ADVICE: Final = "Merge only what belongs together. A run that was planned anew is another one: give it a database of its own."
+_HIDDEN_ADVICE: Final = (
+    "Merge all folders of the run, also those of other machines, into a new database: each has the plan of its own cells."
+)
+_SHOWN: Final = 3
+Part = TypeVar("Part", Plan, ModelPlan, TargetPlan, CellPlan)
+
+
+def united(plans: Sequence[tuple[str, Plan]]) -> Plan:
+    """One plan with the cells of all these, which are of one run and come with the places where they stand.
+
+    It is the same in whatever order they come, and however often. A target or a model that one machine had is not called missing
+    because another had not.
+
+    Raises:
+        StoreError: two of them contradict each other: the same cell, model or target in two ways, or other rules for the run.
+    """
+    (_, first), *others = plans
+    if all(plan == first for _, plan in others):
+        return first
+    _join("the run", [(place, first.run_id, _rules(plan)) for place, plan in plans], lambda rules: rules[0])
+    models = _join("model", [(place, (each.name, each.size), each) for place, plan in plans for each in plan.models], _model)
+    targets = _join("target", [(place, each.name, each) for place, plan in plans for each in plan.targets], _target)
+    cells = _join("cell", [(place, each.key, each) for place, plan in plans for each in plan.cells], lambda found: found[0])
+    models.sort(key=lambda model: (model.matrix_line is None, model.matrix_line, model.name, list(Size).index(model.size)))
+    targets.sort(key=lambda target: (target.matrix_line is None, target.matrix_line, target.name))
+    of_model = {(model.name, model.size): number for number, model in enumerate(models)}
+    of_target = {target.name: number for number, target in enumerate(targets)}
+
+    def place_of(cell: CellPlan) -> tuple[int, int, int, str]:
+        precision = list(Dtype).index(cell.settings.dtype)
+        return of_model.get((cell.model, cell.size), -1), of_target.get(cell.target, -1), precision, cell.key
+
+    withdrawn = {key for _, plan in plans for key in plan.withdrawn} - {cell.key for cell in cells}
+    return dataclasses.replace(
+        first,
+        models=tuple(models),
+        targets=tuple(targets),
+        cells=tuple(sorted(cells, key=place_of)),
+        withdrawn=tuple(sorted(withdrawn)),
+    )
+
+
+def plan_in(connection: duckdb.DuckDBPyConnection, run_id: str, *, where: str, schema: str = "main") -> Plan | None:
+    """The plan of a run in a database (``schema``: the name that it is attached by), or None: the run is not in it.
+
+    Raises:
+        StoreError: it cannot be read any more.
+    """
+    row = connection.execute(f"SELECT CAST(plan AS VARCHAR) FROM {schema}.runs WHERE run_id = ?", [run_id]).fetchone()  # noqa: S608
+    return plan_from_json(row[0], where=f"{where}, run {run_id}") if row is not None else None
+
+
+def put(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
+    """Write a run's plan and the cells that it has, in the place of those that are there.
+
+    Raises:
+        StoreError: it has a cell of a model or target that it does not describe.
+    """
+    there = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs WHERE run_id = ?", [plan.run_id]).fetchone()
+    text = to_json(plan)
+    if there == (text,):
+        return
+    if there is None:
+        insert_run(connection, plan)
+    else:
+        connection.execute("UPDATE runs SET plan = ? WHERE run_id = ?", [text, plan.run_id])
+        connection.execute("DELETE FROM planned WHERE run_id = ?", [plan.run_id])
+    connection.execute(sql("planned.sql"), [json.dumps(_rows(plan))])
+
+
+def hidden(connection: duckdb.DuckDBPyConnection, run_ids: Iterable[str]) -> list[tuple[str, str]]:
+    """The cells that shards of these runs hold and no reader of the views finds, by shard and key; nor a later execution of them."""
+    return connection.execute(sql("hidden.sql"), {"run_ids": list(run_ids)}).fetchall()
+
+
+def check_visible(
+    connection: duckdb.DuckDBPyConnection, run_ids: Iterable[str], *, where: str, before: frozenset[tuple[str, str]] = frozenset()
+) -> None:
+    """Check that no cell of these runs is :func:`hidden`, but for those that were so ``before``.
+
+    Raises:
+        StoreError: some are; the message names them and their shards.
+    """
+    lost = [each for each in hidden(connection, run_ids) if each not in before]
+    if lost:
+        named = ", ".join(f"{key} of shard {shard_id}" for shard_id, key in lost[:_SHOWN])
+        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        raise StoreError(f"{where}: no report would show these cells: {named}{more}", advice=_HIDDEN_ADVICE)
+
+
+def _rules(plan: Plan) -> Plan:
+    """What a plan says of its run as a whole."""
+    return dataclasses.replace(plan, models=(), targets=(), cells=(), withdrawn=())
+
+
+def _join(kind: str, found: Sequence[tuple[str, Hashable, Part]], join: Callable[[list[Part]], Part]) -> list[Part]:
+    """One of each name, from all that are of that name."""
+    by_name: dict[Hashable, list[tuple[str, Part]]] = {}
+    for place, name, part in found:
+        by_name.setdefault(name, []).append((place, part))
+    for name, parts in by_name.items():
+        said: dict[str, tuple[str, Any]] = {}
+        for place, part in sorted(parts, key=lambda each: each[0]):
+            for field, value in _facts(part):
+                other, before = said.setdefault(field, (place, value))
+                if before != value:
+                    title = " ".join(name) if isinstance(name, tuple) else name
+                    what = f"{kind} {title}: {field} is {before!r} in the one and {value!r} in the other"
+                    raise StoreError(f"{other} and {place} contradict each other: {what}", advice=_ADVICE)
+    return [join([part for _, part in parts]) for parts in by_name.values()]
+
+
+def _facts(part: Any) -> list[tuple[str, Any]]:
+    """What must be the same on all machines, by name."""
+    facts: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.name in {"unavailable", "unbuildable"}:
+            continue
+        if isinstance(part, ModelPlan) and part.weights not in _MADE_HERE:
+            if field.name == "weights":
+                value = "those of a checkpoint"
+            elif field.name == "revision" and part.unbuildable is not None:
+                continue
+        inner = _facts(value) if dataclasses.is_dataclass(value) else None
+        facts += [(field.name, value)] if inner is None else [(f"{field.name}.{name}", fact) for name, fact in inner]
+    return facts
+
+
+def _model(found: list[ModelPlan]) -> ModelPlan:
+    """The model as a machine describes it that can make it, if there is one."""
+    return min(found, key=lambda model: (model.unbuildable is not None, model.unbuildable or "", model.weights, model.revision or ""))
+
+
+def _target(found: list[TargetPlan]) -> TargetPlan:
+    """The target as a machine describes it that has it, if there is one."""
+    return min(found, key=lambda target: (target.unavailable is not None, target.unavailable or ""))
+
+
+def _rows(plan: Plan) -> list[dict[str, Any]]:
+    """The rows of the table ``planned``."""
+    rows = []
+    for position, cell in enumerate(plan.cells):
+        try:
+            model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
+        except KeyError as error:
+            what = f"the plan of run {plan.run_id} has the cell {cell.key}, and no model or target {error}"
+            raise StoreError(what, advice="The plan was changed by hand, or damaged: run it again.") from error
+        rows.append(
+            {
+                "run_id": plan.run_id,
+                "cell_key": cell.key,
+                "model": model.name,
+                "size": cell.size.value,
+                "target": target.name,
+                "family": model.family.value,
+                "architecture": model.architecture,
+                "hub_id": model.hub_id,
+                "dtype": cell.settings.dtype.value,
+                "batch": cell.settings.batch,
+                "sequence_length": cell.settings.sequence_length,
+                "threads": cell.settings.threads,
+                "execution": target.execution.value,
+                "backend": target.backend.value,
+                "isolation": plan.isolation_of(target.name).value,
+                "position": position,
+                "unavailable": target.unavailable,
+                "unbuildable": model.unbuildable,
+                "matrix_line": model.matrix_line,
+            }
+        )
+    return rows
