@@ -157,6 +157,12 @@ class OutOfMemoryError(CellFailure):
     status = "oom"
 
 
+class TimedOutError(CellFailure):
+    """Work that the cell needs ran out of time before the cell began."""
+
+    status = "timeout"
+
+
 class CrashedError(CellFailure):
     """A process that worked for the cell, such as a browser, ended in the middle of it."""
 

@@ -26,7 +26,7 @@ from hwmatrix.host.runs import RunFolder
 from hwmatrix.host.sharing import at_once, container_mb
 from hwmatrix.host.waves import Pace, waves
 from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
-from hwmatrix.records import ModelPlan, Plan, Stage, Status
+from hwmatrix.records import ErrorRecord, ModelPlan, Plan, Severity, Stage, Status
 from hwmatrix.store.merge import merge
 
 TARGETS = ("cpu", "onnxruntime")
@@ -140,6 +140,38 @@ def test_a_run_that_was_cut_off_goes_on_in_its_waves(scene: Scene) -> None:
     scene.run(place, folder=folder)
     assert sorted(place.ran) == sorted(cell.key for cell in PLAN.cells[7:])
     assert [name for built in place.built for name in built] == [f"m{number}" for number in range(3, 10)]
+
+
+LATE = [
+    make.failure(kind[0], kind[1], error=ErrorRecord(type=kind[2], severity=Severity.ERROR, message="the machine was busy"))
+    for kind in (
+        (Status.TIMEOUT, Stage.PREPARE, "export_timeout"),
+        (Status.FACTORY_ERROR, Stage.BUILD, "bundle_unfinished"),
+        (Status.INFRA_ERROR, Stage.LOAD, "infrastructure"),
+    )
+]
+
+
+def test_what_the_machine_may_have_caused_is_run_again_when_a_run_goes_on(scene: Scene) -> None:
+    keys = ["m0/tiny/onnxruntime", "m4/tiny/cpu", "m9/tiny/onnxruntime"]
+    folder, _ = scene.run(FakePlace(outcomes={key: [late] for key, late in zip(keys, LATE, strict=True)}))
+    assert {key: statuses(folder, scene.tmp)[key] for key in keys} == dict(
+        zip(keys, ("timeout", "factory_error", "infra_error"), strict=True)
+    )
+    place = FakePlace()
+    scene.run(place, folder=folder)
+    assert sorted(place.ran) == keys
+    assert set(statuses(folder, scene.tmp).values()) == {"pass"}
+    again = FakePlace()
+    scene.run(again, folder=folder)
+    assert again.jobs == []
+
+
+def test_a_verdict_of_a_busy_machine_stands_until_there_is_a_newer_one(scene: Scene) -> None:
+    plan = make.plan(models=("m0", "m1"), targets=("cpu",))
+    folder, _ = scene.run(FakePlace(outcomes={"m0/tiny/cpu": [LATE[0]]}), plan)
+    scene.run(FakePlace(dies_after={"cpu": 0}), folder=folder, plan=plan)
+    assert statuses(folder, scene.tmp) == {"m0/tiny/cpu": "timeout", "m1/tiny/cpu": "pass"}
 
 
 def test_a_target_that_dies_in_one_wave_is_tried_in_the_next(scene: Scene) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hwmatrix.errors import BundleError, CellFailure, UnsupportedError
+from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, is_kept, keep_failure, no_graph, read_all
@@ -106,6 +106,55 @@ def test_the_failure_of_an_exporter_that_died_can_be_kept(bundle: Bundle, tmp_pa
     keep_failure(bundle, tmp_path, died)
     assert read_all(bundle, tmp_path)[1] == died
     assert export_one(bundle, tmp_path, "torch") == died
+
+
+LATE = [
+    OnnxFailure(exporter="torch", error_type=onnx_export.TIMED_OUT, message="no end within 120 s; the load was 3.0 a core", traceback=None),
+    OnnxFailure(exporter="torch", error_type="ExporterDied", message="no end within 120 s", traceback=None),  # as caches of 0.1 have it
+]
+
+
+@pytest.mark.parametrize("late", LATE, ids=["now", "of 0.1"])
+def test_a_time_out_is_told_to_the_cells_of_the_run_and_is_no_verdict_for_the_next(
+    exporters: Exporters, bundle: Bundle, tmp_path: Path, late: OnnxFailure
+) -> None:
+    exporters.failing["transformers"] = ValueError("no way")
+    export_one(bundle, tmp_path, "transformers")
+    keep_failure(bundle, tmp_path, late)
+    told = read_all(bundle, tmp_path)
+    assert told[1] == late
+    assert not is_kept("key", tmp_path, "torch")
+    failed = no_graph([failure for failure in told if isinstance(failure, OnnxFailure)])
+    assert (failed.status, failed.error_type) == ("timeout", "export_timeout")
+    assert "no exporter made an ONNX graph" not in str(failed)
+    assert late.message in str(failed)
+    made = export_one(bundle, tmp_path, "torch")
+    assert isinstance(made, OnnxExport)
+    assert read_all(bundle, tmp_path)[1] == made
+    assert exporters.calls == ["transformers", "torch"]
+
+
+def test_a_time_out_does_not_outlive_an_attempt_that_leaves_nothing(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    keep_failure(bundle, tmp_path, LATE[0])
+    exporters.failing["torch"] = MemoryError()
+    with pytest.raises(MemoryError):
+        export_one(bundle, tmp_path, "torch")
+    with pytest.raises(BundleError) as caught:
+        read_all(bundle, tmp_path)
+    assert caught.value.error_type == "onnx_missing"
+
+
+def test_behind_a_graph_a_time_out_is_not_asked_for(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+    made = export_one(bundle, tmp_path, "transformers")
+    keep_failure(bundle, tmp_path, LATE[0])
+    assert read_all(bundle, tmp_path) == (made,)
+    assert exporters.calls == ["transformers"]
+
+
+def test_with_a_time_out_beside_it_no_operator_is_called_missing() -> None:
+    found = no_graph([failure("transformers", TORCH_SAYS), LATE[0]])
+    assert isinstance(found, TimedOutError)
+    assert "aten.lgamma" in str(found)
 
 
 def test_other_versions_make_another_export(exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

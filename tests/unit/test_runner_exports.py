@@ -24,7 +24,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was called; exporters in ``FAILS`` fail."""
     names: list[str] = []
 
-    def by(exporter: str, *_: Any) -> dict[str, Any]:
+    def by(exporter: str, *_: Any, **__: Any) -> dict[str, Any]:
         names.append(exporter)
         return {"ok": exporter not in FAILS, "message": None}
 

@@ -9,13 +9,14 @@ import factory_plans as make
 import pytest
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Classification, Detection, Family, Role, Status, Structure
+from hwmatrix.records import Classification, Detection, ErrorRecord, Family, Role, Severity, Stage, Status, Structure
 from hwmatrix.store import shard as shards
 from hwmatrix.store.shard import (
     ShardWriter,
     finished_cells,
     salvage,
     seal_file,
+    settled_cells,
     sha256_of,
     write_atomically,
 )
@@ -248,6 +249,26 @@ def test_unavailable_is_a_verdict_without_canaries(tmp_path: Path) -> None:
     results = [make.result(CELL, **make.failure(Status.UNAVAILABLE)), make.result(PLAN.cells[2], **make.failure(Status.INFRA_ERROR))]
     path = make.write_shard(tmp_path, PLAN, canary_ok=None, results=results)
     assert finished_cells([path]) == {CELL.key}
+
+
+@pytest.mark.parametrize(
+    ("status", "stage", "kind", "settled"),
+    [
+        (Status.TIMEOUT, Stage.PREPARE, "export_timeout", False),
+        (Status.FACTORY_ERROR, Stage.BUILD, "bundle_unfinished", False),
+        (Status.INFRA_ERROR, Stage.LOAD, "infrastructure", False),
+        (Status.TIMEOUT, Stage.RUN, "timeout", True),
+        (Status.FACTORY_ERROR, Stage.BUILD, "factory_failed", True),
+        (Status.CRASH, Stage.RUN, "segmentation_fault", True),
+    ],
+)
+def test_what_the_machine_may_have_caused_is_finished_and_not_settled(
+    tmp_path: Path, status: Status, stage: Stage, kind: str, *, settled: bool
+) -> None:
+    error = ErrorRecord(type=kind, severity=Severity.ERROR, message="why")
+    path = make.write_shard(tmp_path, PLAN, results=[make.result(CELL, **make.failure(status, stage, error=error))])
+    assert finished_cells([path]) == {CELL.key}
+    assert settled_cells([path]) == ({CELL.key} if settled else set())
 
 
 def test_canaries_are_no_models(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ MARK: Final = "# Measured by hwmatrix "
 _MESSAGE_LIMIT: Final = 1200
 _QNN_SOC_MODEL: Final = 57
 _CALIBRATION_SAMPLES: Final = 8
+_WITHOUT_GRAPH: Final = frozenset({"export_failed", "export_timeout", "data_dependent_export", "unsupported_operator"})
+"""Types of errors of cells of which no exporter made a graph."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,7 +194,7 @@ def _exporter(cell: MeasuredCell) -> str:
     found = re.search(r"(transformers|torch) ONNX export|by the (transformers|torch) exporter", cell.method or "")
     if found:
         return found[1] or found[2]
-    return "torch" if cell.error_type in {"export_failed", "data_dependent_export", "unsupported_operator"} else "transformers"
+    return "torch" if cell.error_type in _WITHOUT_GRAPH else "transformers"
 
 
 def _onnxruntime(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:

@@ -58,6 +58,11 @@ def describe(event: dict[str, Any]) -> str:
     return line
 
 
+def describe_again(event: dict[str, Any]) -> str:
+    """Why a bundle, or an export of it, is tried once more, and when."""
+    return f"{event['model']} ({event['size']}) is tried again alone when the rest is done: {event['message']}"
+
+
 def describe_operators(event: dict[str, Any]) -> str:
     """How far the operator tests are, such as ``100/1884  90 pass, 10 unsupported``."""
     counts = ", ".join(f"{count} {status}" for status, count in event["counts"].items())
@@ -123,6 +128,8 @@ class PlainView:
             self._done[target] += 1
             if not event["ok"]:
                 self.say(f"  no bundle for {event['model']} ({event['size']}): {event['message']}")
+        elif event["event"] == "bundle_again":
+            self.say(f"  {describe_again(event)}")
         elif event["event"] == "operators":
             self.say(f"  {describe_operators(event)}")
         elif event["event"] == "operators_refused":
@@ -193,6 +200,8 @@ class LiveView:
             self._progress.advance(task)
             if not event["ok"]:
                 self.say(f"no bundle for {event['model']} ({event['size']}): {event['message']}")
+        elif event["event"] == "bundle_again":
+            self.say(describe_again(event))
         elif event["event"] == "cell" and event["role"] == "model":
             self._progress.advance(task)
             line = Text(describe(event))

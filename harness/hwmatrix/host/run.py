@@ -76,7 +76,7 @@ def run(order: RunOrder, view: View) -> RunOutcome:
         HwmatrixError: the reference image cannot be built, or the bundles cannot be made: nothing can run then.
         NoTargetAvailableError: no target of the plan can run here; the plan says why for each.
     """
-    todo = _to_do(order, order.folder.finished() if order.stale is None else set())
+    todo = _to_do(order, order.folder.settled() if order.stale is None else set())
     if not todo and all(target.unavailable for target in order.plan.targets):
         reasons = "\n".join(f"{target.name}: {target.unavailable}" for target in order.plan.targets)
         raise NoTargetAvailableError(
@@ -177,11 +177,11 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
         bundles=bundle_digests(order.folder.bundles / INDEX),
         now=dt.datetime.now(dt.UTC),
     )
-    finished = order.folder.finished()
+    settled = order.folder.settled()
     anew = {
         target: chosen
         for target, cells in todo.items()
-        if (chosen := tuple(cell for cell in cells if cell.key in reasons or cell.key not in finished))
+        if (chosen := tuple(cell for cell in cells if cell.key in reasons or cell.key not in settled))
     }
     told = ", ".join(f"{count} {reason}" for reason, count in Counter(reasons.values()).most_common())
     view.say(f"stale: {told}" if told else "nothing is stale")

@@ -13,7 +13,7 @@ import psutil
 
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.records import Plan, plan_from_json, to_json
-from hwmatrix.store.shard import finished_cells, salvage, write_atomically
+from hwmatrix.store.shard import finished_cells, salvage, settled_cells, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +102,10 @@ class RunFolder:
     def finished(self) -> set[str]:
         """Keys of the cells that have a verdict."""
         return finished_cells(sorted(self.shards.glob("*.duckdb")))
+
+    def settled(self) -> set[str]:
+        """Keys of the cells that need not be run again: they have a verdict, and no load of the machine or fault of ours made it."""
+        return settled_cells(sorted(self.shards.glob("*.duckdb")))
 
     def write_cells(self, target: str, keys: list[str]) -> Path:
         """Tell the runner which cells to run; it finds the file by the target's name beside the plan.

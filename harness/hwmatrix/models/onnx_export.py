@@ -4,7 +4,7 @@ There are two exporters, because neither exports every model: transformers' own,
 first made no graph, and where a target chooses between graphs or has refused the first (``runner/exports``). What each gave lies under
 ``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` where the weights do not fit into one protobuf file)
 and ``manifest.json`` with the SHA-256 of every file; or a manifest that holds the failure. A failure of an exporter is as much a result
-as a graph.
+as a graph; but one that ran out of time has said nothing: that is on record for the cells of the same run, and the next run calls it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import BundleError, CellFailure, UnsupportedError
+from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
 from hwmatrix.models import folder, onnx_exporters
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
@@ -35,6 +35,11 @@ ONNX_SCHEMA: Final = "hwmatrix/onnx/2"
 ONNX_DIR: Final = "onnx"
 MODEL_FILE: Final = "model.onnx"
 EXPORTERS: Final = onnx_exporters.EXPORTERS
+TIMED_OUT: Final = "ExporterTimedOut"
+"""The ``error_type`` of the failure of an exporter that was ended because its time was over."""
+_DIED: Final = "ExporterDied"
+_TIMED_OUT_BEFORE: Final = "no end within "
+"""How caches of hwmatrix 0.1 tell a time-out: by these words of a process that died."""
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 """What decides how a graph looks, besides the model: another version makes another export."""
 _MODULES: Final = (
@@ -85,6 +90,11 @@ class OnnxFailure:
     message: str
     traceback: str | None
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether its time was over. That says nothing of the model: on a machine with less to do it may be done in time."""
+        return self.error_type == TIMED_OUT or (self.error_type == _DIED and self.message.startswith(_TIMED_OUT_BEFORE))
+
 
 def preload() -> None:
     """Import what the exporters need, once for all processes that are forked from this one: each would take two seconds for it.
@@ -108,7 +118,7 @@ def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, .
 def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
     """What one exporter makes of a bundle. Call it in a process that may die, and :func:`keep_failure` if it does.
 
-    Memory that ran out is raised and not kept: with more of it, the same export may succeed.
+    Memory that ran out is raised and not kept: with more of it, the same export may succeed. A time-out that is on record is forgotten.
 
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
@@ -116,11 +126,14 @@ def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxF
     """
     with _held(bundle, cache, exporter):
         kept = _kept(bundle, cache, exporter)
+        if isinstance(kept, OnnxFailure) and kept.timed_out:
+            folder.discard(_place(bundle, cache, exporter))
+            kept = None
         return kept if kept is not None else _make(bundle, cache, exporter)
 
 
 def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
-    """Keep a failure that the exporter's process could not keep itself, because it died or was ended.
+    """Keep a failure that the exporter's process could not keep itself, because it died or was ended (:data:`TIMED_OUT`).
 
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
@@ -130,8 +143,14 @@ def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
 
 
 def is_kept(key: str, cache: Path, exporter: str) -> bool:
-    """Whether an exporter was called for a bundle of this key before, whatever it gave."""
-    return (cache / ONNX_DIR / key / exporter / MANIFEST).is_file()
+    """Whether an exporter was called for a bundle of this key before, whatever it gave; not if it ran out of time."""
+    try:
+        failure = json.loads((cache / ONNX_DIR / key / exporter / MANIFEST).read_bytes())["failure"]
+        return failure is None or not OnnxFailure(exporter=exporter, **failure).timed_out
+    except FileNotFoundError:
+        return False
+    except (ValueError, KeyError, TypeError):  # broken: whoever reads it says so
+        return True
 
 
 def read_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:
@@ -152,8 +171,9 @@ def read_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...
 def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     """What a cell fails with when no exporter made a graph: unsupported where the exporters name operators that ONNX lacks.
 
-    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``. The exporters' tracebacks are its notes, in
-    their order: they name the line of the model that no graph can hold.
+    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``; ``export_timeout`` if any of them ran out of
+    time, since that one might have made a graph. The exporters' tracebacks are its notes, in their order: they name the line of the model
+    that no graph can hold.
     """
     failure = _no_graph(failures)
     for each in failures:
@@ -164,6 +184,8 @@ def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
 
 def _no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
+    if any(failure.timed_out for failure in failures):
+        return TimedOutError(f"an ONNX export ran out of time, which says nothing of the model: {told}", error_type="export_timeout")
     operators = tuple(dict.fromkeys(name for failure in failures for name in _NO_CONVERSION.findall(failure.message)))
     if operators and all(_NO_CONVERSION.search(failure.message) for failure in failures):
         return UnsupportedError(f"no exporter has an ONNX conversion for {', '.join(operators)}: {told}", needs=operators)

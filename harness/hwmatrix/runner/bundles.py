@@ -1,6 +1,7 @@
 """Building the bundles of a plan, in the reference image: each in a forked child, so that one bad model harms no other.
 
-As many at once as there are cores and memory for: nothing is timed here.
+As many at once as there are cores and memory for: nothing is timed here. What ran out of time or memory, or lost its worker, is tried once
+more when the rest is done, with nothing beside it: that it failed may have been the machine's doing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Limits, ModelPlan, Plan, Size
 from hwmatrix.runner import exports
 from hwmatrix.runner.crew import Crew, Done, at_once
-from hwmatrix.runner.endings import describe
+from hwmatrix.runner.endings import describe, load
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
 from hwmatrix.store.shard import write_atomically
@@ -29,6 +30,8 @@ INDEX_SCHEMA: Final = "hwmatrix/bundle-index/1"
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _TRIES: Final = 3
 """What a model is given its limit for, one after the other: its bundle, and each of two exporters."""
+_UNFINISHED: Final = "bundle_unfinished"
+"""The type of a failure that says nothing of the model: the machine was too busy, or the worker was lost."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,8 @@ class BundleOrder:
 def build_all(order: BundleOrder) -> list[BundleEntry]:
     """Build what is missing in the cache; put it into the index ``bundles.json`` in the order's folder ``out``.
 
-    Models that some target executes as ONNX are exported as well. A failed export is kept, and told where it is needed.
+    Models that some target executes as ONNX are exported as well. A failed export is kept, and told where it is needed. What was not
+    finished, a bundle or an export, is tried once more when the rest is done; that outcome counts.
     """
     plan = order.plan
     limits = {(cell.model, cell.size): cell.limits for cell in plan.cells}
@@ -71,10 +75,23 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     found: dict[int, BundleEntry] = {}
     work = functools.partial(_work, order, [(model, _limit_of(model, limits)) for model in models])
     size = min(at_once(order.at_once, 1), len(models))
+    unfinished: list[int] = []
+
+    def of(number: int) -> ModelPlan:
+        return models[number % len(models)]
+
     # A bundle and each of its exports may take as long as the limit says.
-    with Crew(work, size=size, patience=lambda number: _TRIES * _limit_of(models[number], limits).timeout_s) as crew:
-        for done in crew.do(range(len(models)), lambda number: _tell_begin(models[number])):
-            found[done.number] = _told(models[done.number], done)
+    with Crew(work, size=size, patience=lambda number: _TRIES * _limit_of(of(number), limits).timeout_s) as crew:
+        for done in crew.do(range(len(models)), lambda number: _tell_begin(of(number))):
+            reason = _unfinished(done)
+            if reason is None:
+                found[done.number] = _told(of(done.number), done)
+            else:
+                unfinished.append(done.number)
+                emit("bundle_again", model=of(done.number).name, size=of(done.number).size.value, message=reason)
+        for number in sorted(unfinished):  # a crew that has one piece does it alone
+            for done in crew.do([len(models) + number], lambda number: _tell_begin(of(number))):
+                found[number] = _told(of(number), done, again=True)
     entries = [found[number] for number in range(len(models))]
     _write_index(order.out / INDEX, entries)
     return entries
@@ -89,26 +106,36 @@ def _limit_of(model: ModelPlan, limits: dict[tuple[str, Size], Limits]) -> Limit
 
 
 def _work(order: BundleOrder, models: list[tuple[ModelPlan, Limits]], number: int, closing: tuple[int, ...]) -> dict[str, Any]:
-    """Build one bundle and its exports, each in a child of this process; say what came of it."""
-    model, limits = models[number]
+    """Build one bundle and its exports, each in a child of this process; say what came of it. Numbers past the last are second attempts."""
+    again, index = divmod(number, len(models))
+    model, limits = models[index]
     end = run_forked(functools.partial(_build, model, order.cache), limits=limits, closing=closing)
-    entry = _entry(model, end, limits)
+    entry = _entry(model, end, limits, again=bool(again))
     told: list[dict[str, Any]] = []
     if entry.key is not None and exports.needed(model, exports.wanted(order.plan)):
         every = order.every_exporter or exports.chosen_between(order.plan)
-        told = exports.export(entry.key, order.cache, limits, every=every, closing=closing)
+        told = exports.export(entry.key, order.cache, limits, every=every, again=bool(again), closing=closing)
     return {"entry": dataclasses.asdict(entry), "exports": told}
+
+
+def _unfinished(done: Done) -> str | None:
+    """Why a piece is to be tried again; None: what came of it stands."""
+    if done.answer is None:
+        return f"the worker that built the bundle {done.problem}"
+    if done.answer["entry"]["error_type"] == _UNFINISHED:
+        return str(done.answer["entry"]["message"])
+    return next((f"the export by {told['exporter']}: {told['message']}" for told in done.answer["exports"] if told.get("late")), None)
 
 
 def _tell_begin(model: ModelPlan) -> None:
     emit("bundle_started", model=model.name, size=model.size.value)
 
 
-def _told(model: ModelPlan, done: Done) -> BundleEntry:
+def _told(model: ModelPlan, done: Done, *, again: bool = False) -> BundleEntry:
     """The entry of a model that is done, told to the host. A worker that ended built nothing that could be relied on."""
     if done.answer is None:
-        message = f"the bundle was not built: the worker that did it {done.problem}"
-        entry = BundleEntry(model=model.name, size=model.size, error_type="factory_failed", message=message)
+        message = f"the bundle was not built: the worker that did it {done.problem}{exports.AGAIN if again else ''}; {load()}"
+        entry = BundleEntry(model=model.name, size=model.size, error_type=_UNFINISHED, message=message)
     else:
         entry = _read_entry(done.answer["entry"])
     emit("bundle", model=model.name, size=model.size.value, ok=entry.key is not None, message=entry.message)
@@ -147,8 +174,10 @@ def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]
         send({"key": bundle.key, "digest": bundle.digest})
 
 
-def _entry(model: ModelPlan, end: End, limits: Limits) -> BundleEntry:
+def _entry(model: ModelPlan, end: End, limits: Limits, *, again: bool) -> BundleEntry:
     if end.messages:
         return BundleEntry(model=model.name, size=model.size, **end.messages[-1])
-    message = f"the bundle was not built: {describe(end, limits)}"
-    return BundleEntry(model=model.name, size=model.size, error_type="factory_failed", message=message, traceback=end.log or None)
+    kind, message = "factory_failed", f"the bundle was not built: {describe(end, limits)}"
+    if end.timed_out or end.oom_killed:
+        kind, message = _UNFINISHED, f"{message}{exports.AGAIN if again else ''}; {load()}"
+    return BundleEntry(model=model.name, size=model.size, error_type=kind, message=message, traceback=end.log or None)

@@ -1,7 +1,8 @@
-"""How a child that told nothing ended, in words."""
+"""How a child that told nothing ended, and how busy the machine was, in words."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,3 +19,13 @@ def describe(end: End, limits: Limits) -> str:
     how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}"
     last = end.log.splitlines()[-1] if end.log else "it printed nothing"
     return f"the process ended ({how}): {last}"
+
+
+def load() -> str:
+    """How busy the whole machine was in the last minute: its load average for each of its cores (1: all of them busy)."""
+    cores = os.cpu_count() or 1
+    try:
+        average = os.getloadavg()[0]
+    except OSError:
+        return "the load of the machine is not known"
+    return f"in the last minute the load of the machine was {average / cores:.1f} a core ({average:.1f} on {cores} cores)"

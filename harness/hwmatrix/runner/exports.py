@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import verify
 from hwmatrix.records import Limits, ModelPlan, Plan, Role, Size
-from hwmatrix.runner.endings import describe
+from hwmatrix.runner.endings import describe, load
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.targets.table import CHOOSES_EXPORT, NEEDS_ONNX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+AGAIN: Final = ", neither beside others nor alone"
+"""What is told of a second attempt that ended as the first."""
 
 
 def wanted(plan: Plan) -> set[tuple[str, Size]]:
@@ -34,11 +37,14 @@ def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:
     return bool(models) if model.role is not Role.MODEL else (model.name, model.size) in models
 
 
-def export(key: str, cache: Path, limits: Limits, *, every: bool, closing: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+def export(
+    key: str, cache: Path, limits: Limits, *, every: bool, again: bool = False, closing: tuple[int, ...] = ()
+) -> list[dict[str, Any]]:
     """Have exporters called until one makes a graph of a bundle, or find what they gave; ``every``: all of them.
 
     One that was called before is called again where it has to be: what it gives may have moved. Returns what each did: ``exporter``,
-    ``ok`` and ``message``. What fails is kept as a failure.
+    ``ok``, ``message``, and ``late`` if its time was over. What fails is kept as a failure, and says how busy the machine was if it was
+    late; ``again``: and that this was the second attempt, with nothing of the run beside it.
 
     Raises:
         BundleError: the bundle is broken, or the cache cannot be written.
@@ -46,18 +52,20 @@ def export(key: str, cache: Path, limits: Limits, *, every: bool, closing: tuple
     told: list[dict[str, Any]] = []
     for exporter in onnx_export.EXPORTERS:
         if every or not any(each["ok"] for each in told) or onnx_export.is_kept(key, cache, exporter):
-            told.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, closing)})
+            told.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, again=again, closing=closing)})
     return told
 
 
-def _export_by(exporter: str, bundle: Path, cache: Path, limits: Limits, closing: tuple[int, ...]) -> dict[str, Any]:
+def _export_by(exporter: str, bundle: Path, cache: Path, limits: Limits, *, again: bool, closing: tuple[int, ...]) -> dict[str, Any]:
     end = run_forked(functools.partial(_make, exporter, bundle, cache), limits=limits, closing=closing)
     if end.messages:
         return end.messages[-1]
-    why = describe(end, limits)
-    failure = onnx_export.OnnxFailure(exporter=exporter, error_type="ExporterDied", message=why, traceback=end.log or None)
+    kind, why = "ExporterDied", describe(end, limits)
+    if end.timed_out:
+        kind, why = onnx_export.TIMED_OUT, f"{why}{AGAIN if again else ''}; {load()}"
+    failure = onnx_export.OnnxFailure(exporter=exporter, error_type=kind, message=why, traceback=end.log or None)
     onnx_export.keep_failure(verify(bundle), cache, failure)
-    return {"ok": False, "message": why}
+    return {"ok": False, "message": why, "late": end.timed_out}
 
 
 def _make(exporter: str, bundle: Path, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:

@@ -287,15 +287,25 @@ def finished_cells(shards: list[Path]) -> set[str]:
     Raises:
         StoreError: one of them cannot be read.
     """
+    return _keys(shards, "finished_cells")
+
+
+def settled_cells(shards: list[Path]) -> set[str]:
+    """Of the finished cells, those that need not be run again: no failure of ours or of the machine, whose cause could be gone.
+
+    Raises:
+        StoreError: one of them cannot be read.
+    """
+    return _keys(shards, "settled_cells")
+
+
+def _keys(shards: list[Path], name: str) -> set[str]:
+    """What a query gives of each shard, together."""
     keys: set[str] = set()
     for shard in shards:
         try:
             with opened(shard) as connection:
-                rows = connection.execute(
-                    "SELECT cell_key FROM cells JOIN shards USING (shard_id) "
-                    "WHERE role = 'model' AND (canary_ok OR status IN ('unavailable', 'fallback'))"
-                )
-                keys.update(key for (key,) in rows.fetchall())
+                keys.update(key for (key,) in connection.execute(sql(f"queries/{name}.sql")).fetchall())
         except duckdb.Error as error:
             raise StoreError(f"{shard}: cannot be read: {error}", advice="Delete it: its cells will be run again.") from error
     return keys
