@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from hwmatrix.advice import on_record, snapshot
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -62,3 +64,16 @@ def guard() -> Iterator[Guard]:
 def loopback(guard: Guard) -> None:
     """Allow a test to talk to a server that it runs itself."""
     guard.loopback = True
+
+
+@pytest.fixture(autouse=True)
+def nothing_published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test expects does not change with what the project publishes, but where the test is about that (``published_evidence``)."""
+    if request.node.get_closest_marker("published_evidence") is not None:
+        return
+    folder = tmp_path_factory.getbasetemp() / "nothing-published"
+    if not folder.is_dir():
+        folder.mkdir()
+        snapshot.write(snapshot.collect({}), folder / "published.json.gz")
+    monkeypatch.setattr(on_record, "SNAPSHOT", folder / "published.json.gz")
+    monkeypatch.setattr(on_record, "PUBLISHED", folder / "published")

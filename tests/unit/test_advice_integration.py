@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 ANSWER_KEYS = {
     *("model_name", "family", "subfamily", "confidence", "hardware_profile", "recommended_hardware", "recommended_template"),
-    *("resource_requirements", "torch_device", "classification", "basis", "nearness", "reasons", "expected"),
+    *("resource_requirements", "torch_device", "classification", "basis", "nearness", "reasons", "expected", "evidence"),
 }
 REQUIREMENT_KEYS = {"min_memory_mb", "recommended_memory_mb", "cpu_cores", "disk_space_mb", "batch_size"}
 
@@ -190,7 +190,8 @@ def test_a_name_that_says_something_is_believed_as_far_as_names_are() -> None:
 
 def test_the_examples_of_the_documents_stand_in_where_nothing_else_is_known(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "matrix.yaml").unlink()
-    monkeypatch.setattr("hwmatrix.advice.integration.shipped_model", lambda _: None)
+    for asking in ("integration", "requirements"):
+        monkeypatch.setattr(f"hwmatrix.advice.{asking}.shipped_model", lambda _: None)
     answer = classifier().classify_model("bert-base-uncased")
     needs = answer["resource_requirements"]
     assert (needs["min_memory_mb"], needs["recommended_memory_mb"], needs["basis"]) == (4000, 8000, "prior")
@@ -253,7 +254,7 @@ def test_what_was_measured_since_counts_at_once(project: Path, database: Path) -
 @pytest.mark.usefixtures("database")
 def test_models_for_a_task_what_was_measured_first() -> None:
     found = classifier("openvino").recommend_model_for_task("text-generation")
-    assert found.keys() == {"task", "hardware_constraints", "recommendations", "not_recommended"}
+    assert found.keys() == {"task", "hardware_constraints", "recommendations", "not_recommended", "evidence"}
     assert (found["task"], found["hardware_constraints"]) == ("text-generation", None)
     first = found["recommendations"][0]
     assert {"model_name", "family", "subfamily", "recommended_hardware", "resource_requirements", "confidence"} < first.keys()

@@ -66,13 +66,29 @@ def test_a_measured_speed_up_comes_before_what_is_only_expected_and_says_so() ->
     assert "cuda is here, and usually comes before openvino for such models; it was not measured" in texts(found)
 
 
-def test_the_model_itself_comes_before_its_architecture_and_full_before_tiny() -> None:
+def test_the_model_itself_comes_before_its_architecture_and_the_speed_of_a_tiny_one_does_not_count() -> None:
     asked = subject("my-bert", architecture="bert")
     other = fast("bert", "cuda", 9.0)
     itself = fast("my-bert", "openvino", 1.5, architecture="bert")
     tiny = fast("my-bert", "onnxruntime", 20.0, architecture="bert", size=Size.TINY)
     found = chosen(asked, [other, itself, tiny], "cuda", "openvino", "onnxruntime")
-    assert found.order[:3] == (Backend.OPENVINO, Backend.ONNXRUNTIME, Backend.CUDA)
+    assert found.order[:2] == (Backend.OPENVINO, Backend.CUDA)
+    assert found.order.index(Backend.ONNXRUNTIME) > found.order.index(Backend.CPU)
+
+
+@pytest.mark.parametrize("only", [None, (Backend.OPENVINO,)])
+def test_a_tiny_model_that_is_fast_recommends_nothing(only: tuple[Backend, ...] | None) -> None:
+    gpt2 = subject("gpt2", Family.TEXT_GENERATION)
+    of_gpt2: dict[str, Any] = {"architecture": "gpt2", "family": Family.TEXT_GENERATION}
+    tiny = fast("gpt2", "openvino", 9.6, size=Size.TINY, **of_gpt2)
+    found = chosen(gpt2, [evidence("gpt2", "cpu", size=Size.TINY, **of_gpt2), tiny], "openvino", only=only or ())
+    assert found.hardware is (Backend.OPENVINO if only else Backend.CPU)
+    assert "9.6" not in texts(found)
+    assert only is None or "tells nothing about speed" in texts(found)
+    full = fast("gpt2", "openvino", 2.4, **of_gpt2)
+    faster = chosen(gpt2, [tiny, full], "openvino")
+    assert faster.hardware is Backend.OPENVINO
+    assert "2.4 times as fast" in texts(faster)
 
 
 def test_without_measurements_the_priority_of_the_kind_of_model_decides() -> None:

@@ -253,9 +253,19 @@ def test_what_works_where(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     rows = {(row["family"], row["architecture"]): row["hardware"] for row in told["rows"]}
     assert rows["embedding", None]["cuda"]["basis"] == "prior"
     printed = shown(capsys, monkeypatch, "--hardware-compatibility")
-    assert "nothing was measured yet" in printed
+    assert "measurements: there are none here" in printed
     assert "(High)" in printed
     assert "qnn" not in printed  # of which nobody expects anything
+
+
+MEASUREMENTS = {
+    "place": "latest",
+    "where": "reports/latest/matrix.duckdb",
+    "cells": 5,
+    "first": "2026-01-02T03:04:05",
+    "last": "2026-01-03T03:04:05",
+    "versions": {"torch": ["2.13.0"]},
+}
 
 
 def test_measured_levels_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,12 +276,13 @@ def test_measured_levels_are_counted(capsys: pytest.CaptureFixture[str]) -> None
     own = {"cpu": cell("measured", {"High": 3, "none": 1}, "hardware"), "qnn": cell("measured", {"Medium": 1}, "emulated")}
     unclear = {"cuda": cell("prior", {})}
     rows = [{"family": "vision", "architecture": None, "hardware": kinds | own | unclear}]
-    devices.tables.show_compatibility({"database": "matrix.duckdb", "rows": rows})
+    devices.tables.show_compatibility({"database": "matrix.duckdb", "evidence": [MEASUREMENTS], "rows": rows})
     printed = capsys.readouterr().out
     assert "3 High, 1 none" in printed
     assert "Medium*" in printed
     assert "(unclear)" in printed
     assert "openvino" not in printed
+    assert "reports/latest/matrix.duckdb: 5 cells, executed 2026-01-02 to 2026-01-03, with torch 2.13.0" in printed
 
 
 def test_what_is_kept_is_used_and_can_be_forgotten(capsys: pytest.CaptureFixture[str], machine: Machine, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hwmatrix.records import Basis
 
 if TYPE_CHECKING:
     from hwmatrix.advice.compatibility import Compatibility
+    from hwmatrix.advice.on_record import EvidenceAnswer
     from hwmatrix.advice.profiles import HardwareProfile
     from hwmatrix.matrix.priors import PriorExample
     from hwmatrix.records import Family
@@ -57,8 +58,8 @@ class ModelAnswer(TypedDict):
 
     ``basis`` says of each answer what it stands on, ``nearness`` whose measurements decided about the hardware (this ``model``'s, or
     another's of its ``architecture`` or ``family``; None: nobody's), and ``reasons`` why it is recommended. ``expected`` is what the
-    design documents say of this very model. ``torch_device`` is PyTorch's device for the hardware: ``cpu`` where PyTorch does not
-    drive it.
+    design documents say of this very model. ``evidence`` names the measurements that were asked. ``torch_device`` is PyTorch's device
+    for the hardware: ``cpu`` where PyTorch does not drive it.
     """
 
     model_name: str
@@ -75,6 +76,7 @@ class ModelAnswer(TypedDict):
     nearness: str | None
     reasons: list[ReasonAnswer]
     expected: list[dict[str, Any]]
+    evidence: list[EvidenceAnswer]
 
 
 class TaskModel(TypedDict):
@@ -106,22 +108,24 @@ class RefusedModel(TypedDict):
 
 
 class TaskAnswer(TypedDict):
-    """The models for a task, the best first."""
+    """The models for a task, the best first, and the measurements that were asked."""
 
     task: str
     hardware_constraints: list[str] | None
     recommendations: list[TaskModel]
     not_recommended: list[RefusedModel]
+    evidence: list[EvidenceAnswer]
 
 
 class PoolAnswer(TypedDict):
-    """The configuration of a resource pool for a set of models; memory in MiB."""
+    """The configuration of a resource pool for a set of models; memory in MiB. ``evidence`` names the measurements that were asked."""
 
     resource_pool_config: dict[str, Any]
     resource_requirements: dict[str, Any]
     hardware_recommendations: dict[str, Any]
     basis: str
     reasons: list[ReasonAnswer]
+    evidence: list[EvidenceAnswer]
 
 
 def compatibility_answer(found: Compatibility) -> CompatibilityAnswer:

@@ -24,6 +24,7 @@ LEVELS: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, Level.NONE)
 """The best first."""
 WORKING: Final = frozenset({Level.HIGH, Level.MEDIUM})
 """Low is what a fallback earns: it ran, and not on the hardware that was asked for."""
+_ONLY_TINY: Final = "only tiny models were executed, which tells nothing about speed"
 _HOW_NEAR: Final = {Nearness.ARCHITECTURE: "the architecture", Nearness.FAMILY: "the family"}
 
 
@@ -40,8 +41,9 @@ class Subject:
 class Compatibility:
     """Whether a model works on some hardware. ``compatible`` is None where nothing says it, or not clearly.
 
-    ``speed_up`` is over the cpu, of the model itself or else of one of its architecture, where hardware computed and the two could be
-    told apart; ``size`` is the size in which that model was executed. ``expected`` are the priors, also where measurements decide.
+    ``speed_up`` is over the cpu, of the model itself or else of one of its architecture, in full size, where hardware computed and the
+    two could be told apart; ``size`` is the size in which that model was executed. ``expected`` are the priors, also where measurements
+    decide.
     """
 
     hardware: Backend
@@ -54,6 +56,14 @@ class Compatibility:
     execution: Execution | None = None
     speed_up: float | None = None
     expected: tuple[Prior, ...] = ()
+
+    @property
+    def order(self) -> int:
+        """Where its level stands among the levels, the best first. High says how fast a model is, which a tiny one does not tell."""
+        if self.level is None:
+            return len(LEVELS)
+        only_tiny = self.size is Size.TINY and self.hardware is not Backend.CPU
+        return LEVELS.index(Level.MEDIUM if only_tiny and self.level is Level.HIGH else self.level)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,8 +164,12 @@ def _best(records: Sequence[Evidence]) -> Evidence:
 
 
 def _speed_up(record: Evidence) -> float | None:
-    """Only hardware is ranked by speed, and only where the two can be told apart."""
-    return record.speed_up if record.execution is Execution.HARDWARE and record.speed_differs else None
+    """Only hardware is ranked by speed, only in full size, and only where the two can be told apart.
+
+    A tiny model takes microseconds, in which what a runtime does around it weighs more than its computation.
+    """
+    counts = record.execution is Execution.HARDWARE and record.size is Size.FULL and record.speed_differs
+    return record.speed_up if counts else None
 
 
 def _of_itself(records: Sequence[Evidence]) -> Compatibility:
@@ -182,6 +196,8 @@ def _of_others(nearness: Nearness, records: Sequence[Evidence]) -> Compatibility
     names = sorted({record.model for record in records})
     who = ", ".join(names) if len(names) <= 4 else f"{len(names)} models"  # noqa: PLR2004 - a line's worth
     ran = f"{counted.working} of {counted.models} other models of {_HOW_NEAR[nearness]} work there ({who}: {counted})"
+    if counted.working and records[0].backend is not Backend.CPU and all(record.size is Size.TINY for record in records):
+        ran += f"; {_ONLY_TINY}"
     by_architecture = fastest if nearness is Nearness.ARCHITECTURE and counted.compatible else None
     return Compatibility(
         hardware=records[0].backend,
@@ -189,11 +205,17 @@ def _of_others(nearness: Nearness, records: Sequence[Evidence]) -> Compatibility
         level=counted.level,
         basis=Basis.MEASURED,
         nearness=nearness,
-        size=by_architecture.size if by_architecture else None,
+        size=by_architecture.size if by_architecture else _size_of(records),
         execution=by_architecture.execution if by_architecture else None,
         speed_up=_speed_up(by_architecture) if by_architecture else None,
         reason=f"measured, but not this model: {ran}",
     )
+
+
+def _size_of(records: Sequence[Evidence]) -> Size | None:
+    """The size of all of these records; None where they differ."""
+    sizes = {record.size for record in records}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _outcome(record: Evidence) -> str:
@@ -209,6 +231,8 @@ def describe(record: Evidence) -> str:
         return f"{told}: {message}"
     if record.execution is not Execution.HARDWARE:
         return f"{told}, in {record.execution.value}: its speed means nothing"
+    if record.size is Size.TINY and record.backend is not Backend.CPU:
+        return f"{told}; {_ONLY_TINY}"
     speed_up = _speed_up(record)
     if speed_up is None:
         return told

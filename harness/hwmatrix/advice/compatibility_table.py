@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from hwmatrix.advice.compatibility import Tally, by_prior, tally
-from hwmatrix.advice.evidence import read_evidence
+from hwmatrix.advice.on_record import on_record
 from hwmatrix.records import Backend, Basis, Execution, Family, Level
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hwmatrix.advice.evidence import Evidence
+    from hwmatrix.advice.on_record import OnRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,13 +70,20 @@ class TableRow:
         return {"family": self.family.value, "architecture": self.architecture, "hardware": cells}
 
 
-def compatibility_table(database: Path | None) -> tuple[TableRow, ...]:
+def compatibility_table(database: Path | None = None) -> tuple[TableRow, ...]:
     """Every family, each followed by its architectures that are on record, against every hardware.
+
+    ``database`` is a merged database; None: what is on record in the usual places (``on_record``).
 
     Raises:
         StoreError: the database cannot be read.
     """
-    records = [record for record in read_evidence(database) if record.level is not None] if database is not None else []
+    return table_of(on_record(database))
+
+
+def table_of(found: OnRecord) -> tuple[TableRow, ...]:
+    """The same of measurements that were read already."""
+    records = [record for record in found.evidence if record.level is not None]
     rows: list[TableRow] = []
     for family in Family:
         own = [record for record in records if record.family is family]

@@ -12,6 +12,7 @@ import pydantic
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.advice.fit_document import Measurements
 from hwmatrix.records import Basis, Execution, Family, Level, Severity, Status
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hwmatrix.advice.compatibility_table import TableRow
     from hwmatrix.advice.components import Checked
     from hwmatrix.advice.error_records import ReportedError
+    from hwmatrix.advice.on_record import EvidenceAnswer
     from hwmatrix.advice.stack import StackResult
 
 ERROR_REPORT_SCHEMA: Final = "hwmatrix/error-report/1"
@@ -90,7 +92,7 @@ class MatrixRow:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ErrorReport:
-    """The whole report. ``collected`` names what was asked; ``counts`` has all four severities."""
+    """The whole report. ``collected`` names what was asked; ``counts`` has all four severities; ``evidence`` is what the matrix is from."""
 
     schema: Literal["hwmatrix/error-report/1"]
     generated_at: dt.datetime
@@ -101,6 +103,7 @@ class ErrorReport:
     components: tuple[ComponentEntry, ...] | None
     stack: tuple[StackEntry, ...] | None
     matrix: tuple[MatrixRow, ...] | None
+    evidence: tuple[Measurements, ...] = ()
 
 
 _DOCUMENT: Final = pydantic.TypeAdapter(ErrorReport)
@@ -115,6 +118,7 @@ def report_of(
     components: Iterable[Checked] | None,
     stack: Iterable[StackResult] | None,
     matrix: Iterable[TableRow] | None,
+    evidence: Iterable[EvidenceAnswer] = (),
 ) -> ErrorReport:
     """The document of errors that are in order already, each with how often it was met."""
     plain = {
@@ -127,6 +131,7 @@ def report_of(
         "components": _plain(components),
         "stack": _plain(stack),
         "matrix": None if matrix is None else [row.as_dict() for row in matrix],
+        "evidence": list(evidence),
     }
     return _DOCUMENT.validate_python(plain)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hwmatrix.advice.error_report import ErrorReport
+    from hwmatrix.advice.on_record import OnRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,15 +40,18 @@ class Group:
     alike: tuple[Alike, ...]
 
 
-def report_markdown(report: ErrorReport, database: Path | None) -> str:
-    """The whole report. Messages and tracebacks are whole, in blocks of their own. ``database`` is what its records are from."""
-    matrix = matrix_markdown(report, database, level=2) if report.matrix is not None else ""
+def report_markdown(report: ErrorReport, database: Path | None, measured: OnRecord) -> str:
+    """The whole report. Messages and tracebacks are whole, in blocks of their own.
+
+    ``database`` is what its records are from, ``measured`` what its matrix is.
+    """
+    matrix = matrix_markdown(report, measured, level=2) if report.matrix is not None else ""
     source = str(database) if "database" in report.collected else ""
     return render("report.md.j2", report=report, groups=groups(report.errors), source=source, matrix=matrix)
 
 
-def matrix_markdown(report: ErrorReport, database: Path | None, *, level: int = 1) -> str:
-    """The compatibility matrix that a report has, under a heading of this level. ``database`` is where its measurements are from."""
+def matrix_markdown(report: ErrorReport, measured: OnRecord, *, level: int = 1) -> str:
+    """The compatibility matrix that a report has, under a heading of this level. ``measured`` is what its measurements are."""
     rows = report.matrix or ()
     cells = [cell for row in rows for cell in row.hardware.values()]
     return render(
@@ -57,7 +61,7 @@ def matrix_markdown(report: ErrorReport, database: Path | None, *, level: int = 
         hardware=list(rows[0].hardware) if rows else [],
         cells=len(cells),
         measured=sum(cell.basis is Basis.MEASURED for cell in cells),
-        source=str(database) if database is not None else "",
+        sources=measured.sources,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import StoreError
@@ -11,6 +12,8 @@ from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
     from pathlib import Path
 
     from hwmatrix.records import ModelPlan
@@ -77,11 +80,11 @@ class Evidence:
         return Nearness.FAMILY if family is not None and self.family is family else None
 
     def _is(self, plan: ModelPlan | None, model_name: str) -> bool:
-        mine = _folded(self.hub_id)
+        mine = folded(self.hub_id)
         if plan is not None and plan.hub_id and mine:
-            return mine == _folded(plan.hub_id)
-        asked = {_folded(model_name)} | ({_folded(plan.name), _folded(plan.hub_id)} - {""} if plan is not None else set())
-        return bool(asked & ({_folded(self.model), mine} - {""}))
+            return mine == folded(plan.hub_id)
+        asked = {folded(model_name)} | ({folded(plan.name), folded(plan.hub_id)} - {""} if plan is not None else set())
+        return bool(asked & ({folded(self.model), mine} - {""}))
 
 
 _PARSERS: Final[dict[str, Any]] = {
@@ -93,7 +96,6 @@ _PARSERS: Final[dict[str, Any]] = {
     "status": Status,
     "level": Level,
     "isolation": Isolation,
-    "started_at": lambda stamp: stamp.isoformat(timespec="seconds"),
 }
 
 
@@ -111,10 +113,15 @@ def read_evidence(database: Path) -> tuple[Evidence, ...]:
     """
     with reading(database) as connection:
         rows = records(connection, "evidence")
-    return tuple(_record(row, database) for row in rows)
+    return tuple(evidence_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows)
 
 
-def _record(row: dict[str, Any], database: Path) -> Evidence:
+def evidence_of(row: Mapping[str, Any], where: Path) -> Evidence:
+    """One row as a record. ``row`` has the fields of :class:`Evidence` as plain values; ``where`` is the file that it is from.
+
+    Raises:
+        StoreError: it holds a word that this version does not know.
+    """
     fields: dict[str, Any] = {}
     for name, value in row.items():
         parser = None if value is None else _PARSERS.get(name)
@@ -122,9 +129,16 @@ def _record(row: dict[str, Any], database: Path) -> Evidence:
             fields[name] = value if parser is None else parser(value)
         except ValueError as error:
             advice = "Use the hwmatrix that wrote it, or run the models again."
-            raise StoreError(f"{database}: it holds {value!r} as {name}, which this hwmatrix does not know", advice=advice) from error
+            raise StoreError(f"{where}: it holds {value!r} as {name}, which this hwmatrix does not know", advice=advice) from error
     return Evidence(**fields)
 
 
-def _folded(name: str | None) -> str:
+def stamp(moment: dt.datetime | None) -> str | None:
+    """A moment as text, in whole seconds."""
+    return None if moment is None else moment.isoformat(timespec="seconds")
+
+
+@functools.lru_cache(maxsize=4096)
+def folded(name: str | None) -> str:
+    """A name as names are compared: without regard to case, ``-`` and ``_`` alike; empty for None."""
     return (name or "").lower().replace("_", "-")

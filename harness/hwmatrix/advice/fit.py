@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.advice.available_memory import memory_kind
-from hwmatrix.advice.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict
+from hwmatrix.advice.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict, measurements_of
 from hwmatrix.advice.fit_memory import ModelMemory
 from hwmatrix.advice.fit_question import FitQuestion, precision_of, precisions_of, subject_of
 from hwmatrix.advice.fit_text import reason_of
-from hwmatrix.advice.measured_memory import memory_on_record
+from hwmatrix.advice.on_record import Place, on_record
 from hwmatrix.advice.priorities import order_of
 from hwmatrix.advice.profiles import Availability, availability_of
 from hwmatrix.advice.requirements import Question
@@ -41,7 +41,7 @@ def will_it_fit(
     Args:
         question: the model and the settings, as a person asked.
         machine: what is here, by hardware: ``HardwareDetector().detect()``.
-        database: a merged database with measured peaks; None: there is none.
+        database: a merged database with measured peaks, or a folder of reports; None: the usual places (``on_record``).
         cache: the folder of caches, where sizes are kept and checkpoints are looked for; None: it is not.
 
     Raises:
@@ -49,7 +49,8 @@ def will_it_fit(
         StoreError: the database cannot be read.
     """
     wanted = question.check()
-    found = memory_on_record(database) if database is not None else ()
+    recorded = on_record(database)
+    found = recorded.memory
     subject = subject_of(question, found, cache=cache)
     plan = subject.plan
     models = []
@@ -68,7 +69,8 @@ def will_it_fit(
         parameters=next((model.parameters for model in models if model.parameters is not None), None),
         batch=plan.batch,
         sequence_length=plan.sequence_length,
-        database=str(database) if database is not None else None,
+        database=next((source.where for source in recorded.sources if source.place in {Place.NAMED, Place.LATEST}), None),
+        evidence=tuple(measurements_of(source.answer()) for source in recorded.sources),
         hardware=tuple(_answer(model, availability_of(model.asked.backend, machine), question.memory_mb) for model in models),
     )
 

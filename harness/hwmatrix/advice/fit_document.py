@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.records import Basis, Dtype, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FIT_SCHEMA: Final = "hwmatrix/fit/1"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -81,8 +84,23 @@ class HardwareFit:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Measurements:
+    """Measurements that were asked: where they lie, how many cells, executed when, and by which versions of which packages."""
+
+    place: str
+    where: str
+    cells: int
+    first: str | None
+    last: str | None
+    versions: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class FitDocument:
-    """A model with its settings, and the answer for each hardware. ``known_from`` says what the name was found in."""
+    """A model with its settings, and the answer for each hardware. ``known_from`` says what the name was found in.
+
+    ``database`` is the merged database of one's own that was asked, ``evidence`` everything that was.
+    """
 
     model: str
     known_from: str
@@ -94,11 +112,18 @@ class FitDocument:
     batch: int
     sequence_length: int
     database: str | None
+    evidence: tuple[Measurements, ...]
     hardware: tuple[HardwareFit, ...]
     schema: str = FIT_SCHEMA
 
 
 _DOCUMENT: Final = pydantic.TypeAdapter(FitDocument)
+_MEASUREMENTS: Final = pydantic.TypeAdapter(Measurements)
+
+
+def measurements_of(asked: Mapping[str, Any]) -> Measurements:
+    """Measurements that were asked, as a part of a document."""
+    return _MEASUREMENTS.validate_python(dict(asked))
 
 
 def as_data(document: FitDocument) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class Wish:
     """How tests are wanted.
 
     ``device`` fixes the device, None takes all that the model's priorities name. ``timeout_min`` is how long the resource pool keeps a
-    model that nobody uses. ``cache`` is the folder of bundles, ``database`` a merged database whose measurements count.
+    model that nobody uses. ``cache`` is the folder of bundles, ``database`` a merged database whose
+    measurements count alone (None: those in the usual places).
     """
 
     size: Size = Size.TINY

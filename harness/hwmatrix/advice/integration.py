@@ -24,8 +24,9 @@ from hwmatrix.advice.answers import (
 )
 from hwmatrix.advice.classification_cache import ClassificationCache, Question
 from hwmatrix.advice.compatibility import Subject, compatibility_of
-from hwmatrix.advice.evidence import Evidence, Nearness, default_database, read_evidence
+from hwmatrix.advice.evidence import Evidence, Nearness
 from hwmatrix.advice.lookup import DEFAULT_MATRIX, look_up
+from hwmatrix.advice.on_record import LATEST, OnRecord, on_record
 from hwmatrix.advice.pool_config import PoolMember, pool_config
 from hwmatrix.advice.priorities import backend_of
 from hwmatrix.advice.profiles import HardwareProfile, Needs, Override, availability_of, parse_overrides
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan
 
-DEFAULT_REPORTS: Final = Path("reports/latest")
 _DTYPES: Final = {Backend.QNN: Dtype.FLOAT16}
 """The precision in which a model is used where that is not float32: the HTP has none."""
 
@@ -67,12 +67,14 @@ class Detector(Protocol):
 class Sources:
     """Where answers come from, for callers who have them elsewhere than in the working folder.
 
-    ``matrix`` and ``database`` None mean ./matrix.yaml and ./reports/latest/matrix.duckdb, each if it is there; ``cache`` None means
-    the project's cache folder (HWMATRIX_CACHE); ``detector`` None means this machine's.
+    ``matrix`` None means ./matrix.yaml, if it is there; ``cache`` None means the project's cache folder (HWMATRIX_CACHE);
+    ``detector`` None means this machine's. ``database`` is a merged database that is asked alone; None means the usual places: ``reports``
+    (None: ./reports/latest), ./reports/published, and the published results that come with hwmatrix.
     """
 
     matrix: Path | None = None
     database: Path | None = None
+    reports: Path | None = None
     cache: Path | None = None
     detector: Detector | None = None
 
@@ -101,7 +103,6 @@ class HardwareAwareModelClassifier:
         self._detector = self._sources.detector or HardwareDetector(hardware_cache_path, force_refresh)
         self._kept = ClassificationCache(Path(model_db_path)) if model_db_path is not None else None
         self._force_refresh = force_refresh
-        self._evidence = Reread(read_evidence)
         self._matrix = Reread(load)
 
     def classify_model(
@@ -159,10 +160,11 @@ class HardwareAwareModelClassifier:
             nearness=choice.nearness.value if choice.nearness else None,
             reasons=[{"basis": reason.basis, "text": reason.text} for reason in (*choice.reasons, *doubts)],
             expected=expectations(model_name),
+            evidence=self._on_record().answer(),
         )
 
     def recommend_model_for_task(self, task: str, hardware_constraints: Sequence[str] | None = None) -> TaskAnswer:
-        """The models of matrix.yaml and of the database (without both, those that come with hwmatrix) for a task, the best first.
+        """The models of matrix.yaml and of one's own database (without both, those that come with hwmatrix) for a task, the best first.
 
         Args:
             task: a pipeline tag of the hub, such as ``text-generation``.
@@ -185,6 +187,7 @@ class HardwareAwareModelClassifier:
             task=task,
             hardware_constraints=list(wanted) if hardware_constraints is not None else None,
             **recommend(task, candidates, only),
+            evidence=self._on_record().answer(),
         )
 
     def get_optimal_resource_pool_config(self, models: Sequence[str]) -> PoolAnswer:
@@ -202,7 +205,7 @@ class HardwareAwareModelClassifier:
             subject = self._subject(name)
             profiles = self._profiles(subject, machine)
             members.append(PoolMember(model_name=name, profiles=profiles, choice=choose(subject.classification, profiles)))
-        return pool_config(members, lambda hardware: self._torch_device(hardware)[0])
+        return pool_config(members, lambda hardware: self._torch_device(hardware)[0], self._on_record().answer())
 
     def get_compatible_models_for_hardware(self, models: Sequence[str], hardware: str) -> list[str]:
         """Those of the models that work on a kind of hardware, here or not, in the order given.
@@ -223,7 +226,8 @@ class HardwareAwareModelClassifier:
             ConfigError: as of :meth:`get_compatible_models_for_hardware`.
             StoreError: as of :meth:`classify_model`.
         """
-        backend, records = backend_of(hardware), self._records()
+        backend = backend_of(hardware)
+        records = self._on_record().on(backend)
         found = {name: compatibility_of(self._subject(name), backend, records) for name in words(models, "models")}
         return {name: compatibility_answer(each) for name, each in found.items()}
 
@@ -232,13 +236,13 @@ class HardwareAwareModelClassifier:
     ) -> Subject:
         """What a name stands for and what it is, with what the caller knows of it.
 
-        What is only a name may be on record, or one of the models that come with hwmatrix.
+        What is only a name may be on record here, one of the models that come with hwmatrix, or on record elsewhere.
         """
         plan = look_up(model_name, spec=self._spec(), cache=self._cache())
-        architecture = plan.architecture if plan is not None else _architecture_on_record(model_name, self._records())
+        architecture = plan.architecture if plan is not None else _architecture_on_record(model_name, self._on_record().own)
         if architecture is None:
             plan = shipped_model(model_name)
-            architecture = plan.architecture if plan is not None else None
+            architecture = plan.architecture if plan is not None else _architecture_on_record(model_name, self._on_record().evidence)
         question = Question(
             model_name=model_name if plan is None else plan.name,
             model_class=model_class or (plan.model_class if plan is not None else None),
@@ -274,7 +278,7 @@ class HardwareAwareModelClassifier:
         self, subject: Subject, machine: Mapping[str, Detection], overrides: Mapping[Backend, Override] | None = None
     ) -> dict[Backend, HardwareProfile]:
         """The model on every hardware. What it needs there is found out only when it is asked for."""
-        profiles = {}
+        profiles, found = {}, self._on_record()
         for hardware in Backend:
             availability = availability_of(hardware, machine)
             ask = functools.partial(
@@ -285,11 +289,11 @@ class HardwareAwareModelClassifier:
                 hardware=hardware.value,
                 dtype=_DTYPES.get(hardware, Dtype.FLOAT32),
                 available_mb=availability.memory_mb,
-                database=self._database(),
                 cache=self._cache(),
+                found=found,
             )
             profiles[hardware] = HardwareProfile(
-                compatibility=compatibility_of(subject, hardware, self._records()),
+                compatibility=compatibility_of(subject, hardware, found.on(hardware)),
                 availability=availability,
                 needs=Needs(ask),
                 override=(overrides or {}).get(hardware),
@@ -306,8 +310,8 @@ class HardwareAwareModelClassifier:
         return device, [Reason(basis=DETECTED, text=f"PyTorch as it is installed here cannot use {hardware.value}")]
 
     def _names(self) -> list[str]:
-        """The models to choose from: those of matrix.yaml, then those of the database that it does not list and that have a name."""
-        spec, records = self._spec(), self._records()
+        """The models to choose from: those of matrix.yaml, then those on record here that it does not list and that have a name."""
+        spec, records = self._spec(), self._on_record().own
         listed = list(spec.models) if spec is not None else []
         hub_ids = {model.hub_id for model in spec.models.values()} if spec is not None else set()
         others = {record.hub_id or record.model for record in records if record.model not in listed and record.hub_id not in hub_ids}
@@ -317,12 +321,8 @@ class HardwareAwareModelClassifier:
         path = self._sources.matrix or (DEFAULT_MATRIX if DEFAULT_MATRIX.is_file() else None)
         return self._matrix.of(path).spec if path is not None else None
 
-    def _database(self) -> Path | None:
-        return self._sources.database or default_database(DEFAULT_REPORTS)
-
-    def _records(self) -> tuple[Evidence, ...]:
-        database = self._database()
-        return self._evidence.of(database) if database is not None else ()
+    def _on_record(self) -> OnRecord:
+        return on_record(self._sources.database, latest=self._sources.reports or LATEST)
 
     def _cache(self) -> Path | None:
         if self._sources.cache is not None:

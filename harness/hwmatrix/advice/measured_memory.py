@@ -6,11 +6,13 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
+from hwmatrix.advice.evidence import folded, stamp
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Backend, Dtype, ModelPlan, Size, from_json
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -55,14 +57,15 @@ def memory_on_record(database: Path) -> tuple[MemoryOnRecord, ...]:
 def _read(database: Path, modified: int, size: int) -> tuple[MemoryOnRecord, ...]:  # noqa: ARG001 - a changed file is another one
     """Read once for many questions."""
     with reading(database) as connection:
-        return tuple(_record(row, database) for row in records(connection, "memory_measured"))
+        rows = records(connection, "memory_measured")
+    return tuple(memory_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows)
 
 
 def named(name: str, found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord, ...]:
     """The cells of the model that a name stands for: its name in the run, its hub id, or the last part of that."""
-    wanted = _folded(name)
+    wanted = folded(name)
     return tuple(
-        cell for cell in found if wanted in {_folded(cell.model), _folded(cell.hub_id), _folded((cell.hub_id or "").rpartition("/")[2])}
+        cell for cell in found if wanted in {folded(cell.model), folded(cell.hub_id), folded((cell.hub_id or "").rpartition("/")[2])}
     )
 
 
@@ -75,14 +78,21 @@ def _identity(plan: ModelPlan) -> tuple[Any, ...]:
     return plan.architecture, plan.model_class, plan.weights, plan.revision, plan.config
 
 
-def _record(row: dict[str, Any], database: Path) -> MemoryOnRecord:
-    plan = from_json(ModelPlan, row["plan"], where=f"{database}, run {row['run_id']}") if row["plan"] is not None else None
+def memory_of(row: Mapping[str, Any], where: Path) -> MemoryOnRecord:
+    """One row as a record. ``row`` has the fields of :class:`MemoryOnRecord` as plain values; ``where`` is the file that it is from.
+
+    Raises:
+        StoreError: it holds a word that this version does not know, or a model that it cannot read.
+    """
+    plan = _plan(row["plan"], f"{where}, run {row['run_id']}") if row["plan"] is not None else None
     try:
         kinds = {"size": Size(row["size"]), "backend": Backend(row["backend"]), "dtype": Dtype(row["dtype"])}
     except ValueError as error:
-        raise StoreError(f"{database}: {error}", advice="It was written by another version of hwmatrix: use that one.") from error
-    return MemoryOnRecord(**(row | kinds | {"plan": plan, "started_at": row["started_at"].isoformat(timespec="seconds")}))
+        raise StoreError(f"{where}: {error}", advice="It was written by another version of hwmatrix: use that one.") from error
+    return MemoryOnRecord(**(dict(row) | kinds | {"plan": plan}))
 
 
-def _folded(name: str | None) -> str:
-    return (name or "").lower().replace("_", "-")
+@functools.lru_cache(maxsize=2048)
+def _plan(text: str, where: str) -> ModelPlan:
+    """A model as its run describes it. Many cells are of one model."""
+    return from_json(ModelPlan, text, where=where)

@@ -15,6 +15,8 @@ from hwmatrix.records import Backend, Basis
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hwmatrix.advice.on_record import EvidenceAnswer
+
 _SPARE: Final = 0.5
 """Where the models take less than this share of the budget, another set of the same size fits beside them."""
 _TIMEOUTS: Final = ((_SPARE, 30), (1.0, 10))
@@ -58,7 +60,9 @@ class SharedHardware:
         return self.share is not None and self.share > 1
 
 
-def pool_config(members: Sequence[PoolMember], torch_device: Callable[[Backend], str]) -> PoolAnswer:
+def pool_config(
+    members: Sequence[PoolMember], torch_device: Callable[[Backend], str], evidence: Sequence[EvidenceAnswer] = ()
+) -> PoolAnswer:
     """The configuration of a pool for these models.
 
     A hardware is preferred on which every model works and all fit together; of several, the one that comes first in the models' own
@@ -84,6 +88,7 @@ def pool_config(members: Sequence[PoolMember], torch_device: Callable[[Backend],
         },
         basis=_basis(best, members),
         reasons=[{"basis": reason.basis, "text": reason.text} for reason in _reasons(best, members)],
+        evidence=list(evidence),
     )
 
 

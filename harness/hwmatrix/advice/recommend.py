@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.advice.compatibility import LEVELS
 from hwmatrix.advice.evidence import Nearness
 from hwmatrix.advice.priorities import priority_for
 from hwmatrix.advice.profiles import OVERRIDE
-from hwmatrix.records import Backend, Basis, Execution, Size
+from hwmatrix.records import Backend, Basis, Execution
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,11 +99,10 @@ def _rank(profile: HardwareProfile, priority: Sequence[Backend]) -> tuple[float,
     known = profile.compatibility
     nearness = _BY_ITSELF.index(known.nearness) if known.nearness in _BY_ITSELF else len(_BY_ITSELF)
     place = priority.index(profile.hardware) if profile.hardware in priority else len(priority)
-    level = LEVELS.index(known.level) if known.level is not None else len(LEVELS)
     group = _group(profile, priority)
     if group == _FASTER:
-        return (group, nearness, known.size is not Size.FULL, -(known.speed_up or 0.0), place)
-    return (group, place, level, nearness, list(Backend).index(profile.hardware))
+        return (group, nearness, -(known.speed_up or 0.0), place)
+    return (group, place, known.order, nearness, list(Backend).index(profile.hardware))
 
 
 def _group(profile: HardwareProfile, priority: Sequence[Backend]) -> int:

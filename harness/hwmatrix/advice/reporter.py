@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from hwmatrix import __version__
 from hwmatrix.advice import components, database_errors, model_errors, stack
-from hwmatrix.advice.compatibility_table import compatibility_table
+from hwmatrix.advice.compatibility_table import table_of
 from hwmatrix.advice.error_records import ReportedError, from_dict, in_utc, merged, of_type, recognised
 from hwmatrix.advice.error_report import ErrorReport, report_of, to_json
 from hwmatrix.advice.error_report_text import matrix_markdown, report_markdown
 from hwmatrix.advice.evidence import default_database
-from hwmatrix.advice.integration import DEFAULT_REPORTS, Sources
+from hwmatrix.advice.integration import Sources
+from hwmatrix.advice.on_record import LATEST, NOTHING, OnRecord, on_record
 from hwmatrix.advice.pool import get_global_resource_pool
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.hardware.api import HardwareDetector
@@ -41,7 +42,7 @@ class HardwareCompatibilityReporter:
     """Collects errors, and reports them. Nothing is asked before a method is called; each may be called again.
 
     Args:
-        database: a merged database; None: ./reports/latest/matrix.duckdb, if it is there.
+        database: a merged database; None: ./reports/latest/matrix.duckdb, if it is there, and for the matrix what is published, too.
         sources: where the integration reads from, if not from the usual places. Its database, too, is ``database`` unless it names one.
         pool: the resource pool that is asked; None: this process's.
         clock: what time it is, for the timestamps; None: the system's clock.
@@ -69,6 +70,7 @@ class HardwareCompatibilityReporter:
         self._components: tuple[Checked, ...] | None = None
         self._stack: tuple[StackResult, ...] | None = None
         self._matrix: tuple[TableRow, ...] | None = None
+        self._measured: OnRecord = NOTHING
 
     @property
     def errors(self) -> tuple[ReportedError, ...]:
@@ -132,11 +134,13 @@ class HardwareCompatibilityReporter:
             ConfigError: no model can have this name.
             StoreError: the database is none of ours.
         """
-        sources = Sources(matrix=self._sources.matrix, database=self._database, cache=self._sources.cache, detector=self._sources.detector)
+        sources = dataclasses.replace(self._sources, database=self._database)
         return self._take(f"model {model}", model_errors.errors_of(model, sources))
 
     def collect_database_errors(self) -> list[ErrorDict]:
-        """The errors of the cells on record, and the shards that a merge refused. None where there is no database.
+        """The errors of the cells on record here, and the shards that a merge refused. None where there is no database.
+
+        What others published is not counted: it is no error of this machine.
 
         Raises:
             StoreError: the database is none of ours, or the one that was named is not there.
@@ -172,9 +176,10 @@ class HardwareCompatibilityReporter:
         Raises:
             StoreError: the database is none of ours.
         """
-        self._matrix = compatibility_table(self._where())
+        self._measured = on_record(self._database, latest=self._sources.reports or LATEST)
+        self._matrix = table_of(self._measured)
         self._collected["compatibility_matrix"] = []
-        return matrix_markdown(self._document(), self._where())
+        return matrix_markdown(self._document(), self._measured)
 
     def generate_report(self, format: str = "markdown") -> str:  # noqa: A002 - the documented name
         """Everything that was collected, each error once, the most severe first.
@@ -189,7 +194,7 @@ class HardwareCompatibilityReporter:
             hint = f"{FORMATS[0]} or {FORMATS[1]}"
             raise ConfigError([Problem(where="format", what=f"a report cannot be written as {format!r}", hint=hint)])
         document = self._document()
-        return to_json(document) if format == "json" else report_markdown(document, self._where())
+        return to_json(document) if format == "json" else report_markdown(document, self._where(), self._measured)
 
     def save_to_file(self, report: str, path: Path | str) -> Path:
         """Write a report. A file that is there is replaced at once, or, if writing fails, left as it was.
@@ -228,7 +233,8 @@ class HardwareCompatibilityReporter:
             components=self._components,
             stack=self._stack,
             matrix=self._matrix,
+            evidence=self._measured.answer(),
         )
 
     def _where(self) -> Path | None:
-        return self._database or default_database(DEFAULT_REPORTS)
+        return self._database or default_database(self._sources.reports or LATEST)

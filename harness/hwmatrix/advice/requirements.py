@@ -10,18 +10,21 @@ from hwmatrix.advice.available_memory import DEVICES, available_memory_mb, memor
 from hwmatrix.advice.calibration import BackendCalibration, Features, calibration, expected, features_of
 from hwmatrix.advice.known_sizes import known_size
 from hwmatrix.advice.lookup import look_up
-from hwmatrix.advice.measured_memory import memory_on_record, named, same_model
+from hwmatrix.advice.measured_memory import named, same_model
+from hwmatrix.advice.on_record import on_record
+from hwmatrix.advice.shipped_models import shipped_model
 from hwmatrix.errors import ConfigError, FactoryError, Problem
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.models.classify import classify
 from hwmatrix.models.sizes import FORMULA
-from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements
+from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from hwmatrix.advice.measured_memory import MemoryOnRecord
+    from hwmatrix.advice.on_record import OnRecord
     from hwmatrix.models.sizes import ModelSize
     from hwmatrix.records import Classification
 
@@ -79,11 +82,12 @@ def requirements_for(
     available_mb: int | None = None,
     database: Path | None = None,
     cache: Path | None = None,
+    found: OnRecord | None = None,
 ) -> Requirements:
     """What a model needs on a kind of hardware.
 
     Args:
-        plan: the model, from ``look_up``; None where there is only a name. Then the database may know what it stands for.
+        plan: the model, from ``look_up``; None: what the name stands for on record, or among the models that come with hwmatrix.
         model_name: the name to answer with.
         classification: what the model is; its number of parameters is used where nothing better is known.
         hardware: the name of a backend: ``cpu``, ``cuda``, ``openvino``, ...
@@ -91,8 +95,9 @@ def requirements_for(
         batch: samples in one forward pass; None: as the plan says.
         sequence_length: tokens of a text; None: as the plan says.
         available_mb: memory that the model may have; None: what this machine has free.
-        database: a merged database with measurements; None: there is none.
+        database: a merged database with measurements; None: what is on record in the usual places (``on_record``).
         cache: the folder of caches, where sizes are kept; None: they are not.
+        found: measurements that were read already, in place of ``database``.
 
     Raises:
         ConfigError: there is no such hardware, or a batch or sequence length that no model can have.
@@ -100,15 +105,12 @@ def requirements_for(
         StoreError: the database cannot be read.
     """
     backend = _checked(hardware, batch, sequence_length)
-    found = memory_on_record(database) if database is not None else ()
-    if plan is None:
-        plan = next((cell.plan for cell in named(model_name, found) if cell.plan is not None), None)
-    if plan is None:
-        raise _unknown(model_name, classification)
+    memory = (found or on_record(database)).memory
+    plan, by_name = (plan, "") if plan is not None else _by_name(model_name, classification, memory)
     plan = dataclasses.replace(plan, batch=batch or plan.batch, sequence_length=sequence_length or plan.sequence_length)
     asked = Question(model_name=model_name, plan=plan, backend=backend, dtype=dtype)
     size, source = _size(asked, cache)
-    estimate = _measured(asked, found) or estimate_for(size, backend, dtype, source=source)
+    estimate = _measured(asked, memory) or estimate_for(size, backend, dtype, source=source)
     free = available_memory_mb(backend) if available_mb is None else available_mb
     fitting, fit_note = _largest_batch(asked, size, estimate, free)
     return Requirements(
@@ -125,7 +127,7 @@ def requirements_for(
         batch_size=fitting,
         parameters=size.parameters,
         basis=estimate.basis,
-        note="; ".join(part for part in (estimate.note, fit_note) if part),
+        note="; ".join(part for part in (estimate.note, by_name, fit_note) if part),
     )
 
 
@@ -195,6 +197,23 @@ def _bare(size: ModelSize, backend: Backend, features: Features, notes: list[str
     left_out = "without what driver and runtime keep for themselves" if backend in DEVICES else "without the process itself"
     told = f"no measurement on {backend.value} is on record: weights and activations, {left_out}"
     return Estimate(peak_mb=weights + features.activations, margin=_UNKNOWN_ERROR, basis=Basis.EXTRAPOLATED, note="; ".join([told, *notes]))
+
+
+def _by_name(name: str, classification: Classification, memory: tuple[MemoryOnRecord, ...]) -> tuple[ModelPlan, str]:
+    """The model that only a name is given of, and what there is to say about it.
+
+    It is one in full size on record, or of those that come with hwmatrix, or, where nothing else is known, a tiny one on record.
+
+    Raises:
+        RequirementsError: it is none of them.
+    """
+    plans = [(cell.size, cell.plan) for cell in named(name, memory) if cell.plan is not None]
+    full = next((plan for size, plan in plans if size is Size.FULL), None) or shipped_model(name)
+    if full is not None:
+        return full, ""
+    if not plans:
+        raise _unknown(name, classification)
+    return plans[0][1], "only its tiny form is known, and this is what that needs"
 
 
 def _checked(hardware: str, batch: int | None, sequence_length: int | None) -> Backend:

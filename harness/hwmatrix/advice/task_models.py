@@ -72,11 +72,10 @@ def _choice(candidate: Candidate, only: Sequence[Backend]) -> tuple[Choice, bool
 def _rank(profile: HardwareProfile) -> tuple[float, ...]:
     known = profile.compatibility
     nearness = list(Nearness).index(known.nearness) if known.nearness in {Nearness.MODEL, Nearness.ARCHITECTURE} else len(Nearness)
-    level = LEVELS.index(known.level) if known.level is not None else len(LEVELS)
     measured = known.basis is Basis.MEASURED
     speed = -(known.speed_up or 0.0)
     fits = {True: 0, None: 1, False: 2}[profile.fits]
-    return (nearness, level, speed, fits) if measured else (nearness, len(LEVELS), 0.0, fits, level)
+    return (nearness, known.order, speed, fits) if measured else (nearness, len(LEVELS), 0.0, fits, known.order)
 
 
 def _answer(candidate: Candidate, choice: Choice, profile: HardwareProfile, *, fit: Fit, available: bool) -> TaskModel:

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hwmatrix.cli.evidence_text import show_evidence
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -48,6 +50,7 @@ def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> Non
             amounts = _amounts(expected["resource_requirements"])
             typer.echo(f"  expected by the {expected['document']}: {expected['recommended_hardware']}, {amounts}")
         _show_profile(answer["hardware_profile"], only)
+    show_evidence(answers[0]["evidence"] if answers else [])
 
 
 def show_task(answer: TaskAnswer) -> None:
@@ -67,6 +70,7 @@ def show_task(answer: TaskAnswer) -> None:
     for refused in answer["not_recommended"]:
         typer.echo(f"not recommended: {refused['model_name']}")
         _show_reasons("why", refused["reasons"])
+    show_evidence(answer["evidence"])
 
 
 def show_pool(answer: PoolAnswer) -> None:
@@ -80,6 +84,7 @@ def show_pool(answer: PoolAnswer) -> None:
     typer.echo(f"hardware: {hardware['preferred_hardware']} ({answer['basis']}), PyTorch device {hardware['torch_device']}")
     _table(("model", "best hardware by itself"), [(name, best or "none") for name, best in hardware["by_model"].items()])
     _show_reasons("why", answer["reasons"])
+    show_evidence(answer["evidence"])
 
 
 def show_hardware(found: Mapping[str, Mapping[str, CompatibilityAnswer]]) -> None:

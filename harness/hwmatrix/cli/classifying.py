@@ -49,7 +49,8 @@ Task = Annotated[str | None, typer.Option("--task", help="Recommend models for a
 Hardware = Annotated[list[str] | None, typer.Option("--hw", help="Consider only this hardware: --hw cuda mps", metavar="H ...")]
 Pool = Annotated[list[str] | None, typer.Option("--resource-config", help="Configure a resource pool for these models.", metavar="M ...")]
 Database = Annotated[
-    Path | None, typer.Option("--database", help="Measurements. [default: reports/latest/matrix.duckdb, if it is there]", metavar="FILE")
+    Path | None,
+    typer.Option("--database", help="Measurements: these alone. [default: reports/latest, and what is published]", metavar="FILE"),
 ]
 ModelDatabase = Annotated[Path | None, typer.Option("--model-db", help="Keep classifications in this file.", metavar="FILE")]
 
@@ -105,7 +106,7 @@ def classify_command(
     if not (model or task or hw or resource_config):
         _tell_models(models or (), matrix, output)
         return
-    sources = Sources(matrix=_matrix(matrix), database=database or _database(output_dir), cache=outside().cache)
+    sources = Sources(matrix=_matrix(matrix), database=database, reports=output_dir, cache=outside().cache)
     classifier = HardwareAwareModelClassifier(model_db_path=model_db, sources=sources)
     if model:
         _tell_model(classifier, model, hw or (), output)
@@ -195,8 +196,3 @@ def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
 def _matrix(path: Path) -> Path | None:
     """The file to read. Without one here, and without one named, names are only names."""
     return None if path == DEFAULT_MATRIX and not path.is_file() else path
-
-
-def _database(output_dir: Path) -> Path | None:
-    path = output_dir / "matrix.duckdb"
-    return path if path.is_file() else None

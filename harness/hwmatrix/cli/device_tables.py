@@ -78,6 +78,8 @@ def show_answers(answers: Sequence[Row]) -> None:
 
 def show_compatibility(answer: Mapping[str, Any]) -> None:
     """Families and their architectures against hardware: how many models reached which level, or what is expected."""
+    from hwmatrix.cli.evidence_text import show_evidence  # noqa: PLC0415 - imports more than the other tables need
+
     columns = [kind.value for kind in Backend if any(row["hardware"][kind.value]["basis"] != Basis.NONE for row in answer["rows"])]
     rows = [
         (f"  {row['architecture']}" if row["architecture"] else row["family"], *(_level(row["hardware"][hw]) for hw in columns))
@@ -87,12 +89,11 @@ def show_compatibility(answer: Mapping[str, Any]) -> None:
     if not console.is_terminal:  # then nobody's window limits it
         console.width = max(console.width, _WIDE)
     _print(console, ("family", *columns), rows)
-    measured = f"measured ({answer['database']}): models by the level that each reached, * in software or emulated"
-    for line in (
-        measured if answer["database"] else "nothing was measured yet",
-        "(in brackets): only expected, the most cautious that was said",
-    ):
-        console.print(Text(line))
+    if answer["evidence"]:
+        console.print(Text("without brackets: measured, models by the level that each reached, * in software or emulated;"))
+        console.print(Text("most are tiny, of which High tells that they work wholly on the hardware, and nothing about speed"))
+    console.print(Text("(in brackets): only expected, the most cautious that was said"))
+    show_evidence(answer["evidence"], console)
 
 
 def _level(cell: Mapping[str, Any]) -> str:

@@ -170,12 +170,12 @@ def _summary(detector: HardwareDetector) -> dict[str, Any]:
 
 
 def _compatibility(output_dir: Path, output: Format) -> None:
-    from hwmatrix.advice.compatibility_table import compatibility_table  # noqa: PLC0415
-    from hwmatrix.advice.evidence import default_database  # noqa: PLC0415
+    from hwmatrix.advice.compatibility_table import table_of  # noqa: PLC0415
+    from hwmatrix.advice.on_record import Place, on_record  # noqa: PLC0415
 
-    database = default_database(output_dir)
-    rows = [row.as_dict() for row in compatibility_table(database)]
-    answer = {"database": str(database) if database else None, "rows": rows}
+    found = on_record(latest=output_dir)
+    own = next((source.where for source in found.sources if source.place is Place.LATEST), None)
+    answer = {"database": own, "evidence": found.answer(), "rows": [row.as_dict() for row in table_of(found)]}
     _tell(answer, output, tables.show_compatibility)
 
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hwmatrix.advice.evidence import DATABASE, default_database
 from hwmatrix.advice.fit import will_it_fit
 from hwmatrix.advice.fit_document import Verdict, as_data
 from hwmatrix.advice.fit_question import FitQuestion
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, outside
+from hwmatrix.cli.evidence_text import show_evidence
+from hwmatrix.cli.options import Format, FormatOption, outside
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.records import Basis, Dtype
 from hwmatrix.report.escape import plain
@@ -49,7 +49,9 @@ Length = Annotated[int | None, typer.Option("--sequence-length", help="Tokens of
 Precision = Annotated[Dtype | None, typer.Option("--dtype", help="The precision to compute in. [default: the hardware's usual]")]
 Database = Annotated[
     Path | None,
-    typer.Option("--database", help="A merged database, or a folder of reports. [default: reports/latest, if it is there]", metavar="DB"),
+    typer.Option(
+        "--database", help="A merged database, or a folder of reports. [default: reports/latest, and what is published]", metavar="DB"
+    ),
 ]
 
 
@@ -79,7 +81,7 @@ def fit_command(
         model=model, hardware=tuple(hw or ()), memory_mb=memory, batch=batch, sequence_length=sequence_length, dtype=dtype
     )
     question.check()  # before any hardware is asked
-    document = will_it_fit(question, HardwareDetector().detect(), database=_file(database), cache=outside().cache)
+    document = will_it_fit(question, HardwareDetector().detect(), database=database, cache=outside().cache)
     if output is Format.JSON:
         typer.echo(json.dumps(as_data(document), indent=2, ensure_ascii=False))
     else:
@@ -96,6 +98,7 @@ def show(document: FitDocument, console: Console) -> None:
     for fit in document.hardware:
         for line in _lines(fit):
             console.print(Text(line), soft_wrap=True)
+    show_evidence(as_data(document)["evidence"], console)
 
 
 def _table(document: FitDocument) -> Table:
@@ -152,9 +155,3 @@ def _lines(fit: HardwareFit) -> list[str]:
     if not fit.here and fit.memory_asked:
         lines.append(f"  not on this machine: {plain(fit.absence or 'no reason is given')}")
     return lines
-
-
-def _file(place: Path | None) -> Path | None:
-    if place is None:
-        return default_database(DEFAULT_OUTPUT)
-    return place / DATABASE if place.is_dir() else place

@@ -101,12 +101,13 @@ def generate_command(
     _check(names=names, everything=everything, again=again, timeout=timeout, dtype=dtype, output_file=output_file, force=force)
     if debug:
         logging.getLogger("hwmatrix").setLevel(logging.DEBUG)
-    kept = database or default_database(DEFAULT_OUTPUT)
     if again is not None:
-        _reproduce(again, kept, dtype=dtype, size=size, file=output_file, force=force, output=output)
+        _reproduce(
+            again, database or default_database(DEFAULT_OUTPUT), dtype=dtype, size=size, file=output_file, force=force, output=output
+        )
         return
     spec = load(matrix).spec
-    wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=outside().cache, database=kept)
+    wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=outside().cache, database=database)
     left_out = _checked(names, spec, wish) if names else _unbuildable(spec, wish)
     wanted = [name for name in (dict.fromkeys(names) if names else spec.models) if name not in left_out]
     if clear_cache:

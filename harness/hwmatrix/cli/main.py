@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "classify": "classifying",
     "types": "types",
     "fit": "fitting",
+    "evidence": "evidence",
     "test": "testing",
     "generate": "generating",
     "errors": "error_reports",

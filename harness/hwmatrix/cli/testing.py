@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from hwmatrix.advice.evidence import default_database, read_evidence
 from hwmatrix.advice.fallback import RETRIES, AttemptPlan
 from hwmatrix.advice.fallback_evidence import Likeness, measured_hardware
 from hwmatrix.advice.lookup import look_up
+from hwmatrix.advice.on_record import on_record
 from hwmatrix.advice.priorities import order_of, reason_for
 from hwmatrix.advice.resolving import AUTO
 from hwmatrix.cli.options import (
@@ -83,7 +83,7 @@ def trial_command(
     save: Annotated[bool, typer.Option("--save", help="Keep the database and the reports in --output-dir.")] = False,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", help="[default: reports/tests/<model>]", metavar="DIR")] = None,
     database: Annotated[
-        Path | None, typer.Option("--database", help="What is on record. [default: reports/latest]", metavar="FILE")
+        Path | None, typer.Option("--database", help="What is on record. [default: reports/latest, and what is published]", metavar="FILE")
     ] = None,
     isolation: Isolating = IsolationChoice.AUTO,
     matrix: Matrix = Path("matrix.yaml"),
@@ -171,8 +171,7 @@ def _folder(output_dir: Path | None, selection: Selection, cache: Path, *, save:
 
 
 def _on_record(database: Path | None) -> tuple[Evidence, ...]:
-    found = database or default_database(DEFAULT_OUTPUT)
-    return () if found is None else read_evidence(found)
+    return on_record(database, latest=DEFAULT_OUTPUT).evidence
 
 
 def _trials(wish: Wish, bench: Bench, model: ModelPlan, measured: Sequence[str]) -> tuple[list[Trial], str]:

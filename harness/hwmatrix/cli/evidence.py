@@ -1,0 +1,89 @@
+"""``hwmatrix evidence``: which measurements answers stand on here, and the compact form of published ones that comes with hwmatrix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hwmatrix.advice.on_record import PUBLISHED, SNAPSHOT, in_step, on_record, published_databases
+from hwmatrix.advice.snapshot import collect, read, write
+from hwmatrix.cli.evidence_text import show_evidence
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Output
+from hwmatrix.errors import ConfigError, Problem, StoreError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("evidence")(evidence_command)
+
+
+Named = Annotated[
+    Path | None, typer.Option("--database", help="A merged database, or a folder of reports: what it alone holds.", metavar="DB")
+]
+Published = Annotated[Path, typer.Option("--published", help="With --write or --check: the folder of published results.", metavar="DIR")]
+Write = Annotated[bool, typer.Option("--write", help="Write the latest verdict of every published cell into --file.")]
+Check = Annotated[bool, typer.Option("--check", help="Say whether --file is made of the published databases; exit code 7 if it is not.")]
+File = Annotated[Path, typer.Option("--file", help="With --write or --check. [default: the file that comes with hwmatrix]", metavar="FILE")]
+
+
+def evidence_command(
+    *,
+    database: Named = None,
+    output_dir: Output = DEFAULT_OUTPUT,
+    write_file: Write = False,
+    check: Check = False,
+    published: Published = PUBLISHED,
+    file: File = SNAPSHOT,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Say which measurements answers stand on here: where they lie, when they were taken, and with which versions.
+
+    A cell counts from the first place that has it: reports/latest, reports/published, and what is published with hwmatrix. Examples:
+
+        hwmatrix evidence
+
+        hwmatrix evidence --database reports/published/2026-11-20-default
+
+        hwmatrix evidence --write
+    """
+    if write_file or check:
+        databases = _databases(published)
+        if check:
+            _check(databases, file)
+            typer.echo(f"{file} is made of the {len(databases)} databases of {published}")
+            return
+        made = collect(databases)
+        write(made, file)
+        typer.echo(f"wrote {file}: {len(made.cells):,} cells of {len(databases)} databases, {file.stat().st_size:,} bytes")
+        return
+    answer = on_record(database, latest=output_dir).answer()
+    if output is Format.JSON:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        show_evidence(answer)
+
+
+def _databases(published: Path) -> dict[str, Path]:
+    """The published databases.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    databases = published_databases(published)
+    if not databases:
+        what = "there is no matrix.duckdb in it, nor in a folder of it"
+        raise ConfigError([Problem(where=str(published), what=what, hint="name the folder of published results: --published DIR")])
+    return databases
+
+
+def _check(databases: dict[str, Path], file: Path) -> None:
+    """Compare a snapshot with the databases.
+
+    Raises:
+        StoreError: it is made of others, or cannot be read.
+    """
+    if not in_step(databases, read(file)):
+        raise StoreError(f"{file}: it is not made of what is published now", advice="Write it anew: hwmatrix evidence --write.")

@@ -1,0 +1,25 @@
+"""The line that ends every answer from measurements: where they lie, how old they are, and which versions executed them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from hwmatrix.advice.on_record import sentence
+from hwmatrix.records.escape import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwmatrix.advice.on_record import EvidenceAnswer
+
+
+def show_evidence(asked: Sequence[EvidenceAnswer], console: Console | None = None) -> None:
+    """Name the measurements that were asked, or say that there are none."""
+    console = console or Console()
+    for each in asked:
+        console.print(Text(f"measurements: {plain(sentence(each))}"), soft_wrap=True)
+    if not asked:
+        console.print(Text("measurements: there are none here"), soft_wrap=True)
