@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -16,7 +18,6 @@ from hwmatrix.store.merge import merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MATRIX = """\
 version: 1
@@ -68,6 +69,15 @@ def planned(project: Path, *argv: str) -> Path:
     assert hwmatrix("plan", "--output-dir", "planned", *argv) == 0
     (folder,) = (project / "planned" / "runs").iterdir()
     return folder
+
+
+def test_names_of_the_hub_are_planned_as_their_recipes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(Path(__file__).parents[2] / "matrix.yaml", project / "matrix.yaml")
+    assert main.main(["plan", "--models", "bert-base-uncased", "gpt2", "t5-small", "--targets", "cpu", "--format", "json"]) == 0
+    written = capsys.readouterr()
+    planned = json.loads(written.out)["models"]
+    assert {model["name"]: model["weights"] for model in planned} == {"bert": "recipe", "gpt2": "recipe", "t5": "recipe"}
+    assert [line.partition(":")[0] for line in written.err.splitlines()] == ["bert-base-uncased", "t5-small"]
 
 
 def test_a_plan_executes_nothing_and_needs_no_engine(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,68 @@ def test_a_listed_model_is_never_looked_for_elsewhere(matrix: LoadedMatrix, here
     assert asked == []
 
 
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("bert-base-uncased", "bert"),
+        ("google-bert/bert-base-uncased", "bert"),
+        ("BERT_base_uncased", "bert"),
+        ("t5-small", "t5"),
+        ("vit-base-patch16-224", "vit"),
+        ("clip-vit-base-patch32", "clip"),
+        ("facebook/wav2vec2-base", "wav2vec2"),
+        ("llava-hf/llava-1.5-7b-hf", "llava"),
+    ],
+)
+def test_a_name_of_the_hub_runs_its_recipe_and_says_so(matrix: LoadedMatrix, asked: list[str], name: str, entry: str) -> None:
+    said: list[str] = []
+    selection = chosen(matrix, name, say=said.append)
+    assert (selection.models, selection.extra, selection.types) == ((entry,), (), ())
+    (line,) = said
+    assert line.startswith(f"{name}: runs {entry} of matrix.yaml")
+    assert str(matrix.spec.models[entry].hub_id) in line
+    assert "\n" not in line
+    assert asked == []  # the hub: the machine may be offline
+
+
+@pytest.mark.usefixtures("asked")
+def test_the_names_of_one_entry_select_it_once(matrix: LoadedMatrix) -> None:
+    said: list[str] = []
+    selection = chosen(matrix, "bert-base-uncased", "gpt2", "bert", "t5-small", say=said.append)
+    assert selection.models == ("bert", "gpt2", "t5")
+    assert [line.partition(":")[0] for line in said] == ["bert-base-uncased", "t5-small"]  # gpt2 is a name of matrix.yaml
+
+
+def changed(here: Path, old: str, new: str) -> LoadedMatrix:
+    """Our matrix.yaml with other words in one place."""
+    text = (ROOT / "matrix.yaml").read_text(encoding="utf-8")
+    assert old in text
+    (here / "matrix.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    return load(here / "matrix.yaml")
+
+
+def test_weights_of_an_entry_are_told(here: Path) -> None:
+    trained = changed(here, "    architecture: bert\n", "    architecture: bert\n    weights: hub\n")
+    said: list[str] = []
+    assert chosen(trained, "bert-base-uncased", say=said.append).models == ("bert",)
+    assert said == ["bert-base-uncased: runs bert of matrix.yaml (weights: hub)"]
+
+
+def test_a_checkpoint_s_folder_comes_before_another_spelling(matrix: LoadedMatrix, here: Path) -> None:
+    checkpoint(here / "bert-base-uncased")
+    (here / "t5-small").mkdir()  # of something else
+    selection = chosen(matrix, "bert-base-uncased", "t5-small")
+    assert [plan.weights for plan in selection.extra] == [str(here / "bert-base-uncased")]
+    assert selection.models == ("t5",)
+
+
+def test_a_type_comes_before_an_abbreviation(here: Path) -> None:
+    other = changed(here, "hub_id: google-bert/bert-base-uncased", "hub_id: someone/gemma3-small-it")
+    assert [plan.name for plan in chosen(other, "gemma3").types] == ["gemma3"]
+    assert chosen(other, "gemma3-small").models == ("bert",)
+    assert chosen(other, "type:bert").models == ("type:bert",)
+
+
 @pytest.mark.parametrize("spelling", ["./mine", "mine", "{here}/mine", "./sub/../mine"])
 def test_a_checkpoint_folder(matrix: LoadedMatrix, here: Path, spelling: str) -> None:
     checkpoint(here / "mine")

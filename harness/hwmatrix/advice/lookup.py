@@ -17,13 +17,15 @@ from hwmatrix.models import hub
 from hwmatrix.models.build import HUB
 from hwmatrix.models.checkpoint import inspect, plan_for
 from hwmatrix.models.classify import check_name
-from hwmatrix.records import Size
+from hwmatrix.models.types import is_type
+from hwmatrix.records import TYPE_PREFIX, Size
 
 if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan
 
 DEFAULT_MATRIX: Final = Path("matrix.yaml")
+CONFIG: Final = "config.json"
 _SIZES: Final = {Size.TINY: SizeSpec(), Size.FULL: SizeSpec(sequence_length=128)}
 """Where there is no matrix.yaml: what the one that comes with hwmatrix says of batch and sequence length."""
 _LOG: Final = logging.getLogger(__name__)
@@ -32,9 +34,8 @@ _LOG: Final = logging.getLogger(__name__)
 def look_up(name: str, *, spec: MatrixSpec | None = None, cache: Path | None = None, size: Size = Size.FULL) -> ModelPlan | None:
     """The model that a name stands for, or None when it is only a name. Nothing is downloaded, and nobody is asked.
 
-    In this order: an entry of matrix.yaml (its name, its hub id, or the last part of its hub id; upper and lower case, ``-`` and
-    ``_`` are the same); a checkpoint's folder; a checkpoint in ``cache``, then in the cache of the hub's own client; an
-    abbreviation that fits one hub id of matrix.yaml alone (``facebook/wav2vec2-base`` for ``facebook/wav2vec2-base-960h``).
+    An entry of matrix.yaml, if :func:`listed_name` finds one; else a checkpoint's folder; else a checkpoint in ``cache``, or in the
+    cache of the hub's own client.
 
     ``spec`` None means the matrix.yaml of the working folder, if it has one. The plan's ``weights`` are ``hub`` for a cached
     checkpoint of which only the configuration is there.
@@ -45,28 +46,49 @@ def look_up(name: str, *, spec: MatrixSpec | None = None, cache: Path | None = N
     """
     if spec is None and DEFAULT_MATRIX.is_file():
         spec = load(DEFAULT_MATRIX).spec
-    listed = entry_for(name, _hub_ids(spec)) if spec else None
+    listed = listed_name(name, spec, cache=cache) if spec else None
     if spec and listed:
         return model_plan(listed, spec, size)
-    if _is_folder(name):
+    if is_folder(name):
         return _from_folder(name, size, spec)
     check_name(name)
-    plan = _from_cache(name, size, spec, cache)
-    listed = abbreviated_entry(name, _hub_ids(spec)) if spec and plan is None else None
-    return model_plan(listed, spec, size) if spec and listed else plan
+    return _from_cache(name, size, spec, cache)
 
 
-def _hub_ids(spec: MatrixSpec) -> dict[str, str | None]:
-    return {entry: model.hub_id for entry, model in spec.models.items()}
+def listed_name(name: str, spec: MatrixSpec, *, cache: Path | None = None) -> str | None:
+    """The entry of matrix.yaml that a name stands for, for every command alike; None where it stands for something else.
+
+    In this order: the entry of that very name; none, where a checkpoint's folder has the name; the entry whose name, hub id, or last
+    part of a hub id it is (upper and lower case, ``-`` and ``_`` are the same); none, where a checkpoint in ``cache`` or in the cache of
+    the hub's own client has it, or a type of transformers; the one entry whose hub id it abbreviates (``facebook/wav2vec2-base`` for
+    ``facebook/wav2vec2-base-960h``).
+    """
+    if name in spec.models:
+        return name
+    if name.startswith(TYPE_PREFIX):
+        return None
+    hub_ids = {entry: model.hub_id for entry, model in spec.models.items()}
+    spelled = entry_for(name, hub_ids)
+    if is_folder(name) and (spelled is None or _is_path(name) or (Path(name) / CONFIG).is_file()):
+        return None
+    if spelled is not None:
+        return spelled
+    shortened = abbreviated_entry(name, hub_ids)
+    return None if shortened is None or is_type(name) or _from_cache(name, Size.TINY, spec, cache) else shortened
 
 
-def _is_folder(name: str) -> bool:
-    if name.startswith((".", "/", "~")):
+def is_folder(name: str) -> bool:
+    """Whether a name is a path, or that of a folder which is here."""
+    if _is_path(name):
         return True
     try:
         return bool(name) and Path(name).is_dir()
     except OSError:  # longer than a path can be
         return False
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~"))
 
 
 def _from_folder(name: str, size: Size, spec: MatrixSpec | None) -> ModelPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,13 +33,15 @@ from hwmatrix.cli.selecting import select
 from hwmatrix.cli.surveying import SurveyRequest, survey_images
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.matrix.load import load
-from hwmatrix.matrix.plan import Selection, model_plan
+from hwmatrix.matrix.plan import model_plan
 from hwmatrix.records import Size
 from hwmatrix.runner.survey import classifications
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hwmatrix.matrix.load import LoadedMatrix
+    from hwmatrix.matrix.plan import Selection
     from hwmatrix.records import Classification, ModelPlan
 
 Names = Annotated[
@@ -95,8 +98,8 @@ def classify_command(
     """
     _check(model=model, task=task, resource_config=resource_config, models=models, hw=hw, images=images)
     if images:
-        selection = Selection(targets=tuple(targets or ()), models=tuple(models or ()))
         file, place = matrix_or_shipped(matrix), isolation.value
+        selection = _select(load(file), models or (), targets or ())
         request = SurveyRequest(
             selection=selection, isolation=place, output=output_dir, matrix=file, base_image=base_image, verbose=verbose
         )
@@ -140,12 +143,17 @@ def _check(**given: Any) -> None:
 def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
     """What the models of matrix.yaml are, or those that were named."""
     loaded = load(matrix_or_shipped(matrix))
-    selection = select(loaded, models=models, cache=outside().cache)
-    named = [name for name in loaded.spec.models if not models or name in models]
+    selection = _select(loaded, models)
+    named = [name for name in loaded.spec.models if not models or name in selection.models]
     types = selection.types if models else ()
     plans: list[ModelPlan] = [*(model_plan(name, loaded.spec, Size.FULL) for name in named), *selection.extra, *types]
     rows = [_row(found) for found in classifications(plans)]
     _print(rows, output, lambda: advice_text.show_classifications(rows))
+
+
+def _select(matrix: LoadedMatrix, models: Sequence[str], targets: Sequence[str] = ()) -> Selection:
+    """What was named, by any of its names; which entry of matrix.yaml another name stands for is told."""
+    return select(matrix, models=models, targets=targets, cache=outside().cache, say=functools.partial(typer.echo, err=True))
 
 
 def _row(found: Classification) -> dict[str, Any]:

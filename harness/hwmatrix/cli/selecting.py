@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hwmatrix.advice.lookup import is_folder, listed_name
 from hwmatrix.cli.type_models import TypeModels
 from hwmatrix.errors import CellFailure, ConfigError, NothingSelectedError, Problem
 from hwmatrix.matrix.load import near_miss
@@ -41,7 +42,7 @@ def select(
     """Sort out what was named. A folder or a hub id that matrix.yaml does not list is looked into now; a type of transformers is not.
 
     ``architectures`` may also have the words of ``records.Structure``: they stand for all architectures that are built so. ``say`` gets
-    what is to be told of a suite that has all types.
+    what is to be told: of another name than matrix.yaml's which entry it stands for, and of a suite that has all types what those are.
 
     Raises:
         ConfigError: every name that means nothing, with a near miss; every checkpoint that cannot or must not be loaded; all types in
@@ -52,6 +53,9 @@ def select(
     problems: list[Problem] = []
     sorted_out = _sorted_out(models, matrix, size or (listed.size if suite and listed else Size.TINY), cache, problems)
     types, types_of = sorted_out.types, None
+    if say is not None:
+        for line in sorted_out.told:
+            say(line)
     if listed is not None and listed.models == "types" and not sorted_out.names and not everything:
         if size is Size.FULL:
             what = "a suite of all types of transformers is tiny: such a model is made from its type alone"
@@ -82,22 +86,25 @@ def select(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Named:
-    """What was named: names of matrix.yaml and of types, foreign models, and the models of the types."""
+    """What was named: names of matrix.yaml and of types, foreign models, and the models of the types. ``told`` is for the caller."""
 
     names: tuple[str, ...]
     extra: tuple[ModelPlan, ...]
     types: tuple[ModelPlan, ...]
+    told: tuple[str, ...]
 
 
 def _sorted_out(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: Path, problems: list[Problem]) -> _Named:
-    """A name is one of matrix.yaml, a folder, a hub id or a type, in this order. What is none is added to ``problems``."""
-    names: list[str] = []
+    """A name is that of an entry of matrix.yaml, a folder, a hub id or a type, in this order. What is none is added to ``problems``."""
+    names: dict[str, None] = {}
+    told: list[str] = []
     extra: dict[str, ModelPlan] = {}
     types: dict[str, ModelPlan] = {}
     for model in dict.fromkeys(models):
-        if model in matrix.spec.models:
-            names.append(model)
-        elif _is_folder(model) or _is_hub_id(model):
+        if (entry := listed_name(model, matrix.spec, cache=cache)) is not None:
+            names[entry] = None
+            told += [_stands_for(model, entry, matrix)] if entry != model else []
+        elif is_folder(model) or _is_hub_id(model):
             try:
                 plan = _foreign(model, size, matrix, cache)
                 taken = {*matrix.spec.models, *(other.name for other in extra.values())}
@@ -111,7 +118,16 @@ def _sorted_out(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: 
                 problems.append(_unknown(model, matrix, known))
             else:
                 types[made.name] = made
-    return _Named(names=(*names, *types), extra=tuple(extra.values()), types=tuple(types.values()))
+    return _Named(names=(*names, *types), extra=tuple(extra.values()), types=tuple(types.values()), told=tuple(told))
+
+
+def _stands_for(name: str, entry: str, matrix: LoadedMatrix) -> str:
+    """What to say of a name that is another one's: which entry runs, and what its weights are."""
+    model, file = matrix.spec.models[entry], matrix.path.name
+    if model.weights != RECIPE:
+        return f"{name}: runs {entry} of {file} (weights: {model.weights})"
+    recipe = f"{entry} of {file}, the recipe of {model.hub_id or entry} with random weights"
+    return f"{name}: runs {recipe}; nothing is downloaded (for trained weights name a checkpoint's folder)"
 
 
 def _unknown(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:
@@ -166,10 +182,6 @@ def _architectures(words: Sequence[str], matrix: LoadedMatrix, extra: tuple[Mode
     return tuple(dict.fromkeys(found))
 
 
-def _is_folder(model: str) -> bool:
-    return model.startswith((".", "/", "~")) or Path(model).is_dir()
-
-
 def _is_hub_id(model: str) -> bool:
     owner, slash, name = model.partition("/")
     return bool(owner and slash and name) and "/" not in name
@@ -182,7 +194,7 @@ def _with_own_name(plan: ModelPlan, taken: set[str]) -> ModelPlan:
 
 def _foreign(model: str, size: Size, matrix: LoadedMatrix, cache: Path) -> ModelPlan:
     defaults = matrix.spec.sizes[size]
-    if _is_folder(model):
+    if is_folder(model):
         folder = Path(model).expanduser().absolute()
         plan = plan_for(folder.name, folder, size, defaults.batch, defaults.sequence_length)
     else:

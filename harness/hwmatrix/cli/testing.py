@@ -13,7 +13,6 @@ import typer
 
 from hwmatrix.advice.fallback import RETRIES, AttemptPlan
 from hwmatrix.advice.fallback_evidence import Likeness, measured_hardware
-from hwmatrix.advice.lookup import look_up
 from hwmatrix.advice.on_record import on_record
 from hwmatrix.advice.priorities import order_of, reason_for
 from hwmatrix.advice.resolving import AUTO
@@ -38,7 +37,7 @@ from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.places import choose
 from hwmatrix.matrix.load import LoadedMatrix, load, near_miss
 from hwmatrix.models.classify import classify
-from hwmatrix.records import TYPE_PREFIX, Backend, ModelPlan, Size
+from hwmatrix.records import Backend, ModelPlan, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,7 +110,7 @@ def trial_command(
     _check_device(wish, loaded)
     with progress(verbose=verbose) as view, contextlib.ExitStack() as stack:
         workshop = workshop_of(loaded, given, base_image, view)
-        selection = _selection(model, loaded, size, workshop.cache_dir)
+        selection = select(loaded, models=[model], size=size, cache=workshop.cache_dir, say=workshop.say)
         place = choose(isolation.value, workshop)
         kept = stack.enter_context(_folder(output_dir, selection, workshop.cache_dir, save=save))
         bench = Bench(loaded=loaded, selection=selection, place=place, workshop=workshop, given=given, output=kept)
@@ -140,17 +139,6 @@ def _check_device(wish: Wish, loaded: LoadedMatrix) -> None:
     if wish.everything and wish.device != AUTO:
         what = f"{wish.device} and all hardware contradict each other"
         raise ConfigError([Problem(where="--device", what=what, hint="leave out --device or --all-hardware")])
-
-
-def _selection(name: str, loaded: LoadedMatrix, size: Size, cache: Path) -> Selection:
-    """The one model, under whichever of its names it was asked for.
-
-    Raises:
-        ConfigError: the name means nothing, or its checkpoint cannot or must not be loaded.
-    """
-    known = None if name.startswith(TYPE_PREFIX) else look_up(name, spec=loaded.spec, cache=cache, size=size)
-    listed = known is not None and known.name in loaded.spec.models
-    return select(loaded, models=[known.name if known is not None and listed else name], size=size, cache=cache)
 
 
 def _model(bench: Bench) -> ModelPlan:

@@ -13,7 +13,6 @@ import importlib.util
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.models import mappings
-from hwmatrix.models.classify import classify
 from hwmatrix.models.factory.pins import PinnedList, newest, pinned, pinned_versions
 from hwmatrix.models.factory.rules import override, rules
 from hwmatrix.models.taxonomy import taxonomy
@@ -186,6 +185,8 @@ def _family(name: str, tables: dict[str, dict[str, tuple[str, ...]]]) -> Family:
         return known.family(known.architectures[name])
     if name in known.outside:
         return Family.OTHER
+    from hwmatrix.models.classify import classify  # noqa: PLC0415 - only for types that no table has: names are looked up without it
+
     first = [*known.mappings, *known.usual_mappings]
     ordered = sorted(tables, key=lambda table: first.index(table) if table in first else len(first))
     classes = [found for table in ordered for found in tables[table].get(name, ())]
