@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 class Detector:
     """A machine with a CPU and OpenVINO."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         """It takes what a detector takes."""
 
     def detect(self) -> Mapping[str, Detection]:
@@ -53,7 +53,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setitem(sys.modules, "torch", None)
     for module in (reporter, integration):
-        monkeypatch.setattr(module, "HardwareDetector", Detector)
+        monkeypatch.setattr(module, "hardware_detector", Detector)
     monkeypatch.setattr(reporter, "get_global_resource_pool", ResourcePool)
     monkeypatch.setattr(stack, "in_a_process", lambda *_: pytest.fail("nothing may be executed without --test-hardware"))
     before = signal.getsignal(signal.SIGTERM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.hardware.detector import detect
+from hwmatrix.advice.stand_ins import detect
 from hwmatrix.records import Backend
 
 if TYPE_CHECKING:

@@ -149,7 +149,7 @@ def _classification(module: ModuleType) -> None:
 
 def _requirements(module: ModuleType) -> None:
     """What is known of a model's need is an answer, and that nothing is known is one too."""
-    classification = importlib.import_module("hwmatrix.models.classify").classify(_KNOWN_MODEL)
+    classification = importlib.import_module("hwmatrix.advice.stand_ins").classify(_KNOWN_MODEL)
     try:
         module.requirements_for(None, model_name=_KNOWN_MODEL, classification=classification, hardware=Backend.CPU.value)
     except module.RequirementsError as unknown:

@@ -13,8 +13,8 @@ from hwmatrix.advice.on_record import Place, on_record
 from hwmatrix.advice.priorities import order_of
 from hwmatrix.advice.profiles import Availability, availability_of
 from hwmatrix.advice.requirements import Question
+from hwmatrix.advice.stand_ins import classify
 from hwmatrix.errors import ConfigError, FactoryError, Problem
-from hwmatrix.models.classify import classify
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from hwmatrix.advice.lookup import DEFAULT_MATRIX, look_up
 from hwmatrix.advice.priorities import backend_of, priority_for, reason_for
 from hwmatrix.advice.rendering import plain, render
 from hwmatrix.advice.requirements import RequirementsError, requirements_for
+from hwmatrix.advice.stand_ins import classify
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import load
-from hwmatrix.models.classify import classify
 from hwmatrix.models.types import is_type
 from hwmatrix.records import TYPE_PREFIX, Backend, Basis, Classification, Dtype, Size
 from hwmatrix.store.shard import write_atomically

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.answers import (
     CompatibilityAnswer,
@@ -35,13 +35,13 @@ from hwmatrix.advice.requirements import requirements_for
 from hwmatrix.advice.rereading import Reread
 from hwmatrix.advice.resolving import TORCH_NAMES
 from hwmatrix.advice.shipped_models import shipped_model, shipped_names
+from hwmatrix.advice.stand_ins import Detector, classify, hardware_detector, replaced
 from hwmatrix.advice.task_models import Candidate, recommend
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.hardware.api import HardwareDetector
-from hwmatrix.hardware.cache import default_file
 from hwmatrix.matrix.load import load
-from hwmatrix.models.classify import check_name, classify
-from hwmatrix.records import Backend, Classification, Detection, Dtype
+from hwmatrix.models.names import is_name
+from hwmatrix.records import Backend, Basis, Classification, Detection, Dtype
+from hwmatrix.records.cache_folder import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,16 +51,6 @@ if TYPE_CHECKING:
 
 _DTYPES: Final = {Backend.QNN: Dtype.FLOAT16}
 """The precision in which a model is used where that is not float32: the HTP has none."""
-
-
-class Detector(Protocol):
-    """What is asked of a detector: ``hwmatrix.hardware.api.HardwareDetector`` is one."""
-
-    def detect(self) -> Mapping[str, Detection]:
-        """What is here, by hardware type."""
-
-    def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
-        """PyTorch's name of the first device of a list that it can use here."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +90,7 @@ class HardwareAwareModelClassifier:
         sources: Sources | None = None,
     ) -> None:
         self._sources = sources or Sources()
-        self._detector = self._sources.detector or HardwareDetector(hardware_cache_path, force_refresh)
+        self._detector = self._sources.detector or hardware_detector(hardware_cache_path, force_refresh=force_refresh)
         self._kept = ClassificationCache(Path(model_db_path)) if model_db_path is not None else None
         self._force_refresh = force_refresh
         self._matrix = Reread(load)
@@ -158,7 +148,7 @@ class HardwareAwareModelClassifier:
                 "resource_requirements": needs["basis"],
             },
             nearness=choice.nearness.value if choice.nearness else None,
-            reasons=[{"basis": reason.basis, "text": reason.text} for reason in (*choice.reasons, *doubts)],
+            reasons=[{"basis": reason.basis, "text": reason.text} for reason in (*choice.reasons, *doubts, *_replaced())],
             expected=expectations(model_name),
             evidence=self._on_record().answer(),
         )
@@ -315,7 +305,7 @@ class HardwareAwareModelClassifier:
         listed = list(spec.models) if spec is not None else []
         hub_ids = {model.hub_id for model in spec.models.values()} if spec is not None else set()
         others = {record.hub_id or record.model for record in records if record.model not in listed and record.hub_id not in hub_ids}
-        return listed + sorted(filter(_is_name, others))
+        return listed + sorted(filter(is_name, others))
 
     def _spec(self) -> MatrixSpec | None:
         path = self._sources.matrix or (DEFAULT_MATRIX if DEFAULT_MATRIX.is_file() else None)
@@ -327,8 +317,7 @@ class HardwareAwareModelClassifier:
     def _cache(self) -> Path | None:
         if self._sources.cache is not None:
             return self._sources.cache
-        file = default_file(os.environ)
-        return file.parent if file is not None else None
+        return cache_folder(os.environ)
 
 
 def get_hardware_aware_model_classification(
@@ -357,13 +346,9 @@ def words(values: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _is_name(text: str) -> bool:
-    """Whether it can be a model's name: a checkpoint of one's own is on record by its path, which may be another one by now."""
-    try:
-        check_name(text)
-    except ConfigError:
-        return False
-    return True
+def _replaced() -> list[Reason]:
+    """What a missing part of hwmatrix means for the answer: one sentence, or none where all parts are there."""
+    return [Reason(basis=Basis.NONE.value, text=sentence) for sentence in replaced()]
 
 
 def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str | None:

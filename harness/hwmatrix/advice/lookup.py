@@ -16,7 +16,7 @@ from hwmatrix.matrix.spec import SizeSpec
 from hwmatrix.models import hub
 from hwmatrix.models.build import HUB
 from hwmatrix.models.checkpoint import inspect, plan_for
-from hwmatrix.models.classify import check_name
+from hwmatrix.models.names import check_name
 from hwmatrix.models.types import is_type
 from hwmatrix.records import TYPE_PREFIX, Size
 

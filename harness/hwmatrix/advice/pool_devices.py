@@ -13,8 +13,8 @@ from hwmatrix.advice.fallback import GENERAL_PURPOSE
 from hwmatrix.advice.pool_memory import HOST, is_module
 from hwmatrix.advice.priorities import backend_of
 from hwmatrix.advice.resolving import TORCH_NAMES
+from hwmatrix.advice.stand_ins import detect, hardware_detector, is_unchecked
 from hwmatrix.errors import ConfigError, Problem, UnsupportedError
-from hwmatrix.hardware.detector import detect
 from hwmatrix.records import Backend, Detection
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ class Machine:
         if hardware == Backend.CPU:
             return None
         if self._detector is None:
-            from hwmatrix.hardware.api import HardwareDetector  # noqa: PLC0415 - only if there is something to ask
-
-            self._detector = HardwareDetector()
+            if is_unchecked():
+                return None  # nobody can look: the attempt itself tells
+            self._detector = hardware_detector()
         found = self._detector.detect().get(hardware)
         if found is None:
             return "detection says nothing of it"

@@ -11,6 +11,7 @@ from hwmatrix.advice.pool_devices import device_of, has_several
 from hwmatrix.advice.pool_shelf import Key
 from hwmatrix.advice.priorities import order_of
 from hwmatrix.advice.resolving import AUTO
+from hwmatrix.advice.stand_ins import is_unchecked
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Backend, Classification, Dtype, Family
@@ -119,9 +120,10 @@ def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple
         return _with_cpu(_numbered(_checked(given["priority_list"]), index))
     device = given.get("device")
     if device is None or device == AUTO:
-        return _with_cpu(_numbered(order_of(kind), index))
+        return _with_cpu(_numbered(() if is_unchecked() else order_of(kind), index))
     chosen = str(device_of(str(device)))
-    return _with_cpu((*_numbered((chosen,), index), *order_of(kind, preferred=device_of(chosen).hardware)[1:]))
+    after = () if is_unchecked() else order_of(kind, preferred=device_of(chosen).hardware)[1:]
+    return _with_cpu((*_numbered((chosen,), index), *after))
 
 
 def _checked(words: object) -> tuple[str, ...]:

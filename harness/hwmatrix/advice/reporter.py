@@ -18,8 +18,8 @@ from hwmatrix.advice.evidence import default_database
 from hwmatrix.advice.integration import Sources
 from hwmatrix.advice.on_record import LATEST, NOTHING, OnRecord, on_record
 from hwmatrix.advice.pool import get_global_resource_pool
+from hwmatrix.advice.stand_ins import DETECTION, hardware_detector, missing_parts
 from hwmatrix.errors import ConfigError, Problem, StoreError
-from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.records import Status
 
 if TYPE_CHECKING:
@@ -97,7 +97,10 @@ class HardwareCompatibilityReporter:
 
     def collect_hardware_detection_errors(self) -> list[ErrorDict]:
         """Why each kind of hardware that is not here is not; also a detector that breaks."""
-        detector = self._sources.detector or HardwareDetector()
+        if self._sources.detector is None and DETECTION in missing_parts():
+            message = f"{DETECTION} cannot be imported: {missing_parts()[DETECTION]}"
+            return self._take(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
+        detector = self._sources.detector or hardware_detector()
         try:
             detections = detector.detect()
         except Exception as error:  # noqa: BLE001 - a detector of somebody else's may raise anything, and that is what is reported

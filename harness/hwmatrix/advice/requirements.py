@@ -13,9 +13,9 @@ from hwmatrix.advice.lookup import look_up
 from hwmatrix.advice.measured_memory import named, same_model
 from hwmatrix.advice.on_record import on_record
 from hwmatrix.advice.shipped_models import shipped_model
+from hwmatrix.advice.stand_ins import classify
 from hwmatrix.errors import ConfigError, FactoryError, Problem
 from hwmatrix.matrix.load import near_miss
-from hwmatrix.models.classify import classify
 from hwmatrix.models.sizes import FORMULA
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements, Size
 

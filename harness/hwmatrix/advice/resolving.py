@@ -13,7 +13,7 @@ from hwmatrix.errors import CellFailure, HwmatrixError
 from hwmatrix.records import Backend, Classification, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hwmatrix.records import Detection
 
@@ -37,6 +37,14 @@ class Level(enum.StrEnum):
     NAME_HEURISTIC = "name_heuristic"  # the classifier is missing: the model's name was looked at
     PREFERENCE = "preference"  # both are missing: what the user asked for, unchecked
     DEFAULT = "default"  # both are missing and nothing was asked for: the CPU
+
+
+_IN_ITS_PLACE: Final = {
+    Level.BASIC_DETECTION: "what PyTorch says it can use",
+    Level.NAME_HEURISTIC: "the words of the model's name",
+    Level.PREFERENCE: "the hardware that was asked for, unchecked",
+    Level.DEFAULT: "the CPU",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,8 +75,8 @@ def resolve_device(
         detect: what is here, by hardware type; the detector of this machine unless given.
         classify: what a model is; the classifier unless given.
 
-    A part that fails with an error of ours, an ImportError or an OSError counts as missing, which is logged and told in ``level``
-    and ``missing``: detection is replaced by what PyTorch says, the classifier by the model's name. Without both, the preference is
+    A part that fails with an error of ours, an ImportError or an OSError counts as missing, which one warning and ``level`` and
+    ``missing`` tell: detection is replaced by what PyTorch says, the classifier by the model's name. Without both, the preference is
     taken as it is, or the CPU.
 
     Raises:
@@ -80,8 +88,10 @@ def resolve_device(
     kind = _asked("classification", lambda: (classify or _classify)(model), missing)
     if found is None and kind is None:
         level = Level.DEFAULT if preferred is None else Level.PREFERENCE
+        _warn(missing, level)
         return _resolution(model, preferred or Backend.CPU.value, level, None, missing=tuple(missing))
     level = Level.FULL if not missing else Level.BASIC_DETECTION if found is None else Level.NAME_HEURISTIC
+    _warn(missing, level)
     kind = kind or guess_from_name(model)
     absent = torch_absences() if found is None else _absences(found)
     plan = AttemptPlan(order=order_of(kind, preferred=preferred))
@@ -118,9 +128,14 @@ def _asked(part: str, ask: Callable[[], Answer], missing: list[str]) -> Answer |
     try:
         return ask()
     except _FAILURES as error:
-        _LOG.warning("%s cannot be used, going on without it: %s: %s", part, type(error).__name__, error)
         missing.append(f"{part}: {type(error).__name__}: {error}")
         return None
+
+
+def _warn(missing: Sequence[str], level: Level) -> None:
+    """One warning for all that is missing: why, and what is used in its place."""
+    if missing:
+        _LOG.warning("missing: %s; in its place: %s", "; ".join(missing), _IN_ITS_PLACE[level])
 
 
 def _resolution(model: str, hardware: str, level: Level, kind: Classification | None, **details: tuple[Any, ...]) -> Resolution:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.advice.known_sizes import listed_sizes
 from hwmatrix.advice.spelling import abbreviated_entry, entry_for
-from hwmatrix.models.classify import classify
+from hwmatrix.advice.stand_ins import classify
 from hwmatrix.records import Family, ModelPlan, Size
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from hwmatrix.errors import StoreError
 from hwmatrix.hardware import browser, cgroups, container
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import Backend, Detection
+from hwmatrix.records.cache_folder import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,18 +46,9 @@ Key = dict[str, str]
 
 
 def default_file(environment: Mapping[str, str]) -> Path | None:
-    """The file in the project's cache folder: HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or ~/.cache.
-
-    None where none is set and this user has no home: then nothing is kept.
-    """
-    named = environment.get("HWMATRIX_CACHE")
-    if named:
-        return Path(named).absolute() / NAME
-    try:
-        return (Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwmatrix" / NAME).absolute()
-    except RuntimeError:
-        _LOG.info("this user has no home folder, so what is found is not kept; HWMATRIX_CACHE names another folder")
-        return None
+    """The file in the project's cache folder; None where this user has none: then nothing is kept."""
+    folder = cache_folder(environment)
+    return None if folder is None else folder / NAME
 
 
 def current_key() -> Key:

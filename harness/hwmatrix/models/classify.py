@@ -6,11 +6,11 @@ most credible decides, and a witness that contradicts it lowers the confidence. 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.models.evidence import Known, Witness, from_name, most_credible, witnesses
+from hwmatrix.models.names import check_name, is_name
 from hwmatrix.models.structure import structure_of, tier_in_name, tier_of
 from hwmatrix.models.taxonomy import Taxonomy, joined, taxonomy
 from hwmatrix.records import Classification, SizeTier
@@ -18,9 +18,6 @@ from hwmatrix.records import Classification, SizeTier
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
-_LONGEST_NAME: Final = 200
-"""Twice what the hub allows."""
 _FIRM: Final = frozenset({"head", "architecture", "mapping", "task", "stem"})
 """Kinds of evidence that contradict one another when they differ; the others are known to stand on models of several families."""
 _PARTICULAR: Final = ("head", "task", "usual_head", "usual_task")
@@ -102,7 +99,7 @@ def classify(
     model = _known(model_class, architecture, tasks, methods, config or {})
     if not model.architecture:
         check_name(model_name)
-    name = model_name if _is_name(model_name) else ""
+    name = model_name if is_name(model_name) else ""
     heard = witnesses(model, known)
     best = most_credible(heard)
     named = from_name(name, known)
@@ -127,31 +124,6 @@ def classify(
         parameters=parameters,
         size_tier=tier,
     )
-
-
-def check_name(model_name: str) -> None:
-    """Refuse what cannot be a model's name.
-
-    Raises:
-        ConfigError: it is empty, a path, or has characters that no model name has.
-    """
-    where = "the model's name"
-    if not isinstance(model_name, str) or not model_name.strip():
-        raise ConfigError([Problem(where=where, what="it is empty", hint="give a name of matrix.yaml or a hub id (owner/name)")])
-    if _is_name(model_name):
-        return
-    if model_name.startswith((".", "/", "~")) or model_name.count("/") > 1 or "\\" in model_name:
-        hint = "hwmatrix classify --models PATH reads the configuration of a checkpoint's folder"
-        raise ConfigError([Problem(where=where, what=f"{model_name!r} is a path", hint=hint)])
-    proposal = re.sub(r"[^A-Za-z0-9._/-]+", "-", model_name).strip("-./")[:_LONGEST_NAME]
-    hint = "a name has at most 200 letters, digits, '-', '_', '.', and one '/' between owner and name"
-    if proposal and _NAME.fullmatch(proposal):
-        hint += f"; did you mean {proposal!r}?"
-    raise ConfigError([Problem(where=where, what=f"{model_name[:_LONGEST_NAME]!r} is no model's name", hint=hint)])
-
-
-def _is_name(model_name: str) -> bool:
-    return bool(_NAME.fullmatch(model_name)) and len(model_name) <= _LONGEST_NAME and ".." not in model_name
 
 
 def _known(

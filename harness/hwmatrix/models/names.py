@@ -1,0 +1,38 @@
+"""What a model can be called: by an entry of matrix.yaml, or as on the hub."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from hwmatrix.errors import ConfigError, Problem
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
+_LONGEST: Final = 200
+"""Twice what the hub allows."""
+
+
+def check_name(model_name: str) -> None:
+    """Refuse what cannot be a model's name.
+
+    Raises:
+        ConfigError: it is empty, a path, or has characters that no model name has.
+    """
+    where = "the model's name"
+    if not isinstance(model_name, str) or not model_name.strip():
+        raise ConfigError([Problem(where=where, what="it is empty", hint="give a name of matrix.yaml or a hub id (owner/name)")])
+    if is_name(model_name):
+        return
+    if model_name.startswith((".", "/", "~")) or model_name.count("/") > 1 or "\\" in model_name:
+        hint = "hwmatrix classify --models PATH reads the configuration of a checkpoint's folder"
+        raise ConfigError([Problem(where=where, what=f"{model_name!r} is a path", hint=hint)])
+    proposal = re.sub(r"[^A-Za-z0-9._/-]+", "-", model_name).strip("-./")[:_LONGEST]
+    hint = "a name has at most 200 letters, digits, '-', '_', '.', and one '/' between owner and name"
+    if proposal and _NAME.fullmatch(proposal):
+        hint += f"; did you mean {proposal!r}?"
+    raise ConfigError([Problem(where=where, what=f"{model_name[:_LONGEST]!r} is no model's name", hint=hint)])
+
+
+def is_name(model_name: str) -> bool:
+    """Whether a model can have this name."""
+    return bool(_NAME.fullmatch(model_name)) and len(model_name) <= _LONGEST and ".." not in model_name
