@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from hwmatrix.advice.pool import ResourcePool
 from hwmatrix.advice.pool_devices import Gpu, Machine
+from hwmatrix.advice.pool_settings import PoolSettings
 from hwmatrix.records import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from hwmatrix.advice.pool_settings import PoolSettings
 
 
 class Model:
@@ -61,6 +60,7 @@ class FakeMachine(Machine):
         self.total = {"cuda": list(cuda)}
         self.used: dict[int, float] = {}
         self.host_mb = host_mb
+        self.host_used_mb = 0.0
         self.here = {"cpu", *others, *(["cuda"] if cuda else [])}
         self.asked: list[str] = []
         super().__init__(self)
@@ -83,7 +83,12 @@ class FakeMachine(Machine):
         """The host's memory, or a GPU's."""
         return self.host_mb if memory == "host" else super().total_mb(memory)
 
+    def free_mb(self, memory: str) -> float | None:
+        """What others leave of it: models of a test take none."""
+        return self.host_mb - self.host_used_mb if memory == "host" else super().free_mb(memory)
+
 
 def pool_of(machine: Machine | None = None, settings: PoolSettings | None = None, clock: Clock | None = None) -> ResourcePool:
-    """A pool on a machine that has no GPU unless it is given."""
+    """A pool on a machine that has no GPU unless it is given. No timer does anything that the test does not."""
+    settings = dataclasses.replace(settings or PoolSettings(), timer=False)
     return ResourcePool(settings, machine=machine or FakeMachine(), clock=clock or Clock())

@@ -39,7 +39,7 @@ class Ledger(RuleBasedStateMachine):
         self.clock = Clock()
         self.low_memory = low_memory
         self.pool = ResourcePool(
-            PoolSettings(low_memory=low_memory, timeout_minutes=TIMEOUT_MINUTES, budget_mb=BUDGETS),
+            PoolSettings(low_memory=low_memory, timeout_minutes=TIMEOUT_MINUTES, timer=False, budget_mb=BUDGETS),
             machine=FakeMachine(cuda=(100.0, 100.0)),
             clock=self.clock,
         )
@@ -137,8 +137,8 @@ class Ledger(RuleBasedStateMachine):
         entries = {entry.key: entry for entry in self.pool._state.room.shelf}
         in_use = {id(model) for model in self.in_use()}
         for memory, budget in BUDGETS.items():
-            there = [entry for entry in entries.values() if entry.memory == memory]
-            if sum(entry.footprint.mb or 0.0 for entry in there) > budget:
+            there = [entry for entry in entries.values() if memory in entry.shares]
+            if sum(entry.shares[memory] for entry in there) > budget:
                 assert all(id(entry.find()) in in_use or entry.find().part is entry.find() for entry in there)
 
     @invariant()

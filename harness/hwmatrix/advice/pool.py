@@ -47,6 +47,7 @@ class ResourcePool:
         self._machine = machine or Machine(detector)
         self._clock = clock
         self._made = threading.Lock()
+        self._configuring = threading.Lock()
         self._made_state: PoolState | None = None
 
     def get_model(
@@ -71,8 +72,9 @@ class ResourcePool:
             dtype: the precision that the constructor gives the model. The pool does not convert; it keeps precisions apart.
             memory_mb: what the model takes (MiB). Parameters and buffers of a PyTorch module are counted instead, once it is there.
 
-        A PyTorch module is moved to the device. Hardware that is missing or too small is replaced (:attr:`fallbacks` tells), at last
-        by the CPU. The model stays in the pool as long as somebody uses it, and after that until room is needed or it is old.
+        A PyTorch module is moved to the device. One that is too large for a GPU is split over several, where a kind of GPU was asked
+        for and accelerate is installed. Hardware that is missing or too small is replaced (:attr:`fallbacks` tells), at last by the
+        CPU. The model stays in the pool as long as somebody uses it, and after that until room is needed or it is old.
 
         Raises:
             ConfigError: the arguments contradict each other or mean nothing.
@@ -112,7 +114,7 @@ class ResourcePool:
     def cleanup_unused_resources(self, max_age_minutes: float | None = None) -> int:
         """Let go of models that nobody uses and nobody asked for in so many minutes (the pool's time-out unless given).
 
-        This also happens, with the pool's time-out, whenever a model is asked for.
+        This also happens, with the pool's time-out, by a timer (unless the settings switch it off) and whenever a model is asked for.
 
         Returns:
             How many models went.
@@ -124,6 +126,24 @@ class ResourcePool:
         if not age >= 0:
             raise ConfigError([Problem(where="max_age_minutes", what=f"{age!r} is no age", hint="0 lets go of all that nobody uses")])
         return self._state.room.clean(age * 60)
+
+    def configure(self, **settings: Any) -> PoolSettings:
+        """Go by other settings from now on; those that are not named stay as they are.
+
+        Args:
+            settings: those of :class:`PoolSettings`, also as ``get_optimal_resource_pool_config`` calls them:
+                ``pool.configure(**config["resource_pool_config"])``.
+
+        Returns:
+            All settings that hold now.
+
+        Raises:
+            ConfigError: there is no such setting, or its value means nothing; then nothing is changed.
+        """
+        with self._configuring:
+            changed = self._state.settings.changed(**settings)
+            self._state.configure(changed)
+        return changed
 
     def release(self, family: str | None, name: str, *, device: str | None = None, dtype: object = None) -> bool:
         """Keep a model no longer (on every device, in every precision, unless one is named). False if the pool does not have it.
@@ -184,7 +204,7 @@ class ResourcePool:
         """What is in the pool, and what has happened: counts since it was made, memory in MiB. What is not known is None."""
         state = self._state
         with state.lock:
-            places = {entry.memory for entry in state.room.shelf}
+            places = sorted({place for entry in state.room.shelf for place in entry.shares})
         for place in places:
             state.room.budgets.of(place)  # may ask a driver, so not under the lock
         with state.lock:
@@ -201,8 +221,8 @@ class ResourcePool:
                 "low_memory_mode": state.settings.low_memory,
                 "timeout_minutes": state.settings.timeout_minutes,
                 "memory": {
-                    place: _memory(state, place, [entry for entry in entries if entry.memory == place])
-                    for place in sorted({entry.memory for entry in entries})
+                    place: _memory(state, place, [entry for entry in entries if place in entry.shares])
+                    for place in sorted({place for entry in entries for place in entry.shares})
                 },
                 "entries": [_row(entry, self._clock()) for entry in entries],
             }
@@ -240,7 +260,7 @@ def get_global_resource_pool() -> ResourcePool:
 
 def _memory(state: PoolState, place: str, entries: list[Entry]) -> dict[str, Any]:
     return {
-        "used_mb": sum(entry.footprint.mb or 0.0 for entry in entries),
+        "used_mb": sum(entry.shares[place] for entry in entries),
         "reserved_mb": state.room.reserved_mb(place),
         "budget_mb": state.room.budgets.known(place),
         "unmeasured_models": sum(entry.footprint.measure is Measure.UNKNOWN for entry in entries),
@@ -253,7 +273,7 @@ def _row(entry: Entry, now: float) -> dict[str, Any]:
         "name": entry.key.name,
         "device": str(entry.key.device),
         "dtype": entry.key.dtype,
-        "memory": entry.memory,
+        "memory": ", ".join(entry.shares),
         "memory_mb": entry.footprint.mb,
         "memory_measure": entry.footprint.measure.value,
         "uses": entry.uses,

@@ -130,6 +130,14 @@ class Machine:
         total = psutil.virtual_memory().total / 2**20
         return min(total, float(limit)) if limit else total
 
+    def free_mb(self, memory: str) -> float | None:
+        """How much of a memory is free at this moment, or None where nobody tells. The host's is what its control group leaves."""
+        if memory != HOST:
+            device = device_of(memory)
+            return next((gpu.free_mb for gpu in self.gpus(device.hardware) if gpu.index == device.index), None)
+        left: float | None = self._probe(Backend.CPU).features.get("memory_left_mb")
+        return left
+
 
 class Budgets:
     """How much of each memory models may take, found out once a memory."""
@@ -160,13 +168,19 @@ def move(model: Any, device: Device) -> Any:
     """
     if device.torch_name is None:
         if is_module(model):
-            raise UnsupportedError(f"PyTorch does not drive {device.hardware}, and a PyTorch module was constructed", needs=("PyTorch",))
+            raise not_driven(device)
         return model
     to = getattr(model, "to", None)
     if not callable(to):
         return model
     moved = to(device.torch_name)
     return model if moved is None else moved
+
+
+def not_driven(device: Device) -> UnsupportedError:
+    """Why a PyTorch module cannot be on a device."""
+    message = f"PyTorch does not drive {device.hardware}, and the constructor gives a PyTorch module"
+    return UnsupportedError(message, needs=("PyTorch",))
 
 
 def give_back(device: Device) -> None:

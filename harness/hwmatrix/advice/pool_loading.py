@@ -6,15 +6,17 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
+import math
 import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import match, severity_of
 from hwmatrix.advice.fallback import AttemptPlan, Tried, next_attempt, report_of
-from hwmatrix.advice.pool_devices import device_of, give_back, has_several, move
+from hwmatrix.advice.pool_devices import device_of, give_back, has_several, move, not_driven
 from hwmatrix.advice.pool_errors import Failure, ModelStartError, NotInPoolError
 from hwmatrix.advice.pool_memory import HOST, Footprint, Measure, footprint, grown, is_module, resident_mb
+from hwmatrix.advice.pool_split import can_split, plan_split, split, split_mb
 from hwmatrix.advice.pool_state import Turn
 from hwmatrix.errors import CellFailure, FactoryError, OutOfMemoryError
 from hwmatrix.records import Backend, Status
@@ -137,10 +139,26 @@ class Loader:
             gpus = machine.gpus(device.hardware) if reason is None and has_several(device.hardware) else ()
             if reason is None and gpus and device.index is not None and device.index not in {gpu.index for gpu in gpus}:
                 reason = f"there is no {device}: {len(gpus)} found"
-            if reason is None:
+            if reason is None and not self._is_refused(attempt, key):
                 return key, gpus if device.index is None else ()
-            self._tried.append(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason, error_type="target_unavailable"))
+            if reason is not None:
+                self._tried.append(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason, error_type="target_unavailable"))
         return None
+
+    def _is_refused(self, attempt: Attempt, key: Key) -> bool:
+        """Whether a copy in the pool tells that a device cannot take the model, so that it need not be constructed to find that out.
+
+        One constructor for a list of devices, which is not told which it is for, gives for each what it has given before: a PyTorch
+        module, and not every device of the list is PyTorch's.
+        """
+        request = self._request
+        if request.one_device or request.takes_device or key.device.torch_name is not None or self._state.size_of_copies(key) is None:
+            return False
+        refusal = not_driven(key.device)
+        reason = f"{key.device}: {refusal}"
+        self._tried.append(Tried(attempt=attempt, status=Status.UNSUPPORTED, reason=reason, error_type=refusal.error_type))
+        self._cause = refusal
+        return True
 
     def _learn(self, construction: Construction) -> Turn | None:
         """Wait for another thread's construction; None where it came to nothing on that device."""
@@ -158,7 +176,7 @@ class Loader:
         """
         state, lease, began = self._state, self._request.lease, time.perf_counter()
         try:
-            size, memory = self._start(construction.key.device, construction)
+            size, shares = self._start(construction.key.device, construction)
         except Exception as error:
             tried = self._told(error, construction.key.device, (time.perf_counter() - began) * 1000)
             self._tried.append(tried)
@@ -170,31 +188,73 @@ class Loader:
                 raise self._failure(remember=True) from error
             self._overcome.append(error)
             return turn
-        entry = state.finish(construction, self._made, size, memory, lease=lease)
-        if not state.room.shrink(memory):
-            _LOG.warning("models in use take more than the budget of %s allows", memory)
+        entry = state.finish(construction, self._made, size, shares, lease=lease)
+        for memory in shares:
+            if not state.room.shrink(memory):
+                _LOG.warning("models in use take more than the budget of %s allows", memory)
         return Turn(key=entry.key, model=self._made, entry=entry)
 
-    def _start(self, device: Device, construction: Construction) -> tuple[Footprint, str]:
-        """Have the model on the device, with room made for it. What was constructed for another device is moved, not made again."""
+    def _start(self, device: Device, construction: Construction) -> tuple[Footprint, dict[str, float]]:
+        """Have the model on the device, with room made for it; give what it takes of which memory.
+
+        What was constructed for another device is moved, not made again.
+        """
         room, given = self._state.room, self._request.memory_mb
         if self._made is None:
-            if given is not None and not room.reserve(construction, device.memory, given) and device.memory != HOST:
-                raise self._too_large(given, device)
+            room.relieve()
+            needed = self._state.size_of_copies(construction.key) or given
+            reserved = needed is None or room.reserve(construction, {device.memory: needed}) or device.memory == HOST
+            if needed is not None and not reserved and not self._gpus_for(needed, device):
+                raise self._too_large(needed, device)
             self._constructing = True
             self._made, self._grown_mb = self._constructed(device)
             self._constructing = False
         size = footprint(self._made, given_mb=given, grown_mb=self._grown_mb)
         memory = device.memory if size.measure in {Measure.TENSORS, Measure.GIVEN} else HOST
-        if not room.reserve(construction, memory, size.mb) and memory != HOST:
-            raise self._too_large(size.mb or 0.0, device)
+        shares = {memory: size.mb or 0.0}
+        if not room.reserve(construction, shares) and memory != HOST:
+            return size, self._split(construction, size.mb or 0.0)
         try:
             self._made = move(self._made, device)
         except Exception as error:
             if status_of(error, device.hardware) is not Status.OOM or not room.empty(device.memory):
                 raise
             self._made = move(self._made, device)  # once more, with the room that unused models took
-        return size, memory
+        return size, shares
+
+    def _gpus_for(self, needed_mb: float, device: Device) -> tuple[Gpu, ...]:
+        """The GPUs that a PyTorch module may be split over: all of a kind of which none was named, if their budgets are enough."""
+        assert self._attempt is not None  # noqa: S101 - there is one as soon as a device is tried
+        if self._attempt.hardware != device.hardware or not has_several(device.hardware):
+            return ()
+        gpus, budgets = self._state.machine.gpus(device.hardware), self._state.room.budgets
+        together = sum(budgets.of(f"{device.hardware}:{gpu.index}") or 0.0 for gpu in gpus)
+        return gpus if len(gpus) > 1 and together >= needed_mb else ()
+
+    def _split(self, construction: Construction, needed_mb: float) -> dict[str, float]:
+        """Spread a module that fits no GPU alone over those of its kind; give what it takes of each.
+
+        Raises:
+            OutOfMemoryError: it fits them together neither, or accelerate is not installed.
+        """
+        device, room = construction.key.device, self._state.room
+        gpus = self._gpus_for(needed_mb, device) if is_module(self._made) else ()
+        if not gpus:
+            raise self._too_large(needed_mb, device)
+        if not can_split():
+            raise self._too_large(needed_mb, device, f"; accelerate, which splits a model over {len(gpus)} GPUs, is not installed")
+        left: dict[int, float] = {}
+        for gpu in gpus:
+            place = f"{device.hardware}:{gpu.index}"
+            room.empty(place)
+            left[gpu.index] = min((room.budgets.of(place) or 0.0) - room.taken_mb(place), math.inf if gpu.free_mb is None else gpu.free_mb)
+        planned = plan_split(self._made, left)
+        shares = {f"{device.hardware}:{index}": mb for index, mb in split_mb(self._made, planned).items()} if planned else {}
+        if planned is None or not room.reserve(construction, shares):
+            raise self._too_large(needed_mb, device, f", and {len(gpus)} GPUs together have no room for its parts")
+        made, self._made = self._made, None  # what a split has left half done is constructed again
+        self._made = split(made, planned)
+        return shares
 
     def _constructed(self, device: Device) -> tuple[Any, float]:
         """Call the constructor; once more if the host's memory was short and unused models could be let go of.
@@ -219,13 +279,13 @@ class Loader:
             raise FactoryError("the constructor gave None instead of a model", error_type="factory_failed")
         return made
 
-    def _too_large(self, needed_mb: float, device: Device) -> OutOfMemoryError:
+    def _too_large(self, needed_mb: float, device: Device, besides: str = "") -> OutOfMemoryError:
         room = self._state.room
         budget, taken = room.budgets.of(device.memory), room.taken_mb(device.memory)
         message = (
             f"it needs {needed_mb:.0f} MiB of {device.memory}, and {taken:.0f} MiB of the budget of {budget or 0.0:.0f} MiB are in use"
         )
-        return OutOfMemoryError(message, error_type="memory_pressure")
+        return OutOfMemoryError(message + besides, error_type="memory_pressure")
 
     def _told(self, error: Exception, device: Device, wall_ms: float) -> Tried:
         """What an error means for this device. What a constructor that knows no device raises, it raises for every device."""

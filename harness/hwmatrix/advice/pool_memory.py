@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 HOST: Final = "host"
 """The memory of this machine, which every device without memory of its own uses: also Apple's GPUs."""
-_MIB: Final = 2**20
+MIB: Final = 2**20
 
 
 class Measure(enum.StrEnum):
@@ -52,7 +52,7 @@ def tensor_mb(model: Any) -> float:
             continue  # it has a shape and no memory
         storage = tensor.untyped_storage()
         storages[str(tensor.device), storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values()) / _MIB
+    return sum(storages.values()) / MIB
 
 
 def footprint(model: object, *, given_mb: float | None, grown_mb: float | None) -> Footprint:
@@ -75,4 +75,4 @@ def grown(construct: Callable[[], Any], resident_mb: Callable[[], float]) -> tup
 
 def resident_mb() -> float:
     """The resident memory of this process in MiB."""
-    return float(psutil.Process().memory_info().rss) / _MIB
+    return float(psutil.Process().memory_info().rss) / MIB

@@ -29,7 +29,8 @@ _DEVICE_ARGUMENT: Final = "device"
 class Request:
     """A model that somebody wants. ``order`` is the hardware to try; ``asked`` says that somebody chose it.
 
-    ``takes_device`` says that the constructor wants to be told the device. ``lease`` says that the end of the use will be told.
+    ``one_device`` says that they named one, and the rest stands in for it. ``takes_device`` says that the constructor wants to be told
+    the device. ``lease`` says that the end of the use will be told.
     """
 
     family: str
@@ -37,6 +38,7 @@ class Request:
     dtype: str | None
     order: tuple[str, ...]
     asked: bool
+    one_device: bool
     constructor: Callable[..., Any] | None
     takes_device: bool
     memory_mb: float | None
@@ -83,6 +85,7 @@ def request_for(
         dtype=None if dtype is None else dtype_word(dtype),
         order=order,
         asked=wanted not in {None, AUTO} or "priority_list" in (preferences or {}),
+        one_device=wanted not in {None, AUTO},
         constructor=constructor,
         takes_device=constructor is not None and _DEVICE_ARGUMENT in _required(constructor),
         memory_mb=memory_mb,

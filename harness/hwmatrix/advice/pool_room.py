@@ -11,7 +11,7 @@ from hwmatrix.advice.pool_devices import Budgets, give_back
 from hwmatrix.advice.pool_shelf import Shelf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from hwmatrix.advice.pool_devices import Device, Gpu, Machine
     from hwmatrix.advice.pool_settings import PoolSettings
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 FOR_MEMORY: Final = "evicted_for_memory"
 FOR_AGE: Final = "evicted_for_age"
+SOONEST_S: Final = 0.05
+LATEST_S: Final = 10.0
+"""How long the timer waits at least and at most. Nobody tells when memory gets short, so it looks."""
 
 
 class Room:
@@ -33,8 +36,9 @@ class Room:
         self.budgets = Budgets(settings, machine)
         self.count: collections.Counter[str] = collections.Counter()
         self.clock = clock
-        self._settings = settings
-        self._reserved: dict[Hashable, tuple[str, float]] = {}
+        self.settings = settings
+        self._machine = machine
+        self._reserved: dict[Hashable, dict[str, float]] = {}
 
     def taken_mb(self, memory: str) -> float:
         """What models and those under way take of a memory."""
@@ -44,16 +48,18 @@ class Room:
     def reserved_mb(self, memory: str) -> float:
         """What is kept free for models under way."""
         with self.lock:
-            return sum(mb for where, mb in self._reserved.values() if where == memory)
+            return sum(shares.get(memory, 0.0) for shares in self._reserved.values())
 
-    def reserve(self, whom: Hashable, memory: str, needed_mb: float | None) -> bool:
+    def reserve(self, whom: Hashable, shares: Mapping[str, float]) -> bool:
         """Keep room for a model under way, instead of what was kept for it before. False, and nothing is kept, if there is none.
 
         Others are let go of, the least recently used first, as far as that is needed. A model of unknown size needs nothing.
         """
-        with self.lock:
-            self._reserved.pop(whom, None)
-        return not needed_mb or self._make(memory, needed_mb, whom)
+        self.unreserve(whom)
+        if all(not needed_mb or self._make(memory, needed_mb, whom) for memory, needed_mb in shares.items()):
+            return True
+        self.unreserve(whom)
+        return False
 
     def unreserve(self, whom: Hashable) -> None:
         """The model under way has arrived, or never will."""
@@ -63,6 +69,49 @@ class Room:
     def shrink(self, memory: str) -> bool:
         """Let go of what nobody uses until a memory is within its budget; False where what is used exceeds it by itself."""
         return self._make(memory, 0.0, None)
+
+    def relieve(self) -> None:
+        """Let go of what nobody uses in each memory of which more is in use, by whomever, than the settings allow."""
+        for memory in self._places():
+            total, free = self._machine.total_mb(memory), self._machine.free_mb(memory)
+            if total is None or free is None:
+                continue
+            excess = total - free - total * self.settings.memory_limit_percent / 100
+            if excess > 0:
+                self._make(memory, 0.0, None, most_mb=self.taken_mb(memory) - excess)
+
+    def tend(self) -> float | None:
+        """What needs no request: let go of what is too old, and of what is in the way.
+
+        Returns:
+            In how many seconds to do that again; None where there are no models.
+        """
+        timeout_s = self.settings.timeout_minutes * 60
+        self.clean(timeout_s)
+        self.relieve()
+        with self.lock:
+            oldest = min((entry.last_used for entry in self.shelf), default=None)
+            return None if oldest is None else min(max(oldest + timeout_s - self.clock(), SOONEST_S), LATEST_S)
+
+    def configure(self, settings: PoolSettings) -> None:
+        """Go by other settings from now on."""
+        with self.lock:
+            self.settings = settings
+            self.budgets = Budgets(settings, self._machine)
+        for memory in self._places():
+            self.budgets.of(memory)  # may ask a driver, so not under the lock
+        with self.lock:
+            for entry in self.shelf:
+                if not entry.retired:
+                    self.settle(entry)
+        self._tidy()
+        for memory in self._places():
+            self.shrink(memory)
+
+    def _places(self) -> list[str]:
+        """The memories in which there are models."""
+        with self.lock:
+            return sorted({memory for entry in self.shelf for memory in entry.shares})
 
     def clean(self, older_than_s: float) -> int:
         """Let go of what nobody uses and nobody asked for in so many seconds; give the number of models that went.
@@ -82,7 +131,7 @@ class Room:
     def empty(self, memory: str) -> int:
         """Let go of everything in a memory that nobody uses; give the number of models that went."""
         with self.lock:
-            there = [entry for entry in self.shelf if entry.memory == memory]
+            there = [entry for entry in self.shelf if memory in entry.shares]
         return self._drop(there, FOR_MEMORY)
 
     def forget(self, entries: Iterable[Entry]) -> None:
@@ -98,7 +147,7 @@ class Room:
     def settle(self, entry: Entry) -> None:
         """Keep what is in use also after that; or leave it to its users, in low-memory mode and while too much is in use."""
         entry.retired = False
-        if self._settings.low_memory or self._is_exceeded(entry.memory):
+        if self.settings.low_memory or self._is_exceeded(entry):
             entry.let_go()
         else:
             entry.hold()
@@ -120,7 +169,7 @@ class Room:
         """Forget what its users let go of. In low-memory mode its device's memory is given back."""
         with self.lock:
             devices = {entry.key.device for entry in self.shelf.sweep()}
-        for device in devices if self._settings.low_memory else ():
+        for device in devices if self.settings.low_memory else ():
             give_back(device)
 
     def _drop(self, entries: list[Entry], reason: str) -> int:
@@ -130,15 +179,19 @@ class Room:
         gone += self._collected(kept)
         return self._evicted(reason, gone, (entry.key.device for entry in entries))
 
-    def _make(self, memory: str, needed_mb: float, whom: Hashable) -> bool:
-        """Let go of the least recently used until what is needed fits, and keep it for ``whom``, in one step."""
-        budget = self.budgets.of(memory)
+    def _make(self, memory: str, needed_mb: float, whom: Hashable, *, most_mb: float | None = None) -> bool:
+        """Let go of the least recently used until what is needed fits, and keep it for ``whom``, in one step.
+
+        It fits into the budget; or, where ``most_mb`` says how much models may take now, into that, and what nobody knows the size of
+        goes as well.
+        """
+        budget = self.budgets.of(memory) if most_mb is None else most_mb
         kept: list[Entry] = []
         gone: list[Entry] = []
         with self.lock:
             fits = self._fits(memory, needed_mb, budget, whom)
             for entry in () if fits else self.shelf:
-                if entry.memory == memory and not entry.leases and entry.footprint.mb is not None:
+                if memory in entry.shares and not entry.leases and (most_mb is not None or entry.footprint.mb is not None):
                     (gone if entry.let_go() else kept).append(entry)
                     self.shelf.sweep()
                     fits = self._fits(memory, needed_mb, budget, whom)
@@ -158,7 +211,7 @@ class Room:
         if budget is not None and self.taken_mb(memory) + needed_mb > budget:
             return False
         if whom is not None and needed_mb:
-            self._reserved[whom] = (memory, needed_mb)
+            self._reserved.setdefault(whom, {})[memory] = needed_mb
         return True
 
     def _collected(self, kept: list[Entry]) -> int:
@@ -173,12 +226,13 @@ class Room:
     def _keep(self, entries: Iterable[Entry]) -> None:
         """What is in use is kept also after that, but not where it alone exceeds the budget: then it goes with its last user."""
         for entry in entries:
-            if not (entry.retired or self._settings.low_memory or self._is_exceeded(entry.memory)):
+            if not (entry.retired or self.settings.low_memory or self._is_exceeded(entry)):
                 entry.hold()
 
-    def _is_exceeded(self, memory: str) -> bool:
-        budget = self.budgets.known(memory)
-        return budget is not None and self.taken_mb(memory) > budget
+    def _is_exceeded(self, entry: Entry) -> bool:
+        """Whether models take more than the budget of a memory that this one is in."""
+        budgets = {memory: self.budgets.known(memory) for memory in entry.shares}
+        return any(budget is not None and self.taken_mb(memory) > budget for memory, budget in budgets.items())
 
     def _evicted(self, reason: str, number: int, devices: Iterable[Device]) -> int:
         """Count them, and have their devices' memory given back."""

@@ -1,46 +1,72 @@
-"""How a resource pool behaves: read once from the environment, and handed in."""
+"""How a resource pool behaves: read once from the environment, handed in, or changed later."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import near_miss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOW_MEMORY_VARIABLE: Final = "RESOURCE_POOL_LOW_MEMORY"
+TIMEOUT_VARIABLE: Final = "RESOURCE_POOL_TIMEOUT_MINS"
+TIMER_VARIABLE: Final = "RESOURCE_POOL_TIMER"
+LIMIT_VARIABLE: Final = "RESOURCE_POOL_MEMORY_LIMIT_PERCENT"
+_RECOMMENDED: Final = {"low_memory_mode": "low_memory", "recommended_timeout_mins": "timeout_minutes"}
+"""What ``get_optimal_resource_pool_config`` calls its settings, and what they are called here."""
 _YES: Final = frozenset({"1", "true", "yes", "on"})
-_NO: Final = frozenset({"", "0", "false", "no", "off"})
+_NO: Final = frozenset({"0", "false", "no", "off"})
 _SHARE: Final = 0.8
 """The part of a memory that models may take. The rest is for activations and for whatever else works there."""
 _LOW_SHARE: Final = 0.4
 """Half of it in low-memory mode."""
+_ALL: Final = 100.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolSettings:
     """``low_memory``: half the budget, one model loaded at a time, and nothing kept that nobody uses.
 
-    ``timeout_minutes`` is how long an unused model is kept. ``budget_mb`` sets budgets (MiB) by memory: ``host``, ``cuda:0``,
-    ``rocm:1``; others are a share of what there is.
+    ``timeout_minutes`` is how long an unused model is kept. ``timer`` lets go of it when that time is over; without it that happens at
+    the next request. ``budget_mb`` sets budgets (MiB) by memory: ``host``, ``cuda:0``, ``rocm:1``; others are a share of what there is.
+    Where more than ``memory_limit_percent`` of a memory is in use, by whomever, unused models are let go of; 100 switches that off.
 
     Raises:
-        ConfigError: a time-out or a budget that is no positive number.
+        ConfigError: a time-out or a budget that is no positive number, a limit above 100, a switch that is neither True nor False.
     """
 
     low_memory: bool = False
     timeout_minutes: float = 30.0
+    timer: bool = True
+    memory_limit_percent: float = 95.0
     budget_mb: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
-        numbers = {"timeout_minutes": self.timeout_minutes, **{f"budget_mb[{place!r}]": value for place, value in self.budget_mb.items()}}
+        """Refuse what means nothing."""
+        numbers = {
+            "timeout_minutes": self.timeout_minutes,
+            "memory_limit_percent": self.memory_limit_percent,
+            **{f"budget_mb[{place!r}]": value for place, value in self.budget_mb.items()},
+        }
         problems = [
             Problem(where=where, what=f"{value!r} is no positive number", hint="leave it out for the default")
             for where, value in numbers.items()
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isnan(value)
         ]
+        switches = {"low_memory": self.low_memory, "timer": self.timer}
+        problems += [
+            Problem(where=where, what=f"{value!r} is neither True nor False", hint="leave it out for the default")
+            for where, value in switches.items()
+            if not isinstance(value, bool)
+        ]
+        if not problems and self.memory_limit_percent > _ALL:
+            what = f"{self.memory_limit_percent!r} is more than all of a memory"
+            problems.append(Problem(where="memory_limit_percent", what=what, hint="100 switches the limit off"))
         if problems:
             raise ConfigError(problems)
 
@@ -49,15 +75,64 @@ class PoolSettings:
         """The settings that variables ask for.
 
         Raises:
-            ConfigError: ``RESOURCE_POOL_LOW_MEMORY`` is neither yes nor no.
+            ConfigError: every variable whose word means nothing.
         """
-        word = environment.get(LOW_MEMORY_VARIABLE, "").strip().lower()
-        if word not in _YES | _NO:
-            hint = f"use 1 for yes, 0 for no; also: {', '.join(sorted((_YES | _NO) - {'', '0', '1'}))}"
-            raise ConfigError([Problem(where=LOW_MEMORY_VARIABLE, what=f"{word!r} is neither yes nor no", hint=hint)])
-        return cls(low_memory=word in _YES)
+        readers: dict[str, tuple[str, Callable[[str, str], bool | float]]] = {
+            LOW_MEMORY_VARIABLE: ("low_memory", _yes_or_no),
+            TIMEOUT_VARIABLE: ("timeout_minutes", _number),
+            TIMER_VARIABLE: ("timer", _yes_or_no),
+            LIMIT_VARIABLE: ("memory_limit_percent", _number),
+        }
+        found: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for variable, (name, read) in readers.items():
+            word = environment.get(variable, "").strip().lower()
+            try:
+                if word:
+                    found[name] = read(variable, word)
+                    cls(**{name: found[name]})
+            except ConfigError as error:
+                problems += [dataclasses.replace(problem, where=variable) for problem in error.problems]
+        if problems:
+            raise ConfigError(problems)
+        return cls(**found)
+
+    def changed(self, **changes: Any) -> Self:
+        """These settings with others in place of some, also under the names of ``get_optimal_resource_pool_config``.
+
+        Raises:
+            ConfigError: there is no such setting, one is named twice, or its value means nothing.
+        """
+        known = {field.name for field in dataclasses.fields(self)}
+        problems = [
+            Problem(where=name, what="is no setting of the pool", hint=near_miss(name, known | set(_RECOMMENDED)))
+            for name in changes
+            if name not in known | set(_RECOMMENDED)
+        ]
+        problems += [
+            Problem(where=name, what=f"it means {_RECOMMENDED[name]}, which is given as well", hint="leave one of both out")
+            for name in changes
+            if _RECOMMENDED.get(name) in changes
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return dataclasses.replace(self, **{_RECOMMENDED.get(name, name): value for name, value in changes.items()})
 
     @property
     def share(self) -> float:
         """The part of a memory that models may take where no budget is set."""
         return _LOW_SHARE if self.low_memory else _SHARE
+
+
+def _yes_or_no(variable: str, word: str) -> bool:
+    if word not in _YES | _NO:
+        hint = f"use 1 for yes, 0 for no; also: {', '.join(sorted((_YES | _NO) - {'0', '1'}))}"
+        raise ConfigError([Problem(where=variable, what=f"{word!r} is neither yes nor no", hint=hint)])
+    return word in _YES
+
+
+def _number(variable: str, word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise ConfigError([Problem(where=variable, what=f"{word!r} is no number", hint="leave it out for the default")]) from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hwmatrix.advice.pool_devices import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hwmatrix.advice.pool_memory import Footprint
 
@@ -39,15 +39,16 @@ class Key:
 class Entry:
     """One model. ``leases`` counts those who said how long they need it; ``retired`` ones are kept by their users alone.
 
-    ``memory`` is the memory that ``footprint`` is taken from: the device's, or the host's for what has not moved there.
+    ``shares`` says how much of which memory it takes (MiB): of the device's, or of the host's what has not moved there; of several
+    GPUs where it is split. What is not known is 0 there, and None in ``footprint``.
     ``given_out`` says that somebody has it who did not say for how long. Some objects (tuples, numbers) cannot be watched: these
     count as in use from then on.
     """
 
-    def __init__(self, key: Key, model: Any, footprint: Footprint, memory: str, now: float) -> None:
+    def __init__(self, key: Key, model: Any, footprint: Footprint, shares: Mapping[str, float], now: float) -> None:
         self.key = key
         self.footprint = footprint
-        self.memory = memory
+        self.shares = dict(shares)
         self.created = self.last_used = now
         self.uses = 0
         self.leases = 0
@@ -125,9 +126,9 @@ class Shelf:
                 swept.append(entry)
         return swept
 
-    def add(self, key: Key, model: Any, footprint: Footprint, memory: str, now: float) -> Entry:
+    def add(self, key: Key, model: Any, footprint: Footprint, shares: Mapping[str, float], now: float) -> Entry:
         """A new entry, held. Its key is free: there is one construction a key."""
-        entry = Entry(key, model, footprint, memory, now)
+        entry = Entry(key, model, footprint, shares, now)
         entry.watch(self._dead)
         self._entries[key] = entry
         return entry
@@ -141,6 +142,10 @@ class Shelf:
         """An entry that is what was asked for on any GPU of its kind, the most recently used first."""
         return next((entry for entry in reversed(list(self)) if entry.key.is_like(asked)), None)
 
+    def copies(self, key: Key) -> Iterator[Entry]:
+        """The entries of the same model in the same precision, on whichever device."""
+        return (entry for entry in self if dataclasses.replace(entry.key, device=key.device) == key)
+
     def touch(self, entry: Entry, now: float) -> None:
         """It is used now."""
         entry.last_used = now
@@ -153,4 +158,4 @@ class Shelf:
 
     def used_mb(self, memory: str) -> float:
         """What the models take of a memory, in MiB. Those of unknown size are not in it."""
-        return sum(entry.footprint.mb or 0.0 for entry in self if entry.memory == memory)
+        return sum(entry.shares.get(memory, 0.0) for entry in self)

@@ -8,11 +8,13 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.pool_errors import NestedRequestError
+from hwmatrix.advice.pool_memory import Measure
 from hwmatrix.advice.pool_room import Room
 from hwmatrix.advice.pool_shelf import Entry, Key
+from hwmatrix.advice.pool_timer import Timer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hwmatrix.advice.fallback import FallbackReport, Tried
     from hwmatrix.advice.pool_devices import Gpu, Machine
@@ -54,9 +56,9 @@ class PoolState:
     """Everything that threads share. Methods take the lock themselves; nothing is constructed or moved under it."""
 
     def __init__(self, settings: PoolSettings, machine: Machine, clock: Callable[[], float]) -> None:
-        self.settings = settings
         self.machine = machine
         self.room = Room(settings, machine, clock)
+        self.timer = Timer(self.room)
         self.lock = self.room.lock
         self.loading = threading.RLock()
         """Held while a model is loaded in low-memory mode: one at a time, and what a constructor itself asks for within it."""
@@ -66,6 +68,16 @@ class PoolState:
         self._fallbacks: collections.OrderedDict[tuple[str, ...], FallbackReport] = collections.OrderedDict()
         self._under_way: dict[Key, Construction] = {}
         self._waiting: dict[int, Construction] = {}
+
+    @property
+    def settings(self) -> PoolSettings:
+        """What the pool goes by at this moment."""
+        return self.room.settings
+
+    def configure(self, settings: PoolSettings) -> None:
+        """Go by other settings from now on."""
+        self.room.configure(settings)
+        self.timer.wake()
 
     @property
     def fallbacks(self) -> tuple[FallbackReport, ...]:
@@ -93,6 +105,11 @@ class PoolState:
             self._use(entry, lease=lease)
             self.room.count["hits"] += 1
             return Turn(key=entry.key, model=model, entry=entry)
+
+    def size_of_copies(self, key: Key) -> float | None:
+        """What a PyTorch module takes, if the pool has it on any device (MiB): on another one it takes as much. None if there is none."""
+        with self.lock:
+            return next((entry.footprint.mb for entry in self.room.shelf.copies(key) if entry.footprint.measure is Measure.TENSORS), None)
 
     def knows(self, key: Key) -> bool:
         """Whether the model is there or under way, so that nothing need be found out to get it."""
@@ -144,15 +161,19 @@ class PoolState:
             with self.lock:
                 del self._waiting[me]
 
-    def finish(self, construction: Construction, model: Any, size: Footprint, memory: str, *, lease: bool) -> Entry:
-        """The model is there: what was kept free for it becomes what it takes."""
+    def finish(self, construction: Construction, model: Any, size: Footprint, shares: Mapping[str, float], *, lease: bool) -> Entry:
+        """The model is there: what was kept free for it becomes what it takes. What is split over GPUs is on none of them alone."""
         with self.lock:
-            entry = self.room.shelf.add(construction.key, model, size, memory, self.room.clock())
+            self._end(construction)
+            if len(shares) > 1:
+                device = dataclasses.replace(construction.key.device, index=None)
+                construction.key = dataclasses.replace(construction.key, device=device)
+            entry = self.room.shelf.add(construction.key, model, size, shares, self.room.clock())
             construction.model = model
             self.room.count["constructed"] += 1
-            self._end(construction)
             self._use(entry, lease=lease)
-            return entry
+        self.timer.wake()
+        return entry
 
     def take(self, construction: Construction, *, lease: bool) -> Turn | None:
         """What somebody who waited gets. None if the model is no longer the pool's."""
