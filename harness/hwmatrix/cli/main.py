@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _COMMANDS: Final = {
     "matrix": "running",
+    "init": "starting",
     "show": "answering",
     "why": "answering",
     "diff": "comparing",

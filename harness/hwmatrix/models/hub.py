@@ -46,6 +46,20 @@ def fetch(hub_id: str, revision: str | None, cache: Path) -> Path:
     return folder
 
 
+def fetch_config(hub_id: str, revision: str | None, cache: Path) -> Path:
+    """Download a checkpoint's configuration alone, or find it in ``cache`` or in the cache of the hub's own client: its folder.
+
+    Raises:
+        FactoryError: as :func:`fetch`, but for its weights, which are not asked for.
+        RefusedError: it needs code of its own.
+    """
+    folder = cached(hub_id, cache, revision=revision) or cached(hub_id, revision=revision)
+    if folder is None:
+        folder = _download(hub_id, _commit(hub_id, revision), cache, _CONFIG)
+    inspect_config(folder)
+    return folder
+
+
 def resolve(plan: ModelPlan, cache: Path) -> ModelPlan:
     """The plan with its weights in a folder: unchanged unless they are on the hub, and then pinned to the commit that was fetched.
 

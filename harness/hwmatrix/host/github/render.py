@@ -14,6 +14,7 @@ import pydantic
 import yaml
 from markupsafe import Markup
 
+import hwmatrix
 from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 WORKFLOWS: Final = ("ci.yml", "matrix.yml", "release.yml", "pins.yml")
 ACTION: Final = "action.yml"
+REPOSITORY: Final = "repository.yml"
+"""The template of the workflow that ``hwmatrix init`` writes."""
 ACTIONS: Final = "actions.yaml"
 _OLDEST_PYTHON: Final = "3.11"
 """Versions are resolved for it: what it can install, so can the later ones. It is that of the base image, and of requires-python."""
@@ -70,6 +73,16 @@ def render(loaded: LoadedMatrix) -> dict[str, str]:
     }
     environment = _environment()
     return {name: _whole(environment, name, facts) for name in (*WORKFLOWS, ACTION)}
+
+
+def render_repository(loaded: LoadedMatrix) -> str:
+    """The one workflow of a repository of somebody's own, which installs this version of hwmatrix: YAML.
+
+    Raises:
+        ConfigError: matrix.yaml has something that must not stand in a workflow.
+    """
+    facts = {"github": loaded.spec.github, "hosted": list(loaded.spec.github.runs_on), "actions": action_pins()}
+    return _whole(_environment(), REPOSITORY, facts | {"version": hwmatrix.__version__})
 
 
 def _whole(environment: jinja2.Environment, name: str, facts: dict[str, Any]) -> str:

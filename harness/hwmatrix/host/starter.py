@@ -1,0 +1,148 @@
+"""The first files of somebody's own repository: a short matrix.yaml for their models, and a nox session."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import jinja2
+import pydantic
+import yaml
+
+import hwmatrix
+from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
+from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.records import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwmatrix.records import ModelPlan
+
+REFERENCE: Final = "cpu"
+"""The target whose image builds the references: ``images.reference`` of a matrix.yaml that does not say otherwise."""
+TARGETS: Final = (REFERENCE, "openvino", "onnxruntime")
+"""What every machine can run."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StarterModel:
+    """An entry of ``models``: ``hub_id``, ``weights`` and, by size, ``variants`` as YAML has them."""
+
+    name: str
+    family: str
+    architecture: str
+    model_class: str
+    hub_id: str | None
+    weights: str
+    variants: dict[str, str]
+
+
+def starter_matrix(plans: Sequence[ModelPlan], targets: Sequence[str], shipped: MatrixSpec) -> str:
+    """The text of a matrix.yaml. ``plans`` are models in full size, or tiny ones of types; ``targets`` are names in ``shipped``.
+
+    Checkpoints run with real lengths by default. Where there is a type, whose model is small by nature, the default is tiny for all, and
+    the suite ``performance`` has the checkpoints.
+    """
+    chosen = {name: target for name, target in shipped.targets.items() if name in {REFERENCE, *targets}}
+    dtypes = dict.fromkeys(dtype for target in chosen.values() for dtype in target.dtypes)
+    models = [_entry(plan, name, shipped) for plan, name in zip(plans, _names(plans), strict=True)]
+    return (
+        _environment()
+        .get_template("matrix.yaml.j2")
+        .render(
+            sizes={size.value: _flow(dataclasses.asdict(each)) for size, each in shipped.sizes.items()},
+            tolerances={dtype.value: _flow(dataclasses.asdict(shipped.tolerances[dtype])) for dtype in dtypes},
+            targets={name: _flow(_said(target)) for name, target in chosen.items()},
+            others=[name for name in shipped.targets if name not in chosen],
+            models=models,
+            suites={name: _flow(suite) for name, suite in _suites(models).items()},
+        )
+    )
+
+
+def nox_session() -> str:
+    """A session of nox that installs this version of hwmatrix and runs the matrix."""
+    return _environment().get_template("session.py.j2").render(version=hwmatrix.__version__).rstrip("\n")
+
+
+def noxfile() -> str:
+    """A noxfile.py with that session alone."""
+    return _environment().get_template("noxfile.py.j2").render(session=nox_session())
+
+
+def _entry(plan: ModelPlan, name: str, shipped: MatrixSpec) -> StarterModel:
+    variants: dict[str, str] = {}
+    if plan.weights == FACTORY:
+        if plan.sequence_length != shipped.sizes[Size.TINY].sequence_length:
+            variants["tiny"] = _flow({"sequence_length": plan.sequence_length})
+        variants["full"] = _flow({"unbuildable": "a model made from its type alone is tiny"})
+    elif plan.sequence_length != shipped.sizes[Size.FULL].sequence_length:
+        variants["full"] = _flow({"sequence_length": plan.sequence_length})
+    return StarterModel(
+        name=name,
+        family=plan.family.value,
+        architecture=plan.architecture,
+        model_class=plan.model_class,
+        hub_id=_scalar(plan.hub_id) if plan.hub_id else None,
+        weights=_scalar(plan.weights),
+        variants=variants,
+    )
+
+
+def _suites(models: Sequence[StarterModel]) -> dict[str, dict[str, Any]]:
+    checkpoints = [model.name for model in models if model.weights != FACTORY]
+    if len(checkpoints) == len(models):
+        return {"default": {"size": Size.FULL.value, "models": "all", "description": "every model, with its usual length"}}
+    suites: dict[str, dict[str, Any]] = {
+        "default": {"size": Size.TINY.value, "models": "all", "description": "every model, with short inputs"}
+    }
+    if checkpoints:
+        of_checkpoints = {"size": Size.FULL.value, "models": checkpoints, "description": "the checkpoints, with their usual length"}
+        suites["performance"] = of_checkpoints
+    return suites
+
+
+def _names(plans: Sequence[ModelPlan]) -> list[str]:
+    """A name for each, made of what a name may have: the last part of what it was called by, or more where two would be alike."""
+    found: list[str] = []
+    for plan in plans:
+        whole = _as_name(plan.name)
+        short = _as_name(plan.name.rpartition("/")[2])
+        candidates = [short, whole, *(f"{whole}-{number}" for number in range(2, len(plans) + 2))]
+        found.append(next(name for name in candidates if name not in found))
+    return found
+
+
+def _as_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "model"
+
+
+def _said(target: TargetSpec) -> dict[str, Any]:
+    """The keys that differ from their defaults, as YAML has their values."""
+    said = pydantic.TypeAdapter(TargetSpec).dump_python(target, mode="json", exclude_defaults=True)
+    return {name: value for name, value in said.items() if value != {}}
+
+
+def _flow(settings: dict[str, Any]) -> str:
+    """A mapping in one line of YAML."""
+    return yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True).strip()
+
+
+def _scalar(text: str) -> str:
+    """A text as YAML, in quotes where it needs them."""
+    return _flow({"key": text}).removeprefix("{key: ").removesuffix("}")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("hwmatrix.host"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - YAML and Python: what is foreign is quoted by _flow, or is a name that was checked
+    )
