@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from hwmatrix import __version__
+from hwmatrix.cli.closed_pipe import CLOSED_PIPE, Outputs, broken_pipe, flush
 from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 
 if TYPE_CHECKING:
@@ -69,7 +70,24 @@ _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; give its exit code (docs/cli.md lists them)."""
+    """Run one command; give its exit code (docs/cli.md lists them). Where nobody reads its output any more, it ends without a word."""
+    code = 0
+    with Outputs() as outputs:
+        try:
+            code = _main(argv)
+            flush()
+        except (BrokenPipeError, SystemExit) as error:
+            broken = broken_pipe(error)
+            if broken is None:
+                raise
+            if not outputs.unread():
+                raise broken from None
+            outputs.silence()
+            return code or CLOSED_PIPE
+    return code
+
+
+def _main(argv: list[str] | None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     stderr = Console(stderr=True)
     try:
