@@ -173,6 +173,12 @@ def test_a_shard_holds_the_tests_that_were_chosen(order: OperatorOrder, tmp_path
     assert counted == [("mismatch", 1), ("pass", operators.BATCH)]
 
 
+def test_tests_that_are_finished_are_left_out(order: OperatorOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, "add", "off", "fine", "last")
+    operators.run_operators(dataclasses.replace(order, pattern="f", finished=frozenset({"test_off"})))
+    assert rows(order, tmp_path, "SELECT test FROM operators") == [("test_fine",)]
+
+
 def test_a_target_that_is_not_here_leaves_its_reason(order: OperatorOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, "add", "fine")
     target = dataclasses.replace(order.target, options={"missing": True})

@@ -20,7 +20,7 @@ from hwmatrix.cli.options import (
     outside,
     progress,
 )
-from hwmatrix.cli.running import DATABASE, facts_of, order_of, workshop_of
+from hwmatrix.cli.running import DATABASE, facts_of, order_of, refuse_gone, workshop_of
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.host import runs
 from hwmatrix.host.operators import OperatorRun, run_operators
@@ -53,6 +53,7 @@ def ops_command(
         str, typer.Option("--tests", help="Only tests in whose name this regular expression is found.", metavar="PATTERN")
     ] = "",
     isolation: Isolating = IsolationChoice.AUTO,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run of operator tests: only what is missing.")] = False,
     write_docs: Annotated[bool, typer.Option("--write-docs", help="Also write docs/operators.md beside matrix.yaml.")] = False,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
@@ -66,6 +67,8 @@ def ops_command(
         hwmatrix ops
 
         hwmatrix ops --targets openvino onnxruntime --tests '^test_attention'
+
+        hwmatrix ops --resume
     """
     given, loaded, output = outside(), load(matrix), output_dir.absolute()
     if write_docs and matrix.parent == shipped_root() and harness_source() is None:
@@ -73,14 +76,25 @@ def ops_command(
         raise ConfigError([Problem(where="--write-docs", what=what, hint="hwmatrix init writes one")])
     names = _chosen(loaded, targets or ())
     _check_pattern(tests)
+    if resume:
+        _refuse_with_resume(targets, tests, isolation)
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, given, base_image, view)
-        place = choose(isolation.value, workshop)
-        plan = make_operator_plan(loaded, names, facts_of(loaded, place, given, workshop.commit))
-        folder = RunFolder.create(output / runs.OPERATORS, plan)
+        if resume:
+            folder = RunFolder.latest(output / runs.OPERATORS)
+            plan = folder.plan()
+            refuse_gone(loaded, plan)
+            place = choose(plan.isolation, workshop)
+        else:
+            place = choose(isolation.value, workshop)
+            plan = make_operator_plan(loaded, names, facts_of(loaded, place, given, workshop.commit))
+            folder = RunFolder.create(output / runs.OPERATORS, plan)
+            folder.write_pattern(tests)
         claim(folder)
         try:
-            outcome = run_operators(OperatorRun(order=order_of(loaded, folder, place, workshop, 1), pattern=tests), view)
+            folder.salvage()
+            order = order_of(loaded, folder, place, workshop, 1)
+            outcome = run_operators(OperatorRun(order=order, pattern=folder.pattern(), resume=resume), view)
         except (KeyboardInterrupt, NoTargetAvailableError):
             folder.salvage()
             _report(folder, output, view)
@@ -89,6 +103,12 @@ def ops_command(
             release(folder)
         _report(folder, output, view, page=loaded.path.absolute().parent / _PAGE if write_docs else None)
         outcome.raise_first()
+
+
+def _refuse_with_resume(targets: Sequence[str] | None, tests: str, isolation: IsolationChoice) -> None:
+    if targets or tests or isolation is not IsolationChoice.AUTO:
+        what = "the last run is continued as it was planned"
+        raise ConfigError([Problem(where="--resume", what=what, hint="leave out --targets, --tests and --isolation")])
 
 
 def _chosen(loaded: LoadedMatrix, targets: Sequence[str]) -> list[str]:

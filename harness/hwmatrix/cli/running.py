@@ -154,10 +154,7 @@ def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: b
     """
     folder = RunFolder.latest(output)
     plan = folder.plan()
-    gone = [target.name for target in plan.targets if target.name not in loaded.spec.targets]
-    if gone:
-        what = f"the last run has targets that {loaded.path.name} no longer has: {', '.join(gone)}"
-        raise ConfigError([Problem(where="--resume", what=what, hint="put them back, or start without --resume")])
+    refuse_gone(loaded, plan)
     changed = plan.matrix_sha256 != loaded.sha256
     if stale and (changed or _has_types(plan)):
         folder.replace_plan(fetch_weights(_replanned(loaded, plan, workshop), workshop.cache_dir))
@@ -165,6 +162,18 @@ def _resumed(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: b
         told = "its models and targets are taken as they are now" if stale else _KEPT
         workshop.say(f"{loaded.path.name} has changed since the run was planned; {told}")
     return folder, choose(plan.isolation, workshop)
+
+
+def refuse_gone(loaded: LoadedMatrix, plan: Plan) -> None:
+    """A run goes on only where matrix.yaml still has its targets.
+
+    Raises:
+        ConfigError: some are gone; they are named.
+    """
+    gone = [target.name for target in plan.targets if target.name not in loaded.spec.targets]
+    if gone:
+        what = f"the last run has targets that {loaded.path.name} no longer has: {', '.join(gone)}"
+        raise ConfigError([Problem(where="--resume", what=what, hint="put them back, or start without --resume")])
 
 
 def _replanned(loaded: LoadedMatrix, plan: Plan, workshop: Workshop) -> Plan:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+import duckdb
+
+from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
 from hwmatrix.host.following import follow
 from hwmatrix.host.places import Job
 from hwmatrix.host.run import RunOrder, RunOutcome
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
+from hwmatrix.store.confined import opened
+from hwmatrix.store.reading import query
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hwmatrix.host.console import View
 
 _TESTS: Final = "operator-tests"
@@ -20,10 +28,14 @@ _MEMORY_MB: Final = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorRun:
-    """A run whose plan has targets and no cells, and which tests to run: a regular expression searched in their names."""
+    """A run whose plan has targets and no cells, and which tests to run: a regular expression searched in their names.
+
+    ``resume``: only those that have no verdict yet, on targets that did not come to their end.
+    """
 
     order: RunOrder
     pattern: str
+    resume: bool = False
 
 
 def run_operators(run: OperatorRun, view: View) -> RunOutcome:
@@ -34,7 +46,34 @@ def run_operators(run: OperatorRun, view: View) -> RunOutcome:
         NoTargetAvailableError: no target of the plan can run here.
     """
     work = TargetWork(work="operators", noun="operator tests", arguments=(f"--tests={run.pattern}",), memory_mb=_MEMORY_MB)
+    if run.resume:
+        done = _list_finished(run.order)
+        if done and done.issuperset(target.name for target in run.order.plan.targets if target.unavailable is None):
+            view.say("nothing is missing: every target that can run here has run its tests")
+            return RunOutcome(failed={})
+        work = dataclasses.replace(work, arguments=(*work.arguments, "--resume"), done=done)
     return run_on_targets(run.order, work, view, first=lambda: _make_tests(run.order, view))
+
+
+def _list_finished(order: RunOrder) -> frozenset[str]:
+    """Tell the runners which tests have a verdict; give the targets that came to their end."""
+    finished: defaultdict[str, list[str]] = defaultdict(list)
+    complete: set[str] = set()
+    for shard in sorted(order.folder.shards.glob("*.duckdb")):
+        complete.update(target for (target,) in _asked(shard, "operators_complete"))
+        for target, test in _asked(shard, "operators_finished"):
+            finished[target].append(test)
+    for planned in order.plan.targets:
+        order.folder.write_finished(planned.name, finished[planned.name])
+    return frozenset(complete)
+
+
+def _asked(shard: Path, name: str) -> list[tuple[str, ...]]:
+    try:
+        with opened(shard) as connection:
+            return connection.execute(query(name)).fetchall()
+    except duckdb.Error as error:
+        raise StoreError(f"{shard}: cannot be read: {error}", advice="Delete it: its tests will be run again.") from error
 
 
 def _make_tests(order: RunOrder, view: View) -> None:

@@ -24,6 +24,7 @@ OPERATORS: Final = "operators"
 SURVEYS: Final = "surveys"
 """So have surveys, which execute nothing."""
 _PLAN: Final = "plan.json"
+_TESTS: Final = "tests"
 _OWNER: Final = "owner.pid"
 _START_TOLERANCE_S: Final = 5.0  # psutil derives start times from the boot time, which moves when the clock is set
 
@@ -122,6 +123,35 @@ class RunFolder:
             StoreError: the folder cannot be written.
         """
         return self._write_list(f"models-{name}", models)
+
+    def write_finished(self, target: str, tests: list[str]) -> Path:
+        """Tell the runner which operator tests of a target have a verdict; it finds the file by the target's name beside the plan.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        return self._write_list(f"finished-{target}", tests)
+
+    def write_pattern(self, pattern: str) -> Path:
+        """Keep which operator tests the run was asked for, for who continues it.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        return self._write_list(_TESTS, [pattern])
+
+    def pattern(self) -> str:
+        """Which operator tests the run was asked for: a regular expression searched in their names.
+
+        Raises:
+            StoreError: the folder does not say it.
+        """
+        path = self.path / f"{_TESTS}.json"
+        try:
+            (pattern,) = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError) as error:
+            raise StoreError(f"{path}: cannot be read: {error}", advice="Start a new run without --resume.") from error
+        return str(pattern)
 
     def _write_list(self, name: str, content: list[str] | list[tuple[str, str]]) -> Path:
         path = self.path / f"{name}.json"

@@ -27,6 +27,8 @@ class TargetWork:
     noun: str
     arguments: tuple[str, ...] = ()
     memory_mb: int = 4096
+    done: frozenset[str] = frozenset()
+    """Targets that have done it before."""
 
 
 def run_on_targets(order: RunOrder, work: TargetWork, view: View, *, first: Callable[[], None] | None = None) -> RunOutcome:
@@ -36,7 +38,7 @@ def run_on_targets(order: RunOrder, work: TargetWork, view: View, *, first: Call
         HwmatrixError: ``first`` needs the reference image, and it cannot be built; or what ``first`` raises.
         NoTargetAvailableError: no target of the plan can run here.
     """
-    targets = [target for target in order.plan.targets if target.unavailable is None]
+    targets = [target for target in order.plan.targets if target.unavailable is None and target.name not in work.done]
     for target in order.plan.targets:
         if target.unavailable is not None:
             view.say(f"{target.name}: unavailable: {target.unavailable}")

@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     operators = works.add_parser("operators", help="run the operator tests on one target")
     operators.add_argument("--target", required=True)
     operators.add_argument("--tests", default="", help="a regular expression: run only the tests in whose name it is found")
+    operators.add_argument("--resume", action="store_true", help="not the tests listed in finished-<TARGET>.json beside the plan")
     operators.set_defaults(work=_operators)
     asking = works.add_parser("survey", help="say what hardware is here and what the plan's models are, in a shard")
     asking.add_argument("--target", required=True)
@@ -140,11 +141,13 @@ def _operators(arguments: argparse.Namespace) -> None:
     from hwmatrix.runner.operators import OperatorOrder, run_operators  # noqa: PLC0415
 
     plan = _plan(arguments.plan)
+    finished = _listed(arguments.plan, "finished", arguments.target) if arguments.resume else ()
     run_operators(
         OperatorOrder(
             plan=plan,
             target=plan.target(arguments.target),
             pattern=arguments.tests,
+            finished=frozenset(finished),
             cache=arguments.cache,
             out=arguments.out,
             host=arguments.host,

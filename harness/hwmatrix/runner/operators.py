@@ -54,7 +54,7 @@ _SIGNALS: Final = {number.value for number in signal.Signals}
 class OperatorOrder:
     """What one run of the operator tests is to do, and what the host knows about the place it runs in.
 
-    ``pattern`` is a regular expression searched in the tests' names.
+    ``pattern`` is a regular expression searched in the tests' names; ``finished`` are tests that need not be run again.
     """
 
     plan: Plan
@@ -65,17 +65,18 @@ class OperatorOrder:
     host: str
     image: str | None
     image_digest: str | None
+    finished: frozenset[str] = frozenset()
 
 
 def run_operators(order: OperatorOrder) -> Path:
-    """Run the tests that the pattern selects; give the sealed shard. A target that is not here leaves a shard without any.
+    """Run the tests that the pattern selects and that are not finished; give the sealed shard. One of a target that is not here is empty.
 
     Raises:
         StoreError: the shard cannot be written.
         BundleError: the tests are missing or damaged.
     """
     tests = operator_tests.read(order.cache)
-    chosen = [test for test in tests.tests if re.search(order.pattern, test.name)]
+    chosen = [test for test in tests.tests if re.search(order.pattern, test.name) and test.name not in order.finished]
     runner = operators_class(order.target.backend)
     begin = time.perf_counter()
     runner.preload()
