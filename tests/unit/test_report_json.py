@@ -160,14 +160,33 @@ def test_groups_stand_in_errors_json(tmp_path: Path) -> None:
     assert found["cells"] == 4
     example = found["example"]
     assert example["message"] == f"Could not guard on data-dependent expression Eq(u{int(example['model'][-3:])}, 1)"
-    assert example["traceback"].startswith("Traceback")
+    assert document["tracebacks"][example["traceback"]].startswith("Traceback")
     assert example["parameters"] == min(20_000 + 997 * (n * 7 % 101) for n in (4, 15, 26, 37))
     assert example["command"] == f"hwmatrix matrix --models {example['model']} --targets openvino"
 
 
+def test_each_traceback_stands_once_in_errors_json_and_can_be_found(tmp_path: Path) -> None:
+    path, shared, own = tmp_path / "m.duckdb", "Traceback: " + "shared " * 1000, "Traceback: " + "own " * 1000
+    with Database(path) as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        for name, text in (("a", shared), ("b", shared), ("c", own), ("d", None)):
+            database.cell(database.plan(name, "cpu"), "s-cpu", **unmeasured("error") | {"message": name, "traceback": text})
+    text = errors_json(read(path))
+    assert (text.count(shared), text.count(own)) == (1, 1)
+    document = json.loads(text)
+    jsonschema.validate(document, errors_schema(), cls=jsonschema.Draft202012Validator)
+    found = {error["model_name"]: document["tracebacks"].get(error["traceback"]) for error in document["errors"]}
+    assert found == {"a": shared, "b": shared, "c": own, "d": None}
+    examples = {group["example"]["model"]: document["tracebacks"].get(group["example"]["traceback"]) for group in document["groups"]}
+    assert examples == {name: found[name] for name in examples}
+    assert examples
+    assert set(document["tracebacks"].values()) == {shared, own}
+
+
 def test_errors_json(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     errors = documents[1]["errors"]
-    assert documents[1]["schema"] == "hwmatrix/errors/1"
+    assert documents[1]["schema"] == "hwmatrix/errors/2"
     keys = ["hardware_type", "error_type", "severity", "message", "component", "timestamp", "model_name", "recommendations", "traceback"]
     for entry in errors:
         assert list(entry) == keys
@@ -180,7 +199,7 @@ def test_errors_json(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert components["unbuildable"] == "plan"
     assert components["segmentation_fault"] == "run"
     unmatched = next(entry for entry in errors if entry["error_type"] == "unmatched")
-    assert unmatched["traceback"] == "Traceback:\n  boom"
+    assert documents[1]["tracebacks"][unmatched["traceback"]] == "Traceback:\n  boom"
     assert unmatched["timestamp"].endswith("Z")
     assert "late" not in {entry["model_name"] for entry in errors}  # not run is no error
 

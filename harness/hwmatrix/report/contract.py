@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Origin, Severity, Size, Stage, Status
 
 MATRIX_SCHEMA: Final = "hwmatrix/matrix/1"
-ERRORS_SCHEMA: Final = "hwmatrix/errors/1"
+ERRORS_SCHEMA: Final = "hwmatrix/errors/2"
 GROUPS_SCHEMA: Final = "hwmatrix/groups/1"
 
 _STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
@@ -240,7 +240,10 @@ class MatrixDocument:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ErrorEntry:
-    """One error. ``component`` is the stage of a cell, or ``plan``, ``canary`` or ``merge``."""
+    """One error. ``component`` is the stage of a cell, or ``plan``, ``canary`` or ``merge``.
+
+    In errors.json, ``traceback`` is the name of its text in ``tracebacks`` of the document.
+    """
 
     hardware_type: str | None
     error_type: str
@@ -255,7 +258,10 @@ class ErrorEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class GroupExample:
-    """The failure of a group whose model has the fewest parameters. ``message`` is whole; ``command`` repeats it."""
+    """The failure of a group whose model has the fewest parameters. ``message`` is whole; ``command`` repeats it.
+
+    ``traceback`` is the text; in errors.json, its name in ``tracebacks`` of the document.
+    """
 
     model: str
     architecture: str
@@ -298,12 +304,17 @@ class GroupEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ErrorsDocument:
-    """errors.json, most severe first; ``groups`` by what blocks the most architectures of each target."""
+    """errors.json, most severe first; ``groups`` by what blocks the most architectures of each target.
 
-    schema: Literal["hwmatrix/errors/1"]
+    ``tracebacks`` has each text once, by the name that errors and examples of groups give in ``traceback``: the same text has the same name
+    in every report.
+    """
+
+    schema: Literal["hwmatrix/errors/2"]
     run_id: str
     errors: tuple[ErrorEntry, ...]
     groups: tuple[GroupEntry, ...]
+    tracebacks: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pydantic
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from hwmatrix.records import Size
     from hwmatrix.report.rows import CellRow, OutputRow, ReportRows
 
+_NAME_LENGTH: Final = 12
+
 
 def matrix_json(rows: ReportRows) -> str:
     """The text of matrix.json."""
@@ -61,9 +65,30 @@ def matrix_document(rows: ReportRows) -> MatrixDocument:
 
 
 def errors_document(rows: ReportRows) -> ErrorsDocument:
-    """errors.json as a record."""
-    entries = tuple(failure.entry for failure in failures(rows))
-    return ErrorsDocument(schema="hwmatrix/errors/1", run_id=rows.run.run_id, errors=entries, groups=group_entries(groups_of(rows)))
+    """errors.json as a record: every text of a traceback stands once, and is referred to."""
+    texts = _Texts()
+    errors = tuple(dataclasses.replace(failure.entry, traceback=texts.name(failure.entry.traceback)) for failure in failures(rows))
+    groups = tuple(
+        dataclasses.replace(group, example=dataclasses.replace(group.example, traceback=texts.name(group.example.traceback)))
+        for group in group_entries(groups_of(rows))
+    )
+    return ErrorsDocument(schema="hwmatrix/errors/2", run_id=rows.run.run_id, errors=errors, groups=groups, tracebacks=texts.by_name)
+
+
+class _Texts:
+    """Long texts, each kept once under a name that follows from it: the beginning of its SHA-256."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, str] = {}
+
+    def name(self, text: str | None) -> str | None:
+        """The name of a text, which is kept; None of none."""
+        if text is None:
+            return None
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        name = next(digest[:end] for end in range(_NAME_LENGTH, len(digest) + 1) if self.by_name.get(digest[:end], text) == text)
+        self.by_name[name] = text
+        return name
 
 
 def _dump(document: MatrixDocument | ErrorsDocument) -> str:
