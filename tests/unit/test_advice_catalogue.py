@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import importlib.resources
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from hwmatrix.advice.catalogue import UNMATCHED, Match, Rule, advice_for, catalogue, entry_for, match, severity_of
-from hwmatrix.records import Severity, Stage, Status
+from hwmatrix.records import Dtype, Severity, Stage, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,25 @@ def test_advice_for_the_hardware_comes_before_advice_for_any() -> None:
     assert any("Split the model over several GPUs" in line for line in advice_for("memory_pressure", "cuda"))
     assert severity_of("memory_pressure", "cuda") is Severity.CRITICAL
     assert severity_of("memory_pressure", "cpu") is Severity.ERROR
+
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+@pytest.mark.parametrize("batch", [1, 4, None])
+def test_no_advice_says_what_the_cell_did(dtype: Dtype, batch: int | None) -> None:
+    for entry in catalogue():
+        lines = entry.for_cell(dtype=dtype, batch=batch)
+        assert lines, (entry.type, dtype, batch)
+        for line in lines:
+            advised = re.match(r"(?:Try|Compute|Run it) in ([\w, ]+?)(?:,|\.| to | where | if | instead )", line)
+            assert advised is None or dtype.value not in re.split(r"\W+", advised.group(1)), (entry.type, line)
+            assert batch != 1 or "smaller batch" not in line, (entry.type, line)
+
+
+def test_a_cell_in_half_precision_is_not_told_to_halve_it() -> None:
+    told = advice_for("memory_pressure", "cpu", dtype=Dtype.FLOAT16, batch=1)
+    assert not any("float16" in line or "batch" in line for line in told)
+    assert any("float16" in line for line in advice_for("memory_pressure", "cpu", dtype=Dtype.FLOAT32, batch=1))
+    assert any("smaller batch" in line for line in advice_for("memory_pressure", "cpu", dtype=Dtype.FLOAT16, batch=8))
 
 
 def test_an_unknown_type_gets_the_advice_for_unmatched() -> None:

@@ -3,14 +3,21 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from factory_rows import Database, unmeasured
 
 from hwmatrix.advice.catalogue import UNMATCHED
+from hwmatrix.advice.database_errors import errors_in
 from hwmatrix.advice.error_records import KEYS, from_dict, in_utc, merged, of_type, recognised
 from hwmatrix.errors import ConfigError
 from hwmatrix.records import Severity, Status
+from hwmatrix.report.failures import failures
+from hwmatrix.report.rows import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NINE = {
     "hardware_type": "cuda",
@@ -99,3 +106,19 @@ def test_the_same_error_is_one_and_the_most_severe_come_first() -> None:
 
 def test_nothing_is_nothing() -> None:
     assert merged([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "batch", "advised"), [("float16", 1, set()), ("float16", 8, {"batch"}), ("float32", 8, {"float16", "batch"})]
+)
+def test_a_cell_on_record_is_not_told_to_do_what_it_did(tmp_path: Path, dtype: str, batch: int, advised: set[str]) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        planned = database.plan("bert", "cpu", dtype=dtype, batch=batch)
+        database.cell(planned, "s-cpu", **unmeasured("oom") | {"error_type": "memory_pressure"})
+    (record,) = errors_in(tmp_path / "m.duckdb")
+    (failure,) = failures(read(tmp_path / "m.duckdb"))
+    for told in (record.recommendations, failure.entry.recommendations):
+        assert {word for word in ("float16", "batch") if any(word in line for line in told)} == advised
+        assert told

@@ -170,6 +170,30 @@ def test_a_failed_start_says_what_to_do() -> None:
     assert "MemoryError" in record["traceback"]
 
 
+def test_a_failure_that_nobody_recognises_still_says_what_to_do() -> None:
+    def broken() -> Model:
+        raise ValueError("nobody has ever seen this")
+
+    pool = pool_of()
+    with pytest.raises(ModelStartError) as told:
+        pool.get_model("vision", "vit", broken, CPU)
+    assert told.value.error_type == "unmatched"
+    assert told.value.recommendations
+    assert all(f"- {line}" in str(told.value) for line in told.value.recommendations)
+    (record,) = pool.errors()
+    assert record["recommendations"] == list(told.value.recommendations)
+
+
+@pytest.mark.parametrize(("dtype", "advised"), [(None, True), ("float32", True), ("float16", False)])
+def test_a_precision_that_was_asked_for_is_not_recommended(dtype: str | None, *, advised: bool) -> None:
+    def broken() -> Model:
+        raise MemoryError
+
+    with pytest.raises(ModelStartError) as told:
+        pool_of().get_model("vision", "vit", broken, CPU, dtype=dtype)
+    assert any("float16" in line for line in told.value.recommendations) is advised
+
+
 def test_a_constructor_that_gives_nothing_has_failed() -> None:
     with pytest.raises(ModelStartError, match="gave None instead of a model"):
         pool_of().get_model("vision", "vit", lambda: None, CPU)

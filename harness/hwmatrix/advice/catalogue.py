@@ -9,18 +9,23 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import pydantic
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import Severity, Stage, Status
+from hwmatrix.records import Dtype, Severity, Stage, Status
 
 UNMATCHED: Final = "unmatched"
 
 _STRICT = pydantic.ConfigDict(extra="forbid")
+
+
+def _whole(written: Any) -> Any:
+    """A recommendation for every cell is written as its text alone."""
+    return {"say": written} if isinstance(written, str) else written
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -51,6 +56,24 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Recommendation:
+    """What to do, and for which cells.
+
+    Those are only the ones in one of ``dtypes`` (empty: any), and only with several samples (``batched`` True) or a single one (False).
+    """
+
+    say: Annotated[str, Field(min_length=1)]
+    dtypes: tuple[Dtype, ...] = ()
+    batched: bool | None = None
+
+    def is_for(self, dtype: Dtype | None, batch: int | None) -> bool:
+        """Whether a cell with these settings has not done it already. What is not known (None) speaks against nothing but ``False``."""
+        if dtype is not None and self.dtypes and dtype not in self.dtypes:
+            return False
+        return self.batched is None or self.batched is (batch is None or batch > 1)
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ErrorType:
     """One kind of error on some hardware: how to recognise it, how much it matters, what to do.
 
@@ -62,8 +85,17 @@ class ErrorType:
     severity: Severity
     summary: Annotated[str, Field(min_length=1)]
     when: tuple[Rule, ...]
-    recommendations: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+    advice: Annotated[tuple[Annotated[Recommendation, BeforeValidator(_whole)], ...], Field(min_length=1, alias="recommendations")]
     seen: Annotated[str, Field(min_length=1)]
+
+    @property
+    def recommendations(self) -> tuple[str, ...]:
+        """What to do, where nothing is known of the cell's settings."""
+        return self.for_cell()
+
+    def for_cell(self, *, dtype: Dtype | None = None, batch: int | None = None) -> tuple[str, ...]:
+        """What to do about a cell with these settings: at least one recommendation, and none of what it did already."""
+        return tuple(each.say for each in self.advice if each.is_for(dtype, batch))
 
     def covers(self, hardware: str) -> bool:
         """Whether this entry speaks of that hardware."""
@@ -129,9 +161,12 @@ def entry_for(error_type: str, hardware: str) -> ErrorType:
     return next((entry for entry in found if entry.hardware != "any"), found[0])
 
 
-def advice_for(error_type: str, hardware: str) -> tuple[str, ...]:
-    """What to do about an error of this type on this hardware: at least one recommendation."""
-    return entry_for(error_type, hardware).recommendations
+def advice_for(error_type: str, hardware: str, *, dtype: Dtype | None = None, batch: int | None = None) -> tuple[str, ...]:
+    """What to do about an error of this type on this hardware: at least one recommendation.
+
+    Where the cell's precision or batch is known, nothing is advised that it did already.
+    """
+    return entry_for(error_type, hardware).for_cell(dtype=dtype, batch=batch)
 
 
 def severity_of(error_type: str, hardware: str) -> Severity:

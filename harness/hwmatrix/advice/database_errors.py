@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hwmatrix.advice.error_records import of_type, recognised
-from hwmatrix.records import Severity, Stage, Status
+from hwmatrix.records import Dtype, Severity, Stage, Status
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def _of_cell(row: Mapping[str, Any]) -> ReportedError:
         "timestamp": _stamp(row["started_at"]),
         "model_name": row["model"],
         "traceback": row["traceback"],
+        "dtype": Dtype(row["dtype"]),
+        "batch": row["batch"],
         "severity": Severity(row["severity"]) if row["severity"] is not None else None,
     }
     message = row["message"] or f"the cell ended as {row['status']}, and left no message"

@@ -13,7 +13,7 @@ from hwmatrix.records import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hwmatrix.records import Stage, Status
+    from hwmatrix.records import Dtype, Stage, Status
 
 RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
 """The most severe first."""
@@ -87,8 +87,13 @@ def of_type(
     timestamp: str | None = None,
     model_name: str | None = None,
     traceback: str | None = None,
+    dtype: Dtype | None = None,
+    batch: int | None = None,
 ) -> ReportedError:
-    """An error whose type is known: severity (unless given) and recommendations are the catalogue's."""
+    """An error whose type is known: severity (unless given) and recommendations are the catalogue's.
+
+    ``dtype`` and ``batch`` are those of the cell, where it happened in one: what it did already is not recommended.
+    """
     return ReportedError(
         hardware_type=hardware,
         error_type=error_type,
@@ -97,7 +102,7 @@ def of_type(
         component=component,
         timestamp=in_utc(timestamp),
         model_name=model_name,
-        recommendations=advice_for(error_type, hardware or _ANY),
+        recommendations=advice_for(error_type, hardware or _ANY, dtype=dtype, batch=batch),
         traceback=traceback,
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.catalogue import UNMATCHED, advice_for
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.records import Backend, Status
+from hwmatrix.records import Backend, Dtype, Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,13 +71,18 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tried:
-    """An attempt and what became of it. ``error_type`` is the catalogue's; ``wall_ms`` is what the attempt took, if measured."""
+    """An attempt and what became of it. ``error_type`` is the catalogue's; ``wall_ms`` is what the attempt took, if measured.
+
+    ``dtype`` and ``batch`` are what the model was run with; None: not known.
+    """
 
     attempt: Attempt
     status: Status
     reason: str | None = None
     error_type: str | None = None
     wall_ms: float | None = None
+    dtype: Dtype | None = None
+    batch: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,8 +134,11 @@ class FallbackReport:
     @property
     def recommendations(self) -> tuple[str, ...]:
         """What to do about the attempts that failed, from the catalogue, each once. An unrecognised error has none of its own."""
-        failed = [tried for tried in self.attempts if tried.status is not Status.PASS and tried.error_type not in {None, UNMATCHED}]
-        advice = (line for tried in failed for line in advice_for(str(tried.error_type), kind_of(tried.attempt.hardware)))
+        advice: list[str] = []
+        for tried in self.attempts:
+            if tried.status is not Status.PASS and tried.error_type not in {None, UNMATCHED}:
+                kind = kind_of(tried.attempt.hardware)
+                advice += advice_for(str(tried.error_type), kind, dtype=tried.dtype, batch=tried.batch)
         return tuple(dict.fromkeys(advice))
 
     def sentence(self) -> str:

@@ -11,7 +11,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.advice.catalogue import match, severity_of
+from hwmatrix.advice.catalogue import advice_for, match, severity_of
 from hwmatrix.advice.fallback import AttemptPlan, Tried, next_attempt, report_of
 from hwmatrix.advice.pool_devices import device_of, give_back, has_several, move, not_driven
 from hwmatrix.advice.pool_errors import Failure, ModelStartError, NotInPoolError
@@ -19,7 +19,7 @@ from hwmatrix.advice.pool_memory import HOST, Footprint, Measure, footprint, gro
 from hwmatrix.advice.pool_split import can_split, plan_split, split, split_mb
 from hwmatrix.advice.pool_state import Turn
 from hwmatrix.errors import CellFailure, FactoryError, OutOfMemoryError
-from hwmatrix.records import Backend, Status
+from hwmatrix.records import Backend, Dtype, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _NO_MEMORY: Final = frozenset({"memory_pressure", "oom_killed", "webgpu_out_of_memory"})
 _NOT_THERE: Final = frozenset({"target_unavailable", "gpu_not_usable", "torch_build", "gpu_no_driver", "gpu_not_found"})
 """The catalogue's types for a device that cannot be used at all, whatever the detector said."""
+_NOT_STARTED: Final = "model_start_failed"
+"""The catalogue's type that has advice for an error which nothing in it recognises."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -299,6 +301,7 @@ class Loader:
             reason=f"{device}: {type(error).__name__}: {error}",
             error_type=_type_of(error, device.hardware),
             wall_ms=wall_ms,
+            dtype=Dtype(self._request.dtype) if self._request.dtype in tuple(Dtype) else None,
         )
 
     def _withdraw(self, device: Device) -> None:
@@ -337,7 +340,9 @@ class Loader:
         last = self._tried[-1]
         error_type = last.error_type or "unmatched"
         lines = [f"{request.family}/{request.name} could not be started", *(f"{each.status.value}: {each.reason}" for each in self._tried)]
-        failure = ModelStartError("\n".join(lines), error_type=error_type, recommendations=report.recommendations, report=report)
+        hardware = device_of(last.attempt.hardware).hardware
+        advice = report.recommendations or advice_for(_NOT_STARTED, hardware)
+        failure = ModelStartError("\n".join(lines), error_type=error_type, recommendations=advice, report=report)
         failure.__cause__ = self._cause
         if remember:
             self._remember(failure, last)

@@ -21,7 +21,7 @@ from hwmatrix.host.run import run
 from hwmatrix.host.runs import RunFolder, claim, release
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_plan
-from hwmatrix.records import CellPlan, Plan, Status
+from hwmatrix.records import CellPlan, Dtype, Plan, Status
 from hwmatrix.store.merge import merge
 from hwmatrix.store.reading import reading, records
 
@@ -84,7 +84,8 @@ class Trial:
         status, reason, error_type = Status(row["status"]), row["message"], row["error_type"]
         if status is Status.FACTORY_ERROR and match(reason or "", hardware=row["backend"]).type == MEMORY:
             error_type = MEMORY  # the reference did not fit into the cell's memory either: a smaller batch may
-        self._end(Tried(attempt=attempt, status=status, reason=reason, error_type=error_type, wall_ms=row["wall_ms"]), row)
+        did = {"wall_ms": row["wall_ms"], "dtype": Dtype(row["dtype"]), "batch": row["batch"]}
+        self._end(Tried(attempt=attempt, status=status, reason=reason, error_type=error_type, **did), row)
 
     def _end(self, tried: Tried, row: dict[str, Any] | None) -> None:
         self.tried.append(tried)

@@ -39,7 +39,9 @@ def cell_error(cell: CellRow) -> CellError | None:
     else:
         found = match(message, hardware=cell.backend, status=cell.status, stage=cell.stage)
         kind, severity = found.type, cell.severity or found.severity
-    return CellError(type=kind, severity=severity, message=message, recommendations=advice_for(kind, cell.backend))
+    return CellError(
+        type=kind, severity=severity, message=message, recommendations=advice_for(kind, cell.backend, dtype=cell.dtype, batch=cell.batch)
+    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ WITH newest AS (
         ORDER BY r.created_at DESC, m.run_id DESC, m.cell_key
     ) = 1
 )
-SELECT model, backend, status, stage, error_type, severity, message, traceback, started_at
+SELECT model, backend, dtype, batch, status, stage, error_type, severity, message, traceback, started_at
 FROM newest
 WHERE status <> 'pass'
 ORDER BY run_id, position, cell_key;
