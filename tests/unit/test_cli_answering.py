@@ -64,6 +64,21 @@ def test_a_cell_that_passes_says_how_well(database: Path, capsys: pytest.Capture
     assert "as script:" not in told, "nothing fails that could be shown"
 
 
+@pytest.mark.parametrize("name", ["bert", "google-bert/bert-base-uncased", "bert-base-uncased", "Bert_Base", "google-bert/bert-base"])
+def test_a_model_is_found_by_its_name_on_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as made:
+        made.run()
+        made.shard("cpu", "cpu")
+        made.cell(made.plan("bert", "cpu", hub_id="google-bert/bert-base-uncased"), "cpu", wall=steady(1.0))
+        made.cell(made.plan("gpt2", "cpu", cell_key="other"), "cpu", wall=steady(2.0))
+    assert ": bert on cpu" in ask(capsys, "why", name, "cpu", "--database", str(path))
+    shown = json.loads(ask(capsys, "show", "--models", name, "--database", str(path), "--format", "json"))
+    assert [cell["model"] for cell in shown["cells"]] == ["bert"]
+    history = json.loads(ask(capsys, "history", name, "cpu", "--database", str(path), "--format", "json"))
+    assert [moment["model"] for (moment,) in history["cells"]] == ["bert"]
+
+
 def test_what_is_not_here_names_what_works_instead(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = ask(capsys, "why", "bert", "gpu", "--database", str(database))
     assert "➖ unavailable: bert on gpu" in told

@@ -141,6 +141,7 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
         (("--reproduce", "mixtral", "qnn", "--all"), 2, "it writes a script and no tests"),
         (("--reproduce", "mixtral", "qnn", "--database", "nothing.duckdb"), 7, "there is no such file"),
         (("--reproduce", "bert", "cpu", "--database", str(PUBLISHED)), 3, "passes in run"),
+        (("--reproduce", "bert-base-uncased", "cpu", "--database", str(PUBLISHED)), 3, "passes in run"),
         (("--reproduce", "bert", "tpu", "--database", str(PUBLISHED)), 2, "has no target 'tpu'"),
         (
             ("--reproduce", "mixtral", "qnn", "--database", str(PUBLISHED), "--output", "no/where.py"),

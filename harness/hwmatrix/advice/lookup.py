@@ -19,6 +19,7 @@ from hwmatrix.models.checkpoint import inspect, plan_for
 from hwmatrix.models.names import check_name
 from hwmatrix.models.types import is_type
 from hwmatrix.records import TYPE_PREFIX, Size
+from hwmatrix.store.reading import reading
 
 if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
@@ -75,6 +76,19 @@ def listed_name(name: str, spec: MatrixSpec, *, cache: Path | None = None) -> st
         return spelled
     shortened = abbreviated_entry(name, hub_ids)
     return None if shortened is None or is_type(name) or _from_cache(name, Size.TINY, spec, cache) else shortened
+
+
+def name_on_record(name: str, database: Path) -> str:
+    """What a merged database calls a model that is named as on the hub; the name itself where the database has none of that kind.
+
+    Raises:
+        StoreError: the database cannot be read.
+    """
+    with reading(database) as connection:
+        hub_ids = dict(connection.execute("SELECT DISTINCT model, hub_id FROM planned ORDER BY ALL").fetchall())
+    if name in hub_ids:
+        return name
+    return entry_for(name, hub_ids) or abbreviated_entry(name, hub_ids) or name
 
 
 def is_folder(name: str) -> bool:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hwmatrix.advice.lookup import name_on_record
 from hwmatrix.advice.measured_cell import TRIED_AND_FAILED
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, known
 from hwmatrix.records import Execution, Level, Status
@@ -64,7 +65,7 @@ def why_command(
         hwmatrix why bert cuda --database reports/published/2026-11-20-default --format json
     """
     where = database_at(database)
-    answers = explain(where, model, target, run_id=run)
+    answers = explain(where, name_on_record(model, where), target, run_id=run)
     if output is Format.JSON:
         document = dataclasses.asdict(WhyDocument(answers=answers))
         typer.echo(json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_plain))
@@ -97,8 +98,9 @@ def show_command(
 
     hwmatrix show --status mismatch crash
     """
-    rows = read(database_at(database), run)
-    known("--models", models or (), {cell.model for cell in rows.cells})
+    where = database_at(database)
+    rows, models = read(where, run), [name_on_record(name, where) for name in models or ()]
+    known("--models", models, {cell.model for cell in rows.cells})
     known("--targets", targets or (), {cell.target for cell in rows.cells})
     known("--status", status or (), {each.value for each in Status})
     cells = [cell for cell in rows.cells if (not models or cell.model in models) and (not targets or cell.target in targets)]

@@ -17,6 +17,7 @@ from hwmatrix.advice.clearing import clear_cached
 from hwmatrix.advice.evidence import default_database
 from hwmatrix.advice.generate import DEFAULT_FOLDER, DEFAULT_TIMEOUT_MIN, Wish, generate_test, plan_of
 from hwmatrix.advice.generated_file import slug
+from hwmatrix.advice.lookup import name_on_record
 from hwmatrix.advice.reproduce import MARK, reproduce
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, outside
 from hwmatrix.errors import CellFailure, ConfigError, Problem
@@ -217,7 +218,7 @@ def _reproduce(
         )
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     try:
-        made = reproduce(*cell, database=database, dtype=dtype, size=size, force=force)
+        made = reproduce(name_on_record(cell[0], database), cell[1], database=database, dtype=dtype, size=size, force=force)
     except CellFailure as failure:
         what = f"the model cannot be made here, so neither can its inputs: {failure}"
         raise ConfigError(

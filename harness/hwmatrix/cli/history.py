@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from hwmatrix.advice.lookup import name_on_record
 from hwmatrix.cli.inspecting import print_table
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import near_miss
@@ -69,6 +70,7 @@ def history_command(
             )
     database = database_at(database)
     runs = read_runs(database)
+    model = None if model is None else name_on_record(model, database)
     trends = read_trends(database, model=model, target=target) if model is not None else ()
     if model is not None and not trends:
         _refuse(database, model, target)
