@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for registry_server
 
 from registry_server import Registry, serving
 
+import hwmatrix
 from hwmatrix.errors import EngineError
 from hwmatrix.host.engine import connect
 
@@ -320,6 +321,27 @@ def test_a_single_target_whose_job_is_run_again(source: Path, tmp_path: Path, ap
     assert "onnxruntime: 1 shards" in collect.log
     report = json.loads(next((tmp_path / "artifacts").glob("report-*/matrix.json")).read_text(encoding="utf-8"))
     assert report["run"]["counts"] == {"pass": 1}
+
+
+def test_what_a_release_publishes_is_built_and_checked(source: Path, tmp_path: Path, api: Api) -> None:
+    """Everything but the step that publishes, which only the package index could answer."""
+    walking = walker("release.yml", source, tmp_path, api, event="release")
+    assert not walking.starts("package", {})  # no variable switches it on
+    walking.variables["HWMATRIX_PACKAGE"] = "true"
+    assert walking.starts("package", {})
+    wrong = walking.walk("package", {})
+    assert wrong.result == "failure"
+    assert "::error::the release's tag is not the version" in wrong.log
+    walking.github["event"]["release"]["tag_name"] = f"v{hwmatrix.__version__}"
+    shutil.rmtree(tmp_path / "jobs" / "package")
+    package = walking.walk("package", {})
+    assert package.result == "success", package.log
+    (folder,) = (tmp_path / "artifacts").glob("package-*")
+    assert {path.name for path in folder.iterdir()} == {
+        f"hwmatrix-{hwmatrix.__version__}-py3-none-any.whl",
+        f"hwmatrix-{hwmatrix.__version__}.tar.gz",
+    }
+    assert walking.starts("index", {"package": package})
 
 
 def test_the_action_in_a_repository_of_somebody_else(source: Path, tmp_path: Path, api: Api) -> None:
