@@ -78,7 +78,6 @@ def _entry(plan: ModelPlan, name: str, shipped: MatrixSpec) -> StarterModel:
     if plan.weights == FACTORY:
         if plan.sequence_length != shipped.sizes[Size.TINY].sequence_length:
             variants["tiny"] = _flow({"sequence_length": plan.sequence_length})
-        variants["full"] = _flow({"unbuildable": "a model made from its type alone is tiny"})
     elif plan.sequence_length != shipped.sizes[Size.FULL].sequence_length:
         variants["full"] = _flow({"sequence_length": plan.sequence_length})
     return StarterModel(

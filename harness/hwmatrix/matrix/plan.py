@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_SUITE = "default"
 _FACTORY: Final = "factory"
 """The weights of a model that is made from its type alone (``models/factory``)."""
+_TINY_ONLY: Final = f"a model made from its type alone (weights: {_FACTORY}) is tiny"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -324,7 +325,7 @@ def model_plan(name: str, spec: MatrixSpec, size: Size, *, line: int | None = No
         config=variant.config,
         batch=variant.batch or defaults.batch,
         sequence_length=variant.sequence_length or defaults.sequence_length,
-        unbuildable=variant.unbuildable,
+        unbuildable=_TINY_ONLY if model.weights == _FACTORY and size is Size.FULL else variant.unbuildable,
         matrix_line=line,
     )
 

@@ -53,7 +53,8 @@ class VariantSpec:
 class ModelSpec:
     """A model: the class that loads it, where its weights come from, and its two sizes.
 
-    ``weights`` is ``recipe`` (random weights from ``seed``), ``hub`` (``hub_id``), or a checkpoint folder's path.
+    ``weights`` is ``recipe`` (random weights from ``seed``), ``factory`` (the same, tiny only, and its configuration is made from the type
+    ``architecture`` alone), ``hub`` (``hub_id``), or a checkpoint folder's path.
     """
 
     family: Family
