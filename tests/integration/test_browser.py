@@ -77,6 +77,8 @@ def test_a_model_passes_with_parity_and_placement(output: Path, model: str, targ
     assert found["placement"]["on_target"] > 0.95
     assert found["parity"]["relative_error"] < 1e-5
     assert found["latency"]["samples"] >= 3
+    assert "processes of the browser" in found["memory"]["detail"]
+    assert 0 < found["memory"]["delta_mb"] < found["memory"]["peak_mb"]
 
 
 def test_the_placement_names_the_adapter_or_the_graphs_devices(output: Path) -> None:

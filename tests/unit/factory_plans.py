@@ -132,7 +132,7 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
         prepare_ms=1.5,
         first_ms=3.0,
         converged=True,
-        memory=MemoryRecord(baseline_mb=300.0, load_peak_mb=320.0, peak_mb=350.0, delta_mb=50.0, uss_mb=40.0),
+        memory=MemoryRecord(baseline_mb=300.0, load_peak_mb=320.0, peak_mb=350.0, delta_mb=50.0, uss_mb=40.0, memory_detail="of a test"),
         outputs=(
             OutputRecord(name="logits", shape=(1, 16, 256), dtype="float32", parity=PARITY),
             OutputRecord(name="extra", shape=(1,), dtype="int64", parity=None),

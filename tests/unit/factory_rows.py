@@ -39,7 +39,7 @@ class Database:
         store = importlib.resources.files("hwmatrix.store")
         for script in ("schema.sql", "views.sql"):
             self.connection.execute((store / script).read_text(encoding="utf-8"))
-        self.connection.execute("INSERT INTO meta VALUES ('schema_version', '5')")
+        self.connection.execute("INSERT INTO meta VALUES ('schema_version', '6')")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

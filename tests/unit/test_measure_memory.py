@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import ctypes
+import struct
 import sys
-from typing import TYPE_CHECKING
+import types
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from hwmatrix.measure import memory
@@ -11,16 +15,44 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STATUS = "Name:\tpython\nVmPeak:\t 9216 kB\nVmSize:\t 8192 kB\nVmData:\t 1024 kB\nVmHWM:\t 4096 kB\nVmRSS:\t 2048 kB\nThreads:\t1\n"
+ZOMBIE = "Name:\tchromium\nState:\tZ (zombie)\nThreads:\t1\n"
+BROWSER, PAGE, ENDED = 100, 101, 102
 
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "status").write_text(STATUS, encoding="ascii")
+    """The folder /proc/self of a machine made of files, whose kernel does not lower marks by itself."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text(STATUS, encoding="ascii")
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "status")
-    monkeypatch.setattr(memory, "_CLEAR", tmp_path / "clear_refs")
-    monkeypatch.setattr(memory, "_ROLLUP", tmp_path / "smaps_rollup")
-    return tmp_path
+    monkeypatch.setattr(memory, "_PROC", tmp_path)
+    return tmp_path / "self"
+
+
+def process(proc: Path, pid: int | str, *, now_mb: float, peak_mb: float, shared_mb: float = 0.0) -> None:
+    """Write what /proc tells of a process."""
+    folder = proc.parent / str(pid)
+    folder.mkdir(exist_ok=True)
+    (folder / "status").write_text(f"VmHWM:\t{peak_mb * 1024:.0f} kB\nVmRSS:\t{now_mb * 1024:.0f} kB\n", encoding="ascii")
+    private = (now_mb - shared_mb) * 1024
+    rollup = f"Rss: {now_mb * 1024:.0f} kB\nPss: {private + shared_mb * 512:.0f} kB\nPrivate_Dirty: {private:.0f} kB\n"
+    (folder / "smaps_rollup").write_text(rollup, encoding="ascii")
+
+
+def zombie(proc: Path, pid: int) -> None:
+    (proc.parent / str(pid)).mkdir()
+    (proc.parent / str(pid) / "status").write_text(ZOMBIE, encoding="ascii")
+
+
+@pytest.fixture
+def browser(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A browser with a page's process and one that has ended."""
+    process(proc, BROWSER, now_mb=100, peak_mb=900, shared_mb=40)
+    process(proc, PAGE, now_mb=60, peak_mb=60, shared_mb=40)
+    zombie(proc, ENDED)
+    children = [types.SimpleNamespace(pid=pid) for pid in (PAGE, ENDED)]
+    monkeypatch.setattr(psutil, "Process", lambda _pid: types.SimpleNamespace(children=lambda *, recursive: children if recursive else []))
+    return proc
 
 
 @pytest.mark.usefixtures("proc")
@@ -35,6 +67,9 @@ def test_a_kernel_that_keeps_no_mark_tells_nothing(proc: Path) -> None:
     assert memory.resident() is None
     assert memory.address_space_mb() == 8.0
     assert memory.data_mb() is None
+    use = memory.Meter().ran()
+    assert (use.peak_mb, use.delta_mb) == (None, None)
+    assert use.detail is not None
 
 
 def test_private_memory_is_clean_and_dirty(proc: Path) -> None:
@@ -54,9 +89,89 @@ def test_a_kernel_that_does_not_allow_it(proc: Path) -> None:
     assert memory.unique_mb() is None
 
 
+def test_a_cell_s_peak_is_the_higher_of_loading_and_running(proc: Path) -> None:
+    process(proc, "self", now_mb=100, peak_mb=100)
+    meter = memory.Meter()
+    process(proc, "self", now_mb=150, peak_mb=400)
+    meter.loaded()
+    process(proc, "self", now_mb=160, peak_mb=200)
+    assert meter.ran() == memory.HostUse(baseline_mb=100, load_peak_mb=400, peak_mb=400, uss_mb=160)
+
+
+def test_an_old_mark_that_cannot_be_reset_is_nobody_s_peak(proc: Path) -> None:
+    """What the process had before the cell must not count; once the mark rises, it is the cell's."""
+    (proc / "clear_refs").mkdir()
+    process(proc, "self", now_mb=100, peak_mb=500)
+    meter = memory.Meter()
+    meter.loaded()
+    use = meter.ran()
+    assert (use.baseline_mb, use.load_peak_mb, use.peak_mb, use.delta_mb) == (100, None, None, None)
+    assert use.detail is not None
+    process(proc, "self", now_mb=100, peak_mb=501)
+    assert (meter.ran().peak_mb, meter.ran().delta_mb, meter.ran().detail) == (501, 401, None)
+
+
+def test_a_browser_s_processes_count_what_they_share_once_and_what_has_ended_not_at_all(browser: Path) -> None:
+    meter = memory.Meter(BROWSER)
+    assert [(browser.parent / str(pid) / "clear_refs").read_text() for pid in (BROWSER, PAGE)] == ["5", "5"]
+    process(browser, BROWSER, now_mb=100, peak_mb=100, shared_mb=40)  # as the kernel lowers it
+    meter.loaded()
+    process(browser, PAGE, now_mb=80, peak_mb=200, shared_mb=40)
+    use = meter.ran()
+    assert (use.baseline_mb, use.load_peak_mb, use.peak_mb, use.delta_mb, use.uss_mb) == (120, 120, 260, 140, 100)
+    assert use.detail is not None
+    assert "2 processes" in use.detail
+
+
+@pytest.mark.parametrize("what", ["ended", "sandbox", "another system", "denied"])
+def test_a_browser_whose_memory_is_not_told_has_none(browser: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    if what == "ended":
+        monkeypatch.setattr(psutil, "Process", lambda pid: (_ for _ in ()).throw(psutil.NoSuchProcess(pid)))
+    elif what == "sandbox":
+        (browser.parent / str(BROWSER) / "smaps_rollup").unlink()
+    elif what == "another system":
+        monkeypatch.setattr(sys, "platform", "win32")
+    else:
+        read = type(browser).read_text
+
+        def refused(path: Path, *arguments: Any, **options: Any) -> str:
+            if path.name == "smaps_rollup":
+                raise PermissionError(13, "Permission denied")
+            return read(path, *arguments, **options)
+
+        monkeypatch.setattr(type(browser), "read_text", refused)
+    meter = memory.Meter(BROWSER)
+    meter.loaded()
+    use = meter.ran()
+    assert (use.baseline_mb, use.peak_mb, use.delta_mb, use.uss_mb) == (None, None, None, None)
+    assert use.detail is not None
+    assert use.detail.startswith("not measured: ")
+
+
+def test_a_mac_tells_the_footprint_of_a_process_s_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"now": 300, "most": 300}
+
+    def rusage(_pid: int, flavor: int, buffer: Any) -> int:
+        assert (flavor, ctypes.sizeof(buffer)) == (4, 16 + 35 * 8)
+        struct.pack_into("<Q", buffer, 16 + 7 * 8, told["now"] << 20)
+        struct.pack_into("<Q", buffer, 16 + 28 * 8, told["most"] << 20)
+        return 0
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _name: types.SimpleNamespace(proc_pid_rusage=rusage))
+    monkeypatch.setattr(memory, "_PROC", memory._PROC / "none")
+    meter = memory.Meter()
+    told |= {"now": 700, "most": 900}
+    meter.loaded()
+    use = meter.ran()
+    assert (use.baseline_mb, use.load_peak_mb, use.peak_mb, use.delta_mb, use.uss_mb) == (300, 900, 900, 600, None)
+    assert use.detail is not None
+    assert "footprint" in use.detail
+
+
 @pytest.mark.usefixtures("proc")
 def test_elsewhere_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "win32")
     assert memory.resident() is None
     assert memory.address_space_mb() is None
     assert memory.data_mb() is None

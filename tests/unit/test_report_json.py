@@ -89,7 +89,7 @@ def test_a_measured_cell(documents: tuple[dict[str, Any], dict[str, Any]]) -> No
     assert low < latency["p50_ms"] < high
     assert latency["samples"] == 101
     assert latency["contended"] is False
-    assert found["memory"] == {"peak_mb": 500.0, "delta_mb": 64.5, "device_peak_mb": None}
+    assert found["memory"] == {"peak_mb": 500.0, "delta_mb": 64.5, "device_peak_mb": None, "detail": None}
     assert found["outputs"] == [{"name": "logits", "shape": [1, 16, 512], "dtype": "float32"}]
     assert found["settings"] == {"size": "tiny", "dtype": "float32", "batch": 1, "sequence_length": 16, "threads": 1}
     assert found["evidence"]["versions"]["openvino"] == "2026.4.1"

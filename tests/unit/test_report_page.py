@@ -207,9 +207,10 @@ def test_a_page_of_one_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "lacking"),
     [
-        ("4", "it does not have where wrong results begin."),
-        ("3", "it does not have how fast the machine itself was, where wrong results begin."),
-        ("5", None),
+        ("4", "it does not have where wrong results begin, whose memory was measured."),
+        ("3", "it does not have how fast the machine itself was, where wrong results begin, whose memory was measured."),
+        ("5", "it does not have whose memory was measured."),
+        ("6", None),
     ],
 )
 def test_a_page_says_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:

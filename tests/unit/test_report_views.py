@@ -292,3 +292,17 @@ def test_the_view_hardware_detection_has_the_promised_columns(database: Database
     row = fetch(database, "id, hardware_type, available, name, features, timestamp", view="hardware_detection")
     assert row[:4] == (1, "cpu", True, "Example CPU @ 2.00GHz")
     assert '"cores"' in row[4]
+
+
+@pytest.mark.parametrize(("detail", "known"), [(None, False), ("of the 8 processes of the browser", True)])
+def test_a_browser_s_cell_has_the_memory_of_the_browser_or_none(database: Database, detail: str | None, known: bool) -> None:  # noqa: FBT001
+    """What is on record without a word on whose it is was the harness's own."""
+    database.shard("s-web", "webgpu")
+    changes = {"backend": "webgpu", "execution": "software"}
+    database.cell(database.plan("bert", "webgpu", **changes), "s-web", peak_mb=900.0, delta_mb=500.0, memory_detail=detail)
+    database.cell(database.plan("bert", "cpu"), "s-cpu", peak_mb=700.0)
+    assert fetch(database, "peak_mb, delta_mb, memory_detail", "target = 'webgpu'") == (
+        (900.0, 500.0, detail) if known else (None, None, None)
+    )
+    assert fetch(database, "peak_mb", "target = 'cpu'") == 700.0
+    assert fetch(database, "memory_usage", "hardware = 'webgpu'", view="hardware_results") == (900.0 if known else None)

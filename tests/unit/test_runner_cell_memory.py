@@ -1,44 +1,120 @@
-"""What a cell keeps of the host's memory and of its device, as far as each tells."""
+"""What a cell keeps of the host's memory and of its device: what the model took, and nothing of what the harness does beside it."""
 
 from __future__ import annotations
 
+import sys
 import types
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from factory_plans import cell_plan, model_plan, target_plan
 
 pytest.importorskip("duckdb")
 
-from hwmatrix.measure.memory import Resident
+from hwmatrix.measure.memory import HostUse
+from hwmatrix.records import Placement, Tolerance
 from hwmatrix.runner import cell
 from hwmatrix.targets.protocol import DeviceUse
 
-HOST = {"baseline_mb": 100.0, "load_peak_mb": 150.0, "peak_mb": 180.0, "delta_mb": 80.0, "uss_mb": 42.0}
+HOST = HostUse(baseline_mb=100.0, load_peak_mb=150.0, peak_mb=180.0, uss_mb=42.0)
+TOLD = {"baseline_mb": 100.0, "load_peak_mb": 150.0, "peak_mb": 180.0, "delta_mb": 80.0, "uss_mb": 42.0, "memory_detail": None}
 GPU = DeviceUse(peak_mb=3.0, reserved_mb=4.0, other_processes=2)
 METAL = DeviceUse(peak_mb=None, reserved_mb=5.0, other_processes=None)
+NOTHING = HostUse(detail="not measured: this system keeps no high-water mark of a process")
 
 
 @pytest.mark.parametrize(
-    ("on_linux", "use", "memory", "processes"),
-    [
-        (True, None, {**HOST, "device_peak_mb": None, "device_reserved_mb": None}, None),
-        (True, GPU, {**HOST, "device_peak_mb": 3.0, "device_reserved_mb": 4.0}, 2),
-        (False, METAL, {**dict.fromkeys(HOST), "device_peak_mb": None, "device_reserved_mb": 5.0}, None),
-        (False, None, None, None),
-    ],
+    ("host", "use", "device"),
+    [(HOST, None, (None, None)), (HOST, GPU, (3.0, 4.0)), (HOST, METAL, (None, 5.0)), (NOTHING, METAL, (None, 5.0))],
 )
-def test_what_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-    on_linux: bool,  # noqa: FBT001
-    use: DeviceUse | None,
-    memory: dict[str, float | None] | None,
-    processes: int | None,
-) -> None:
-    monkeypatch.setattr(cell.memory, "resident", lambda: Resident(now_mb=120.0, peak_mb=180.0) if on_linux else None)
-    monkeypatch.setattr(cell.memory, "unique_mb", lambda: 42.0)
-    target: Any = types.SimpleNamespace(device_use=lambda: use)
-    facts = cell.Facts(lambda _message: None)
-    before, loaded = (Resident(now_mb=100.0, peak_mb=100.0), Resident(now_mb=110.0, peak_mb=150.0)) if on_linux else (None, None)
-    cell._account(target, before, loaded, facts)
-    assert facts.values["memory"] == memory
-    assert facts.values["device_processes"] == processes
+def test_what_is_kept(host: HostUse, use: DeviceUse | None, device: tuple[float | None, float | None]) -> None:
+    wanted = TOLD if host is HOST else dict.fromkeys(TOLD) | {"memory_detail": NOTHING.detail}
+    assert cell._memory(host, use) == {**wanted, "device_peak_mb": device[0], "device_reserved_mb": device[1]}
+
+
+class Target:
+    """A model that takes 8 MiB to run. What the harness makes of its outputs takes 256."""
+
+    asked: tuple[str, ...] = ()
+
+    def __init__(self, **_options: Any) -> None:
+        self.calls: list[str] = []
+        Target.asked = ()
+
+    @staticmethod
+    def preload(_model_classes: list[str]) -> None:
+        pass
+
+    def check(self) -> str:
+        return "fake"
+
+    def load(self, _bundle: Any) -> int:
+        return 1
+
+    def prepare(self, _inputs: Any) -> str:
+        return "made by hand"
+
+    def run(self) -> Any:
+        Target.asked += ("run",)
+        return np.ones(2 << 20, dtype=np.float32)
+
+    def elapsed_ns(self) -> int | None:
+        return None
+
+    def outputs(self, result: Any) -> dict[str, Any]:
+        Target.asked += ("outputs",)
+        copies = [result.astype(np.float64) for _ in range(16)]
+        return {"y": copies[-1][:2].astype(np.float32)}
+
+    def placement(self) -> Placement:
+        return Placement(on_target=1.0, detail="fake")
+
+    def device_use(self) -> DeviceUse:
+        """A device whose peak grows by what the outputs take there on their way to the host."""
+        return DeviceUse(peak_mb=8.0 + 100 * ("outputs" in Target.asked), reserved_mb=8.0, other_processes=len(Target.asked))
+
+
+def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[str, Any]:
+    """The facts of a cell of that target, run right here."""
+    bundle = types.SimpleNamespace(
+        digest="d", kinds=("text",), text_path=False, input_arrays=dict, expected_arrays=lambda: {"y": np.full(2, expected, np.float32)}
+    )
+    monkeypatch.setattr(cell, "target_class", lambda _backend: Target)
+    monkeypatch.setattr(cell.bundles, "verify", lambda _path: bundle)
+    told: list[dict[str, Any]] = []
+    job = cell.CellJob(
+        cell=cell_plan(),
+        model=model_plan(),
+        target=target_plan(),
+        bundle=Path("none"),
+        rule=None,
+        tolerance=Tolerance(relative_error=1e-3, reason="a test"),
+    )
+    cell.execute(job, told.append)
+    return next(message["facts"] for message in told if "verdict" in message)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_what_is_made_of_the_outputs_is_not_the_model_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = executed(monkeypatch)["memory"]
+    assert memory["device_peak_mb"] == 8.0
+    assert memory["peak_mb"] - memory["baseline_mb"] < 100
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_cell_that_takes_little_has_no_peak_of_one_before_it_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = np.ones(64 << 20, dtype=np.float32)
+    del before
+    memory = executed(monkeypatch)["memory"]
+    assert memory["peak_mb"] - memory["baseline_mb"] < 100
+
+
+def test_wrong_numbers_take_memory_too_and_other_processes_are_those_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell.divergence, "locate", lambda *_arguments: pytest.fail("this target has no trace"))
+    monkeypatch.setattr(Target, "trace", lambda *_arguments: None, raising=False)
+    facts = executed(monkeypatch, expected=2.0)
+    assert facts["parity"]["relative_error"] == pytest.approx(0.5)
+    assert facts["memory"]["device_peak_mb"] == 8.0
+    assert facts["device_processes"] == 2

@@ -183,7 +183,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '9'"),
-        "its schema is version 9, this hwmatrix reads 5: run the target again",
+        "its schema is version 9, this hwmatrix reads 6: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -293,7 +293,7 @@ def test_a_database_of_another_version_is_refused_with_advice(run: Path, databas
     change_version = "UPDATE meta SET value = '9' WHERE key = 'schema_version'"
     with duckdb.connect(str(database)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 5") as caught:
+    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 6") as caught:
         merge([run], database)
     assert "Merge the shards into a new file" in caught.value.advice
 
@@ -307,7 +307,8 @@ DIVERGENCE = (
     "diverges_against",
     "diverges_detail",
 )
-WITHOUT_DIVERGENCE = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in DIVERGENCE)
+WITHOUT_MEMORY_DETAIL = "ALTER TABLE cells DROP COLUMN memory_detail"
+WITHOUT_DIVERGENCE = "; ".join([*(f"ALTER TABLE cells DROP COLUMN {column}" for column in DIVERGENCE), WITHOUT_MEMORY_DETAIL])
 WITHOUT_YARDSTICK = f"ALTER TABLE cells DROP COLUMN yardstick; ALTER TABLE cells DROP COLUMN yardstick_ms; {WITHOUT_DIVERGENCE}"
 WITHOUT_INPUTS = f"ALTER TABLE cells DROP COLUMN inputs; ALTER TABLE cells DROP COLUMN text_path; {WITHOUT_YARDSTICK}"
 OLDER = {
@@ -315,6 +316,7 @@ OLDER = {
     "2": WITHOUT_INPUTS,
     "3": WITHOUT_YARDSTICK,
     "4": WITHOUT_DIVERGENCE,
+    "5": WITHOUT_MEMORY_DETAIL,
 }
 """What a database of an older schema lacks."""
 
@@ -328,7 +330,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
     assert merge([run], database).merged == ()
     assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
-    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("5",)]
+    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("6",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
         fresh.execute(sql("schema.sql"))
         what = "table_name, column_name, data_type, is_nullable"
@@ -336,7 +338,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
         assert upgraded.execute(columns).fetchall() == fresh.execute(columns).fetchall()
 
 
-@pytest.mark.parametrize("version", ["2", "3", "4"])
+@pytest.mark.parametrize("version", ["2", "3", "4", "5"])
 def test_a_shard_of_an_older_schema_is_merged_and_does_not_know_what_came_later(run: Path, database: Path, version: str) -> None:
     old, *_ = sorted((run / "shards").glob("*.duckdb"))
     with duckdb.connect(str(old)) as connection:
@@ -345,9 +347,10 @@ def test_a_shard_of_an_older_schema_is_merged_and_does_not_know_what_came_later(
     report = merge([run], database)
     assert (len(report.merged), report.rejected) == (2, ())
     later = {
-        "2": "inputs IS NULL AND text_path IS NULL AND yardstick_ms IS NULL AND origin IS NULL",
+        "2": "inputs IS NULL AND text_path IS NULL AND yardstick_ms IS NULL AND origin IS NULL AND memory_detail IS NULL",
         "3": "yardstick IS NULL AND yardstick_ms IS NULL AND origin IS NULL",
-        "4": "origin IS NULL",
+        "4": "origin IS NULL AND memory_detail IS NULL",
+        "5": "memory_detail IS NULL",
     }
     found = dict(rows(database, f"SELECT DISTINCT target, {later[version]} FROM cells"))  # noqa: S608
     assert found == {target: target == old.name.partition("-")[0] for target in ("cpu", "openvino")}

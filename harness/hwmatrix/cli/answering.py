@@ -214,6 +214,15 @@ def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
         yield (f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", "")
     elif cell.status is Status.PASS and cell.p50_ms is None:
         yield ("  latency:    not timed", "")
+    yield from _memory(cell)
+
+
+def _memory(cell: CellRow) -> Iterator[tuple[str, str]]:
+    """What it took of the host and of the device, and whose memory that is, or why nothing is told."""
+    sizes = (("peak", cell.peak_mb), ("added", cell.delta_mb), ("on the device", cell.device_peak_mb))
+    told = ", ".join(f"{what} {size:,.0f} MiB" for what, size in sizes if size is not None)
+    if told or cell.memory_detail:
+        yield (f"  memory:     {'; '.join(part for part in (told, plain(cell.memory_detail or '')) if part)}", "")
 
 
 def _ms(value: float | None) -> str:

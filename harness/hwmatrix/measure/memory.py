@@ -1,43 +1,130 @@
-"""Memory of this process: what it had, its high-water mark, and what is its own.
+"""The host's memory that a cell takes: at its start, at its highest, and what is its own.
 
-Linux only: elsewhere there is no mark that can be reset, and nothing is reported rather than something else.
-``getrusage`` is not used: its maximum is inherited over exec and cannot be reset.
+A cell runs in its own process, or in those of a browser. Linux keeps a high-water mark of each process, which can be reset; macOS keeps
+one of a process's life, with the buffers of Metal in it. Where a mark is older than the cell, or there is none, only the reason is told.
+``getrusage`` is not used: on Linux its maximum is inherited over exec and cannot be reset.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import os
 import re
+import struct
 import sys
 from pathlib import Path
 from typing import Final
 
-_STATUS: Final = Path("/proc/self/status")
-_CLEAR: Final = Path("/proc/self/clear_refs")
-_ROLLUP: Final = Path("/proc/self/smaps_rollup")
+import psutil
+
+_PROC: Final = Path("/proc")
 _RESET_PEAK: Final = "5"
-"""proc(5): writing 5 resets the peak resident set size to the current one."""
+"""proc(5): writing 5 to clear_refs resets the peak resident set size to the current one."""
+_PROPORTIONAL: Final = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _PRIVATE: Final = re.compile(r"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
+_LIBRARY: Final = "/usr/lib/libSystem.B.dylib"
+_RUSAGE_INFO_V4: Final = 4
+_RUSAGE_BYTES: Final = 296
+_FOOTPRINT: Final = 16 + 7 * 8
+_LONGEST_FOOTPRINT: Final = 16 + 28 * 8
+"""sys/resource.h of macOS, struct rusage_info_v4: a UUID of 16 bytes, then numbers of 8: ri_phys_footprint is number 7 of them,
+ri_lifetime_max_phys_footprint number 28."""
+_MIB: Final = 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resident:
-    """Resident memory in MiB: now, and the highest since the mark was reset."""
+    """Memory of a process in MiB: now, and the highest since its mark was reset or, on macOS, since it began."""
 
     now_mb: float
     peak_mb: float
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostUse:
+    """What a cell took of the host, in MiB; None is not known.
+
+    ``detail`` says whose memory it is where it is not the resident set of the cell's own process, or why there is none.
+    """
+
+    baseline_mb: float | None = None
+    load_peak_mb: float | None = None
+    peak_mb: float | None = None
+    uss_mb: float | None = None
+    detail: str | None = None
+
+    @property
+    def delta_mb(self) -> float | None:
+        """What was added to what there was at the start."""
+        return None if self.peak_mb is None or self.baseline_mb is None else self.peak_mb - self.baseline_mb
+
+
+class UnknownError(Exception):
+    """A size that this system does not tell, with the reason."""
+
+
+class Meter:
+    """The memory of one cell: make it at the cell's beginning, call ``loaded`` before and ``ran`` after its first inference.
+
+    ``browser`` is the process of a browser in which the model runs: then its memory counts, with that of all processes below it.
+    """
+
+    def __init__(self, browser: int | None = None) -> None:
+        processes = _Own() if browser is None else _Browser(browser)
+        self._read, self._reset = processes.read, processes.reset
+        self._load_peak_mb: float | None = None
+        try:
+            self._start: Resident | None = self._read()[0]
+            self._fresh = self._reset() or self._start.peak_mb <= self._start.now_mb
+        except UnknownError as reason:
+            self._start, self._unknown = None, str(reason)
+
+    def loaded(self) -> None:
+        """The model is loaded and prepared."""
+        if self._start is not None:
+            self._load_peak_mb = self._peak()
+            if self._load_peak_mb is not None:
+                self._reset()
+
+    def ran(self) -> HostUse:
+        """The model has run once: what it took until now."""
+        if self._start is None:
+            return HostUse(detail=f"not measured: {self._unknown}")
+        try:
+            resident, unique_mb, detail = self._read()
+        except UnknownError as reason:
+            return HostUse(detail=f"not measured: {reason}")
+        known = [peak for peak in (self._load_peak_mb, self._above(resident)) if peak is not None]
+        if not known:
+            older = f"its high-water mark ({self._start.peak_mb:.0f} MiB) is older than the cell, and cannot be reset here"
+            return HostUse(baseline_mb=self._start.now_mb, uss_mb=unique_mb, detail=f"no peak: {older}")
+        return HostUse(baseline_mb=self._start.now_mb, load_peak_mb=self._load_peak_mb, peak_mb=max(known), uss_mb=unique_mb, detail=detail)
+
+    def _peak(self) -> float | None:
+        try:
+            return self._above(self._read()[0])
+        except UnknownError:
+            return None  # ``ran`` asks again, and tells the reason
+
+    def _above(self, resident: Resident) -> float | None:
+        """The peak, if it is the cell's own: a mark that could not be reset must have risen since the start."""
+        assert self._start is not None  # noqa: S101 - asked after a start alone
+        return resident.peak_mb if self._fresh or resident.peak_mb > self._start.peak_mb else None
+
+
 def resident() -> Resident | None:
-    """What /proc/self/status says, or None where there is no such file, or a kernel (that of a sandbox) without these lines."""
+    """Of this process; None where the system, or a kernel (that of a sandbox) without such lines, does not tell."""
+    if sys.platform == "darwin":
+        return _footprint()
     now, peak = _status_mb("VmRSS"), _status_mb("VmHWM")
     return None if now is None or peak is None else Resident(now_mb=now, peak_mb=peak)
 
 
 def reset_peak() -> bool:
-    """Lower the high-water mark to the present size. False where the kernel does not allow it."""
+    """Lower this process's high-water mark to its present size. False where the system does not allow it."""
     try:
-        _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
+        (_PROC / "self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
     except OSError:
         return False
     return True
@@ -46,7 +133,7 @@ def reset_peak() -> bool:
 def unique_mb() -> float | None:
     """Memory that no other process shares, in MiB (USS): what ending this process would free."""
     try:
-        return sum(int(kb) for kb in _PRIVATE.findall(_ROLLUP.read_text(encoding="ascii"))) / 1024
+        return _sum_mb(_PRIVATE, (_PROC / "self/smaps_rollup").read_text(encoding="ascii"))
     except OSError:
         return None
 
@@ -61,14 +148,112 @@ def data_mb() -> float | None:
     return _status_mb("VmData")
 
 
+class _Own:
+    """This process."""
+
+    def read(self) -> tuple[Resident, float | None, str | None]:
+        """Its size, its private memory, and what the size is where it is not the resident set.
+
+        Raises:
+            UnknownError: the system does not tell.
+        """
+        found = resident()
+        if found is None:
+            raise UnknownError("this system keeps no high-water mark of a process")
+        detail = "the process's physical footprint, Metal's buffers included" if sys.platform == "darwin" else None
+        return found, unique_mb(), detail
+
+    def reset(self) -> bool:
+        """Lower its mark."""
+        return reset_peak()
+
+
+class _Browser:
+    """A browser's processes, as one. Of each, what it shares counts in proportion (Pss), and by how much its mark exceeds its size."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+
+    def read(self) -> tuple[Resident, float | None, str | None]:
+        """Their sizes and private memory; processes that have ended have none.
+
+        Raises:
+            UnknownError: the system does not tell the sizes of one, or there is none.
+        """
+        if not sys.platform.startswith("linux"):
+            raise UnknownError("the memory of a browser's processes is told on Linux alone")
+        sizes = [size for size in map(self._size, self._processes()) if size is not None]
+        if not sizes:
+            raise UnknownError("no memory is told of the browser's processes: they have ended, or this kernel does not tell")
+        now, above, private = (sum(column) for column in zip(*sizes, strict=True))
+        detail = f"of the {len(sizes)} processes of the browser; what they share counts once"
+        return Resident(now_mb=now, peak_mb=now + above), private, detail
+
+    def reset(self) -> bool:
+        """Lower the mark of each of them."""
+        done = [self._reset(pid) for pid in self._processes()]
+        return all(done)
+
+    def _processes(self) -> tuple[int, ...]:
+        try:
+            root = psutil.Process(self._root)
+            return (self._root, *(child.pid for child in root.children(recursive=True)))
+        except psutil.NoSuchProcess:
+            return ()
+
+    def _size(self, pid: int) -> tuple[float, float, float] | None:
+        """Its proportional size, by how much its mark exceeds its resident size, and its private memory; None for one that has ended.
+
+        A process that has ended and was not waited for (a zombie) is listed still, and has no lines of memory.
+        """
+        folder = _PROC / str(pid)
+        try:
+            status = (folder / "status").read_text(encoding="ascii", errors="replace")
+            now, peak = _line_mb(status, "VmRSS"), _line_mb(status, "VmHWM")
+            if now is None:
+                return None
+            if peak is None:
+                raise UnknownError("this kernel keeps no high-water mark of a process")
+            rollup = (folder / "smaps_rollup").read_text(encoding="ascii")
+        except ProcessLookupError:
+            return None
+        except FileNotFoundError as error:
+            if not folder.exists():
+                return None
+            raise UnknownError("this kernel does not tell what processes share (smaps_rollup)") from error
+        except PermissionError as error:
+            raise UnknownError(f"the browser's process {pid} does not show its memory: {error}") from error
+        return _sum_mb(_PROPORTIONAL, rollup), max(0.0, peak - now), _sum_mb(_PRIVATE, rollup)
+
+    def _reset(self, pid: int) -> bool:
+        try:
+            (_PROC / str(pid) / "clear_refs").write_text(_RESET_PEAK, encoding="ascii")
+        except (FileNotFoundError, ProcessLookupError):
+            return True  # it has ended
+        except OSError:
+            return False
+        return True
+
+
+def _footprint() -> Resident | None:
+    """What macOS counts as this process's memory: what is resident or compressed, and what it has of the GPU's."""
+    buffer = ctypes.create_string_buffer(_RUSAGE_BYTES)
+    if ctypes.CDLL(_LIBRARY).proc_pid_rusage(os.getpid(), _RUSAGE_INFO_V4, buffer) != 0:
+        return None
+    now, peak = (struct.unpack_from("<Q", buffer.raw, offset)[0] / _MIB for offset in (_FOOTPRINT, _LONGEST_FOOTPRINT))
+    return Resident(now_mb=now, peak_mb=peak)
+
+
 def _status_mb(field: str) -> float | None:
     if not sys.platform.startswith("linux"):
         return None
-    for line in _STATUS.read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return _mb(line.split(":", 1)[1])
-    return None
+    return _line_mb((_PROC / "self/status").read_text(encoding="ascii"), field)
 
 
-def _mb(text: str) -> float:
-    return int(text.split(maxsplit=1)[0]) / 1024
+def _line_mb(status: str, field: str) -> float | None:
+    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else None
+
+
+def _sum_mb(lines: re.Pattern[str], text: str) -> float:
+    return sum(int(kb) for kb in lines.findall(text)) / 1024

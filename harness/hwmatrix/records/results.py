@@ -58,10 +58,10 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryRecord:
-    """Memory in MiB. ``peak`` is the process's high-water mark, ``delta`` what the cell added to its starting size.
+    """Memory in MiB. ``peak`` is the high-water mark until the first inference ended, ``delta`` what the cell added to its starting size.
 
-    Of the host's there is none outside Linux. ``device_peak`` is what tensors took at most of a device with memory of its own,
-    ``device_reserved`` what its allocator held.
+    ``memory_detail`` says whose it is where it is not the resident set of the cell's own process, or why nothing is told of the host's.
+    ``device_peak`` is what tensors took at most of a device with memory of its own, ``device_reserved`` what its allocator held.
     """
 
     baseline_mb: float | None = None
@@ -69,6 +69,7 @@ class MemoryRecord:
     peak_mb: float | None = None
     delta_mb: float | None = None
     uss_mb: float | None = None
+    memory_detail: str | None = None
     device_peak_mb: float | None = None
     device_reserved_mb: float | None = None
 

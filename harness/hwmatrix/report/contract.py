@@ -139,11 +139,15 @@ class LatencyEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MemoryEntry:
-    """The process's high-water mark, what the cell added to it, and the device's own high-water mark."""
+    """The high-water mark until the first inference ended, what the cell added to it, and the device's own high-water mark, in MiB.
+
+    ``detail`` says whose memory it is where it is not the resident set of the cell's own process, or why none of the host's is told.
+    """
 
     peak_mb: float | None
     delta_mb: float | None
     device_peak_mb: float | None
+    detail: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

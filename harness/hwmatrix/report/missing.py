@@ -19,6 +19,7 @@ _ADDED: Final = {
     "3": "what models were given",
     "4": "how fast the machine itself was",
     "5": "where wrong results begin",
+    "6": "whose memory was measured",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

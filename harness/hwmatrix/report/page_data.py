@@ -66,6 +66,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "peak_mb": lambda cell: rounded(cell.peak_mb),
     "delta_mb": lambda cell: rounded(cell.delta_mb),
     "device_peak_mb": lambda cell: rounded(cell.device_peak_mb),
+    "memory_of": lambda cell: text(cell.memory_detail),
     "parameters": lambda cell: cell.parameters,
     "inputs": lambda cell: name(", ".join(cell.inputs)) if cell.inputs else None,
     "path": lambda cell: None if cell.text_path is None else "text path only" if cell.text_path else "all inputs",

@@ -133,6 +133,7 @@ class CellRow:
     peak_mb: float | None
     delta_mb: float | None
     device_peak_mb: float | None
+    memory_detail: str | None
     parameters: int | None
     samples: int | None
     p50_ms: float | None

@@ -32,7 +32,7 @@ from hwmatrix.records import (
     Tolerance,
 )
 from hwmatrix.records.text import cut
-from hwmatrix.targets.protocol import Target
+from hwmatrix.targets.protocol import DeviceUse, Target
 from hwmatrix.targets.table import target_class
 
 if TYPE_CHECKING:
@@ -145,10 +145,11 @@ def _end_failed(job: CellJob, facts: Facts, failure: BaseException) -> None:
 
 
 def _stages(job: CellJob, facts: Facts) -> _End:
-    baseline = memory.resident()
-    memory.reset_peak()
+    kind = target_class(job.target.backend)
+    kind.preload([job.model.model_class])  # done by the parent, but for a child that is an interpreter of its own
+    meter = memory.Meter((job.service or {}).get("process"))
     facts.enter(Stage.LOAD)
-    target = target_class(job.target.backend)(settings=job.cell.settings, options=job.target.options, service=job.service)
+    target = kind(settings=job.cell.settings, options=job.target.options, service=job.service)
     facts.values["device"] = target.check()
     bundle = bundles.verify(job.bundle)
     facts.values["bundle"] = bundle.digest
@@ -158,11 +159,12 @@ def _stages(job: CellJob, facts: Facts) -> _End:
     inputs = bundle.input_arrays()
     facts.enter(Stage.PREPARE)
     facts.values["method"], facts.values["prepare_ms"] = _timed(lambda: target.prepare(inputs))
-    loaded = memory.resident()
-    memory.reset_peak()
+    meter.loaded()
 
     facts.enter(Stage.RUN)
     result, facts.values["first_ms"] = _timed(target.run)
+    use = target.device_use()
+    facts.values["memory"] = _memory(meter.ran(), use)  # before anything of ours is made of the outputs
     outputs = target.outputs(result)
     placement = target.placement()
     facts.values["placement"] = dataclasses.asdict(placement)
@@ -175,7 +177,8 @@ def _stages(job: CellJob, facts: Facts) -> _End:
     if status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
         facts.enter(Stage.MEASURE)
         _time(target, job.rule, job.cell.settings.threads, facts)
-    _account(target, baseline, loaded, facts)
+    last = target.device_use()
+    facts.values["device_processes"] = last.other_processes if last else None
     return _End(status=status, error=error, target=target, bundle=bundle)
 
 
@@ -199,23 +202,19 @@ def _time(target: Target, rule: MeasureRule, threads: int, facts: Facts) -> None
     }
 
 
-def _account(target: Target, baseline: memory.Resident | None, loaded: memory.Resident | None, facts: Facts) -> None:
+def _memory(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
     """What the cell needed of the host's memory and of its device, as far as each tells."""
-    use = target.device_use()
-    record = MemoryRecord(device_peak_mb=use.peak_mb, device_reserved_mb=use.reserved_mb) if use else MemoryRecord()
-    if baseline is not None and loaded is not None:
-        now = memory.resident()
-        peak = max(loaded.peak_mb, now.peak_mb if now else 0.0)
-        record = dataclasses.replace(
-            record,
-            baseline_mb=baseline.now_mb,
-            load_peak_mb=loaded.peak_mb,
-            peak_mb=peak,
-            delta_mb=peak - baseline.now_mb,
-            uss_mb=memory.unique_mb(),
-        )
-    facts.values["memory"] = dataclasses.asdict(record) if record != MemoryRecord() else None
-    facts.values["device_processes"] = use.other_processes if use else None
+    record = MemoryRecord(
+        baseline_mb=host.baseline_mb,
+        load_peak_mb=host.load_peak_mb,
+        peak_mb=host.peak_mb,
+        delta_mb=host.delta_mb,
+        uss_mb=host.uss_mb,
+        memory_detail=host.detail,
+        device_peak_mb=use.peak_mb if use else None,
+        device_reserved_mb=use.reserved_mb if use else None,
+    )
+    return dataclasses.asdict(record)
 
 
 def _verdict(comparison: parity.Comparison, placement: Placement, tolerance: Tolerance) -> tuple[Status, dict[str, Any] | None]:

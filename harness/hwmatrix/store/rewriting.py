@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_STEPS: Final = ("upgrade_1_to_2.sql", "upgrade_2_to_3.sql", "upgrade_3_to_4.sql", "upgrade_4_to_5.sql")
+_STEPS: Final = ("upgrade_1_to_2.sql", "upgrade_2_to_3.sql", "upgrade_3_to_4.sql", "upgrade_4_to_5.sql", "upgrade_5_to_6.sql")
 _UPGRADES: Final = {str(version): _STEPS[version - 1 :] for version in range(1, len(_STEPS) + 1)}
 """Older databases, and what makes them of this version, step by step: what was measured then still counts."""
 

@@ -107,6 +107,7 @@ CREATE TABLE cells (
     peak_mb          DOUBLE,
     delta_mb         DOUBLE,
     uss_mb           DOUBLE,
+    memory_detail    VARCHAR,               -- whose memory it is, if not the resident set of the cell's own process; or why there is none
     device_peak_mb   DOUBLE,
     device_reserved_mb DOUBLE,
     device_processes INTEGER,               -- other processes on the device meanwhile; NULL: there is none, or it does not tell

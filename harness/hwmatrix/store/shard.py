@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LOG: Final = logging.getLogger(__name__)
-SCHEMA_VERSION: Final = "5"
+SCHEMA_VERSION: Final = "6"
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
 _BLOCK_SIZE: Final = "16384"
 """DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""

@@ -1,4 +1,4 @@
--- The views of a merged database (schema 5). Every report is a query over these; no statistic is computed anywhere else.
+-- The views of a merged database (schema 6). Every report is a query over these; no statistic is computed anywhere else.
 
 -- The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n), 1.96 standard deviations of a binomial
 -- with p = 1/2. Below 6 samples there is no such interval.
@@ -50,7 +50,7 @@ SELECT
     m.stage, e.bundle, m.method, m.on_target, m.placement_detail,
     m.relative_error, m.max_error, m.cosine, m.top1,
     m.load_ms, m.prepare_ms, m.first_ms, m.converged, m.warmup_samples, m.yardstick, m.yardstick_ms,
-    m.baseline_mb, m.load_peak_mb, m.peak_mb, m.delta_mb, m.uss_mb, m.device_peak_mb, m.device_reserved_mb, m.parameters,
+    h.baseline_mb, h.load_peak_mb, h.peak_mb, h.delta_mb, h.uss_mb, m.memory_detail, m.device_peak_mb, m.device_reserved_mb, m.parameters,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN 'unbuildable'
         WHEN e.believed THEN e.error_type
@@ -87,6 +87,8 @@ FROM planned p
 JOIN runs u USING (run_id)
 LEFT JOIN executed e ON e.run_id = p.run_id AND e.cell_key = p.cell_key AND e.newest = 1
 LEFT JOIN executed m ON m.cell_id = e.cell_id AND m.believed AND p.unbuildable IS NULL
+-- Before schema 6, the memory on record of a cell in a browser is that of the harness beside it, which says nothing of the model.
+LEFT JOIN executed h ON h.cell_id = m.cell_id AND (p.backend NOT IN ('webgpu', 'webnn') OR h.memory_detail IS NOT NULL)
 LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
 LEFT JOIN latency l ON l.cell_id = m.cell_id;
 

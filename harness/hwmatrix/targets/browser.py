@@ -11,7 +11,7 @@ from hwmatrix.hardware.browser import ASSETS, Installed, sparticuz
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets import browser_trace
 from hwmatrix.targets.browser_cell import CellPage, Made
-from hwmatrix.targets.browser_chromium import Chromium
+from hwmatrix.targets.browser_chromium import ADAPTER, Chromium
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,9 +54,9 @@ class WebGpu:
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
-        """One browser for all cells that do not run at the same time."""
+        """A browser for each cell: see :class:`Chromium`."""
         adapter = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
-        return Chromium(_installed(options), flags=_ADAPTER_FLAGS[adapter], shares_device=adapter == "hardware")
+        return Chromium(_installed(options), flags=_ADAPTER_FLAGS[adapter], shares_device=adapter == "hardware", warm_up=ADAPTER)
 
     def check(self) -> str:
         """Open the page and ask for an adapter.
@@ -150,9 +150,9 @@ class WebNn:
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
-        """A browser for each cell: some graphs end its GPU process, and after a few of them it disables WebNN."""
+        """As for WebGPU."""
         shares_device = _choice(options, "device", ("cpu", "gpu", "npu")) != "cpu"
-        return Chromium(_installed(options), flags=_WEBNN_FLAGS, shares_device=shares_device, once=True)
+        return Chromium(_installed(options), flags=_WEBNN_FLAGS, shares_device=shares_device)
 
     def check(self) -> str:
         """Open the page and ask for a context.

@@ -1,4 +1,4 @@
-"""A headless Chromium: started with a profile of its own, asked whether it still answers, ended with all that it started."""
+"""A headless Chromium: started for a cell with a profile of its own, ended with all that it started."""
 
 from __future__ import annotations
 
@@ -40,28 +40,29 @@ _START_S: Final = 30.0
 _ANSWER_S: Final = 5.0
 _END_S: Final = 5.0
 _NAP_S: Final = 0.005
-_WATCH_URL: Final = "chrome://version"
-"""A page of the browser's own, and so one that may ask for adapters: it is open for as long as the browser lives."""
-_PROBE: Final = "navigator.gpu ? navigator.gpu.requestAdapter().then(adapter => adapter !== null) : false"
+_OWN_PAGE: Final = "chrome://version"
+"""A page of the browser's own, and so one that may ask for adapters."""
+ADAPTER: Final = "navigator.gpu ? navigator.gpu.requestAdapter().then(adapter => adapter !== null) : false"
 
 
 class Chromium:
-    """The service of the browser targets. ``once``: for one cell only, so that it never counts as alive afterwards."""
+    """The service of the browser targets: a browser for one cell, since what it keeps of a model would count as the next one's memory.
 
-    def __init__(self, installed: Installed, *, flags: tuple[str, ...], shares_device: bool, once: bool = False) -> None:
+    ``warm_up`` is asked of a page of its own at the start, so that what the browser starts for it is there before a cell is measured.
+    """
+
+    def __init__(self, installed: Installed, *, flags: tuple[str, ...], shares_device: bool, warm_up: str = "true") -> None:
         self.shares_device = shares_device
         self._installed = installed
         self._flags = flags
-        self._once = once
+        self._warm_up = warm_up
         self._profile: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._files: socket.socket | None = None
         self._url = ""
-        self._watch = ""
-        self._had_adapter = False
 
     def start(self) -> Mapping[str, Any]:
-        """Start the browser; give its DevTools address, what it calls itself, and the socket on which a cell's child serves the files.
+        """Start the browser; give its DevTools address, name and process, and the socket on which a cell's child serves the files.
 
         Raises:
             UnavailableError: it is not installed, or it does not start.
@@ -82,26 +83,17 @@ class Chromium:
             self._url = self._wait_for_url()
             with DevTools(self._url) as browser:
                 product = str(browser.call("Browser.getVersion", timeout_s=_START_S)["product"])
-                page = Page.open(browser, _WATCH_URL, timeout_s=_START_S)
-                self._watch = page.target
-                self._had_adapter = not self._once and bool(page.evaluate(_PROBE, timeout_s=_START_S))
+                Page.open(browser, _OWN_PAGE, timeout_s=_START_S).evaluate(self._warm_up, timeout_s=_START_S)
         except (CellFailure, DevToolsError, TimeoutError) as failure:
             told = self._told()
             self.stop()
             raise UnavailableError(f"the browser does not start: {failure}{told}", error_type="browser_not_started") from failure
-        return {"url": self._url, "product": product, "files": self._files.fileno(), "port": self._files.getsockname()[1]}
+        files = {"files": self._files.fileno(), "port": self._files.getsockname()[1]}
+        return {"url": self._url, "product": product, "process": self._process.pid, **files}
 
     def alive(self) -> bool:
-        """Is it there, without the page of a cell that was killed, and does its GPU process answer as it did at the start?"""
-        if self._once or self._process is None or self._process.poll() is not None:
-            return False
-        try:
-            with DevTools(self._url) as browser:
-                _close_pages(browser, besides=self._watch)
-                page = Page.attach(browser, self._watch, timeout_s=_ANSWER_S)
-                return bool(page.evaluate(_PROBE, timeout_s=_ANSWER_S)) == self._had_adapter
-        except (CellFailure, DevToolsError, TimeoutError):
-            return False
+        """Never: it has served its cell. Some graphs end the GPU process, and after a few of them a browser disables WebNN."""
+        return False
 
     def stop(self) -> None:
         """Kill every process of the browser, and remove its profile."""
@@ -144,27 +136,6 @@ def _dying_with_parent() -> tuple[str, ...]:
     """On Linux, util-linux's way to have a process killed when its parent is: a runner that was killed leaves no browser."""
     setpriv = shutil.which("setpriv")
     return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
-
-
-def _close_pages(browser: DevTools, *, besides: str) -> None:
-    """Close what cells have left.
-
-    Raises:
-        TimeoutError: a page does not go: whatever hangs in it would disturb the next cell.
-    """
-    until = time.monotonic() + _ANSWER_S
-    asked: set[str] = set()
-    while time.monotonic() < until:
-        targets = browser.call("Target.getTargets", timeout_s=_ANSWER_S)["targetInfos"]
-        pages = {str(target["targetId"]) for target in targets if target["type"] == "page"} - {besides}
-        if not pages:
-            return
-        for page in pages - asked:
-            with contextlib.suppress(DevToolsError):  # it has just gone
-                browser.call("Target.closeTarget", targetId=page, timeout_s=_ANSWER_S)
-        asked |= pages
-        time.sleep(_NAP_S)
-    raise TimeoutError("a page does not close")
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -47,6 +47,8 @@ class Service(Protocol):
     def start(self) -> Mapping[str, Any]:
         """Start it; give the address that cells reach it by.
 
+        Where models run in it, its key ``process`` is the id of its process: their memory is that of it and of all below it.
+
         Raises:
             UnavailableError: it cannot be started here.
         """
@@ -107,7 +109,10 @@ class Target(Protocol):
         """Where it really ran, as the runtime tells after a run."""
 
     def device_use(self) -> DeviceUse | None:
-        """What the cell used of a device with memory of its own, asked last of a cell that passed; None where it is the host's."""
+        """What the cell used of a device with memory of its own; None where it is the host's.
+
+        Asked after the first run, before its outputs are fetched, and once more at the end, for the other processes.
+        """
 
     def trace(self, bundle: Bundle) -> Trace | None:
         """One more run with the values between inputs and outputs kept, beside those of a reference: why the result is wrong.

@@ -113,11 +113,12 @@ const Evidence = (() => {
   }
 
   function memory(cell) {
-    if (cell.peak_mb === null && cell.delta_mb === null && cell.device_peak_mb === null && cell.load_ms === null) return null;
+    if (cell.peak_mb === null && cell.delta_mb === null && cell.device_peak_mb === null && cell.memory_of === null && cell.load_ms === null) return null;
     const optional = (value, told) => (value === null ? null : told(value));
     return part("Memory and loading", facts([
-      ["Added to the process", optional(cell.delta_mb, Text.mib)],
-      ["Peak of the process", optional(cell.peak_mb, Text.mib)],
+      ["Added by the cell", optional(cell.delta_mb, Text.mib)],
+      ["Peak", optional(cell.peak_mb, Text.mib)],
+      ["Whose memory", cell.memory_of],
       ["Peak on the device", optional(cell.device_peak_mb, Text.mib)],
       ["Parameters", optional(cell.parameters, Text.whole)],
       ["Load", optional(cell.load_ms, Text.ms)],

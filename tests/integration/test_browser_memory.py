@@ -1,0 +1,72 @@
+"""The memory of a real browser's processes, where one is installed. For that of the image, see test_browser.py."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("websocket")
+
+from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware.browser import Installed
+from hwmatrix.measure.memory import Meter
+from hwmatrix.targets.browser_chromium import Chromium
+from hwmatrix.targets.browser_devtools import DevTools, Page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of a browser's processes is told on Linux alone")
+TAKEN_MB = 200
+TAKE = f"new Uint8Array({TAKEN_MB} << 20).fill(1).reduce((sum, one) => sum + one, 0)"
+
+
+@pytest.fixture
+def service() -> Iterator[Chromium]:
+    try:
+        Installed().command()
+    except UnavailableError as missing:
+        pytest.skip(str(missing))
+    chromium = Chromium(Installed(), flags=("--disable-gpu",), shares_device=False)
+    yield chromium
+    chromium.stop()
+
+
+def test_what_a_page_takes_is_the_browser_s_and_not_this_process_s(service: Chromium) -> None:
+    """A page that takes memory and gives it back leaves a peak in its cell, and none in the cell behind it in the same browser."""
+    address = service.start()
+    own = Meter()
+    with DevTools(str(address["url"])) as browser:
+        page = Page.open(browser)
+        meter = Meter(int(address["process"]))
+        meter.loaded()
+        assert page.evaluate(TAKE) == TAKEN_MB << 20
+        use = meter.ran()
+        assert use.detail is not None
+        assert "processes of the browser" in use.detail
+        assert use.delta_mb is not None
+        assert TAKEN_MB * 0.9 < use.delta_mb < TAKEN_MB * 2
+
+        browser.call("Target.closeTarget", targetId=page.target)
+        page = Page.open(browser)
+        meter = Meter(int(address["process"]))
+        meter.loaded()
+        assert page.evaluate("1 + 1") == 2
+        after = meter.ran()
+        assert after.delta_mb is not None
+        assert after.delta_mb < TAKEN_MB / 2
+    beside = own.ran()
+    assert beside.delta_mb is not None
+    assert beside.delta_mb < TAKEN_MB / 4
+
+
+def test_a_browser_that_has_ended_has_no_memory(service: Chromium) -> None:
+    address = service.start()
+    meter = Meter(int(address["process"]))
+    service.stop()
+    use = meter.ran()
+    assert use.peak_mb is None
+    assert use.detail is not None
+    assert use.detail.startswith("not measured: ")
