@@ -66,7 +66,7 @@ def repeated_rows(path: Path, *, models: int = MODELS, targets: tuple[str, ...] 
     with duckdb.connect(str(path)) as connection:
         for script in ("schema.sql", "views.sql"):
             connection.execute((store / script).read_text(encoding="utf-8"))
-        connection.execute("INSERT INTO meta VALUES ('schema_version', '5')")
+        connection.execute("INSERT INTO meta VALUES ('schema_version', '6')")
         connection.execute(f"ATTACH '{PUBLISHED}' AS published (READ_ONLY)")
         connection.execute(_CHOSEN, {"models": models, "targets": list(targets)})
         for statement in _COPIED:

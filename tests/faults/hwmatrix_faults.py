@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 ARCHITECTURE: Final = "hwmatrix-fault"
 MODEL_CLASS: Final = "HwmatrixFaultModel"
+HUNGER_MB: Final = 256
+"""MiB that a hungry model takes for each sample of its batch."""
 VARIABLE: Final = "HWMATRIX_FAULTS"
 ARMED: Final = "armed"
 STRAY: Final = "hwmatrix-fault-stray"
@@ -110,11 +112,14 @@ ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "reach_out": _reach_out,
     "raise": _raise,
 }
-"""Faults by what they do. The others, by what comes out: nan, wrong, missing. And one that is none: lgamma."""
+"""Faults by what they do. The others, by what comes out: nan, wrong, missing; by what they are given: hungry, no_half.
+
+And one that is none: lgamma.
+"""
 
 
 class HwmatrixFaultConfig(transformers.PreTrainedConfig):  # type: ignore[no-untyped-call]
-    """``fault`` is a key of ACTIONS, or nan, wrong, missing, lgamma or none; ``place`` is init or forward."""
+    """``fault`` is a key of ACTIONS, or nan, wrong, missing, hungry, no_half, lgamma or none; ``place`` is init or forward."""
 
     model_type = ARCHITECTURE
 
@@ -141,6 +146,11 @@ class HwmatrixFaultModel(transformers.PreTrainedModel):  # type: ignore[no-untyp
     def forward(self, input_ids: torch.Tensor, **_options: Any) -> BaseModelOutputWithPooling:
         """(batch, tokens) to hidden states (batch, tokens, width) and their mean (batch, width)."""
         self._act("forward")
+        if is_armed() and self.config.fault == "hungry":
+            kept = [b"x" * (HUNGER_MB << 20) for _ in range(len(input_ids))]
+            del kept
+        if is_armed() and self.config.fault == "no_half" and self.linear.weight.dtype is torch.float16:
+            raise RuntimeError("this model has no kernel for half precision")
         hidden = self.linear(self.embedding(input_ids))
         if self.config.fault == "lgamma":  # an operator of PyTorch that few other runtimes have
             hidden = torch.lgamma(hidden.abs() + 1.0)

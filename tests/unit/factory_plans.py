@@ -27,6 +27,7 @@ from hwmatrix.records import (
     Parity,
     Placement,
     Plan,
+    Role,
     Settings,
     Severity,
     Size,
@@ -111,8 +112,8 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
     """A cell that passed, with everything measured."""
     made = CellResult(
         key=cell.key,
-        role=changes.pop("role", model_plan().role),
-        model=cell.model,
+        role=changes.pop("role", Role.MODEL if cell.adaptation is None else Role.ADAPTED),
+        model=cell.model if cell.adaptation is None else cell.adaptation.model,
         size=cell.size,
         target=cell.target,
         settings=cell.settings,
@@ -148,6 +149,7 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
         text_path=False,
         divergence=DIVERGENCE,
         exit_code=0,
+        adaptation=cell.adaptation,
     )
     return dataclasses.replace(made, **changes)
 

@@ -121,7 +121,7 @@ class FakePlace:
         event: dict[str, Any] = {
             "event": "cell",
             "key": cell.key,
-            "role": "model",
+            "role": result.role.value,
             "status": result.status.value,
             "stage": "measure",
             "p50_ms": 1.0,

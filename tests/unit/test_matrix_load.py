@@ -11,7 +11,7 @@ import yaml
 from hwmatrix.errors import ConfigError
 from hwmatrix.matrix.load import load, near_miss
 from hwmatrix.matrix.spec import json_schema
-from hwmatrix.records import Dtype, Size
+from hwmatrix.records import AdaptRule, Dtype, Size
 from hwmatrix.report.schemas import REPORTS
 
 ROOT = Path(__file__).parents[2]
@@ -217,7 +217,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         (f"{BASE}x: 2026-13-45\n", "matrix.yaml: not YAML: month must be in 1..12 (put the value in quotes)"),
         (f"{BASE}? [a, b]\n: 1\n", "matrix.yaml:16: a key is a list or a mapping (keys are names)"),
         (f"{BASE}x: &x {{y: *x}}\n", "matrix.yaml: nested too deeply"),
-        (f"{BASE}1: x\n", "matrix.yaml:16: unknown key '1' at 1 (allowed: expect, github, images, "),
+        (f"{BASE}1: x\n", "matrix.yaml:16: unknown key '1' at 1 (allowed: adapt, expect, github, images, "),
         (b"\xff\xfe", "matrix.yaml: cannot be read: 'utf-8' codec can't decode"),
         ("a\0b", "matrix.yaml: not YAML: unacceptable character"),
     ],
@@ -243,6 +243,35 @@ def test_names_are_what_is_written(tmp_path: Path) -> None:
     assert list(models) == ["on", "7", "bert"]
     assert models["7"].model_class == "B"
     assert models["7"].seed == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ("", AdaptRule()),
+        ("adapt: true", AdaptRule()),
+        ("adapt: false", None),
+        ("adapt: {halvings: 1}", AdaptRule(halvings=1)),
+        ("adapt: {precision: {float16: [float32]}, export: false}", AdaptRule(precision={Dtype.FLOAT16: (Dtype.FLOAT32,)}, export=False)),
+    ],
+)
+def test_what_is_tried_where_a_cell_fails(tmp_path: Path, said: str, rule: AdaptRule | None) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(f"{BASE}{said}\n", encoding="utf-8")
+    assert load(path).spec.adapt == rule
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("{halving: 2}", "unknown key 'halving' at adapt.halving (did you mean 'halvings'? allowed: export, halvings, precision)"),
+        ("7", "adapt is 7 (a mapping belongs here: "),
+        ("{precision: {float16: [float8]}}", "adapt.precision.float16.0 is 'float8' (did you mean 'float"),
+        ("{halvings: -1}", "adapt.halvings: input should be greater than or equal to 0 (it is -1)"),
+    ],
+)
+def test_a_mistake_in_adapt_is_told_with_its_place(tmp_path: Path, said: str, told: str) -> None:
+    assert only(tmp_path, f"{BASE}adapt: {said}\n").startswith(f"matrix.yaml:16: {told}")
 
 
 def test_near_miss() -> None:

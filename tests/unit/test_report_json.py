@@ -38,6 +38,8 @@ CELL_KEYS = [
     "divergence",
     "error",
     "evidence",
+    "adaptation",
+    "attempts",
 ]
 
 

@@ -307,8 +307,9 @@ DIVERGENCE = (
     "diverges_against",
     "diverges_detail",
 )
-WITHOUT_MEMORY_DETAIL = "ALTER TABLE cells DROP COLUMN memory_detail"
-WITHOUT_DIVERGENCE = "; ".join([*(f"ALTER TABLE cells DROP COLUMN {column}" for column in DIVERGENCE), WITHOUT_MEMORY_DETAIL])
+SINCE_6 = ("memory_detail", "adapted_from", "adaptation")
+WITHOUT_6 = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_6)
+WITHOUT_DIVERGENCE = "; ".join([WITHOUT_6, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in DIVERGENCE)])
 WITHOUT_YARDSTICK = f"ALTER TABLE cells DROP COLUMN yardstick; ALTER TABLE cells DROP COLUMN yardstick_ms; {WITHOUT_DIVERGENCE}"
 WITHOUT_INPUTS = f"ALTER TABLE cells DROP COLUMN inputs; ALTER TABLE cells DROP COLUMN text_path; {WITHOUT_YARDSTICK}"
 OLDER = {
@@ -316,7 +317,7 @@ OLDER = {
     "2": WITHOUT_INPUTS,
     "3": WITHOUT_YARDSTICK,
     "4": WITHOUT_DIVERGENCE,
-    "5": WITHOUT_MEMORY_DETAIL,
+    "5": WITHOUT_6,
 }
 """What a database of an older schema lacks."""
 
@@ -344,13 +345,15 @@ def test_a_shard_of_an_older_schema_is_merged_and_does_not_know_what_came_later(
     with duckdb.connect(str(old)) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
     change(old, OLDER[version])
+    for shard in set((run / "shards").glob("*.duckdb")) - {old}:
+        change(shard, "UPDATE cells SET adapted_from = 'another'")
     report = merge([run], database)
     assert (len(report.merged), report.rejected) == (2, ())
     later = {
         "2": "inputs IS NULL AND text_path IS NULL AND yardstick_ms IS NULL AND origin IS NULL AND memory_detail IS NULL",
         "3": "yardstick IS NULL AND yardstick_ms IS NULL AND origin IS NULL",
-        "4": "origin IS NULL AND memory_detail IS NULL",
-        "5": "memory_detail IS NULL",
+        "4": "origin IS NULL AND memory_detail IS NULL AND adapted_from IS NULL",
+        "5": "memory_detail IS NULL AND adapted_from IS NULL AND adaptation IS NULL",
     }
     found = dict(rows(database, f"SELECT DISTINCT target, {later[version]} FROM cells"))  # noqa: S608
     assert found == {target: target == old.name.partition("-")[0] for target in ("cpu", "openvino")}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.advice.adapting import short_of_memory, smaller_batch
 from hwmatrix.advice.catalogue import UNMATCHED, advice_for
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.records import Backend, Dtype, Status
@@ -22,8 +23,6 @@ GENERAL_PURPOSE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS, Bac
 _MOST_MEMORY: Final = Backend.CPU
 """Where what was too large for a device goes: the host's memory is the largest, and can be swapped."""
 
-MEMORY: Final = "memory_pressure"
-"""The catalogue's type of an error for want of memory."""
 _DONE: Final = frozenset({Status.PASS, Status.MISMATCH, Status.FALLBACK, Status.FACTORY_ERROR, Status.NOT_RUN})
 _ACCIDENTS: Final = frozenset({Status.CRASH, Status.TIMEOUT, Status.INFRA_ERROR})
 _REFUSALS: Final = frozenset({Status.UNSUPPORTED, Status.ERROR})
@@ -206,9 +205,10 @@ def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | No
     if not tried:
         return Attempt(hardware=plan.order[0], batch=plan.batch)
     last = tried[-1]
-    short = last.status is Status.OOM or (last.status is Status.FACTORY_ERROR and last.error_type == MEMORY)
-    if short and plan.adapt_batch and last.attempt.batch > 1:
-        return Attempt(hardware=last.attempt.hardware, batch=last.attempt.batch // 2)
+    short = short_of_memory(last.status, last.error_type, last.reason, hardware=kind_of(last.attempt.hardware))
+    smaller = smaller_batch(last.attempt.batch)
+    if short and plan.adapt_batch and smaller is not None:
+        return Attempt(hardware=last.attempt.hardware, batch=smaller)
     if last.status in _DONE:
         return None
     if last.status in _ACCIDENTS and last.attempt.retry < plan.retries:

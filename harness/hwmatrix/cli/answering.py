@@ -21,7 +21,7 @@ from hwmatrix.advice.lookup import name_on_record
 from hwmatrix.advice.measured_cell import TRIED_AND_FAILED
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, known
 from hwmatrix.records import Execution, Level, Status
-from hwmatrix.report import grid, numbers, origins
+from hwmatrix.report import adapted, grid, numbers, origins
 from hwmatrix.report.escape import plain
 from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.rows import read
@@ -183,6 +183,10 @@ def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
         lines.append((f"  error:      {answer.error.type} ({answer.error.severity.value}): {plain(answer.error.message)}", ""))
         lines += [(f"  what to do: {plain(each)}", "") for each in answer.error.recommendations]
     lines += [(f"    | {plain(line)}", "dim") for line in answer.log]
+    lines += [
+        (f"  adapted:    {plain(adapted.sentence(cell, attempt))}", "green" if attempt.status is Status.PASS else "")
+        for attempt in answer.attempts
+    ]
     lines += [(f"  works:      {plain(each.differs)} ({grid.label(each.cell)})", "green") for each in answer.alternatives]
     if cell.status is not Status.PASS and not answer.alternatives:
         lines.append(("  works:      nothing near it in this run", ""))

@@ -93,6 +93,10 @@ Timing = Annotated[
     bool | None,
     typer.Option("--timing/--no-timing", help="Measure how fast, or only whether it works. [default: as the suite says, else --timing]"),
 ]
+Adapt = Annotated[
+    bool | None,
+    typer.Option("--adapt/--no-adapt", help="Try cells that fail again, changed, or leave it at that. [default: as matrix.yaml says]"),
+]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
 BaseImage = Annotated[str | None, typer.Option("--base-image", help="What the images start from, instead of matrix.yaml's images.base.")]
 Images = Annotated[bool, typer.Option("--images", help="Ask inside every target's image, and keep the answers.")]

@@ -17,6 +17,7 @@ import hwmatrix
 from hwmatrix.cli import inspecting
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
+    Adapt,
     Architectures,
     BaseImage,
     CacheLimit,
@@ -50,7 +51,7 @@ from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan, replan
 from hwmatrix.matrix.shipped import harness_source, image_files
 from hwmatrix.models.factory.make import FACTORY
-from hwmatrix.records import Isolation, Plan, Size
+from hwmatrix.records import AdaptRule, Isolation, Plan, Size
 from hwmatrix.report.operators import write_operators
 from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import write_reports
@@ -81,6 +82,7 @@ def matrix_command(
     size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
     timing: Timing = None,
+    adapt: Adapt = None,
     detect_only: Annotated[bool, typer.Option("--detect-only", help="Only say what hardware is here.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
     isolation: Isolating = IsolationChoice.AUTO,
@@ -121,14 +123,21 @@ def matrix_command(
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, place_outside, base_image, view)
         if resume or stale:
-            _refuse_with_resume(models, suite, targets, architectures, size, isolation, timing, everything=everything)
+            _refuse_with_resume(models, suite, targets, architectures, size, isolation, timing, adapt, everything=everything)
             folder, place = _resumed(loaded, output, workshop, stale=stale)
         else:
             chosen = functools.partial(select, loaded, models=models or (), targets=targets or (), architectures=architectures or ())
             selection = chosen(suite=suite, size=size, everything=everything, timing=timing, cache=workshop.cache_dir, say=workshop.say)
-            folder, place = _planned(loaded, selection, isolation, workshop, given=place_outside, output=output)
+            folder, place = _planned(_adapting(loaded, adapt), selection, isolation, workshop, given=place_outside, output=output)
         order = order_of(loaded, folder, place, workshop, workers)
         _run_and_report(dataclasses.replace(order, stale=rule, cache_limit_gb=cache_limit), output, view)
+
+
+def _adapting(loaded: LoadedMatrix, adapt: bool | None) -> LoadedMatrix:  # noqa: FBT001 - as it was typed
+    """The matrix with ``--adapt`` or ``--no-adapt`` in place of what it says itself; rules that it has stay with ``--adapt``."""
+    if adapt is None or adapt is (loaded.spec.adapt is not None):
+        return loaded
+    return dataclasses.replace(loaded, spec=dataclasses.replace(loaded.spec, adapt=AdaptRule() if adapt else None))
 
 
 def _stale_rule(max_age: int | None, *, stale: bool) -> StaleRule | None:
@@ -266,7 +275,7 @@ def _refuse_with_resume(*given: object, everything: bool) -> None:
     """A resumed run does what it was planned to do; anything else would be another run."""
     if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
         what = "the last run is continued as it was planned"
-        raise ConfigError([Problem(where="--resume", what=what, hint="leave out what selects models, targets, isolation or timing")])
+        raise ConfigError([Problem(where="--resume", what=what, hint="leave out what selects models, targets, isolation, timing, --adapt")])
 
 
 def images_command(

@@ -10,8 +10,7 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.advice.catalogue import match
-from hwmatrix.advice.fallback import MEMORY, Attempt, AttemptPlan, Tried, next_attempt
+from hwmatrix.advice.fallback import Attempt, AttemptPlan, Tried, next_attempt
 from hwmatrix.cli.options import Outside
 from hwmatrix.cli.running import DATABASE, facts_of, order_of
 from hwmatrix.cli.selecting import fetch_weights
@@ -82,8 +81,6 @@ class Trial:
     def learn(self, attempt: Attempt, row: dict[str, Any]) -> None:
         """An attempt has ended."""
         status, reason, error_type = Status(row["status"]), row["message"], row["error_type"]
-        if status is Status.FACTORY_ERROR and match(reason or "", hardware=row["backend"]).type == MEMORY:
-            error_type = MEMORY  # the reference did not fit into the cell's memory either: a smaller batch may
         did = {"wall_ms": row["wall_ms"], "dtype": Dtype(row["dtype"]), "batch": row["batch"]}
         self._end(Tried(attempt=attempt, status=status, reason=reason, error_type=error_type, **did), row)
 
@@ -140,7 +137,7 @@ def plan_of(bench: Bench, targets: Sequence[str], batch: int | None) -> Plan:
     models = tuple(
         model if batch in {None, model.batch} else dataclasses.replace(model, batch=batch, batch_asked=True) for model in plan.models
     )
-    return dataclasses.replace(plan, cells=cells, models=models)
+    return dataclasses.replace(plan, cells=cells, models=models, adapt=None)  # the trials themselves halve the batch
 
 
 def _with_batch(cell: CellPlan, batch: int | None) -> CellPlan:

@@ -124,6 +124,8 @@ class PlainView:
         if event["event"] == "cell" and event["role"] == "model":
             self._done[target] += 1
             self.say(f"  [{self._done[target]}/{self._total[target]}] {describe(event)}")
+        elif event["event"] == "cell" and event["role"] == "adapted":
+            self.say(f"  adapted: {describe(event)}")
         elif event["event"] == "bundle":
             self._done[target] += 1
             if not event["ok"]:
@@ -202,11 +204,8 @@ class LiveView:
                 self.say(f"no bundle for {event['model']} ({event['size']}): {event['message']}")
         elif event["event"] == "bundle_again":
             self.say(describe_again(event))
-        elif event["event"] == "cell" and event["role"] == "model":
-            self._progress.advance(task)
-            line = Text(describe(event))
-            line.stylize(_WORDS.get(Status(event["status"]), "yellow"), 0, len(event["status"]))
-            self._live.console.print(line, soft_wrap=True)
+        elif event["event"] == "cell":
+            self._cell(task, event)
         elif event["event"] == "operators":
             self._progress.update(task, completed=event["done"], total=event["total"], running=describe_operators(event))
         elif event["event"] == "operators_refused":
@@ -214,6 +213,16 @@ class LiveView:
         elif event["event"] == "survey":
             self._progress.update(task, completed=1, total=1)
             self.say(f"{target}: {describe_survey(event)}")
+
+    def _cell(self, task: Any, event: dict[str, Any]) -> None:
+        """A line for a cell that has ended; adapted cells are not among those that the bar counts, and canaries are not shown."""
+        if event["role"] == "model":
+            self._progress.advance(task)
+            line = Text(describe(event))
+            line.stylize(_WORDS.get(Status(event["status"]), "yellow"), 0, len(event["status"]))
+            self._live.console.print(line, soft_wrap=True)
+        elif event["role"] == "adapted":
+            self._live.console.print(Text(f"adapted: {describe(event)}"), soft_wrap=True)
 
     def end(self, target: str) -> None:
         """Leave the full bar."""

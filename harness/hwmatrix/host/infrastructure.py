@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hwmatrix.advice.catalogue import severity_of
 from hwmatrix.errors import EngineError, HwmatrixError, StoreError
 from hwmatrix.hardware.detector import machine_identity
-from hwmatrix.records import CellPlan, CellResult, ErrorRecord, Plan, Stage, Status, cell_command
+from hwmatrix.records import CellPlan, CellResult, ErrorRecord, Plan, Role, Stage, Status, cell_command
 from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def record(
             model = plan.model(cell.model, cell.size)
             result = CellResult(
                 key=cell.key,
-                role=model.role,
-                model=model.name,
+                role=model.role if cell.adaptation is None else Role.ADAPTED,
+                model=model.name if cell.adaptation is None else cell.adaptation.model,
                 size=cell.size,
                 target=target,
                 settings=cell.settings,
@@ -70,6 +70,7 @@ def record(
                 started_at=utc_now(),
                 wall_ms=0.0,
                 error=error,
+                adaptation=cell.adaptation,
             )
             command = cell_command(model, cell, plan.isolation, timing=plan.timing, measure_of=plan.measure_of)
             shard.add_cell(result, command=command)

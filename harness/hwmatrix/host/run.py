@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
 from hwmatrix.hardware.detector import machine_identity
-from hwmatrix.host import infrastructure
+from hwmatrix.host import adapting, infrastructure
 from hwmatrix.host.bundle_jobs import INDEX, make_bundles, refused
 from hwmatrix.host.cache_limit import DEFAULT_GB, keep_under
 from hwmatrix.host.following import follow
@@ -77,6 +77,8 @@ def run(order: RunOrder, view: View) -> RunOutcome:
         NoTargetAvailableError: no target of the plan can run here; the plan says why for each.
     """
     todo = _to_do(order, order.folder.settled() if order.stale is None else set())
+    for cell in adapting.pending(order.plan, order.folder):
+        todo.setdefault(cell.target, ())
     if not todo and all(target.unavailable for target in order.plan.targets):
         reasons = "\n".join(f"{target.name}: {target.unavailable}" for target in order.plan.targets)
         raise NoTargetAvailableError(
@@ -107,11 +109,12 @@ class _Waves:
         self._failed: dict[str, HwmatrixError] = {}
         self._given: Counter[str] = Counter()
         self._bundles = 0
+        self._adapted: set[str] = set()
         self._pace = Pace(sum(len(cells) for cells in todo.values()))
 
     def work_off(self) -> dict[str, HwmatrixError]:
         """Work off all waves; give the errors of targets that failed as a whole, each the first."""
-        planned = waves(self._order.plan, self._todo)
+        planned = waves(self._order.plan, self._todo) if any(self._todo.values()) else []
         canaries = len(canary_plans())  # each job of bundles finds them
         self._bundles = sum(len(wave.models) + canaries for wave in planned)
         for wave in planned:
@@ -120,11 +123,14 @@ class _Waves:
             make_bundles(self._order, wave.models, self._view, total=self._bundles)
             self._run(self._still_wanted(wave.cells))
             self._ask_other_exporters(wave)
+            self._adapt()
             if wave.of > 1:  # a run of one wave leaves what the next one will find
                 told = keep_under(self._order.cache_limit_gb, self._order.cache, wave.later)
                 if told is not None:
                     self._view.say(told)
             self._pace.done(sum(len(cells) for cells in wave.cells.values()))
+        if not planned:
+            self._adapt()
         return self._failed
 
     def _still_wanted(self, cells: dict[str, tuple[CellPlan, ...]]) -> dict[str, tuple[CellPlan, ...]]:
@@ -145,11 +151,31 @@ class _Waves:
         make_bundles(self._order, models, self._view, total=self._bundles, every_exporter=True)
         self._run(again)
 
+    def _adapt(self) -> None:
+        """Try cells that failed again, changed, until each has worked or nothing is left that could help."""
+        while cells := [cell for cell in self._to_adapt() if cell.target in self._todo and cell.target not in self._failed]:
+            self._view.say(f"tried again with something changed (matrix.yaml: adapt): {len(cells)} of the cells that failed")
+            self._adapted |= {cell.key for cell in cells}
+            plan = adapting.round_of(self._order.plan, cells)
+            order = dataclasses.replace(self._order, plan=plan, folder=adapting.lay_down(self._order.folder, plan), stale=None)
+            self._bundles += len(plan.models) + len(canary_plans())
+            make_bundles(order, plan.models, self._view, total=self._bundles, every_exporter=any(map(_other_export, cells)))
+            todo = {target.name: tuple(cell for cell in cells if cell.target == target.name) for target in plan.targets}
+            for target, error in _run_targets(order, todo, self._view, {target: self._given[target] for target in todo}).items():
+                self._failed.setdefault(target, error)
+
+    def _to_adapt(self) -> tuple[CellPlan, ...]:
+        return adapting.pending(self._order.plan, self._order.folder, besides=self._adapted)
+
     def _run(self, cells: dict[str, tuple[CellPlan, ...]]) -> None:
         self._given.update({target: len(listed) for target, listed in cells.items()})
         totals = {target: max(self._given[target], 0 if self._order.stale else len(self._todo[target])) for target in cells}
         for target, error in _run_targets(self._order, cells, self._view, totals).items():
             self._failed.setdefault(target, error)
+
+
+def _other_export(cell: CellPlan) -> bool:
+    return cell.adaptation is not None and cell.adaptation.change.export is not None
 
 
 def _to_do(order: RunOrder, finished: set[str]) -> dict[str, tuple[CellPlan, ...]]:

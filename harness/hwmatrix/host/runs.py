@@ -31,14 +31,15 @@ _START_TOLERANCE_S: Final = 5.0  # psutil derives start times from the boot time
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """One run's folder."""
+    """One run's folder. ``beside`` is the folder of the run of which this one has a part: its shards lie there."""
 
     path: Path
+    beside: Path | None = None
 
     @property
     def shards(self) -> Path:
         """Where the shards are written."""
-        return self.path / "shards"
+        return (self.beside or self.path) / "shards"
 
     @property
     def bundles(self) -> Path:
@@ -57,6 +58,19 @@ class RunFolder:
             folder.shards.mkdir(parents=True)
             folder.bundles.mkdir()
             write_atomically(folder.path / _PLAN, to_json(plan, indent=1) + "\n")
+        return folder
+
+    @classmethod
+    def within(cls, run: RunFolder, name: str, plan: Plan) -> RunFolder:
+        """A folder within a run's, with the plan of a part of the same run; one that is there gets this plan.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        folder = cls(path=run.path / name, beside=run.path)
+        with _writing(folder.path):
+            folder.bundles.mkdir(parents=True, exist_ok=True)
+        folder.replace_plan(plan)
         return folder
 
     @classmethod

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import types
 import typing
 from pathlib import Path
 from typing import Any
@@ -199,8 +200,14 @@ def _keys_at(at: Location) -> list[str]:
             continue
         hints = typing.get_type_hints(kind)
         names = _aliases(kind)
-        kind = hints.get(names.get(str(part), str(part)), object)
+        kind = _some(hints.get(names.get(str(part), str(part)), object))
     return list(_aliases(kind))
+
+
+def _some(kind: Any) -> Any:
+    """What stands there if something does: the type beside None."""
+    parts = [part for part in typing.get_args(kind) if part is not types.NoneType]
+    return parts[0] if isinstance(kind, types.UnionType) and len(parts) == 1 else kind
 
 
 def _aliases(kind: Any) -> dict[str, str]:

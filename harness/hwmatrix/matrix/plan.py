@@ -272,6 +272,7 @@ def _plan(
         models=models,
         cells=cells,
         measure_of=suite if rule != spec.measure else None,
+        adapt=spec.adapt,
     )
 
 

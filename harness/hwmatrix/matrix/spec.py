@@ -9,7 +9,7 @@ import pydantic
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import TYPE_PREFIX, Backend, Dtype, Execution, Family, MeasureRule, Size, Status
+from hwmatrix.records import TYPE_PREFIX, AdaptRule, Backend, Dtype, Execution, Family, MeasureRule, Size, Status
 
 SPEC_VERSION: Final = 1
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
@@ -190,14 +190,22 @@ class GithubSpec:
     schedule: Annotated[str, Field(pattern=CRON_PATTERN)] | None = None
 
 
+def _adapt(said: Any) -> Any:
+    """True is the rule as it is by default, false is none."""
+    return (AdaptRule() if said else None) if isinstance(said, bool) else said
+
+
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MatrixSpec:
-    """The whole of matrix.yaml."""
+    """The whole of matrix.yaml. ``adapt`` says what is tried where a cell fails; None (``false``): nothing."""
 
     version: Literal[1]
     images: ImagesSpec = Field(default_factory=ImagesSpec)
     sizes: dict[Size, SizeSpec]
     measure: MeasureRule = Field(default_factory=MeasureRule)
+    adapt: Annotated[AdaptRule | None, pydantic.BeforeValidator(_adapt, json_schema_input_type=bool | AdaptRule)] = Field(
+        default_factory=AdaptRule
+    )
     tolerances: dict[Dtype, ToleranceSpec]
     targets: Annotated[dict[Name, TargetSpec], Field(min_length=1)]
     models: Annotated[dict[Name, ModelSpec], Field(min_length=1)]

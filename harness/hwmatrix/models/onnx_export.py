@@ -153,13 +153,15 @@ def is_kept(key: str, cache: Path, exporter: str) -> bool:
         return True
 
 
-def read_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:
-    """What the exporters gave that were called, every file verified, in their order. Needs no torch.
+def read_all(bundle: Bundle, cache: Path, *, only: str | None = None) -> tuple[OnnxExport | OnnxFailure, ...]:
+    """What the exporters gave that were called, every file verified, in their order, or what ``only`` one of them gave. Needs no torch.
 
     Raises:
         BundleError: an export is missing that no graph of an exporter before it makes dispensable (``onnx_missing``), is made of
             another bundle or by another version of hwmatrix (``bundle_version``), or damaged (``bundle_broken``).
     """
+    if only is not None:
+        return (_read(bundle, cache, only),)
     found: list[OnnxExport | OnnxFailure] = []
     for exporter in EXPORTERS:
         made = any(isinstance(export, OnnxExport) for export in found)

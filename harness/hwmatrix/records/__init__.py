@@ -4,6 +4,7 @@ The three wings (runner, host, report) never import each other. What they exchan
 what those files hold.
 """
 
+from hwmatrix.records.adaptations import Adaptation, AdaptRule, Change, in_words
 from hwmatrix.records.files import from_json, plan_from_json, to_json
 from hwmatrix.records.knowledge import Basis, Classification, Requirements, SizeTier, Structure
 from hwmatrix.records.operators import OperatorResult
@@ -28,10 +29,13 @@ __all__ = [
     "BUNDLE_SCHEMA",
     "PLAN_SCHEMA",
     "TYPE_PREFIX",
+    "AdaptRule",
+    "Adaptation",
     "Backend",
     "Basis",
     "CellPlan",
     "CellResult",
+    "Change",
     "Classification",
     "Detection",
     "Divergence",
@@ -64,6 +68,7 @@ __all__ = [
     "Tolerance",
     "cell_command",
     "from_json",
+    "in_words",
     "plan_from_json",
     "to_json",
 ]

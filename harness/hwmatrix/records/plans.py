@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import pydantic
 
+from hwmatrix.records.adaptations import Adaptation, AdaptRule
 from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Role, Size
 
@@ -110,7 +111,10 @@ class TargetPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellPlan:
-    """One cell: ``model`` and ``target`` are names within the same plan. ``key`` is unique in it and says it all."""
+    """One cell: ``model`` and ``target`` are names within the same plan. ``key`` is unique in it and says it all.
+
+    ``adaptation`` says which cell was changed into this one, and how.
+    """
 
     key: str
     model: str
@@ -118,6 +122,7 @@ class CellPlan:
     target: str
     settings: Settings
     limits: Limits
+    adaptation: Adaptation | None = None
 
 
 @STRICT
@@ -128,7 +133,7 @@ class Plan:
     ``timing`` False: compatibility alone, nothing is measured of how fast. ``types_of`` is the version of transformers of which the plan
     has every model type, None: it has none or only some. ``measure_of`` is the suite whose own rule ``measure`` is, None: it is
     the matrix's. ``withdrawn`` are keys of cells that an earlier plan of this run had and this one has not: what shards hold of them
-    no longer counts.
+    no longer counts. ``adapt`` says what is tried where a cell fails, None: nothing.
     """
 
     run_id: str
@@ -147,6 +152,7 @@ class Plan:
     types_of: str | None = None
     measure_of: str | None = None
     withdrawn: tuple[str, ...] = ()
+    adapt: AdaptRule | None = None
     schema: str = PLAN_SCHEMA
 
     def model(self, name: str, size: Size) -> ModelPlan:

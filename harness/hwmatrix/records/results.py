@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from hwmatrix.records.adaptations import Adaptation
 from hwmatrix.records.plans import Settings
 from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Execution, Family, Origin, Role, Severity, Size, Stage, Status
@@ -94,7 +95,8 @@ class CellResult:
     ``stage`` is the last stage that was entered; a cell that passed has reached ``measure``, or ``compare`` if its run does not time.
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio); ``text_path`` says that it takes more than
     text and was given text alone. ``yardstick_ms`` is what a fixed computation, ``yardstick``, took around the timing: the speed of the
-    machine itself. ``divergence`` is looked for where outputs were compared and differ.
+    machine itself. ``divergence`` is looked for where outputs were compared and differ. ``adaptation`` says of which cell this is a changed
+    one.
     """
 
     key: str
@@ -135,6 +137,7 @@ class CellResult:
     error: ErrorRecord | None = None
     exit_code: int | None = None
     signal: int | None = None
+    adaptation: Adaptation | None = None
 
 
 @STRICT

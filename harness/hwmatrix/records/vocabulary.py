@@ -126,8 +126,12 @@ class Isolation(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """What a cell is there for. Canaries tell whether a shard can be believed and never appear in a matrix."""
+    """What a cell is there for. Canaries tell whether a shard can be believed and never appear in a matrix.
+
+    An adapted cell is one that failed and was tried again with something changed; it stands beside the one that failed.
+    """
 
     MODEL = "model"
+    ADAPTED = "adapted"
     CANARY_GOOD = "canary_good"
     CANARY_WRONG = "canary_wrong"

@@ -199,12 +199,36 @@ class DivergenceEntry:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class AdaptationEntry:
+    """With what the model of a cell that failed works: by setting (``{"batch": 4}``), and in words."""
+
+    changed: dict[str, Any]
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class AttemptEntry:
+    """A cell that failed, tried again with something changed: what came of it. It was compared with a reference of the same settings."""
+
+    changed: dict[str, Any]
+    words: str
+    status: Status
+    stage: Stage | None
+    placement: PlacementEntry | None
+    parity: ParityEntry | None
+    peak_mb: float | None
+    error: CellError | None
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class CellEntry:
     """One planned cell. ``stage`` is the last one that was entered; ``level`` is null where nothing was executed.
 
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio; none: of another kind); ``text_path`` says that
     it takes more than text and was given text alone. Both are null where that is not on record. ``divergence`` is null where outputs agree,
-    and where nobody looked for it.
+    and where nobody looked for it. ``attempts`` were made after the cell had failed, each with something changed; ``adaptation`` is what it
+    works with, and then its level is Low: status, error and evidence stay those of the cell as it was planned.
     """
 
     model: str
@@ -229,6 +253,8 @@ class CellEntry:
     divergence: DivergenceEntry | None
     error: CellError | None
     evidence: Evidence
+    adaptation: AdaptationEntry | None
+    attempts: tuple[AttemptEntry, ...]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Status
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Status, in_words
 from hwmatrix.report.numbers import percent, times
 from hwmatrix.report.rows import CellRow
 
@@ -21,7 +21,7 @@ _STATUS_SYMBOLS: Final = {Status.UNAVAILABLE: "➖", Status.NOT_RUN: "⬜", Stat
 _LEVEL_MEANINGS: Final = {
     Level.HIGH: "agrees with the reference, wholly on the target, no slower than cpu with the same settings on the same machine",
     Level.MEDIUM: "agrees with the reference, but slower than cpu, partly placed, or not comparable on speed",
-    Level.LOW: "works only after an adaptation, or by falling back to another device",
+    Level.LOW: "works only after an adaptation (how it failed stands before what it works with), or by falling back to another device",
 }
 _STATUS_MEANINGS: Final = {
     Status.MISMATCH: "ran, and its numbers are wrong",
@@ -225,8 +225,8 @@ def word(status: Status) -> str:
 
 
 def _detail(cell: CellRow) -> str:
-    if cell.status is Status.FALLBACK:
-        return "fallback"
+    if cell.level is Level.LOW:
+        return _low(cell)
     if cell.execution is not Execution.HARDWARE:
         return cell.execution.value
     if cell.on_target is None:
@@ -236,6 +236,13 @@ def _detail(cell: CellRow) -> str:
     if _lacks_time(cell):
         return _NOT_TIMED
     return speed(cell.speed_up, contended=cell.speed_contended) if cell.speed_differs else ""
+
+
+def _low(cell: CellRow) -> str:
+    """How a cell failed as it was planned, and with what it works; or that something else computed."""
+    if cell.adaptation is None:
+        return word(cell.status)
+    return f"{word(cell.status)}; works with {in_words(cell.adaptation, batch=cell.batch, dtype=cell.dtype.value)}"
 
 
 def _lacks_time(cell: CellRow) -> bool:

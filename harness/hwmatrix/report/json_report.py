@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 import pydantic
 
 from hwmatrix.records import Status
-from hwmatrix.report import origins
+from hwmatrix.report import adapted, origins
 from hwmatrix.report.contract import (
+    AdaptationEntry,
     CellEntry,
     ErrorsDocument,
     Evidence,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hwmatrix.records import Size
-    from hwmatrix.report.rows import CellRow, OutputRow, ReportRows
+    from hwmatrix.report.rows import AttemptRow, CellRow, OutputRow, ReportRows
 
 _NAME_LENGTH: Final = 12
 
@@ -55,12 +56,13 @@ def matrix_document(rows: ReportRows) -> MatrixDocument:
     outputs: defaultdict[str | None, list[OutputRow]] = defaultdict(list)
     for output in rows.outputs:
         outputs[output.cell_id].append(output)
+    attempts = adapted.by_cell(rows)
     return MatrixDocument(
         schema="hwmatrix/matrix/1",
         run=_run(rows),
         targets=_targets(rows),
         models=_models(rows),
-        cells=tuple(_cell(cell, outputs[cell.cell_id], rows.run.run_id) for cell in rows.cells),
+        cells=tuple(_cell(cell, outputs[cell.cell_id], attempts.get(cell.cell_key, ()), rows.run.run_id) for cell in rows.cells),
     )
 
 
@@ -159,7 +161,7 @@ def _models(rows: ReportRows) -> tuple[ModelEntry, ...]:
     )
 
 
-def _cell(cell: CellRow, outputs: Iterable[OutputRow], run_id: str) -> CellEntry:
+def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[AttemptRow], run_id: str) -> CellEntry:
     return CellEntry(
         model=cell.model,
         target=cell.target,
@@ -187,7 +189,14 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], run_id: str) -> CellEntry
         evidence=Evidence(
             run_id=run_id, isolation=cell.isolation, image_digest=cell.image_digest, versions=cell.versions, command=cell.command
         ),
+        adaptation=_adaptation(cell),
+        attempts=tuple(adapted.entry(cell, attempt, run_id) for attempt in attempts),
     )
+
+
+def _adaptation(cell: CellRow) -> AdaptationEntry | None:
+    words = adapted.changed(cell)
+    return AdaptationEntry(changed=cell.adaptation, words=words) if cell.adaptation is not None and words is not None else None
 
 
 def _placement(cell: CellRow) -> PlacementEntry | None:

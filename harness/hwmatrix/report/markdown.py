@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 
 from hwmatrix.records import Execution, Severity, Status
-from hwmatrix.report import choosing, escape, grid, numbers, origins
+from hwmatrix.report import adapted, choosing, escape, grid, numbers, origins
 from hwmatrix.report.align import align
 from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
@@ -97,6 +97,7 @@ def matrix_md(rows: ReportRows) -> str:
         contended=sum(cell.contended is True for cell in timed),
         topics=topics(failures(rows)),
         example=next((cell for cell in rows.cells if cell.command), None),
+        attempts=adapted.paired(rows),
     )
 
 
@@ -274,6 +275,7 @@ def environment() -> jinja2.Environment:
         "align": align,
         "facts": facts_of,
         "begins": origins.sentence,
+        "word": grid.word,
         "label": _label,
         "speed": grid.speed,
         "number": numbers.number,
@@ -282,5 +284,5 @@ def environment() -> jinja2.Environment:
         "percent": numbers.percent,
         "scientific": numbers.scientific,
     }
-    environment.globals |= {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe}
+    environment.globals |= {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe, "changed": adapted.tried}
     return environment

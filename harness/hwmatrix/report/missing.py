@@ -19,7 +19,7 @@ _ADDED: Final = {
     "3": "what models were given",
     "4": "how fast the machine itself was",
     "5": "where wrong results begin",
-    "6": "whose memory was measured",
+    "6": "whose memory was measured, what cells that failed work with",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

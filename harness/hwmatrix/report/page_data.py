@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import Execution, Level, Stage, Status
 from hwmatrix.records.text import cut
-from hwmatrix.report import grid, origins
+from hwmatrix.report import adapted, grid, origins
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.escape import plain
 from hwmatrix.report.failures import cell_error
@@ -196,6 +196,7 @@ def _cells(rows: ReportRows, details: PageRows) -> dict[str, list[Any]]:
         "quantiles": [_quantiles(cell, details.quantiles) for cell in cells],
         "near": [near.of(cell) if cell.status in FAILING else None for cell in cells],
         "doubts": _doubts(cells, rows.analysis.doubts),
+        "adapted": _adapted(rows),
     }
 
 
@@ -214,6 +215,12 @@ def _outputs(cells: Iterable[CellRow], outputs: Iterable[OutputRow]) -> list[str
     for output in outputs:
         lines[output.cell_id].append(plain(f"{output.name} {list(output.shape)} {output.dtype}"))
     return [text("\n".join(lines.get(cell.cell_id or "", ()))) for cell in cells]
+
+
+def _adapted(rows: ReportRows) -> list[str | None]:
+    """What was tried with each cell that had failed, one attempt a line."""
+    attempts = adapted.by_cell(rows)
+    return [text("\n".join(plain(adapted.sentence(cell, attempt)) for attempt in attempts.get(cell.cell_key, ()))) for cell in rows.cells]
 
 
 def _doubts(cells: Iterable[CellRow], doubts: Iterable[Mapping[str, Any]]) -> list[str | None]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Origin, Severity, Size, Stage, Status
-from hwmatrix.store.reading import query, reading, records
+from hwmatrix.store.reading import has_view, query, reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,6 +166,36 @@ class CellRow:
     diverges_given: float | None
     diverges_against: str | None
     diverges_detail: str | None
+    adaptation: dict[str, Any] | None = None
+    """What was changed of a cell that failed, by setting, so that its model worked: ``{"batch": 4}``."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttemptRow:
+    """What became of a cell that failed when it was tried again with ``adaptation`` changed. ``cell_key`` is that of the cell."""
+
+    cell_key: str
+    attempt_key: str
+    adaptation: dict[str, Any]
+    status: Status
+    stage: Stage | None
+    dtype: Dtype
+    batch: int
+    method: str | None
+    on_target: float | None
+    placement_detail: str | None
+    relative_error: float | None
+    max_error: float | None
+    cosine: float | None
+    peak_mb: float | None
+    error_type: str | None
+    severity: Severity | None
+    message: str | None
+    started_at: dt.datetime
+    command: str
+    isolation: Isolation
+    image_digest: str | None
+    versions: dict[str, str] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,6 +254,7 @@ class ReportRows:
     rejected: tuple[RejectedRow, ...]
     operators: tuple[NeededOperator, ...]
     analysis: Analysis
+    attempts: tuple[AttemptRow, ...] = ()
 
 
 def read(database: Path, run_id: str | None = None) -> ReportRows:
@@ -284,7 +315,14 @@ def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
                 for field in dataclasses.fields(Analysis)
             }
         ),
+        attempts=_attempts(connection, this),
     )
+
+
+def _attempts(connection: duckdb.DuckDBPyConnection, this: dict[str, Any]) -> tuple[AttemptRow, ...]:
+    if not has_view(connection, "adaptations"):  # no version before 6 has it
+        return ()
+    return tuple(build(AttemptRow, row) for row in _records(connection, "report_attempts", this))
 
 
 def _records(connection: duckdb.DuckDBPyConnection, name: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -328,6 +366,7 @@ _PARSERS: dict[str, Any] = {
     "inputs": tuple,
     "versions": _loaded,
     "features": _loaded,
+    "adaptation": _loaded,
 }
 """How a column becomes a field. An output's ``dtype`` is any name that its framework has, so it is left as it is."""
 

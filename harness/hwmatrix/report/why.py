@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Execution, Stage, Status
+from hwmatrix.report import adapted
 from hwmatrix.report.contract import CellError
 from hwmatrix.report.failures import cell_error
-from hwmatrix.report.rows import CellRow, TargetRow, read_with_stages
+from hwmatrix.report.rows import AttemptRow, CellRow, TargetRow, read_with_stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,7 +45,10 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Everything that the run knows of one cell. ``log`` is the end of its traceback, ``doubts`` what lessens the confidence in it."""
+    """Everything that the run knows of one cell. ``log`` is the end of its traceback, ``doubts`` what lessens the confidence in it.
+
+    ``attempts`` were made after it had failed, each with something changed.
+    """
 
     run_id: str
     cell: CellRow
@@ -54,6 +58,7 @@ class Answer:
     log: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     doubts: tuple[str, ...]
+    attempts: tuple[AttemptRow, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +102,7 @@ def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answ
         log=tuple((cell.traceback or "").strip().splitlines()[-_LOG_LINES:]),
         alternatives=alternatives(rows.cells, cell) if cell.status is not Status.PASS else (),
         doubts=tuple(f"{row['doubt']}: {row['detail']}" for row in rows.analysis.doubts if row["cell_key"] == cell.cell_key),
+        attempts=adapted.by_cell(rows).get(cell.cell_key, ()),
     )
 
 

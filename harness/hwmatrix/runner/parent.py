@@ -47,7 +47,7 @@ from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.runner.survey import classifications
 from hwmatrix.store.shard import ShardWriter, utc_now
-from hwmatrix.targets.table import target_class
+from hwmatrix.targets.table import precisions_of, target_class
 
 if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Service
@@ -97,7 +97,7 @@ def run_shard(order: ShardOrder) -> Path:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
         begin_mb = _resident_mb()
         shard.add_detections(detections())
-        mine = {cell.model for cell in order.cells}
+        mine = {cell.model for cell in order.cells if cell.adaptation is None}
         shard.add_classifications(classifications(model for model in order.plan.models if model.name in mine or model.unbuildable))
         cells = _Cells(order, shard, keeper)
         canary_ok, canary_detail = cells.run_canaries()
@@ -150,7 +150,7 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     job = CellJob(
         cell=cell,
         model=model,
-        target=order.target,
+        target=_adapted(order.target, cell),
         bundle=order.cache / str(order.bundles[model.name, model.size].key),
         rule=rule if order.plan.timing else None,
         tolerance=order.plan.tolerances[cell.settings.dtype],
@@ -158,6 +158,12 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
     )
     reserves = target_class(order.target.backend).reserves_address_space
     return run_forked(functools.partial(execute, job), limits=cell.limits, reserves_address_space=reserves, closing=closing)
+
+
+def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:
+    """The target as a changed cell wants it: told to take one way of exporting alone."""
+    way = cell.adaptation.change.export if cell.adaptation is not None else None
+    return target if way is None else dataclasses.replace(target, options={**target.options, "export": way})
 
 
 def _resident_mb() -> float | None:
@@ -179,7 +185,7 @@ class _Cells:
         None where nothing is proved: the target is not here at all, or something else ran in its place.
         """
         target = self._order.target.name
-        dtype = next((cell.settings.dtype for cell in self._order.cells), Dtype.FLOAT32)
+        dtype = self._canary_dtype()
         problems: list[str] = []
         for model in canary_plans():
             settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=1)
@@ -193,6 +199,15 @@ class _Cells:
                 why = f": {result.error.message}" if result.error else ""
                 problems.append(f"{model.name} is {result.status.value} and must be {wanted.value}{why}")
         return not problems, "; ".join(problems) or None
+
+    def _canary_dtype(self) -> Dtype:
+        """The first precision of the cells that the target computes in; where it computes in none of them, the first that it does.
+
+        A target that has not a precision refuses every model in it, canaries too: that says nothing against its other verdicts.
+        """
+        able = [dtype for dtype in precisions_of(self._order.target.backend) if dtype in self._order.plan.tolerances]
+        wanted = (cell.settings.dtype for cell in self._order.cells)
+        return next((dtype for dtype in wanted if dtype in able), able[0] if able else Dtype.FLOAT32)
 
     def run_all(self, crew: Crew | None, *, canaries_failed: str | None) -> None:
         """Run all cells of the order: by the crew, or one after the other."""
@@ -208,7 +223,7 @@ class _Cells:
 
         def started(number: int) -> None:
             cell, model = pairs[number]
-            emit("cell_started", key=cell.key, role=model.role.value)
+            emit("cell_started", key=cell.key, role=_role(cell, model))
             begun[number] = utc_now()
 
         for number, result in hindered.items():
@@ -221,7 +236,7 @@ class _Cells:
 
     def run(self, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
         """Run one cell right here, keep its result, tell the host."""
-        emit("cell_started", key=cell.key, role=model.role.value)
+        emit("cell_started", key=cell.key, role=_role(cell, model))
         started_at = utc_now()
         result = self._hindrance(cell, model, started_at, canaries_failed) or self._execute(cell, model, started_at)
         self._keep(result, cell, model)
@@ -234,7 +249,7 @@ class _Cells:
         emit(
             "cell",
             key=cell.key,
-            role=model.role.value,
+            role=result.role.value,
             status=result.status.value,
             stage=result.stage.value,
             wall_ms=result.wall_ms,
@@ -297,6 +312,10 @@ class _Cells:
         target = self._order.target
         error = error_record(message, hardware=target.backend.value, status=status, stage=stage, error_type=kind, traceback=traceback)
         return not_executed(cell=cell, model=model, target=target, started_at=started_at, status=status, stage=stage, error=error)
+
+
+def _role(cell: CellPlan, model: ModelPlan) -> str:
+    return (model.role if cell.adaptation is None else Role.ADAPTED).value
 
 
 def _shown_ms(result: CellResult) -> float | None:

@@ -19,6 +19,7 @@ from hwmatrix.records import (
     OutputRecord,
     Parity,
     Placement,
+    Role,
     Stage,
     Status,
 )
@@ -109,8 +110,8 @@ def error_record(  # noqa: D417 - the other arguments are the record's own field
 def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str, Any]:
     return {
         "key": cell.key,
-        "role": model.role,
-        "model": model.name,
+        "role": model.role if cell.adaptation is None else Role.ADAPTED,
+        "model": model.name if cell.adaptation is None else cell.adaptation.model,
         "size": cell.size,
         "target": target.name,
         "settings": cell.settings,
@@ -118,6 +119,7 @@ def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str,
         "architecture": model.architecture,
         "hub_id": model.hub_id,
         "execution": target.execution,
+        "adaptation": cell.adaptation,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, comma
         "wall_ms": result.wall_ms,
         "command": command,
     }
+    if result.adaptation:
+        row |= {"adapted_from": result.adaptation.of, "adaptation": json.dumps(result.adaptation.change.data)}
     if result.placement:
         row |= {"on_target": result.placement.on_target, "placement_detail": result.placement.detail}
     if result.parity:

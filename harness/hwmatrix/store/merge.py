@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-_SINCE_6: Final = frozenset({"memory_detail"})
+_SINCE_6: Final = frozenset({"memory_detail", "adapted_from", "adaptation"})
 _SINCE_5: Final = _SINCE_6 | frozenset(
     {"origin", "diverges_at", "diverges_operator", "diverges_error", "diverges_given", "diverges_against", "diverges_detail"}
 )

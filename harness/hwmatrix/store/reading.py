@@ -77,6 +77,11 @@ def has_table(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
     return connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [name]).fetchone() is not None
 
 
+def has_view(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
+    """Whether a view is there, as :func:`has_table` of tables."""
+    return connection.execute("SELECT 1 FROM duckdb_views() WHERE view_name = ?", [name]).fetchone() is not None
+
+
 def _folder() -> Any:
     return importlib.resources.files("hwmatrix.store") / "queries"
 

@@ -1,4 +1,4 @@
--- The tables of a shard and of a merged database (schema 5). Reports read the views of views.sql, never these directly.
+-- The tables of a shard and of a merged database (schema 6). Reports read the views of views.sql, never these directly.
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (
@@ -73,7 +73,7 @@ CREATE TABLE cells (
     shard_id         VARCHAR NOT NULL,
     run_id           VARCHAR NOT NULL,
     cell_key         VARCHAR NOT NULL,
-    role             VARCHAR NOT NULL,      -- model, canary_good, canary_wrong
+    role             VARCHAR NOT NULL,      -- model, adapted, canary_good, canary_wrong
     model            VARCHAR NOT NULL,
     size             VARCHAR NOT NULL,
     target           VARCHAR NOT NULL,
@@ -128,6 +128,8 @@ CREATE TABLE cells (
     text_path        BOOLEAN,               -- it takes more than text and was given text alone; NULL: not known
     exit_code        INTEGER,
     signal           INTEGER,
+    adapted_from     VARCHAR,               -- of an adapted cell: the key of the one that failed
+    adaptation       JSON,                  -- and what was changed, by setting: {"batch": 4}
     started_at       TIMESTAMP NOT NULL,
     wall_ms          DOUBLE NOT NULL,       -- the whole cell, fork to end
     command          VARCHAR NOT NULL       -- repeats this cell alone

@@ -282,7 +282,7 @@ def seal_file(partial: Path) -> Path:
 
 
 def finished_cells(shards: list[Path]) -> set[str]:
-    """The keys of the cells that these shards hold a verdict on which can be believed.
+    """The keys of the cells, adapted ones included, that these shards hold a verdict on which can be believed.
 
     Raises:
         StoreError: one of them cannot be read.

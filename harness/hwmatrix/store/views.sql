@@ -21,6 +21,24 @@ SELECT
     list_aggregate(cpu, 'quantile_cont', 0.50) / 1e6 AS cpu_p50_ms
 FROM sorted;
 
+-- What was tried with a cell that had failed: cell_key is its key, attempt_key the attempt's own. Of each attempt the latest execution.
+-- It stands for executions of the cell that began before it, and for no later one.
+CREATE OR REPLACE VIEW adaptations AS
+SELECT * EXCLUDE (newest)
+FROM (
+    SELECT
+        c.run_id, c.adapted_from AS cell_key, c.cell_key AS attempt_key, c.adaptation,
+        CASE WHEN s.canary_ok IS TRUE OR c.status IN ('unavailable', 'fallback', 'factory_error', 'infra_error')
+             THEN c.status ELSE 'infra_error' END AS status,
+        c.stage, c.dtype, c.batch, c.sequence_length, c.threads, c.execution, c.bundle, c.method, c.on_target, c.placement_detail,
+        c.relative_error, c.max_error, c.cosine, c.peak_mb, c.error_type, c.severity, c.message, c.started_at, c.wall_ms, c.command,
+        s.isolation, s.image_digest, s.versions,
+        row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.started_at DESC, c.cell_id) AS newest
+    FROM cells c JOIN shards s USING (shard_id)
+    WHERE c.role = 'adapted'
+)
+WHERE newest = 1;
+
 -- Every planned cell with its latest execution, if there is one. A shard whose canaries failed, or were never reached, proves
 -- nothing: its cells keep their command and their identity and lose every measurement.
 -- isolation is where the cell was executed; column_isolation says in which column a cell belongs that was not executed.
@@ -31,6 +49,12 @@ WITH executed AS (
            row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.started_at DESC, c.cell_id) AS newest
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'model'
+),
+worked AS (                                 -- what the cell works with, of the attempts since its latest execution
+    SELECT run_id, cell_key, arg_max(a.adaptation, a.started_at) AS adaptation
+    FROM adaptations a JOIN executed e USING (run_id, cell_key)
+    WHERE e.newest = 1 AND a.status = 'pass' AND a.started_at >= e.started_at
+    GROUP BY run_id, cell_key
 ),
 isolations AS (
     SELECT run_id, target, CASE WHEN count(DISTINCT isolation) = 1 THEN any_value(isolation) END AS isolation
@@ -72,7 +96,7 @@ SELECT
     END AS message,
     m.traceback, m.needs,
     m.origin, m.diverges_at, m.diverges_operator, m.diverges_error, m.diverges_given, m.diverges_against, m.diverges_detail,
-    m.inputs, m.text_path, m.exit_code, m.signal, e.started_at, e.wall_ms, e.command,
+    m.inputs, m.text_path, m.exit_code, m.signal, CASE WHEN m.status <> 'pass' THEN w.adaptation END AS adaptation, e.started_at, e.wall_ms, e.command,
     e.isolation, e.image, e.image_digest, e.versions, e.host,
     coalesce(e.isolation, i.isolation, p.isolation, u.isolation) AS column_isolation,
     l.samples, l.p50_ms, l.p90_ms, l.p99_ms, l.mean_ms, l.min_ms, l.max_ms, l.ci_low_ms, l.ci_high_ms, l.cpu_p50_ms,
@@ -89,6 +113,7 @@ LEFT JOIN executed e ON e.run_id = p.run_id AND e.cell_key = p.cell_key AND e.ne
 LEFT JOIN executed m ON m.cell_id = e.cell_id AND m.believed AND p.unbuildable IS NULL
 -- Before schema 6, the memory on record of a cell in a browser is that of the harness beside it, which says nothing of the model.
 LEFT JOIN executed h ON h.cell_id = m.cell_id AND (p.backend NOT IN ('webgpu', 'webnn') OR h.memory_detail IS NOT NULL)
+LEFT JOIN worked w ON w.run_id = p.run_id AND w.cell_key = p.cell_key
 LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
 LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
@@ -116,6 +141,7 @@ SELECT
              AND (backend = 'cpu' OR coalesce(ci_low_ms, p50_ms) <= coalesce(cpu.high, cpu.p50)) THEN 'High'
         WHEN status = 'pass' THEN 'Medium'
         WHEN status = 'fallback' THEN 'Low'
+        WHEN adaptation IS NOT NULL THEN 'Low'
         WHEN status IN ('mismatch', 'unsupported', 'error', 'oom', 'timeout', 'crash') THEN 'none'
     END AS level
 FROM compared;

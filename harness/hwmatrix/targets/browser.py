@@ -43,6 +43,7 @@ class WebGpu:
         self._settings = settings
         self._wanted = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
         self._installed = _installed(options)
+        self._export = options.get("export")
         self.page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
         self._adapter: dict[str, Any] = {}
         self._made: Made | None = None
@@ -74,7 +75,7 @@ class WebGpu:
 
     def load(self, bundle: Bundle) -> int:
         """Fetch runtime and model into the page."""
-        self.page.load(bundle)
+        self.page.load(bundle, only=self._export)
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
@@ -140,6 +141,7 @@ class WebNn:
         self._settings = settings
         self._device = _choice(options, "device", ("cpu", "gpu", "npu"))
         self._installed = _installed(options)
+        self._export = options.get("export")
         self.page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
         self._made: Made | None = None
         self._elapsed_ms = 0.0
@@ -169,7 +171,7 @@ class WebNn:
 
     def load(self, bundle: Bundle) -> int:
         """Fetch runtime and model into the page."""
-        self.page.load(bundle)
+        self.page.load(bundle, only=self._export)
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:

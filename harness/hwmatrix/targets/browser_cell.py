@@ -104,13 +104,13 @@ class CellPage:
         """Load ONNX Runtime Web into the page."""
         self.runtime_version = str(self.call("runtime", url=f"/runtime/{_RUNTIME}", threads=self._threads))
 
-    def load(self, bundle: Bundle) -> None:
-        """Load the runtime, and the first export where there is any.
+    def load(self, bundle: Bundle, *, only: str | None = None) -> None:
+        """Load the runtime, and the first export where there is any; that of one exporter, where ``only`` names it.
 
         Raises:
             BundleError: the exports are missing or damaged.
         """
-        found = read_all(bundle, bundle.path.parent)
+        found = read_all(bundle, bundle.path.parent, only=only)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         self.load_runtime()

@@ -28,13 +28,17 @@ _LOG_ERRORS: Final = 3
 
 
 class OnnxRuntime:
-    """The first ONNX export of which ONNX Runtime makes a session, on its execution provider for processors."""
+    """The first ONNX export of which ONNX Runtime makes a session, on its execution provider for processors.
+
+    ``options["export"]`` names the exporter whose export alone is taken.
+    """
 
     packages: tuple[str, ...] = ("onnxruntime",)
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
+        self._export = options.get("export")
         self._exports: tuple[OnnxExport, ...] = ()
         self._failures: tuple[OnnxFailure, ...] = ()
         self._taken: OnnxExport | None = None
@@ -68,7 +72,7 @@ class OnnxRuntime:
 
     def load(self, bundle: Bundle) -> int:
         """Read and verify the exports. The number is that of the model's parameters: graphs hold folded copies besides."""
-        found = read_all(bundle, bundle.path.parent)
+        found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         return bundle.parameters

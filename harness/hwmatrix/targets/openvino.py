@@ -15,6 +15,7 @@ from hwmatrix.models.build import load_model
 from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets.table import TRACE
 from hwmatrix.targets.torch_preload import preload_torch
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class OpenVino:
         self._settings = settings
         self._device = str(options.get("device", "CPU"))
         self._attention = options.get("attention")
+        self._export = options.get("export")
         self._core: Any = None
         self._model: torch.nn.Module | None = None
         self._compiled: Any = None
@@ -110,7 +112,7 @@ class OpenVino:
     def _convert(self, inputs: Arrays) -> Converted:
         """The graph of the loaded model, which is let go of, with the shapes of the inputs."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
-        converted = convert(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()})
+        converted = convert(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()}, only=self._export)
         self._model = None
         taken = _input_names(converted.program)
         converted.program.reshape({name: list(array.shape) for name, array in inputs.items() if name in taken})
@@ -164,12 +166,18 @@ class OpenVino:
         return trace_graph(self._core, self._device, self._config(), converted.program, converted.output_names, inputs)
 
 
-def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
+def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: str | None = None) -> Converted:
     """Convert by transformers' exporter; where that fails, by tracing. The first failure is kept in the second's message.
+
+    ``only`` asks for one of the two alone: ``transformers`` or ``trace``.
 
     Raises:
         UnsupportedError: both failed, and OpenVINO named the operators that it lacks.
     """
+    if only == TRACE:
+        return _trace(model, inputs, because="")
+    if only is not None:
+        return _export(model, inputs)
     try:
         return _export(model, inputs)
     except MemoryError:  # the other way needs no less, and would hide the cause behind an error of its own
@@ -177,7 +185,7 @@ def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
     except Exception as first:  # noqa: BLE001 - whatever an exporter raises, the other way is tried
         because = f"{type(first).__name__}: {_first_line(first)}"
         try:
-            return _trace(model, inputs, because=because)
+            return _trace(model, inputs, because=f" (exporter failed: {because})")
         except Exception as second:
             second.add_note(f"transformers' exporter had failed before: {type(first).__name__}: {first}")
             operators = _missing_operators(second) or _missing_operators(first)
@@ -259,7 +267,7 @@ def _trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: 
         program = openvino.convert_model(Flat().eval(), example_input=tuple(inputs.values()))
     for port, name in zip(program.inputs, inputs, strict=True):
         port.get_tensor().set_names({name})
-    return Converted(program=program, output_names=tuple(names), method=f"openvino.convert_model (exporter failed: {because})")
+    return Converted(program=program, output_names=tuple(names), method=f"openvino.convert_model{because}")
 
 
 def _input_names(program: Any) -> set[str]:

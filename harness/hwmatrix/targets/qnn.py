@@ -66,6 +66,7 @@ class Qnn:
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         self._settings = settings
+        self._export = options.get("export")
         self._soc_model = int(options.get("soc_model", _SOC_MODEL))
         self._devices: list[Any] = []
         self._exports: tuple[OnnxExport, ...] = ()
@@ -106,7 +107,7 @@ class Qnn:
 
     def load(self, bundle: Bundle) -> int:
         """Read and verify the exports. The number is that of the model's parameters: graphs hold folded copies besides."""
-        found = read_all(bundle, bundle.path.parent)
+        found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         self._ids = TokenIds.of(bundle)

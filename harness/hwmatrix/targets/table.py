@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final, cast
 
-from hwmatrix.records import Backend
+from hwmatrix.records import Backend, Dtype
 
 if TYPE_CHECKING:
     from hwmatrix.targets.protocol import OperatorRunner, Target
@@ -40,6 +40,45 @@ NEEDS_ONNX: Final = frozenset({"onnxruntime", "qnn", "webgpu", "webnn"})
 
 CHOOSES_EXPORT: Final = NEEDS_ONNX - {"onnxruntime"}
 """Those of them that keep the export of which the larger share is on the target, and so need what every exporter gives."""
+
+
+_ONNX_EXPORTS: Final = ("transformers", "torch")
+TRACE: Final = "trace"
+"""OpenVINO's way beside the exporter of transformers: its own converter, on a trace."""
+
+EXPORTS: Final[dict[Backend, tuple[str, ...]]] = {
+    Backend.OPENVINO: ("transformers", TRACE),
+    Backend.ONNXRUNTIME: _ONNX_EXPORTS,
+    Backend.WEBGPU: _ONNX_EXPORTS,
+    Backend.WEBNN: _ONNX_EXPORTS,
+    Backend.QNN: _ONNX_EXPORTS,
+}
+"""The ways in which a backend's model is exported, in the order in which it tries them. ``options["export"]`` asks for one alone."""
+
+_TORCH: Final = (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)
+_PRECISIONS: Final[dict[Backend, tuple[Dtype, ...]]] = {
+    Backend.CPU: _TORCH,
+    Backend.OPENVINO: _TORCH,
+    Backend.CUDA: _TORCH,
+    Backend.ROCM: _TORCH,
+    Backend.MPS: (Dtype.FLOAT32, Dtype.FLOAT16),
+    Backend.QNN: (Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8),
+}
+
+
+def precisions_of(backend: Backend) -> tuple[Dtype, ...]:
+    """What a backend can compute in, whatever precisions matrix.yaml has tested on it: float32 alone, where nothing else is known."""
+    return _PRECISIONS.get(backend, (Dtype.FLOAT32,))
+
+
+def export_of(backend: Backend, method: str | None) -> str | None:
+    """The way of ``EXPORTS`` in which a cell's model was exported, by what the cell says of its preparation; None: not known."""
+    if method is None or backend not in EXPORTS:
+        return None
+    if backend is Backend.OPENVINO:
+        return TRACE if method.startswith("openvino.") else "transformers"
+    words = method.split()
+    return next((way for way in EXPORTS[backend] if way in words), None)
 
 
 def target_class(backend: Backend) -> type[Target]:

@@ -66,6 +66,7 @@ const Evidence = (() => {
       cell.message && el("p", {class: "message", tabindex: 0, role: "region", "aria-label": "Message"}, cell.message),
       facts([["Lacks", cell.needs], ["It begins", cell.begins]]),
       cell.traceback && el("details", null, el("summary", null, "Traceback"), el("pre", {tabindex: 0, role: "region", "aria-label": "Traceback"}, cell.traceback)),
+      cell.adapted && [el("h4", null, "Tried again with"), el("ul", null, cell.adapted.split("\n").map(each => el("li", null, each)))],
       advice.length > 0 && [el("h4", null, "What to do"), el("ul", null, advice.map(each => el("li", null, each)))],
       near(cell));
   }

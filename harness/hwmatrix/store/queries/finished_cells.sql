@@ -1,4 +1,4 @@
 -- In a shard: the cells that have a verdict which can be believed.
 SELECT cell_key
 FROM cells JOIN shards USING (shard_id)
-WHERE role = 'model' AND (canary_ok OR status IN ('unavailable', 'fallback'));
+WHERE role IN ('model', 'adapted') AND (canary_ok OR status IN ('unavailable', 'fallback'));

@@ -8,13 +8,15 @@ SELECT
     samples, p50_ms, p90_ms, p99_ms, mean_ms, min_ms, max_ms, ci_low_ms, ci_high_ms, contended,
     error_type, severity, message, traceback, needs, started_at, command,
     isolation, column_isolation, image_digest, versions, host, inputs, text_path,
-    origin, diverges_at, diverges_operator, diverges_error, diverges_given, diverges_against, diverges_detail
+    origin, diverges_at, diverges_operator, diverges_error, diverges_given, diverges_against, diverges_detail,
+    CAST(adaptation AS VARCHAR) AS adaptation
 FROM (
     SELECT * FROM matrix WHERE run_id = $run_id
     UNION ALL BY NAME  -- an older database has no such columns: NULL
     SELECT CAST(NULL AS VARCHAR[]) AS inputs, CAST(NULL AS BOOLEAN) AS text_path, CAST(NULL AS VARCHAR) AS origin,
         CAST(NULL AS VARCHAR) AS diverges_at, CAST(NULL AS VARCHAR) AS diverges_operator, CAST(NULL AS DOUBLE) AS diverges_error,
         CAST(NULL AS DOUBLE) AS diverges_given, CAST(NULL AS VARCHAR) AS diverges_against, CAST(NULL AS VARCHAR) AS diverges_detail,
-        CAST(NULL AS VARCHAR) AS memory_detail
+        CAST(NULL AS VARCHAR) AS memory_detail,
+        CAST(NULL AS JSON) AS adaptation
     WHERE false
 );

@@ -2,5 +2,5 @@
 -- cell began, is tried again: its cause, such as the load of the machine, could be gone.
 SELECT cell_key
 FROM cells JOIN shards USING (shard_id)
-WHERE role = 'model' AND (canary_ok OR status IN ('unavailable', 'fallback'))
+WHERE role IN ('model', 'adapted') AND (canary_ok OR status IN ('unavailable', 'fallback'))
     AND status <> 'infra_error' AND coalesce(error_type, '') NOT IN ('bundle_unfinished', 'export_timeout');

@@ -1,0 +1,154 @@
+"""Cells that failed, tried again with something changed: which of a run are to be tried now, and the plan of that.
+
+A round of them is a plan of its own beside the run's, with the same run id, so that bundles and targets are worked off as ever and the
+shards lie with the others. A cell is changed once a round; what came of it decides the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+
+from hwmatrix.advice.adapting import Attempt, Failed, next_change, short_of_memory
+from hwmatrix.errors import StoreError
+from hwmatrix.host.runs import RunFolder
+from hwmatrix.records import Adaptation, Change, Dtype, Status
+from hwmatrix.store.confined import opened
+from hwmatrix.store.reading import query
+from hwmatrix.targets.table import EXPORTS, export_of, precisions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+    from hwmatrix.records import Backend, CellPlan, ModelPlan, Plan
+
+FOLDER: Final = "adapted"
+"""Within a run's folder: the plan of the latest round of adaptations, and its index of bundles."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Ended:
+    """How a cell ended the last time, and what was tried since then: each change, and how that ended."""
+
+    status: Status
+    error_type: str | None
+    message: str | None
+    method: str | None
+    tried: list[tuple[Change, _Ended]] = dataclasses.field(default_factory=list)
+
+    def short_of_memory(self, backend: Backend) -> bool:
+        return short_of_memory(self.status, self.error_type, self.message, hardware=backend.value)
+
+
+def pending(plan: Plan, folder: RunFolder, *, besides: Collection[str] = ()) -> tuple[CellPlan, ...]:
+    """The changed cells to try now: of each cell that failed, and has not worked in another way since, the next; none of ``besides``.
+
+    Raises:
+        StoreError: a shard cannot be read.
+    """
+    if plan.adapt is None:
+        return ()
+    ends = _ends(sorted(folder.shards.glob("*.duckdb")))
+    here = {target.name for target in plan.targets if target.unavailable is None}
+    found = ((cell, _next(plan, cell, ends[cell.key])) for cell in plan.cells if cell.key in ends and cell.target in here)
+    changed = (adapted(cell, change) for cell, change in found if change is not None)
+    return tuple(cell for cell in changed if cell.key not in besides)
+
+
+def adapted(cell: CellPlan, change: Change) -> CellPlan:
+    """A cell with a change."""
+    settings = dataclasses.replace(
+        cell.settings, batch=change.batch or cell.settings.batch, dtype=cell.settings.dtype if change.dtype is None else change.dtype
+    )
+    ((name, value),) = change.data.items()
+    return dataclasses.replace(
+        cell,
+        key=f"{cell.key}+{name}={value}",
+        model=cell.model if change.batch is None else _name(cell.model, change.batch),
+        settings=settings,
+        adaptation=Adaptation(of=cell.key, model=cell.model, change=change),
+    )
+
+
+def round_of(plan: Plan, cells: Iterable[CellPlan]) -> Plan:
+    """The plan of some changed cells: a model with a smaller batch is another model there, with the same weights."""
+    cells = tuple(cells)
+    models = {(cell.model, cell.size): _model(plan, cell) for cell in cells}
+    targets = {cell.target for cell in cells}
+    return dataclasses.replace(
+        plan,
+        cells=cells,
+        models=tuple(models.values()),
+        targets=tuple(target for target in plan.targets if target.name in targets),
+        types_of=None,
+    )
+
+
+def lay_down(folder: RunFolder, plan: Plan) -> RunFolder:
+    """The folder of a round, in which the runner finds its plan; its shards lie with those of the run.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    return RunFolder.within(folder, FOLDER, plan)
+
+
+def _name(model: str, batch: int) -> str:
+    return f"{model}, batch {batch}"
+
+
+def _model(plan: Plan, cell: CellPlan) -> ModelPlan:
+    assert cell.adaptation is not None  # noqa: S101 - only changed cells come here
+    model = plan.model(cell.adaptation.model, cell.size)
+    batch = cell.adaptation.change.batch
+    if batch is None:
+        return model
+    return dataclasses.replace(model, name=_name(model.name, batch), selector=model.selector or model.name, batch=batch)
+
+
+def _next(plan: Plan, cell: CellPlan, end: _Ended) -> Change | None:
+    assert plan.adapt is not None  # noqa: S101 - asked before
+    if any(other.status is Status.PASS for _, other in end.tried):
+        return None
+    backend = plan.target(cell.target).backend
+    failed = Failed(
+        status=end.status,
+        error_type=end.error_type,
+        short_of_memory=end.short_of_memory(backend),
+        batch=cell.settings.batch,
+        dtype=cell.settings.dtype,
+        export=export_of(backend, end.method),
+        exports=EXPORTS.get(backend, ()),
+        precisions=tuple(dtype for dtype in precisions_of(backend) if dtype in plan.tolerances),
+    )
+    tried = [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in end.tried]
+    return next_change(plan.adapt, failed, tried)
+
+
+def _ends(shards: Iterable[Path]) -> dict[str, _Ended]:
+    rows = sorted((row for shard in shards for row in _read(shard)), key=lambda row: row["started_at"])
+    ends: dict[str, _Ended] = {}
+    for row in rows:
+        end = _Ended(status=Status(row["status"]), error_type=row["error_type"], message=row["message"], method=row["method"])
+        if row["adapted_from"] is None:
+            ends[row["cell_key"]] = end
+        elif row["adapted_from"] in ends:
+            data = json.loads(row["adaptation"])
+            dtype = Dtype(data["dtype"]) if "dtype" in data else None
+            change = Change(batch=data.get("batch"), dtype=dtype, export=data.get("export"))
+            ends[row["adapted_from"]].tried.append((change, end))
+    return ends
+
+
+def _read(shard: Path) -> list[dict[str, Any]]:
+    try:
+        with opened(shard) as connection:
+            cursor = connection.execute(query("adaptable"))
+            columns = [column[0] for column in cursor.description or ()]
+            return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    except duckdb.Error as error:
+        raise StoreError(f"{shard}: cannot be read: {error}", advice="Delete it: its cells will be run again.") from error

@@ -1,0 +1,70 @@
+"""What may be changed of a cell that failed, so that its model works after all, and what was changed of one that was tried again."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import pydantic
+
+from hwmatrix.records.vocabulary import Dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PRECISIONS: Final[Mapping[Dtype, tuple[Dtype, ...]]] = types.MappingProxyType(
+    {
+        Dtype.FLOAT32: (Dtype.BFLOAT16, Dtype.FLOAT16),
+        Dtype.FLOAT16: (Dtype.BFLOAT16, Dtype.FLOAT32),
+        Dtype.BFLOAT16: (Dtype.FLOAT32,),
+        Dtype.A8W8: (Dtype.A16W8, Dtype.FLOAT16),
+        Dtype.A16W8: (Dtype.FLOAT16,),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaptRule:
+    """What a run tries where a cell fails, one change at a time: smaller batches, other precisions, other exports.
+
+    ``halvings`` is how often the batch is halved at most. ``precision`` lists, for a precision that failed, those to try in its place, in
+    this order, as far as the target computes in them.
+    """
+
+    halvings: Annotated[int, pydantic.Field(ge=0)] = 3
+    precision: dict[Dtype, tuple[Dtype, ...]] = dataclasses.field(default_factory=lambda: dict(_PRECISIONS))
+    export: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change of a cell. Exactly one of the three is set: a smaller batch, another precision, or another way of exporting."""
+
+    batch: int | None = None
+    dtype: Dtype | None = None
+    export: str | None = None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What is changed, by the name of the setting: ``{"batch": 4}``."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adaptation:
+    """A cell that failed is tried again, changed: ``of`` is its key, ``model`` the model's name in the plan of the run."""
+
+    of: str
+    model: str
+    change: Change
+
+
+def in_words(change: Mapping[str, Any], *, batch: int, dtype: str) -> str:
+    """A change as people read it, given the batch and the precision that failed: ``batch 4 instead of 8``."""
+    told = {
+        "batch": lambda value: f"batch {value} instead of {batch}",
+        "dtype": lambda value: f"{value} instead of {dtype}",
+        "export": lambda value: "a trace instead of an export" if value == "trace" else f"the {value} export",
+    }
+    return ", ".join(told[name](value) for name, value in change.items())

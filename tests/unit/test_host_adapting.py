@@ -1,0 +1,207 @@
+"""Cells that failed are tried again, changed: which, how often, and what a run, a resumed run and its reports make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import factory_plans as make
+from fake_place import FakePlace
+from rich.console import Console
+
+from hwmatrix.host.console import PlainView
+from hwmatrix.host.places import Ended
+from hwmatrix.host.run import RunOrder, run
+from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.stale import StaleRule
+from hwmatrix.records import AdaptRule, Dtype, Level, Plan, Severity, Stage, Status, Tolerance
+from hwmatrix.report.grid import label
+from hwmatrix.report.json_report import matrix_document
+from hwmatrix.report.markdown import matrix_md
+from hwmatrix.report.rows import read
+from hwmatrix.report.why import explain
+from hwmatrix.store.merge import merge
+
+if TYPE_CHECKING:
+    from hwmatrix.report.contract import CellEntry
+
+SETTINGS = dataclasses.replace(make.SETTINGS, batch=8)
+HALF = dataclasses.replace(make.SETTINGS, dtype=Dtype.FLOAT16)
+OOM = make.failure(Status.OOM)
+BERT = "bert/tiny/cpu"
+
+
+def planned(settings: Any = SETTINGS, **changes: Any) -> Plan:
+    """Bert and gpt2 on the CPU in these settings, and what failed is adapted."""
+    made = make.plan(targets=("cpu",))
+    tolerances = {dtype: Tolerance(relative_error=0.1, reason="a test") for dtype in (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)}
+    return dataclasses.replace(
+        made,
+        cells=tuple(dataclasses.replace(cell, settings=settings) for cell in made.cells),
+        models=tuple(dataclasses.replace(model, batch=settings.batch) for model in made.models),
+        tolerances=tolerances,
+        adapt=AdaptRule(),
+        **changes,
+    )
+
+
+@dataclasses.dataclass
+class Scene:
+    """A run's folder and its place."""
+
+    tmp: Path
+    place: FakePlace
+    plan: Plan = dataclasses.field(default_factory=planned)
+
+    def __post_init__(self) -> None:
+        self.folder = RunFolder.create(self.tmp / "out", self.plan)
+
+    def run(self, stale: StaleRule | None = None) -> str:
+        printed = io.StringIO()
+        order = RunOrder(
+            folder=self.folder, plan=self.plan, place=self.place, reference="cpu", cache=self.tmp / "cache", workers=1, stale=stale
+        )
+        run(order, PlainView(Console(file=printed, width=200), verbose=False))
+        return printed.getvalue()
+
+    @property
+    def database(self) -> Path:
+        database = self.tmp / "m.duckdb"
+        assert merge([self.folder.path], database, fresh=True).rejected == ()
+        return database
+
+    def cell(self, model: str = "bert") -> CellEntry:
+        document = matrix_document(read(self.database))
+        return next(cell for cell in document.cells if cell.model == model)
+
+
+def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_cell_reads_low(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM], f"{BERT}+batch=4": [OOM]}))
+    told = scene.run()
+    assert scene.place.ran == [BERT, "gpt2/tiny/cpu", f"{BERT}+batch=4", f"{BERT}+batch=2"]
+    assert scene.place.built == [["bert", "gpt2"], ["bert, batch 4"], ["bert, batch 2"]]
+    assert f"{BERT}+batch=2" in told
+    cell = scene.cell()
+    assert (cell.status, cell.level, cell.settings.batch) == (Status.OOM, Level.LOW, 8)
+    assert cell.error is not None
+    assert cell.adaptation is not None
+    assert (cell.adaptation.changed, cell.adaptation.words) == ({"batch": 2}, "batch 2 instead of 8")
+    assert [(attempt.changed, attempt.status) for attempt in cell.attempts] == [({"batch": 4}, Status.OOM), ({"batch": 2}, Status.PASS)]
+    assert cell.attempts[1].parity is not None
+    assert all(attempt.evidence.command for attempt in cell.attempts)
+    other = scene.cell("gpt2")
+    assert (other.status, other.adaptation, other.attempts) == (Status.PASS, None, ())
+
+
+def test_a_precision_that_fails_gives_way_to_the_next_of_the_list(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [make.failure(Status.MISMATCH)]}), planned(HALF))
+    scene.run()
+    assert scene.place.ran[2:] == [f"{BERT}+dtype=bfloat16"]
+    assert scene.place.built[1:] == [["bert"]]  # its own bundle: the same weights, inputs and expected outputs
+    cell = scene.cell()
+    assert (cell.status, cell.level, cell.settings.dtype) == (Status.MISMATCH, Level.LOW, Dtype.FLOAT16)
+    assert cell.adaptation is not None
+    assert cell.adaptation.words == "bfloat16 instead of float16"
+
+
+def test_what_nothing_helps_stays_as_it_failed_with_all_that_was_tried(tmp_path: Path) -> None:
+    outcomes = {BERT: [OOM], **{f"{BERT}+{change}": [OOM] for change in ("batch=4", "batch=2", "batch=1")}}
+    outcomes |= {f"{BERT}+dtype={name}": [make.failure(Status.ERROR)] for name in ("bfloat16", "float16")}
+    scene = Scene(tmp_path, FakePlace(outcomes=outcomes))
+    scene.run()
+    cell = scene.cell()
+    assert (cell.status, cell.level, cell.adaptation) == (Status.OOM, Level.NONE, None)
+    assert [attempt.status for attempt in cell.attempts] == [Status.OOM] * 3 + [Status.ERROR] * 2
+
+
+def test_nothing_is_tried_where_the_plan_says_so(tmp_path: Path) -> None:
+    plan = dataclasses.replace(planned(), adapt=None)
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}), plan)
+    scene.run()
+    assert scene.place.ran == [cell.key for cell in plan.cells]
+    assert (scene.cell().level, scene.cell().attempts) == (Level.NONE, ())
+
+
+def test_what_was_tried_is_not_tried_again_on_resume_and_what_was_not_is(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene.plan = dataclasses.replace(scene.plan, adapt=None)  # as if it had been cut off before
+    scene.run()
+    scene.plan, scene.place = planned(), FakePlace()
+    scene.run()
+    assert scene.place.ran == [f"{BERT}+batch=4"]
+    assert scene.cell().level is Level.LOW
+    scene.place = FakePlace()
+    assert "nothing is missing" in scene.run()
+    assert scene.place.ran == []
+
+
+def test_an_attempt_that_died_with_its_container_is_our_failure_and_made_again_on_resume(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene.plan = dataclasses.replace(scene.plan, adapt=None)  # as if it had been cut off before
+    scene.run()
+    scene.plan, scene.place = planned(), FakePlace(dies_after={"cpu": 0})
+    scene.run()
+    cell = scene.cell()
+    assert (cell.status, cell.level) == (Status.OOM, Level.NONE)
+    assert [attempt.status for attempt in cell.attempts] == [Status.INFRA_ERROR]
+    scene.place = FakePlace()
+    scene.run()
+    assert scene.cell().level is Level.LOW
+
+
+def test_a_verdict_given_anew_is_not_helped_by_what_was_tried_before(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene.run()
+    assert scene.cell().level is Level.LOW
+    keys = {model.name: "cd" * 32 for model in scene.plan.models}
+    scene.place = FakePlace(outcomes={BERT: [make.failure(Status.TIMEOUT)]}, keys=keys)
+    scene.run(StaleRule(max_age=dt.timedelta(0)))
+    cell = scene.cell()
+    assert (cell.status, cell.level, cell.attempts) == (Status.TIMEOUT, Level.NONE, ())
+
+
+def test_a_target_whose_runner_died_is_not_asked_again_in_the_same_run(tmp_path: Path) -> None:
+    place = FakePlace(outcomes={BERT: [OOM]}, ends={"cpu": Ended(code=1, output="no", oom_killed=False)})
+    scene = Scene(tmp_path, place)
+    scene.run()
+    assert [job.work for job in place.jobs] == ["bundles", "run"]
+
+
+def test_people_see_both_how_it_failed_and_with_what_it_works(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene.run()
+    rows = read(scene.database)
+    assert label(rows.cells[0]) == "🟠 Low · out of memory; works with batch 4 instead of 8"
+    written = matrix_md(rows)
+    assert label(rows.cells[0]) in written
+    assert "batch 4 instead of 8 | pass" in " ".join(written.split())
+    (answer,) = explain(scene.database, "bert", "cpu")
+    assert answer.error is not None
+    assert [attempt.status for attempt in answer.attempts] == [Status.PASS]
+
+
+def test_a_round_is_a_plan_of_the_same_run_with_the_same_weights(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene.run()
+    last = scene.place.jobs[-1]
+    written = json.loads((last.plan_dir / "plan.json").read_text(encoding="utf-8"))
+    assert written["run_id"] == scene.plan.run_id
+    assert last.out == scene.folder.shards
+    (model,) = written["models"]
+    original = scene.plan.models[0]
+    assert (model["batch"], model["seed"], model["config"], model["weights"]) == (4, original.seed, original.config, original.weights)
+    assert written["cells"][0]["limits"] == dataclasses.asdict(scene.plan.cells[0].limits)
+
+
+def test_a_smaller_batch_of_a_reference_that_was_short_of_memory(tmp_path: Path) -> None:
+    words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes"
+    error = dataclasses.replace(OOM["error"], type="factory_failed", severity=Severity.ERROR, message=words)
+    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [make.failure(Status.FACTORY_ERROR, Stage.BUILD, error=error)]}))
+    scene.run()
+    cell = scene.cell()
+    assert (cell.status, cell.level) == (Status.FACTORY_ERROR, Level.LOW)
+    assert cell.adaptation is not None
