@@ -35,6 +35,7 @@ class Machine:
     def __init__(self) -> None:
         self.here: dict[Backend, tuple[str, dict[str, Any]]] = {Backend.CPU: ("a CPU", {"available_memory_mb": 100})}
         self.asked: list[str] = []
+        self.unprobed: set[Backend] = set()
         self.used_mb = 10
 
     def module(self, kind: Backend) -> types.ModuleType:
@@ -52,7 +53,12 @@ class Machine:
                 raise UnavailableError("gone", error_type="x")
             return facts | {"gpus": [gpu | {"used_mb": self.used_mb} for gpu in facts.get("gpus", [])]}
 
-        module.detect = module.installed = detect  # type: ignore[attr-defined]
+        def installed() -> tuple[str, dict[str, Any]]:
+            if kind in self.unprobed:
+                raise UnavailableError("not probed", error_type="x")
+            return detect()
+
+        module.detect, module.installed = detect, installed  # type: ignore[attr-defined]
         module.refreshed = refreshed  # type: ignore[attr-defined]
         return module
 

@@ -17,6 +17,7 @@ from hwmatrix.cli.options import outside
 from hwmatrix.errors import ConfigError, StoreError
 from hwmatrix.hardware import api, cache, container
 from hwmatrix.hardware.api import CUDA, OPENVINO, QNN, HardwareDetector
+from hwmatrix.hardware.browser_places import Found
 from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
@@ -329,12 +330,37 @@ def test_the_key_tells_what_matters(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(cache, "_PACKAGES", ("pytest", "no-such-package"))
     around = dataclasses.replace(container.look(), nodes=("/dev/nvidia0",), inside="docker: told")
     monkeypatch.setattr(container, "look", lambda: around)
-    monkeypatch.setattr(cache.shutil, "which", lambda _name: __file__)
+    monkeypatch.setattr(cache.browser_places, "installed", lambda: (Found(name="Chromium", program=__file__, driven=True),))
     after = cache.current_key()
     assert after["boot"].replace(".", "").isdigit()
     assert (after["kernel"], after["nodes"], after["place"]) == ("another kernel", "/dev/nvidia0", "docker: told")
     assert after["packages"] == f"pytest=={pytest.__version__}"
     assert after["browsers"].startswith(f"{__file__}@")
+
+
+def test_webnn_is_probed_where_it_is_wanted_and_what_was_found_is_kept(machine: Machine, file: Path) -> None:
+    """Listing everything starts no browser: without a probe WebNN is not called here, whatever browser is."""
+    give(machine, Backend.WEBGPU, Backend.WEBNN)
+    machine.unprobed.add(Backend.WEBNN)
+    found = HardwareDetector(file)
+    assert found.detect()["webgpu"].available
+    assert (found.detect()["webnn"].available, found.detect()["webnn"].reason) == (False, "not probed")
+    assert found.choose_hardware(["webnn", "cpu"]).hardware == "cpu"
+    assert "webnn" not in machine.take()
+    assert found.is_available("webnn")
+    assert found.is_available("webnn")
+    assert machine.take().count("webnn") == 1
+    again = HardwareDetector(file)
+    assert again.detect()["webnn"].available
+    assert again.choose_hardware(["webnn"], asked_for="webnn").hardware == "webnn"
+    assert "webnn" not in machine.take()
+    del machine.here[Backend.WEBNN]
+    assert not HardwareDetector(file, force_refresh=True).detect()["webnn"].available
+    assert machine.take().count("webnn") == 1
+    gone = HardwareDetector(file)
+    assert not gone.is_available("webnn")
+    assert not gone.is_available("webnn")
+    assert machine.take().count("webnn") == 1
 
 
 @pytest.mark.parametrize("name", ["cudda", "", "gpu", "cuda:0"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hwmatrix.errors import UnavailableError
-from hwmatrix.hardware import browser
+from hwmatrix.hardware import browser, webnn
+from hwmatrix.hardware.browser_places import Found
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +31,18 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(browser, "_DEBIAN", tmp_path / "debian")
     monkeypatch.setattr(browser, "_DRM", tmp_path / "dri")
     monkeypatch.setattr(browser, "Installed", lambda: browser_installed(assets))
-    monkeypatch.setattr(browser.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "chromium" else None)
+    here(monkeypatch, CHROMIUM, FIREFOX)
     browser._version.cache_clear()
     return tmp_path
 
 
 INSTALLED = browser.Installed
+CHROMIUM = Found(name="Chromium", program="/usr/bin/chromium", driven=True)
+FIREFOX = Found(name="Firefox", program="/usr/bin/firefox", driven=False)
+
+
+def here(monkeypatch: pytest.MonkeyPatch, *found: Found) -> None:
+    monkeypatch.setattr(browser.browser_places, "installed", lambda: found)
 
 
 def browser_installed(assets: Path) -> browser.Installed:
@@ -64,10 +72,14 @@ def test_both_versions(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = starting(monkeypatch, PRINTED)
     name, facts = browser.detect()
     assert name == "Chromium 156.0.8078.79"
+    assert facts.pop("memory_reason")
     assert facts == {
         "browser": "Chromium 156.0.8078.79",
         "onnxruntime_web": "1.31.0",
+        "browsers": [dataclasses.asdict(found) for found in (CHROMIUM, FIREFOX)],
         "render_nodes": [str(image / "dri/renderD128")],
+        "device_memory_mb": {},
+        "memory_mb": None,
         "software_adapter": True,
     }
     browser.detect()  # WebNN asks for the same
@@ -79,9 +91,42 @@ def test_without_a_browser_or_a_runtime_nothing_is_started(monkeypatch: pytest.M
     started = starting(monkeypatch, PRINTED)
     (tmp_path / "assets/package.json").unlink()
     assert "no ONNX Runtime Web" in str(refused())
-    monkeypatch.setattr(browser.shutil, "which", lambda _name: None)
-    assert "no browser here" in str(refused())
+    assert "/usr/bin/chromium is here" in str(refused())
+    assert "Firefox present" in str(refused())
+    here(monkeypatch, FIREFOX)
+    assert "no browser here that is driven" in str(refused())
+    assert "Firefox present" in str(refused())
+    here(monkeypatch)
+    assert "no browser here that is driven" in str(refused())
+    assert "Firefox" not in str(refused())
     assert started == []
+
+
+def test_a_gpu_whose_driver_tells_its_memory_has_it(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starting(monkeypatch, PRINTED)
+    monkeypatch.setattr(browser, "_SYSTEM_DRM", image / "drm")
+    (image / "drm/renderD128/device").mkdir(parents=True)
+    (image / "drm/renderD128/device/mem_info_vram_total").write_text(f"{16368 << 20}\n", encoding="ascii")
+    (image / "dri/renderD129").touch()
+    assert browser.detect()[1]["device_memory_mb"] == {str(image / "dri/renderD128"): 16368}
+
+
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize("refusal", ["", "NotSupportedError: WebNN is not supported on this platform."])
+def test_webnn_is_here_only_where_a_started_browser_gave_a_context(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
+    starting(monkeypatch, PRINTED)
+    probed: list[Any] = []
+    monkeypatch.setattr(webnn, "asked", lambda installed: probed.append(installed) or refusal)
+    with pytest.raises(UnavailableError, match="not probed"):
+        webnn.installed()
+    assert probed == []
+    if refusal:
+        with pytest.raises(UnavailableError, match="not supported on this platform") as caught:
+            webnn.detect()
+        assert caught.value.error_type == "webnn_unavailable"
+    else:
+        assert webnn.detect()[0] == "Chromium 156.0.8078.79"
+    assert len(probed) == 1
 
 
 @pytest.mark.usefixtures("image")

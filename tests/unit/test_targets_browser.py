@@ -270,9 +270,11 @@ def test_a_precision_without_an_export_is_unsupported(dtype: Dtype, features: tu
 
 
 def test_a_machine_without_browser_or_runtime_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(hardware, "EXECUTABLES", ("no-such-browser",))
-    with pytest.raises(UnavailableError, match="no-such-browser"):
+    monkeypatch.setattr(hardware.browser_places, "installed", tuple)
+    with pytest.raises(UnavailableError, match="Chromium, Chrome, Edge, Brave"):
         hardware.detect()
+    with pytest.raises(UnavailableError, match="no-such-browser"):
+        Installed(executable="no-such-browser").command()
     with pytest.raises(UnavailableError, match="ONNX Runtime Web"):
         Installed(assets=tmp_path).runtime_version()
 

@@ -41,12 +41,20 @@ def show_summary(answer: Mapping[str, Any]) -> None:
     unseen = [row for row in answer["hardware"] if row["available"] and not row["in_container"]["visible"]]
     _reasons(console, "not here:", [(row["hardware"], row["reason"]) for row in missing])
     _reasons(console, "here, and not in a container:", [(row["hardware"], row["in_container"]["why"]) for row in unseen])
+    browsers = ", ".join(
+        f"{browser['name']} ({browser['program']}{'' if browser['driven'] else '; WebGPU and WebNN through it are not driven'})"
+        for browser in answer["browsers"]
+    )
     inside = f"this process is in a container: {answer['inside_container']}" if answer["inside_container"] else ""
     torch = answer["torch"]
     build = f"PyTorch {torch['version']}" if torch else "no PyTorch is installed"
     passed = [f"{hw}: {why}" for hw, why in answer["torch_passed_over"].items() if _is_here(answer, hw)]
     about = "; ".join([build, *passed])
-    for line in (f"best here: {answer['best_available']}; PyTorch device: {answer['torch_device']} ({about})", inside):
+    for line in (
+        f"best here: {answer['best_available']}; PyTorch device: {answer['torch_device']} ({about})",
+        f"browsers: {browsers or 'none'}",
+        inside,
+    ):
         if line:
             console.print(Text(line))
 
@@ -165,12 +173,20 @@ def _mps(each: Detection, _cuda: CudaDetails) -> list[Row]:
 
 def _browser(each: Detection, _cuda: CudaDetails) -> list[Row]:
     hw, facts = each.hardware_type, each.features
-    software = [_row(f"{hw}:software", each.name, details="the browser's software adapter")] if facts["software_adapter"] else []
-    return software + [_row(f"{hw}:{node}", each.name, details="a GPU that the browser may use") for node in facts["render_nodes"]]
+    reason, sizes = facts.get("memory_reason"), facts.get("device_memory_mb", {})
+    software = [_row(f"{hw}:software", each.name, details="the browser's software adapter, in the host's memory")] * facts[
+        "software_adapter"
+    ]
+    rows = []
+    for node in facts["render_nodes"]:
+        details = "a GPU that the browser may use" + ("" if node in sizes or not reason else f"; memory: {reason}")
+        rows.append(_row(f"{hw}:{node}", each.name, details=details, memory=sizes.get(node)))
+    return software + rows
 
 
 def _one(each: Detection, _cuda: CudaDetails) -> list[Row]:
-    details = str(each.features.get("execution") or "")
+    told = (each.features.get("execution"), each.features.get("memory_reason"))
+    details = "; memory: ".join(str(part) for part in told if part)
     return [_row(each.hardware_type, each.name, details=details)]
 
 

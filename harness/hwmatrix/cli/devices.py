@@ -5,6 +5,7 @@ What only some of the options need is imported by them: the command itself is to
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,7 +15,7 @@ import typer
 from hwmatrix.cli import device_tables as tables
 from hwmatrix.cli.options import DEFAULT_MATRIX, DEFAULT_OUTPUT, Format, FormatOption, Output, OwnMatrix, matrix_or_shipped, outside
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.hardware import cache, container, torch_build
+from hwmatrix.hardware import browser_places, cache, container, torch_build
 from hwmatrix.hardware.api import HardwareDetector, best_of, container_views
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def _summary(detector: HardwareDetector) -> dict[str, Any]:
             }
             for hw, each in found.items()
         ],
+        "browsers": [dataclasses.asdict(browser) for browser in browser_places.installed()],
         "best_available": best_of(found),
         "torch": None if build is None else {"version": build.version, "cuda": build.cuda, "hip": build.hip},
         "torch_device": choice.torch_device,

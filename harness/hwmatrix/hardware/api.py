@@ -90,6 +90,7 @@ class HardwareDetector:
         self._ignore_file = force_refresh
         self._found: dict[Backend, Detection] = {}
         self._kept: dict[str, Detection] | None = None
+        self._probed: set[Backend] = set()
         self._lock = threading.RLock()
 
     def detect(self) -> dict[str, Detection]:
@@ -102,9 +103,10 @@ class HardwareDetector:
             return {kind.value: self._found[kind] for kind in Backend}
 
     def refresh(self) -> dict[str, Detection]:
-        """As :meth:`detect`, with everything asked anew and written to the file."""
+        """As :meth:`detect`, with everything asked anew and written to the file; also what only a browser that is started can tell."""
         with self._lock:
             self._found, self._kept, self._ignore_file = {}, None, True
+            self._probed = set()
             return self.detect()
 
     def clear_cache(self) -> bool:
@@ -119,7 +121,7 @@ class HardwareDetector:
             return file is not None and cache.clear(file)
 
     def is_available(self, hw: str) -> bool:
-        """Whether a kind of hardware is here.
+        """Whether a kind of hardware is here. For WebNN a browser is started if none has been asked yet: some seconds at most.
 
         Raises:
             ConfigError: there is no such kind of hardware.
@@ -167,7 +169,7 @@ class HardwareDetector:
             ConfigError: an entry is no hardware, or a number is none.
         """
         wanted = parse([kind.value for kind in DEFAULT_ORDER] if priority_list is None else priority_list)
-        return choose(wanted, preferred_index, Circumstances(ask=self._one, torch=torch_build.torch_build(), environment=os.environ))
+        return choose(wanted, preferred_index, Circumstances(ask=self._known, torch=torch_build.torch_build(), environment=os.environ))
 
     def choose_hardware(self, order: Sequence[str], *, asked_for: str | None = None) -> HardwareChoice:
         """The first kind of an order that is here, with the reasons; PyTorch need not be able to drive it.
@@ -177,23 +179,40 @@ class HardwareDetector:
         Raises:
             ConfigError: an entry is no hardware.
         """
-        return first_here(order, self._one, asked_for=asked_for)
+        return first_here(order, lambda kind: self._one(kind) if kind.value == asked_for else self._known(kind), asked_for=asked_for)
 
     def in_container(self) -> dict[str, ContainerView]:
         """What a container sees of each kind of hardware: this one, or one that would be started here."""
         return container_views(self.detect(), container.look())
 
-    def _one(self, kind: Backend) -> Detection:
+    def _known(self, kind: Backend) -> Detection:
+        """What is known of a kind without a probe."""
         with self._lock:
             self._ask((kind,))
             return self._found[kind]
+
+    def _one(self, kind: Backend) -> Detection:
+        """What is known of a kind that somebody wants: with a probe where only that can tell."""
+        with self._lock:
+            self._ask((kind,))
+            if kind in detector.PROBED and kind not in self._probed and not self._found[kind].available:
+                self._probe(kind)
+                self._keep()
+            return self._found[kind]
+
+    def _probe(self, kind: Backend) -> None:
+        self._found[kind] = detector.detect(kind)
+        self._probed.add(kind)
 
     def _ask(self, kinds: tuple[Backend, ...]) -> None:
         """Find out what is not known yet: from the file, where it holds, else by asking."""
         for kind in kinds:
             if kind not in self._found:
                 stored = self._stored().get(kind.value) if kind in cache.KEPT else None
-                self._found[kind] = stored or detector.detect(kind, light=True)
+                if stored is None and kind in detector.PROBED and self._ignore_file:
+                    self._probe(kind)
+                else:
+                    self._found[kind] = stored or detector.detect(kind, light=True)
         self._keep()
 
     def _keep(self) -> None:

@@ -1,4 +1,7 @@
-"""The browser that executes WebGPU and WebNN, and the runtime that its pages load. Which adapter it gives is asked in each cell."""
+"""The browser that executes WebGPU and WebNN, and the runtime that its pages load. Which adapter it gives is asked in each cell.
+
+Whether a browser has WebNN only a started one tells: see ``webnn``.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,30 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware import browser_places, cgroups
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ASSETS: Final = Path("/opt/hwmatrix/onnxruntime-web")
 """Where images/webgpu and images/webnn put ONNX Runtime Web."""
-EXECUTABLES: Final = ("chromium", "chromium-browser", "google-chrome")
 SPARTICUZ: Final = Path("/opt/hwmatrix/chromium")
 """Where images/webnn puts the Chromium of the npm package."""
 _DEBIAN: Final = Path("/usr/lib/chromium")
 _DRM: Final = Path("/dev/dri")
+_SYSTEM_DRM: Final = Path("/sys/class/drm")
+_MIB: Final = 2**20
 _VERSION_S: Final = 20.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Installed:
-    """Which browser, and which ONNX Runtime Web. ``executable`` is a path or a program's name; None looks for the usual ones."""
+    """Which browser, and which ONNX Runtime Web. ``executable`` is a path or a program's name; None takes the first that is installed."""
 
     executable: str | None = None
     assets: Path = ASSETS
@@ -40,11 +46,17 @@ class Installed:
         Raises:
             UnavailableError: there is none.
         """
-        names = EXECUTABLES if self.executable is None else (self.executable,)
-        found = next((path for path in map(shutil.which, names) if path), None)
-        if found is None:
-            raise UnavailableError(f"no browser here: {', '.join(names)} not found", error_type="browser_missing")
-        return (found,)
+        if self.executable is not None:
+            program = shutil.which(self.executable)
+            if program is None:
+                raise UnavailableError(f"no browser here: {self.executable} not found", error_type="browser_missing")
+            return (program,)
+        here = browser_places.installed()
+        driven = next((found.program for found in here if found.driven), None)
+        if driven is None:
+            looked_for = ", ".join(places.name for places in browser_places.BROWSERS if places.driven)
+            raise UnavailableError(f"no browser here that is driven ({looked_for}){_others(here)}", error_type="browser_missing")
+        return (driven,)
 
     def environment(self) -> Mapping[str, str]:
         """What the browser needs set."""
@@ -59,7 +71,8 @@ class Installed:
         try:
             return str(json.loads((self.assets / "package.json").read_text(encoding="utf-8"))["version"])
         except (OSError, ValueError, KeyError) as error:
-            raise UnavailableError(f"no ONNX Runtime Web in {self.assets}: {error}", error_type="browser_missing") from error
+            why = error.strerror if isinstance(error, OSError) else f"its package.json is broken: {error}"
+            raise UnavailableError(f"no ONNX Runtime Web in {self.assets}: {why}", error_type="browser_missing") from error
 
     def browser_version(self) -> str:
         """What the browser calls itself, such as "Chromium 156.0.8078.79".
@@ -81,26 +94,53 @@ def detect() -> tuple[str, dict[str, Any]]:
     Raises:
         UnavailableError: one of them is missing.
     """
-    installed = sparticuz() if SPARTICUZ.is_dir() else Installed()
-    installed.command()
-    runtime = installed.runtime_version()  # before a browser is started for its version, which takes a tenth of a second
+    installed, here = chosen(), browser_places.installed()
+    program = installed.command()[0]
+    try:
+        runtime = installed.runtime_version()  # before a browser is started for its version, which takes a tenth of a second
+    except UnavailableError as missing:
+        raise UnavailableError(f"{missing}; {program} is here{_others(here)}", error_type=missing.error_type) from missing
     browser = installed.browser_version()
+    nodes = sorted(_DRM.glob("renderD*"))
     facts: dict[str, Any] = {
         "browser": browser,
         "onnxruntime_web": runtime,
-        "render_nodes": sorted(str(node) for node in _DRM.glob("renderD*")),
+        "browsers": [dataclasses.asdict(found) for found in here],
+        "render_nodes": [str(node) for node in nodes],
+        "device_memory_mb": {str(node): size for node in nodes if (size := _memory_mb(node)) is not None},
+        "memory_mb": None,
+        "memory_reason": "a browser does not tell a device's memory; its software adapter computes in the host's",
         "software_adapter": any((folder / "libvk_swiftshader.so").is_file() for folder in (_DEBIAN, SPARTICUZ)),
     }
     return browser, facts
 
 
+def chosen() -> Installed:
+    """The browser of this image, or the first that is installed."""
+    return sparticuz() if SPARTICUZ.is_dir() else Installed()
+
+
+def _others(here: Sequence[browser_places.Found]) -> str:
+    """The browsers that are here and not driven, in words to be added to a reason."""
+    names = [found.name for found in here if not found.driven]
+    return f"; {' and '.join(names)} present, through which WebGPU and WebNN are not driven" if names else ""
+
+
+def _memory_mb(node: Path) -> int | None:
+    """A GPU's own memory, which AMD's driver tells without rights (mem_info_vram_total, bytes); None where its driver does not."""
+    told = (cgroups.read(_SYSTEM_DRM / node.name / "device/mem_info_vram_total") or "").strip()
+    return int(told) // _MIB if told.isdigit() else None
+
+
 @functools.cache
 def _version(command: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> str:
+    if sys.platform == "win32":
+        return f"{Path(command[0]).stem} {browser_places.windows_version(command[0]) or 'of an unknown version'}"
     try:
         done = subprocess.run(
             [*command, "--version"], capture_output=True, text=True, check=True, timeout=_VERSION_S, env=dict(environment) or None
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise UnavailableError(f"{command[0]} does not start: {error}", error_type="browser_not_started") from error
-    found = re.search(r"\S+ [\d.]+", done.stdout)
+    found = re.search(r"\S+ \d[\d.]*", done.stdout)
     return found[0] if found else done.stdout.strip()

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import platform
-import shutil
 import sys
 import tempfile
 from importlib import metadata
@@ -23,7 +22,7 @@ import psutil
 
 import hwmatrix
 from hwmatrix.errors import StoreError
-from hwmatrix.hardware import browser, cgroups, container
+from hwmatrix.hardware import browser, browser_places, cgroups, container
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import Backend, Detection
 from hwmatrix.records.cache_folder import cache_folder
@@ -31,7 +30,7 @@ from hwmatrix.records.cache_folder import cache_folder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SCHEMA: Final = "hwmatrix/hardware/1"
+SCHEMA: Final = "hwmatrix/hardware/2"
 NAME: Final = "hardware.json"
 KEPT: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO, Backend.WEBGPU, Backend.WEBNN})
 """Kinds that are asked by starting a driver, a runtime or a program. The others take a millisecond or two."""
@@ -65,7 +64,9 @@ def current_key() -> Key:
         "python": f"{sys.prefix} {platform.python_version()}",
         "packages": " ".join(f"{name}=={version}" for name in _PACKAGES if (version := _version(name))),
         "browsers": " ".join(
-            _dated((*map(shutil.which, browser.EXECUTABLES), browser.SPARTICUZ / "chromium", browser.ASSETS / "package.json"))
+            _dated(
+                (*(found.program for found in browser_places.installed()), browser.SPARTICUZ / "chromium", browser.ASSETS / "package.json")
+            )
         ),
         "hwmatrix": hwmatrix.__version__,
     }

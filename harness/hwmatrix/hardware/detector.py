@@ -27,13 +27,15 @@ DETECTORS: Final[dict[Backend, str]] = {
     Backend.ROCM: "hwmatrix.hardware.rocm",
     Backend.MPS: "hwmatrix.hardware.mps",
     Backend.WEBGPU: "hwmatrix.hardware.browser",
-    Backend.WEBNN: "hwmatrix.hardware.browser",
+    Backend.WEBNN: "hwmatrix.hardware.webnn",
     Backend.QNN: "hwmatrix.hardware.qnn",
 }
 HOST_VISIBLE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS})
 """Backends whose hardware this machine must show, whatever an image brings along: asked before an image is built."""
-LIGHT: Final = frozenset({Backend.ONNXRUNTIME, Backend.QNN})
-"""Backends whose module has ``installed``: what is known without importing their framework."""
+LIGHT: Final = frozenset({Backend.ONNXRUNTIME, Backend.QNN, Backend.WEBNN})
+"""Backends whose module has ``installed``: what is known without importing their framework or opening a browser."""
+PROBED: Final = frozenset({Backend.WEBNN})
+"""Those of them that are here only once they were started: asked lightly, they are absent, since nobody has probed."""
 CHANGING: Final = frozenset({Backend.CPU, Backend.CUDA, Backend.ROCM})
 """Backends whose module has ``refreshed``: some of their facts change while the machine runs."""
 _LOG: Final = logging.getLogger(__name__)
@@ -45,7 +47,8 @@ _NO_MACHINE_ID: Final = "uninitialized"
 def detect(kind: Backend, *, light: bool = False) -> Detection:
     """Ask for one kind of hardware. Never raises: a driver that breaks while it is asked is absent for that reason.
 
-    ``light`` imports no framework: a runtime that can only be asked by importing it is judged by its files.
+    ``light`` imports no framework: a runtime that can only be asked by importing it is judged by its files, and what
+    only a started browser can tell is absent.
     """
     now, begin = _now(), time.perf_counter()
     try:

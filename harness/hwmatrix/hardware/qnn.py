@@ -66,6 +66,8 @@ def installed() -> tuple[str, dict[str, Any]]:
         "execution": "emulated",
         "registered": None,
         "sdk": kit,
+        "memory_mb": None,
+        "memory_reason": "the emulation computes in the host's memory; a chip's own is not known here",
     }
     return f"Qualcomm HTP, emulated on x86-64 (QAIRT {facts['qairt']})", facts
 
