@@ -30,7 +30,7 @@ from hwmatrix.records import Backend, Dtype, Size, to_json
 from hwmatrix.store.reading import reading, records
 
 ROOT: Final = Path(__file__).parents[2]
-ADVICE: Final = ROOT / "harness" / "hwmatrix" / "advice"
+PACKAGE: Final = ROOT / "harness" / "hwmatrix"
 RECORDED: Final = ROOT / "tests" / "unit" / "recorded" / "memory.csv"
 SETTINGS: Final = ("model", "held_out", "backend", "dtype", "batch", "sequence_length")
 FEATURES: Final = tuple(field.name for field in dataclasses.fields(Features))
@@ -52,8 +52,8 @@ def main() -> int:
     evidence = arguments.publish.absolute().relative_to(ROOT).as_posix() if arguments.publish else str(arguments.database)
     rows = read_table(RECORDED)  # fitted to what the table holds, so that whoever reads the table gets the same
     told = calibration_of(rows, date=date, machine=machine, evidence=evidence)
-    _write_yaml(ADVICE / "calibration.yaml", _CALIBRATION_HEAD, json.loads(to_json(told)))
-    _write_yaml(ADVICE / "sizes.yaml", _SIZES_HEAD, _sizes())
+    _write_yaml(PACKAGE / "advice" / "calibration.yaml", _CALIBRATION_HEAD, json.loads(to_json(told)))
+    _write_yaml(PACKAGE / "models" / "sizes.yaml", _SIZES_HEAD, _sizes())
     cells = [
         memory_report.ReportedCell(measured=row, estimate_mb=told.backends[row.backend].coefficients.peak(row.features), run_id=run_id)
         for row, (_, run_id) in zip(rows, found, strict=True)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from hwmatrix.advice.known_sizes import listed_sizes
 from hwmatrix.errors import FactoryError, RefusedError
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models import sizes
 from hwmatrix.models.build import build_model, load_model, parameter_count
 from hwmatrix.models.inputs import make_inputs
+from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.models.sizes import FORMULA, FORWARD, SIZES_DIR, model_size
 from hwmatrix.records import Dtype, Family, ModelPlan, Size

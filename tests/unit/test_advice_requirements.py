@@ -13,10 +13,11 @@ from factory_rows import Database
 
 from hwmatrix.advice import available_memory, known_sizes, requirements
 from hwmatrix.advice.calibration import calibration, features_of
-from hwmatrix.advice.known_sizes import known_size, listed_sizes
+from hwmatrix.advice.known_sizes import known_size
 from hwmatrix.advice.measured_memory import memory_on_record, named, same_model
 from hwmatrix.advice.requirements import RequirementsError, estimate_for, estimate_for_name, requirements_for
 from hwmatrix.errors import ConfigError, FactoryError, StoreError
+from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.sizes import ModelSize
 from hwmatrix.records import Backend, Basis, Classification, Detection, Dtype, Family, ModelPlan, Requirements, Size, to_json
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hwmatrix.advice.known_sizes import ListedSize, listed_sizes
 from hwmatrix.advice.shipped_models import shipped_model, shipped_names
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
+from hwmatrix.models.listed_sizes import ListedSize, listed_sizes
 from hwmatrix.records import Size
 
 SPEC = load(Path(__file__).parents[2] / "matrix.yaml").spec

@@ -36,7 +36,7 @@ def said(*arguments: Any, **options: Any) -> tuple[str | None, str | None]:
     [
         ("bert-base-uncased", "embedding", "masked_lm", "encoder-only", "medium"),
         ("roberta-base", "embedding", "masked_lm", "encoder-only", "medium"),
-        ("gpt2", "text_generation", "causal_lm", "decoder-only", None),
+        ("gpt2", "text_generation", "causal_lm", "decoder-only", "medium"),
         ("t5-small", "text_generation", "seq2seq_lm", "encoder-decoder", "small"),
         ("vit-base-patch16-224", "vision", "image_classifier", "encoder-only", "small"),
         ("microsoft/swin-tiny-patch4-window7-224", "vision", "image_classifier", "encoder-only", "small"),
@@ -47,8 +47,8 @@ def said(*arguments: Any, **options: Any) -> tuple[str | None, str | None]:
         ("facebook/wav2vec2-base", "audio", "speech_recognizer", "speech", "small"),
         ("MIT/audio-spectrogram-transformer", "audio", "audio_classifier", "speech", None),
         ("llava-hf/llava-1.5-7b-hf", "multimodal", "vision_language", "decoder-only", "large"),
-        ("xclip", "video", "video_text", "encoder-only", None),
-        ("MCG-NJU/videomae-base", "video", "video_classifier", "encoder-only", "medium"),
+        ("xclip", "video", "video_text", "encoder-only", "medium"),
+        ("MCG-NJU/videomae-base", "video", "video_classifier", "encoder-only", "small"),
         ("mistralai/Mixtral-8x7B-v0.1", "text_generation", "causal_lm", "mixture-of-experts", "xlarge"),
         ("state-spaces/mamba-130m-hf", "text_generation", "causal_lm", "state-space", "medium"),
         ("stable-diffusion", "multimodal", "image_generator", "diffusion", None),
@@ -312,7 +312,7 @@ def test_a_known_size_comes_before_the_name(parameters: int, tier: SizeTier) -> 
         ("facebook/opt-350m", SizeTier.MEDIUM, "350m"),
         ("google/gemma-3n-E4B", SizeTier.LARGE, "E4B"),
         ("albert-xxlarge-v2", SizeTier.XLARGE, "xxlarge"),
-        ("vit-base-patch16-224", SizeTier.SMALL, "base"),
+        ("vit-base-patch32-384", SizeTier.SMALL, "base"),
     ],
 )
 def test_a_size_from_the_name_is_called_a_guess(name: str, tier: SizeTier, word: str) -> None:
@@ -337,3 +337,17 @@ def test_the_guard_would_notice_a_process(guard: Guard) -> None:
     with pytest.raises(RuntimeError):
         subprocess.run(["true"], check=True)  # noqa: S607
     guard.caught.clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "tier"), [("gpt2", "medium"), ("openai-community/gpt2", "medium"), ("t5-small", "small"), ("BERT", "medium")]
+)
+def test_the_size_of_a_model_that_comes_with_hwmatrix_is_known_by_its_name(name: str, tier: str) -> None:
+    assert classify_model(name)["size_tier"] == tier
+
+
+def test_another_model_of_that_name_has_a_size_of_its_own() -> None:
+    assert classify("gpt2", config={"model_type": "gpt2", "n_layer": 2}).size_tier is None
+    assert classify("gpt2", architecture="gpt2", parameters=5).size_tier is SizeTier.TINY
+    assert classify_model("gpt2-of-mine-7b")["size_tier"] == "large"
+    assert classify_model("llama")["size_tier"] is None  # of which there are many

@@ -6,13 +6,13 @@ import dataclasses
 import difflib
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.advice.known_sizes import listed_sizes
 from hwmatrix.advice.lookup import DEFAULT_MATRIX, look_up
 from hwmatrix.advice.measured_memory import named
 from hwmatrix.advice.shipped_models import SOURCE, shipped_model
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import load, near_miss
 from hwmatrix.models.build import HUB, RECIPE
+from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.types import is_type
 from hwmatrix.records import Backend, Dtype, ModelPlan, Size
 

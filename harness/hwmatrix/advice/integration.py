@@ -40,14 +40,15 @@ from hwmatrix.advice.task_models import Candidate, recommend
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.models.names import is_name
-from hwmatrix.records import Backend, Basis, Classification, Detection, Dtype
+from hwmatrix.models.structure import tier_of
+from hwmatrix.records import Backend, Basis, Classification, Detection, Dtype, Size
 from hwmatrix.records.cache_folder import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.matrix.spec import MatrixSpec
-    from hwmatrix.records import ModelPlan
+    from hwmatrix.records import ModelPlan, SizeTier
 
 _DTYPES: Final = {Backend.QNN: Dtype.FLOAT16}
 """The precision in which a model is used where that is not float32: the HTP has none."""
@@ -121,7 +122,8 @@ class HardwareAwareModelClassifier:
         profiles = self._profiles(subject, self._detector.detect(), overrides)
         choice = choose(subject.classification, profiles)
         found = subject.classification
-        needs = requirements_answer(profiles[choice.hardware or BASELINE], model_name)
+        profile = profiles[choice.hardware or BASELINE]
+        needs, tier = requirements_answer(profile, model_name), _size_tier(subject, profile)
         device, doubts = self._torch_device(choice.hardware)
         return ModelAnswer(
             model_name=model_name,
@@ -132,7 +134,7 @@ class HardwareAwareModelClassifier:
                 "architecture": found.architecture,
                 "model_class": found.model_class,
                 "structure": found.structure.value if found.structure else None,
-                "size_tier": found.size_tier.value if found.size_tier else None,
+                "size_tier": tier.value if tier else None,
                 "evidence": found.evidence,
                 "source": found.source,
             },
@@ -357,6 +359,12 @@ def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str
         if record.nearness(plan=None, model_name=model_name, architecture=None, family=None) is Nearness.MODEL:
             return record.architecture
     return None
+
+
+def _size_tier(subject: Subject, profile: HardwareProfile) -> SizeTier | None:
+    """By the parameters of the model in full size, where they are known; else by its name."""
+    needs = profile.requirements if subject.plan is not None and subject.plan.size is Size.FULL else None
+    return tier_of(needs.parameters) if needs is not None else subject.classification.size_tier
 
 
 def _as_listed(found: Classification, plan: ModelPlan) -> Classification:

@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import importlib.resources
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import pydantic
-import yaml
+from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import FactoryError
+from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.sizes import ModelSize, model_size
 from hwmatrix.records import Dtype
-from hwmatrix.records.strict import STRICT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hwmatrix.models.listed_sizes import ListedSize, Pass
     from hwmatrix.records import ModelPlan
 
-_FILE: Final = "sizes.yaml"
 _WEIGHT_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 1, Dtype.A8W8: 1}
 _ACTIVATION_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 2, Dtype.A8W8: 1}
-
-
-@STRICT
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Pass:
-    """One forward pass of one sample in float32, in bytes, as of :class:`hwmatrix.models.sizes.ModelSize`."""
-
-    sequence_length: int
-    input_bytes: int
-    activation_bytes: int
-    output_bytes: int
-    largest_output_bytes: int
-
-
-@STRICT
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ListedSize:
-    """A model of matrix.yaml in full size: what decides its shapes, its parameters, and passes of several sequence lengths."""
-
-    model: str
-    hub_id: str | None
-    architecture: str
-    model_class: str
-    config: dict[str, Any]
-    parameters: int
-    stored_bytes: int
-    tied_bytes: int
-    passes: tuple[Pass, ...]
-
-
-@STRICT
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Table:
-    version: Literal[1]
-    versions: dict[str, str]
-    sizes: tuple[ListedSize, ...]
-
-
-@functools.cache
-def listed_sizes() -> tuple[ListedSize, ...]:
-    """Every entry of sizes.yaml."""
-    text = (importlib.resources.files("hwmatrix.advice") / _FILE).read_text(encoding="utf-8")
-    return pydantic.TypeAdapter(_Table).validate_python(yaml.safe_load(text)).sizes
 
 
 def known_size(plan: ModelPlan, dtype: Dtype, *, cache: Path | None = None) -> tuple[ModelSize, str]:

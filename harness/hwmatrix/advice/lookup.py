@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.advice.spelling import abbreviated_entry, entry_for
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
@@ -17,6 +16,7 @@ from hwmatrix.models import hub
 from hwmatrix.models.build import HUB
 from hwmatrix.models.checkpoint import inspect, plan_for
 from hwmatrix.models.names import check_name
+from hwmatrix.models.spelling import abbreviated_entry, entry_for
 from hwmatrix.models.types import is_type
 from hwmatrix.records import TYPE_PREFIX, Size
 from hwmatrix.store.reading import reading

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.advice.known_sizes import listed_sizes
-from hwmatrix.advice.spelling import abbreviated_entry, entry_for
 from hwmatrix.advice.stand_ins import classify
+from hwmatrix.models.listed_sizes import listed_size, listed_sizes
 from hwmatrix.records import Family, ModelPlan, Size
 
 if TYPE_CHECKING:
-    from hwmatrix.advice.known_sizes import ListedSize
+    from hwmatrix.models.listed_sizes import ListedSize
 
 SOURCE: Final = "the table of sizes that comes with hwmatrix"
 _LENGTH: Final = 128
@@ -19,9 +18,7 @@ _LENGTH: Final = 128
 
 def shipped_model(name: str) -> ModelPlan | None:
     """The model of sizes.yaml that a name stands for, in full size; None when it is none of them."""
-    hub_ids = {size.model: size.hub_id for size in listed_sizes()}
-    entry = entry_for(name, hub_ids) or abbreviated_entry(name, hub_ids)
-    listed = next((size for size in listed_sizes() if size.model == entry), None)
+    listed = listed_size(name)
     if listed is None:
         return None
     known = classify(listed.model, model_class=listed.model_class, architecture=listed.architecture)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.models.evidence import Known, Witness, from_name, most_credible, witnesses
+from hwmatrix.models.listed_sizes import listed_checkpoint
 from hwmatrix.models.names import check_name, is_name
 from hwmatrix.models.structure import structure_of, tier_in_name, tier_of
 from hwmatrix.models.taxonomy import Taxonomy, joined, taxonomy
@@ -88,7 +89,8 @@ def classify(
         tasks: the hub's pipeline tags. Unknown ones are mentioned in ``source``.
         methods: names of methods that the model is called by.
         config: the content of a config.json; ``architecture`` and ``model_class`` are read from it unless they are given.
-        parameters: how many parameters it has, where that is known.
+        parameters: how many parameters it has, where that is known. Of a model of which nothing is given but its name, its class, its tasks
+            and its methods, they are those of the checkpoint of that name that is listed in models/sizes.yaml.
         known: another table than the one that hwmatrix comes with.
 
     Raises:
@@ -109,6 +111,9 @@ def classify(
     if found is None and named:
         found = named.architecture
     subfamily = _subfamily(best, heard, known)
+    if parameters is None and architecture is None and config is None:
+        listed = listed_checkpoint(name)
+        parameters = listed.parameters if listed else None
     tier, sized = _size(name, parameters, best, known)
     confidence, source = _judged(best, heard, known)
     return Classification(

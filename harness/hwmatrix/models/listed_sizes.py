@@ -1,0 +1,75 @@
+"""The models of the matrix.yaml that comes with hwmatrix in full size: known by name everywhere, also without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+from typing import Any, Final, Literal
+
+import pydantic
+import yaml
+
+from hwmatrix.models.spelling import abbreviated_entry, entry_for
+from hwmatrix.records.strict import STRICT
+
+_FILE: Final = "sizes.yaml"
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One forward pass of one sample in float32, in bytes, as of :class:`hwmatrix.models.sizes.ModelSize`."""
+
+    sequence_length: int
+    input_bytes: int
+    activation_bytes: int
+    output_bytes: int
+    largest_output_bytes: int
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListedSize:
+    """A model of matrix.yaml in full size: what decides its shapes, its parameters, and passes of several sequence lengths."""
+
+    model: str
+    hub_id: str | None
+    architecture: str
+    model_class: str
+    config: dict[str, Any]
+    parameters: int
+    stored_bytes: int
+    tied_bytes: int
+    passes: tuple[Pass, ...]
+
+
+@STRICT
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Table:
+    version: Literal[1]
+    versions: dict[str, str]
+    sizes: tuple[ListedSize, ...]
+
+
+@functools.cache
+def listed_sizes() -> tuple[ListedSize, ...]:
+    """Every entry of sizes.yaml."""
+    text = (importlib.resources.files("hwmatrix.models") / _FILE).read_text(encoding="utf-8")
+    return pydantic.TypeAdapter(_Table).validate_python(yaml.safe_load(text)).sizes
+
+
+def listed_size(name: str) -> ListedSize | None:
+    """The entry that a name stands for: its own, its hub id, the last part of that or, where it fits one alone, the beginning."""
+    return _entry(name, {size.model: size for size in listed_sizes()})
+
+
+def listed_checkpoint(name: str) -> ListedSize | None:
+    """The same by its hub id alone: the entry ``llama`` is one small Llama of many."""
+    return _entry(name, {size.hub_id: size for size in listed_sizes() if size.hub_id})
+
+
+def _entry(name: str, sizes: dict[str, ListedSize]) -> ListedSize | None:
+    hub_ids = {known: size.hub_id for known, size in sizes.items()}
+    found = entry_for(name, hub_ids) or abbreviated_entry(name, hub_ids)
+    return sizes[found] if found is not None else None
