@@ -87,6 +87,28 @@ def test_remote_code_is_refused_before_its_weights_are_downloaded(tmp_path: Path
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_a_configuration_alone_comes_from_the_cache_or_without_weights(
+    here: bool,  # noqa: FBT001 - what pytest gives
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertModel"]}), encoding="utf-8")
+    asked = []
+
+    def download(_hub_id: str, **options: Any) -> str:
+        if options.get("local_files_only") and not here:
+            raise errors.LocalEntryNotFoundError("nothing is cached")
+        asked.append(options.get("allow_patterns"))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", _known)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert hub.fetch_config("somebody/bert", None, tmp_path) == tmp_path
+    assert len(asked) == 1
+    assert here or not [pattern for pattern in asked[0] if "safetensors" in pattern]
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

@@ -66,7 +66,7 @@ def _requested(client: docker.DockerClient, engine: Engine, name: str, on_line: 
         command=("docker", "pull", name),
         code=None,
         output=problem,
-        advice="Load it (docker load, docker import), or leave the choice out: `nox -s base` makes a base without a registry.",
+        advice="Load it (docker load, docker import), or leave the choice out: `hwmatrix base` makes one without a registry.",
     )
 
 
@@ -89,7 +89,7 @@ def _default(client: docker.DockerClient, engine: Engine, name: str, on_line: Ca
         command=("docker", "pull", name),
         code=None,
         output=problem,
-        advice=f"Install mmdebstrap and run `nox -s base`, or `docker load` an image with Python 3.11 and name it: --base-image NAME "
+        advice=f"Install mmdebstrap and run `hwmatrix base`, or `docker load` an image with Python 3.11 and name it: --base-image NAME "
         f"(a local {name} is found by itself).",
     )
 
