@@ -165,6 +165,31 @@ def test_a_child_cannot_speak_for_its_worker() -> None:
     assert [messages(found[number])[-1] for number in range(4)] == [{"number": number} for number in range(4)]
 
 
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"junk", "no JSON: "),
+        (b"[]", "neither an answer nor a problem"),
+        (b'{"answer": 3}', "neither an answer nor a problem"),
+        (b'{"answer": {}, "more": 1}', "neither an answer nor a problem"),
+        (b"[" * 200_000, "no JSON: "),
+        (None, "18,446,744,073,709,551,615 bytes"),
+    ],
+)
+def test_a_worker_that_sends_no_answer_costs_its_own_piece_alone(monkeypatch: pytest.MonkeyPatch, sent: bytes | None, why: str) -> None:
+    ours = crews._told
+
+    def told(work: Any, number: int, channel: int) -> dict[str, Any]:
+        if number == 1:
+            os.write(channel, b"\xff" * 8 if sent is None else len(sent).to_bytes(8, "big") + sent)
+        return ours(work, number, channel)
+
+    monkeypatch.setattr(crews, "_told", told)
+    found = run(tell, range(4))
+    assert {number for number, done in found.items() if done.answer is None} == {1}
+    assert (found[1].problem or "").startswith(f"sent what cannot be read and was ended: {why}")
+
+
 def test_a_large_answer_arrives_whole() -> None:
     def work(number: int, _closing: tuple[int, ...]) -> dict[str, Any]:
         return {"text": "x" * 5_000_000, "number": number}

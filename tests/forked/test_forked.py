@@ -13,11 +13,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import factory_plans as make
 import pytest
 
-from hwmatrix.records import Limits
+from hwmatrix.records import Limits, Status
 from hwmatrix.runner import forked
 from hwmatrix.runner.forked import End, run_forked
+from hwmatrix.runner.results import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -292,3 +294,49 @@ def test_a_child_can_tell_its_cpu_time_in_microseconds() -> None:
         send({"zero": sum(value == 0 for value in spent)})
 
     assert run(work).messages[0] == {"zero": 0}
+
+
+def write_beside(data: bytes, known: set[str], *, for_ever: bool = False) -> None:
+    """Write into the pipe that the child's messages go through: the one that its parent has made, besides that of its output."""
+    links = {int(entry.name): str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
+    (pipe,) = {number for number, link in links.items() if link.startswith("pipe:") and link not in {*known, links[1]}}
+    while os.write(pipe, data) and for_ever:
+        pass
+
+
+def open_files() -> set[str]:
+    return {str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
+
+
+def test_a_child_that_sends_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "_MOST_BYTES", 2**20)
+    known = open_files()
+    end = run(lambda _send: write_beside(b"x" * 65_536, known, for_ever=True))
+    assert (end.signal, end.timed_out, end.messages) == (signal.SIGKILL, False, ())
+    assert end.refused == "it sent more than 1,048,576 bytes"
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[]", b"junk", b'{"verdict": "splendid"}', b'{"stage": 1e400}', b'"' + b"x" * 2**20 + b'"'])
+def test_a_bad_line_ends_its_cell_and_the_next_one_runs(line: bytes) -> None:
+    known = open_files()
+
+    def bad(send: Send) -> None:
+        send({"stage": "load", "facts": {}})
+        write_beside(line + b"\n", known)
+        send({"verdict": "pass", "facts": {}, "error": None})
+
+    def good(send: Send) -> None:
+        send({"stage": "load", "facts": {}})
+        send({"verdict": "pass", "facts": {}, "error": None})
+
+    found = [
+        result_of(run(work), cell=make.cell_plan(), model=make.model_plan(), target=make.target_plan(), started_at="2026-01-02T03:04:06")
+        for work in (bad, good)
+    ]
+    assert [each.status for each in found] == [Status.CRASH, Status.PASS]
+    assert found[0].error is not None
+    assert found[0].error.message.startswith("what the process told cannot be used: line 2")
+
+
+def test_text_that_no_character_has_is_told_all_the_same() -> None:
+    assert run(lambda send: send({"text": "a\udcffb"})).messages == ({"text": "a?b"},)

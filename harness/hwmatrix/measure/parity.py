@@ -62,6 +62,7 @@ def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
     """Relative L2 error |a-e|/|e|, largest |a-e|, cosine, and for logits the share of positions with the same top class.
 
     Computed in float64. An all-zero reference has no scale: its relative error is |a| itself, its cosine 1 if they are equal.
+    What exceeds float64 reads as its largest number: results hold finite numbers alone.
     """
     a = actual.astype(np.float64).ravel()
     e = expected.astype(np.float64).ravel()
@@ -75,8 +76,8 @@ def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
     if logits and actual.ndim > 0 and actual.size:
         top1 = float(np.mean(actual.argmax(axis=-1) == expected.argmax(axis=-1)))
     return Parity(
-        relative_error=distance / norm_e if norm_e else distance * scale,
-        max_error=float(np.abs(difference).max(initial=0.0)) * scale,
+        relative_error=min(distance / norm_e if norm_e else distance * scale, sys.float_info.max),
+        max_error=min(float(np.abs(difference).max(initial=0.0)) * scale, sys.float_info.max),
         cosine=min(1.0, max(-1.0, cosine)),
         top1=top1,
     )

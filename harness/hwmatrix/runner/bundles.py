@@ -20,6 +20,7 @@ from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.endings import describe, load
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
+from hwmatrix.runner.messages import BadMessageError, BundleTold, read
 from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
@@ -175,9 +176,15 @@ def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]
 
 
 def _entry(model: ModelPlan, end: End, limits: Limits, *, again: bool) -> BundleEntry:
-    if end.messages:
-        return BundleEntry(model=model.name, size=model.size, **end.messages[-1])
-    kind, message = "factory_failed", f"the bundle was not built: {describe(end, limits)}"
-    if end.timed_out or end.oom_killed:
-        kind, message = _UNFINISHED, f"{message}{exports.AGAIN if again else ''}; {load()}"
+    kind = "factory_failed"
+    try:
+        if end.messages and end.refused is None:
+            told = read(BundleTold, end.messages[-1], len(end.messages))
+            return BundleEntry(model=model.name, size=model.size, **dataclasses.asdict(told))
+        why = describe(end, limits)
+        if end.timed_out or end.oom_killed:
+            kind, why = _UNFINISHED, f"{why}{exports.AGAIN if again else ''}; {load()}"
+    except BadMessageError as error:
+        why = f"what the process told cannot be used: {error}"
+    message = f"the bundle was not built: {why}"
     return BundleEntry(model=model.name, size=model.size, error_type=kind, message=message, traceback=end.log or None)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _NUMBER_BYTES: Final = 4
 _LENGTH_BYTES: Final = 8
+_MOST_BYTES: Final = 256 * 2**20
+"""Of one answer: it has all that a child sent, each text of it escaped."""
 _GRACE_S: Final = 30.0
 """How long after a piece's own limit a worker must have said what became of it."""
 _ENDING_S: Final = 5.0
@@ -133,14 +135,18 @@ class Crew:
         number, worker.number = worker.number, None
         assert number is not None  # noqa: S101 - only the busy are asked
         late = time.monotonic() > worker.deadline
-        told = None if late else _receive(worker.channel)
+        problem = "said nothing in time and was ended" if late else None
+        try:
+            told = None if late else _receive(worker.channel, number)
+        except _GarbledError as error:
+            told, problem = None, f"sent what cannot be read and was ended: {error}"
         if told is not None:
-            return Done(number=number, **told)
+            return told
         worker.channel.close()
-        how = _reap(worker.pid, 0.0 if late else _ENDING_S)
+        how = _reap(worker.pid, 0.0 if problem else _ENDING_S)
         worker.pid = _GONE
         end_strays(self._others | {other.pid for other in self._workers})
-        return Done(number=number, problem="said nothing in time and was ended" if late else how)
+        return Done(number=number, problem=problem or how)
 
     def _fork(self) -> _Worker:
         sys.stdout.flush()
@@ -172,15 +178,32 @@ def _talking(busy: list[_Worker]) -> list[_Worker]:
     return ready or [worker for worker in busy if now > worker.deadline]
 
 
-def _receive(channel: socket.socket) -> dict[str, Any] | None:
-    """One message, whole; None where the worker has ended before its end."""
+class _GarbledError(Exception):
+    """A worker sent no answer, but something else. The message says what is wrong with it."""
+
+
+def _receive(channel: socket.socket, number: int) -> Done | None:
+    """The answer for a piece, whole; None where the worker has ended before its end.
+
+    Raises:
+        _GarbledError: it is too long, no JSON, or neither an answer nor a problem.
+    """
     channel.settimeout(_GRACE_S)
     try:
-        length = _read(channel, _LENGTH_BYTES)
-        told: dict[str, Any] = json.loads(_read(channel, int.from_bytes(length, "big")))
+        length = int.from_bytes(_read(channel, _LENGTH_BYTES), "big")
+        if length > _MOST_BYTES:
+            raise _GarbledError(f"{length:,} bytes, and {_MOST_BYTES:,} are the most")
+        told = json.loads(_read(channel, length))
     except (EOFError, OSError):
         return None
-    return told
+    except (ValueError, RecursionError) as error:
+        raise _GarbledError(f"no JSON: {error}") from error
+    match told:
+        case {"answer": dict() as answer, **rest} if not rest:
+            return Done(number=number, answer=answer)
+        case {"problem": str() as problem, **rest} if not rest:
+            return Done(number=number, problem=problem)
+    raise _GarbledError("neither an answer nor a problem")
 
 
 def _read(channel: socket.socket, size: int) -> bytes:

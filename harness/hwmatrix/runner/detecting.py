@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.hardware.detector import detect_all
 from hwmatrix.records import Backend, Detection, Limits
 from hwmatrix.runner.forked import run_forked
+from hwmatrix.runner.messages import BadMessageError, detections_told
 from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
@@ -19,9 +20,15 @@ _LIMITS: Final = Limits(timeout_s=60.0, memory_mb=8192)
 def detections() -> list[Detection]:
     """Every kind of hardware: here, or absent with the reason. A kind during which the child ended is absent for that reason."""
     end = run_forked(_detect, limits=_LIMITS, reserves_address_space=True)  # browsers and GPU runtimes do
-    found = [Detection(**message) for message in end.messages]
-    asked = {detection.hardware_type for detection in found}
     how = "took too long" if end.timed_out else f"ended the process (signal {end.signal}, exit code {end.exit_code})"
+    if end.refused is not None:
+        how = f"told what cannot be used: {end.refused}"
+    found: list[Detection] = []
+    try:
+        found = detections_told(end)
+    except BadMessageError as error:
+        how = f"told what cannot be used: {error}"
+    asked = {detection.hardware_type for detection in found}
     for kind in Backend:
         if kind.value not in asked:
             reason = f"asking for it {how}"

@@ -1,4 +1,4 @@
-"""How a child that told nothing ended, and how busy the machine was, in words."""
+"""How a child that told nothing that can be used ended, and how busy the machine was, in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def describe(end: End, limits: Limits) -> str:
-    """Time-out, memory, signal or exit code, with the last line that it printed."""
+    """What of its messages cannot be used, time-out, memory, signal or exit code, with the last line that it printed."""
+    if end.refused is not None:
+        return f"what the process told cannot be used: {end.refused}"
     if end.timed_out:
         return f"no end within {limits.timeout_s:g} s"
     if end.oom_killed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ from hwmatrix.models.bundle import verify
 from hwmatrix.records import Limits, ModelPlan, Plan, Role, Size
 from hwmatrix.runner.endings import describe, load
 from hwmatrix.runner.forked import run_forked
+from hwmatrix.runner.messages import BadMessageError, ExportTold, read
 from hwmatrix.targets.table import CHOOSES_EXPORT, NEEDS_ONNX
 
 if TYPE_CHECKING:
@@ -58,11 +60,15 @@ def export(
 
 def _export_by(exporter: str, bundle: Path, cache: Path, limits: Limits, *, again: bool, closing: tuple[int, ...]) -> dict[str, Any]:
     end = run_forked(functools.partial(_make, exporter, bundle, cache), limits=limits, closing=closing)
-    if end.messages:
-        return end.messages[-1]
-    kind, why = "ExporterDied", describe(end, limits)
-    if end.timed_out:
-        kind, why = onnx_export.TIMED_OUT, f"{why}{AGAIN if again else ''}; {load()}"
+    kind = "ExporterDied"
+    try:
+        if end.messages and end.refused is None:
+            return dataclasses.asdict(read(ExportTold, end.messages[-1], len(end.messages)))
+        why = describe(end, limits)
+        if end.timed_out:
+            kind, why = onnx_export.TIMED_OUT, f"{why}{AGAIN if again else ''}; {load()}"
+    except BadMessageError as error:
+        why = f"what the process told cannot be used: {error}"
     failure = onnx_export.OnnxFailure(exporter=exporter, error_type=kind, message=why, traceback=end.log or None)
     onnx_export.keep_failure(verify(bundle), cache, failure)
     return {"ok": False, "message": why, "late": end.timed_out}

@@ -37,6 +37,9 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """linux/prctl.h: whoever loses its parent below this process becomes this process's child."""
 _LOG_TAIL: Final = 8192
+_MOST_BYTES: Final = 16 * 2**20
+"""Of all messages of a child. The longest are samples: a million of them."""
+_SHOWN: Final = 60
 _CHUNK: Final = 1 << 16
 _DRAIN_S: Final = 1.0
 _STRAYS_S: Final = 2.0
@@ -50,6 +53,9 @@ class End:
 
     ``oom_killed``: SIGKILL ended it, not because it was late, and meanwhile the kernel killed for memory in this cgroup. The kernel
     counts by cgroup: of two children that ran at once, the one that ended in another way is not taken for the one that it killed.
+
+    ``messages`` are the JSON objects that it sent, of which nothing is checked yet (see ``messages``); ``refused`` says why those
+    end where they do, if a line behind them is no JSON object or the child sent too much.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -59,10 +65,11 @@ class End:
     oom_killed: bool
     log: str
     wall_ms: float
+    refused: str | None = None
 
 
 class _Pipe:
-    """What comes from a child: all of it, or, with ``keep``, only the last bytes."""
+    """What comes from a child: all of it up to a limit, or, with ``keep``, only the last bytes."""
 
     def __init__(self, *, keep: int | None = None) -> None:
         self.reading, self.writing = os.pipe()
@@ -79,7 +86,14 @@ class _Pipe:
         self.received += chunk
         if self._keep is not None:
             del self.received[: -self._keep]
+        elif self.overflows:
+            del self.received[_MOST_BYTES + 1 :]
         return bool(chunk)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether more came than any child has to tell."""
+        return len(self.received) > _MOST_BYTES
 
     def drain(self) -> None:
         """What is still in the pipe; not for ever, since somebody may hold its other end and go on writing."""
@@ -126,8 +140,10 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
             pipe.drain()
             os.close(pipe.reading)
     ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    parsed, refused = parse(bytes(messages.received))
     return End(
-        messages=tuple(_parse(bytes(messages.received))),
+        messages=parsed,
+        refused=f"it sent more than {_MOST_BYTES:,} bytes" if messages.overflows else refused,
         exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
         signal=ended_by,
         timed_out=timed_out,
@@ -175,7 +191,8 @@ def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits,
         _limit(limits, reserves_address_space=reserves_address_space)
 
         def send(message: dict[str, Any]) -> None:
-            data = memoryview(json.dumps(message).encode() + b"\n")
+            text = json.dumps(message, ensure_ascii=False)
+            data = memoryview(text.encode(errors="replace") + b"\n")  # texts may have bytes that no character has
             while data:
                 data = data[os.write(writing, data) :]
 
@@ -229,10 +246,10 @@ def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, 
                 if done:
                     _kill_group(pid, reaped=True)
                     return status, False
-                if left <= 0:
+                if left <= 0 or messages.overflows:
                     _kill_group(pid)
                     _, status = os.waitpid(pid, 0)
-                    return status, True
+                    return status, left <= 0
         finally:
             if ended is not None:
                 os.close(ended)
@@ -278,15 +295,23 @@ def end_strays(others: set[int]) -> None:
         time.sleep(0.001)
 
 
-def _parse(received: bytes) -> list[dict[str, Any]]:
-    """Whole lines only: a killed child may leave half of one, and one that writes to every file it finds leaves others."""
+def parse(received: bytes) -> tuple[tuple[dict[str, Any], ...], str | None]:
+    """The JSON objects of whole lines, a killed child may leave half of one, up to the first that is none; and what is wrong with it."""
     messages: list[dict[str, Any]] = []
-    for line in received.split(b"\n")[:-1]:
-        with contextlib.suppress(ValueError):
-            message = json.loads(line)
-            if isinstance(message, dict):
-                messages.append(message)
-    return messages
+    for number, line in enumerate(received.split(b"\n")[:-1], 1):
+        shown = ascii(line[:_SHOWN].decode(errors="replace")) + (" ..." if len(line) > _SHOWN else "")
+        try:
+            message = json.loads(line, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:  # a number of too many digits, or too many brackets, is one of these
+            return tuple(messages), f"line {number} is no JSON ({str(error)[:_SHOWN]}): {shown}"
+        if not isinstance(message, dict):
+            return tuple(messages), f"line {number} is no JSON object: {shown}"
+        messages.append(message)
+    return tuple(messages), None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _oom_kills() -> int:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import re
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,7 @@ from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
 from hwmatrix.runner.identity import shard_identity
 from hwmatrix.runner.keeper import Keeper
+from hwmatrix.runner.messages import BadMessageError, DeviceTold, TestTold, read
 from hwmatrix.runner.operator_verdict import judge
 from hwmatrix.store.shard import ShardWriter
 from hwmatrix.targets.table import operators_class
@@ -167,17 +169,30 @@ class _Batches:
         limits = Limits(timeout_s=_START_S + TEST_S * len(tests), memory_mb=_MEMORY_MB)
         work = functools.partial(execute, self._order.target, tests, address, self._relative_error)
         end = run_forked(work, limits=limits, reserves_address_space=self._reserves)
-        self._device = next((message["device"] for message in end.messages if "device" in message), self._device)
-        told = [message for message in end.messages if "status" in message]
-        done = [
-            self._result(test, **message | {"status": Status(message["status"]), "needs": tuple(message["needs"])})
-            for test, message in zip(tests, told, strict=False)
-        ]
+        told, problem = self._told(end)
+        done = [self._result(test, **dataclasses.asdict(each)) for test, each in zip(tests, told, strict=False)]
         if done and done[-1].status is Status.CRASH:  # a process that worked for the child has ended: so has the child
             return done[:-1], done[-1]
         if len(done) == len(tests):
             return done, None
-        return done, self._ended(tests[len(done)], end, limits, (time.monotonic() - begin) * 1000)
+        wall_ms = (time.monotonic() - begin) * 1000
+        if problem is not None:
+            message = f"what the process told cannot be used: {problem}"
+            return done, self._result(tests[len(done)], status=Status.CRASH, error_type="bad_message", message=message, wall_ms=wall_ms)
+        return done, self._ended(tests[len(done)], end, limits, wall_ms)
+
+    def _told(self, end: End) -> tuple[list[TestTold], str | None]:
+        """What a child told of its tests, up to the first line that cannot be used; and what is wrong with that."""
+        told: list[TestTold] = []
+        try:
+            for number, message in enumerate(end.messages, 1):
+                if "device" in message:
+                    self._device = read(DeviceTold, message, number).device
+                else:
+                    told.append(read(TestTold, message, number))
+        except BadMessageError as error:
+            return told, str(error)
+        return told, end.refused
 
     def _ended(self, test: OperatorTest, end: End, limits: Limits, wall_ms: float) -> OperatorResult:
         """What it means that the child ended in this test."""
@@ -234,7 +249,7 @@ def _tried(runner: OperatorRunner, test: OperatorTest, target: TargetPlan, relat
     return {
         "status": status.value,
         "on_target": executed.on_target,
-        "max_error": verdict.max_error,
+        "max_error": None if verdict.max_error is None else min(verdict.max_error, sys.float_info.max),
         "error_type": "mismatch" if verdict.problem is not None else None,
         "message": verdict.problem,
         "needs": [],

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pydantic
+
 from hwmatrix.advice.catalogue import catalogue
 from hwmatrix.errors import UnavailableError
 from hwmatrix.measure import memory
@@ -57,6 +59,7 @@ _CANARY_RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, 
 """A canary is there for its verdict: timing it would only take time."""
 _UNAVAILABLE: Final = "unavailable"
 """The key of a worker's answer for a cell whose service cannot be started."""
+_END: Final = pydantic.TypeAdapter(End)
 _CANARY_WANTED: Final = {Role.CANARY_GOOD: Status.PASS, Role.CANARY_WRONG: Status.MISMATCH}
 
 
@@ -285,10 +288,14 @@ class _Cells:
         if done.answer is not None and _UNAVAILABLE in done.answer:
             message, kind = done.answer[_UNAVAILABLE], done.answer["error_type"]
             return self._not_available(cell, model, started_at, message=message, kind=kind)
+        problem = done.problem
         if done.answer is not None:
-            end = End(**(done.answer | {"messages": tuple(done.answer["messages"])}))
-            return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
-        message = f"the worker that ran this cell {done.problem}"
+            try:
+                end = _END.validate_python(done.answer)
+                return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
+            except pydantic.ValidationError as error:
+                problem = f"sent what is no end of a child: {error.errors()[0]['msg']}"
+        message = f"the worker that ran this cell {problem}"
         status, stage = Status.INFRA_ERROR, Stage.LOAD
         return self._not_executed(cell, model, started_at, status=status, stage=stage, kind="infrastructure", message=message)
 

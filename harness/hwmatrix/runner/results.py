@@ -2,83 +2,56 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
-import pydantic
-
 from hwmatrix.advice.catalogue import match, severity_of
-from hwmatrix.records import (
-    CellResult,
-    Divergence,
-    ErrorRecord,
-    MemoryRecord,
-    Origin,
-    OutputRecord,
-    Parity,
-    Placement,
-    Role,
-    Stage,
-    Status,
-)
+from hwmatrix.records import CellResult, Divergence, ErrorRecord, Origin, Role, Stage, Status
+from hwmatrix.runner.messages import CellTold, Failure, cell_told
 
 if TYPE_CHECKING:
     from hwmatrix.records import CellPlan, ModelPlan, TargetPlan
     from hwmatrix.runner.forked import End
 
-_OUTPUTS = pydantic.TypeAdapter(tuple[OutputRecord, ...])
-_PARITY = pydantic.TypeAdapter(Parity | None)
-_PLACEMENT = pydantic.TypeAdapter(Placement | None)
-_DIVERGENCE = pydantic.TypeAdapter(Divergence)
-_MEMORY = pydantic.TypeAdapter(MemoryRecord | None)
 _LAST_LINES: Final = 3
 _NO_MEMORY: Final = re.compile(r"^MemoryError\b|std::bad_alloc|[Cc]an(?:no|')t allocate memory", re.MULTILINE)
 """The last words of a process that could not even report its failed allocation: Python's, C++'s, PyTorch's."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    status: Status
-    stage: Stage
-    facts: dict[str, Any]
-    error: ErrorRecord | None
-    divergence: Divergence | None = None
-
-
 def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str) -> CellResult:
-    """What a cell's child left behind, as a result."""
-    outcome = _outcome(end, cell, target)
-    facts = outcome.facts
+    """What a cell's child left behind, as a result. A child that told what cannot be used has crashed, whatever else it told."""
+    told = cell_told(end)
+    facts = told.facts
+    status, error = _ended(end, told, cell, target)
     return CellResult(
         **_identity(cell, model, target),
-        status=outcome.status,
-        stage=outcome.stage,
+        status=status,
+        stage=told.stage,
         started_at=started_at,
         wall_ms=end.wall_ms,
-        bundle=facts.get("bundle"),
-        method=facts.get("method"),
-        inputs=tuple(facts["inputs"]) if facts.get("inputs") is not None else None,
-        text_path=facts.get("text_path"),
-        placement=_PLACEMENT.validate_python(facts.get("placement")),
-        parity=_PARITY.validate_python(facts.get("parity")),
-        load_ms=facts.get("load_ms"),
-        prepare_ms=facts.get("prepare_ms"),
-        first_ms=facts.get("first_ms"),
-        converged=facts.get("converged"),
-        memory=_MEMORY.validate_python(facts.get("memory")),
-        device_processes=facts.get("device_processes"),
-        outputs=_OUTPUTS.validate_python(facts.get("outputs", ())),
-        stages={Stage(name): wall_ms for name, wall_ms in facts.get("stages", {}).items()},
-        samples_wall_ns=tuple(facts.get("samples_wall_ns", ())),
-        samples_cpu_ns=tuple(facts.get("samples_cpu_ns", ())),
-        warmup_samples=facts.get("warmup_samples"),
-        yardstick=facts.get("yardstick"),
-        yardstick_ms=facts.get("yardstick_ms"),
-        parameters=facts.get("parameters"),
-        divergence=outcome.divergence,
-        error=outcome.error,
+        bundle=facts.bundle,
+        method=facts.method,
+        inputs=facts.inputs,
+        text_path=facts.text_path,
+        placement=facts.placement,
+        parity=facts.parity,
+        load_ms=facts.load_ms,
+        prepare_ms=facts.prepare_ms,
+        first_ms=facts.first_ms,
+        converged=facts.converged,
+        memory=facts.memory,
+        device_processes=facts.device_processes,
+        outputs=facts.outputs,
+        stages=facts.stages,
+        samples_wall_ns=facts.samples_wall_ns,
+        samples_cpu_ns=facts.samples_cpu_ns,
+        warmup_samples=facts.warmup_samples,
+        yardstick=facts.yardstick,
+        yardstick_ms=facts.yardstick_ms,
+        parameters=facts.parameters,
+        divergence=_divergence(end, told) if status is Status.MISMATCH else None,
+        error=error,
         exit_code=end.exit_code,
         signal=end.signal,
     )
@@ -123,43 +96,38 @@ def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str,
     }
 
 
-def _outcome(end: End, cell: CellPlan, target: TargetPlan) -> _Outcome:
-    stage = Stage.LOAD
-    facts: dict[str, Any] = {}
-    for number, message in enumerate(end.messages):
-        facts = message["facts"]
-        if "verdict" in message:
-            told = _told(message, stage, target)
-            return dataclasses.replace(told, divergence=_divergence(end, number + 1) if told.status is Status.MISMATCH else None)
-        stage = Stage(message["stage"])
+def _ended(end: End, told: CellTold, cell: CellPlan, target: TargetPlan) -> tuple[Status, ErrorRecord | None]:
+    """The verdict: the child's own if it came to one, else what its end says."""
+    hardware = target.backend.value
+    if told.problem is not None:
+        text, status = f"what the process told cannot be used: {told.problem}", Status.CRASH
+        kind, log = "bad_message", end.log or None
+        return status, error_record(text, hardware=hardware, status=status, stage=told.stage, error_type=kind, traceback=log)
+    if told.verdict is not None:
+        return told.verdict, _error(told.error, hardware, told.verdict, told.stage)
     status, text = _untold(end, cell)
-    error = error_record(text, hardware=target.backend.value, status=status, stage=stage, traceback=end.log or None)
-    return _Outcome(status=status, stage=stage, facts=facts, error=error)
+    return status, error_record(text, hardware=hardware, status=status, stage=told.stage, traceback=end.log or None)
 
 
-def _told(message: dict[str, Any], stage: Stage, target: TargetPlan) -> _Outcome:
-    """The child came to its own verdict."""
-    status = Status(message["verdict"])
-    error = None
-    if message["error"] is not None:
-        error = error_record(
-            message["error"]["message"],
-            hardware=target.backend.value,
-            status=status,
-            stage=stage,
-            error_type=message["error"]["type"],
-            exception=message["error"]["exception"],
-            traceback=message["error"]["traceback"],
-            needs=tuple(message["error"].get("needs", ())),
-        )
-    return _Outcome(status=status, stage=stage, facts=message["facts"], error=error)
+def _error(failure: Failure | None, hardware: str, status: Status, stage: Stage) -> ErrorRecord | None:
+    if failure is None:
+        return None
+    return error_record(
+        failure.message,
+        hardware=hardware,
+        status=status,
+        stage=stage,
+        error_type=failure.type,
+        exception=failure.exception,
+        traceback=failure.traceback,
+        needs=failure.needs,
+    )
 
 
-def _divergence(end: End, behind: int) -> Divergence | None:
+def _divergence(end: End, told: CellTold) -> Divergence | None:
     """What the child told behind its verdict: where a difference begins, or nothing. It may have died of looking for that."""
-    for message in end.messages[behind:]:
-        if "divergence" in message:
-            return _DIVERGENCE.validate_python(message["divergence"])
+    if told.divergence is not None:
+        return told.divergence
     if end.timed_out:
         return Divergence(origin=Origin.UNKNOWN, detail="the time of the cell was over before it was found")
     if end.signal is not None:

@@ -1,0 +1,243 @@
+"""What children tell their parent, checked line by line: a child runs strangers' models, and whatever it sends may be wrong.
+
+Each kind of work has its own messages. Nothing of a line is used before all of it was checked: names, types, closed words, numbers
+that the database can hold, texts of a length that somebody can read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import pydantic
+
+from hwmatrix.records import Backend, Detection, Divergence, MemoryRecord, OutputRecord, Parity, Placement, Stage, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hwmatrix.runner.forked import End
+
+Kind = TypeVar("Kind")
+_adapter: Final[Callable[[Any], pydantic.TypeAdapter[Any]]] = functools.cache(pydantic.TypeAdapter)
+_LONGEST_TEXT: Final = 200_000
+"""Characters of any text. A traceback is cut to 100,000 before it is sent, and says how much was left out."""
+_LONGEST_MESSAGE: Final = 10_000
+"""Characters of an error's message, which is cut to 4,000 before it is sent."""
+_CHECKED: Final = pydantic.with_config(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=_LONGEST_TEXT)
+_Message = Annotated[str, pydantic.Field(max_length=_LONGEST_MESSAGE)]
+_Milliseconds = Annotated[float, pydantic.Field(ge=0)]
+_Integer = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
+_Long = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
+_Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+_Digest = Annotated[str, pydantic.Field(pattern="^[0-9a-f]{64}$")]
+_ErrorType = Annotated[str, pydantic.Field(pattern="^[a-z][a-z0-9_]{0,63}$")]
+_SHOWN: Final = 200
+
+
+class BadMessageError(Exception):
+    """A child sent what none of its kind sends. The message says which line of it and why."""
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a cell so far: the fields are those of a ``CellResult``; ``device`` is what the target calls the hardware."""
+
+    stages: dict[Stage, _Milliseconds] = dataclasses.field(default_factory=dict)
+    device: str | None = None
+    bundle: str | None = None
+    method: str | None = None
+    inputs: tuple[str, ...] | None = None
+    text_path: bool | None = None
+    placement: Placement | None = None
+    parity: Parity | None = None
+    load_ms: _Milliseconds | None = None
+    prepare_ms: _Milliseconds | None = None
+    first_ms: _Milliseconds | None = None
+    converged: bool | None = None
+    memory: MemoryRecord | None = None
+    device_processes: _Integer | None = None
+    outputs: tuple[OutputRecord, ...] = ()
+    samples_wall_ns: tuple[_Long, ...] = ()
+    samples_cpu_ns: tuple[_Long, ...] = ()
+    warmup_samples: _Integer | None = None
+    yardstick: str | None = None
+    yardstick_ms: _Milliseconds | None = None
+    parameters: _Long | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the types cannot say.
+
+        Raises:
+            ValueError: sizes that are none, or as many CPU times as there are no wall times.
+        """
+        if any(not 0 <= size < 2**31 for output in self.outputs for size in output.shape):
+            raise ValueError("a shape has a size that is none")
+        if self.samples_cpu_ns and len(self.samples_cpu_ns) != len(self.samples_wall_ns):
+            raise ValueError("it has another number of CPU times than of wall times")
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a cell did not pass, in the child's words. Without a ``type`` the catalogue finds it."""
+
+    message: _Message
+    type: _ErrorType | None = None
+    exception: str | None = None
+    traceback: str | None = None
+    needs: tuple[_Message, ...] = ()
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Entered:
+    stage: Stage
+    facts: Facts
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Verdict:
+    verdict: Status
+    facts: Facts
+    error: Failure | None
+
+    def __post_init__(self) -> None:
+        if self.verdict is Status.NOT_RUN:
+            raise ValueError("a cell that runs cannot say not_run")
+        if (self.error is None) is not (self.verdict is Status.PASS):
+            raise ValueError(f"{self.verdict.value} {'with' if self.error else 'without'} an error")
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Located:
+    divergence: Divergence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellTold:
+    """What a cell's child told, as far as it can be used: ``problem`` says what of it cannot."""
+
+    stage: Stage = Stage.LOAD
+    facts: Facts = dataclasses.field(default_factory=Facts)
+    verdict: Status | None = None
+    error: Failure | None = None
+    divergence: Divergence | None = None
+    problem: str | None = None
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BundleTold:
+    """The bundle that was built or found, or why there is none."""
+
+    key: _Digest | None = None
+    digest: _Digest | None = None
+    error_type: _ErrorType | None = None
+    message: _Message | None = None
+
+    def __post_init__(self) -> None:
+        if (self.key is None) is not (self.digest is None) or (self.key is None) is (self.message is None):
+            raise ValueError("it names neither a bundle nor a reason")
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportTold:
+    """Whether an exporter made a graph, or why not."""
+
+    ok: bool
+    message: str | None
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceTold:
+    """What the target of operator tests calls its hardware."""
+
+    device: str | None
+
+
+@_CHECKED
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TestTold:
+    """What became of one operator test."""
+
+    __test__ = False
+    status: Status
+    on_target: _Share | None
+    max_error: float | None
+    error_type: _ErrorType | None
+    message: _Message | None
+    needs: tuple[_Message, ...]
+    wall_ms: _Milliseconds | None = None
+
+
+def cell_told(end: End) -> CellTold:
+    """All that a cell's child told, up to the first line that cannot be used."""
+    told = CellTold()
+    try:
+        for number, message in enumerate(end.messages, 1):
+            told = _next(told, message, number)
+    except BadMessageError as error:
+        return dataclasses.replace(told, problem=str(error))
+    return dataclasses.replace(told, problem=end.refused)
+
+
+def _next(told: CellTold, message: dict[str, Any], number: int) -> CellTold:
+    """What is told with one more message. Behind a verdict comes nothing but where a difference begins."""
+    if "divergence" in message and told.verdict is not None and told.divergence is None:
+        return dataclasses.replace(told, divergence=read(_Located, message, number).divergence)
+    if told.verdict is not None:
+        raise BadMessageError(f"line {number} comes behind the verdict: {_short(message)}")
+    if "verdict" in message:
+        verdict = read(_Verdict, message, number)
+        return dataclasses.replace(told, verdict=verdict.verdict, facts=verdict.facts, error=verdict.error)
+    entered = read(_Entered, message, number)
+    return dataclasses.replace(told, stage=entered.stage, facts=entered.facts)
+
+
+def detections_told(end: End) -> list[Detection]:
+    """The hardware that a child found, each kind once.
+
+    Raises:
+        BadMessageError: a line is no such record.
+    """
+    found: dict[str, Detection] = {}
+    for number, message in enumerate(end.messages, 1):
+        detection = read(Detection, message, number)
+        try:
+            Backend(detection.hardware_type)
+            dt.datetime.fromisoformat(detection.detected_at)
+        except ValueError as error:
+            raise BadMessageError(f"line {number}: {error}") from error
+        found[detection.hardware_type] = detection
+    return list(found.values())
+
+
+def read(kind: type[Kind], message: dict[str, Any], number: int) -> Kind:
+    """One message, checked.
+
+    Raises:
+        BadMessageError: it is none of this kind.
+    """
+    try:
+        checked: Kind = _adapter(kind).validate_json(json.dumps(message, allow_nan=False), strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        at = ".".join(map(str, first["loc"]))
+        raise BadMessageError(f"line {number}: {first['msg']} at {at[:_SHOWN] or 'the top'}: {_short(message)}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadMessageError(f"line {number}: {error}: {_short(message)}") from error
+    return checked
+
+
+def _short(message: dict[str, Any]) -> str:
+    text = ascii(message)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
