@@ -11,6 +11,7 @@ import yaml
 
 import hwmatrix
 from hwmatrix.cli import main, starting
+from hwmatrix.cli.type_models import TypeModels
 from hwmatrix.errors import FactoryError
 from hwmatrix.host.github.render import action_pins
 from hwmatrix.host.starter import starter_matrix
@@ -123,6 +124,13 @@ def test_every_name_that_means_nothing_is_told(here: Path, monkeypatch: pytest.M
     assert "--models somebody/model: the hub does not answer" in said
     assert "config.json" in said
     assert list(here.iterdir()) == [here / "empty"]
+
+
+def test_what_cannot_be_made_is_refused_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    impossible = next(plan for plan in TypeModels.beside(SHIPPED).every() if plan.unbuildable is not None)
+    init("--models", impossible.architecture, expect=2)
+    assert str(impossible.unbuildable) in capsys.readouterr().err
+    assert not list(here.iterdir())
 
 
 @pytest.mark.parametrize(("argv", "words"), [((), "no model is named"), (("--models", "gpt2", "--targets", "cpo"), "did you mean 'cpu'?")])

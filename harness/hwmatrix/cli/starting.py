@@ -71,7 +71,7 @@ def init_command(
     files = {matrix: text}
     if workflow:
         files[WORKFLOW] = render_repository(loaded)
-    own_noxfile = NOXFILE.exists() and not (force and _OURS in NOXFILE.read_text(encoding="utf-8"))
+    own_noxfile = NOXFILE.exists() and not (force and _OURS in NOXFILE.read_text(encoding="utf-8", errors="replace"))
     if not own_noxfile:
         files[NOXFILE] = noxfile()
     for path, content in files.items():
@@ -110,6 +110,8 @@ def _plans(models: list[str] | tuple[str, ...], shipped: MatrixSpec, cache: Path
             problems.append(Problem(where="--models", what=f"{model!r} is unknown", hint=hint))
         elif not re.fullmatch(NAME_PATTERN, plan.architecture):
             problems.append(Problem(where=f"--models {model}", what=f"{plan.architecture!r} is no name of an architecture"))
+        elif plan.unbuildable is not None:
+            problems.append(Problem(where=f"--models {model}", what=f"it cannot be made: {plan.unbuildable}", hint="name a checkpoint"))
         else:
             plans.append(plan)
     if problems:
@@ -133,7 +135,7 @@ def _plan(model: str, types: TypeModels, cache: Path) -> ModelPlan | None:
         return dataclasses.replace(made, name=made.architecture)
     for name, listed in spec.models.items():
         if listed.hub_id and model in (listed.hub_id, listed.hub_id.rpartition("/")[2]):
-            return dataclasses.replace(model_plan(name, spec, Size.FULL), name=model, weights=HUB)
+            return dataclasses.replace(model_plan(name, spec, Size.FULL), name=model, weights=HUB, unbuildable=None)
     if "/" not in model:
         return None
     return plan_for(model, hub.fetch_config(model, None, cache), Size.FULL, 1, length, hub_id=model, weights=HUB)
