@@ -64,4 +64,4 @@ def test_the_view_of_hardware_has_a_verdict_and_no_time(database: Path) -> None:
         best = connection.execute(query("best_hardware_by_model_type")).fetchall()
     assert found == [("cpu", True, pytest.approx(0.002)), ("qnn", True, None)]
     assert [row[0] for row in averages] == ["cpu"]
-    assert [row[1] for row in best] == ["cpu"]
+    assert [row[4] for row in best] == ["cpu"]

@@ -275,11 +275,11 @@ def test_the_view_hardware_results_has_the_promised_columns(database: Database) 
     names = [column[0] for column in database.connection.description or ()]
     assert names == [
         *("id", "model_id", "model_type", "hardware", "success", "load_time", "inference_time", "memory_usage", "error", "timestamp"),
-        "output_shape",
+        *("output_shape", "size", "dtype", "execution", "weights", "hub_id", "cell_id"),
     ]
     assert len(row) == 1
     found = dict(zip(names, row[0], strict=True))
-    assert found["model_id"] == "bert-base-uncased"
+    assert (found["model_id"], found["hub_id"], found["weights"]) == ("bert", "bert-base-uncased", None)  # this run's plan does not tell
     assert found["load_time"] == pytest.approx(0.0125)
     assert found["inference_time"] == pytest.approx(0.002)
     assert found["output_shape"] == "logits [1, 16, 512]"

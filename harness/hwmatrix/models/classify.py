@@ -130,39 +130,11 @@ def classify(
     )
 
 
-<<<<<<< ours
-=======
 def _listed_parameters(name: str) -> int | None:
     listed = listed_checkpoint(name)
     return listed.parameters if listed else None
 
 
-def check_name(model_name: str) -> None:
-    """Refuse what cannot be a model's name.
-
-    Raises:
-        ConfigError: it is empty, a path, or has characters that no model name has.
-    """
-    where = "the model's name"
-    if not isinstance(model_name, str) or not model_name.strip():
-        raise ConfigError([Problem(where=where, what="it is empty", hint="give a name of matrix.yaml or a hub id (owner/name)")])
-    if _is_name(model_name):
-        return
-    if model_name.startswith((".", "/", "~")) or model_name.count("/") > 1 or "\\" in model_name:
-        hint = "hwmatrix classify --models PATH reads the configuration of a checkpoint's folder"
-        raise ConfigError([Problem(where=where, what=f"{model_name!r} is a path", hint=hint)])
-    proposal = re.sub(r"[^A-Za-z0-9._/-]+", "-", model_name).strip("-./")[:_LONGEST_NAME]
-    hint = "a name has at most 200 letters, digits, '-', '_', '.', and one '/' between owner and name"
-    if proposal and _NAME.fullmatch(proposal):
-        hint += f"; did you mean {proposal!r}?"
-    raise ConfigError([Problem(where=where, what=f"{model_name[:_LONGEST_NAME]!r} is no model's name", hint=hint)])
-
-
-def _is_name(model_name: str) -> bool:
-    return bool(_NAME.fullmatch(model_name)) and len(model_name) <= _LONGEST_NAME and ".." not in model_name
-
-
->>>>>>> theirs
 def _known(
     model_class: str | None, architecture: str | None, tasks: Sequence[str], methods: Sequence[str], config: Mapping[str, Any]
 ) -> Known:

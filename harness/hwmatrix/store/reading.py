@@ -11,6 +11,7 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.store.confined import opened
+from hwmatrix.store.shard import SCHEMA_VERSION, sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +21,9 @@ DATABASE: Final = "matrix.duckdb"
 """What a merged database is called in a folder of reports."""
 
 READABLE: Final = frozenset({"1", "2", "3", "4", "5", "6"})
-"""Versions of the schema whose views and tables are a part of what is read here: 2 only added tables, 3 to 6 columns of cells."""
+"""Versions of the schema whose views and tables are a part of what is read here: 2 only added tables, 3 to 6 columns of cells; 6 also
+changed what the view hardware_results says, which older databases get while they are read."""
+_NEW_VIEW: Final = "CREATE OR REPLACE VIEW hardware_results "
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 
 
@@ -43,7 +46,8 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         raise StoreError(f"{database}: there is no such file", advice=_ADVICE)
     try:
         with opened(database, threads=1) as connection:
-            _check(connection, database)
+            if _check(connection, database) != SCHEMA_VERSION:
+                connection.execute(_hardware_results())
             yield connection
     except duckdb.Error as error:
         raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
@@ -86,7 +90,14 @@ def _folder() -> Any:
     return importlib.resources.files("hwmatrix.store") / "queries"
 
 
-def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+def _hardware_results() -> str:
+    """The view as it is now, for this connection alone: what it is made of is in every version."""
+    text = sql("views.sql").partition(_NEW_VIEW)[2].partition(";\n")[0]
+    return f"CREATE TEMP VIEW hardware_results {text}"
+
+
+def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> str:
+    """Refuse what is not read here; give the version of the schema."""
     asked = connection.execute("SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()")
     found = {name for (name,) in asked.fetchall()}
     if not {"meta", "runs", "matrix"} <= found:
@@ -96,3 +107,4 @@ def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     if row is None or row[0] not in READABLE:
         version = row[0] if row else "none"
         raise StoreError(f"{database}: schema version {version}, this hwmatrix reads {', '.join(sorted(READABLE))}", advice=_ADVICE)
+    return str(row[0])

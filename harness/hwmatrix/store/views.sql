@@ -146,10 +146,24 @@ SELECT
     END AS level
 FROM compared;
 
+-- Every execution with the columns that the design documents promise, and what must be known to compare two of them. weights says what
+-- was executed: random (made from a configuration, by a recipe or from the type alone), hub, or checkpoint (a folder); NULL: the run's
+-- plan does not tell. model_id is the hub's name only where the weights are the hub's: hub_id is the model whose shape it has.
+-- id counts the rows of this database; cell_id stays the same in every database.
 CREATE OR REPLACE VIEW hardware_results AS
+WITH described AS (
+    SELECT
+        run_id, m ->> 'name' AS model, m ->> 'size' AS size,
+        CASE
+            WHEN coalesce(m ->> 'weights', 'recipe') IN ('recipe', 'factory') THEN 'random'
+            WHEN m ->> 'weights' = 'hub' OR ends_with(m ->> 'weights', concat('/snapshots/', m ->> 'revision')) THEN 'hub'
+            ELSE 'checkpoint'
+        END AS weights
+    FROM (SELECT run_id, unnest(from_json(plan -> 'models', '["JSON"]')) AS m FROM runs)
+)
 SELECT
     row_number() OVER (ORDER BY started_at, cell_id) AS id,
-    coalesce(hub_id, model) AS model_id,
+    CASE WHEN d.weights = 'hub' THEN coalesce(hub_id, model) ELSE model END AS model_id,
     architecture AS model_type,
     target AS hardware,
     status = 'pass' AS success,
@@ -158,8 +172,10 @@ SELECT
     peak_mb AS memory_usage,
     message AS error,
     started_at AS timestamp,
-    (SELECT string_agg(concat(o.name, ' ', CAST(o.shape AS VARCHAR)), '; ' ORDER BY o.name) FROM outputs o WHERE o.cell_id = r.cell_id) AS output_shape
+    (SELECT string_agg(concat(o.name, ' ', CAST(o.shape AS VARCHAR)), '; ' ORDER BY o.name) FROM outputs o WHERE o.cell_id = r.cell_id) AS output_shape,
+    size, dtype, execution, d.weights, hub_id, cell_id
 FROM results r
+LEFT JOIN described d USING (run_id, model, size)
 WHERE cell_id IS NOT NULL;
 
 CREATE OR REPLACE VIEW hardware_detection AS

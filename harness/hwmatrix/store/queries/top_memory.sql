@@ -1,7 +1,12 @@
--- The 20 models that need most memory, each with the hardware on which it needed most. MiB.
-SELECT model_id, model_type, arg_max(hardware, memory_usage) AS hardware, max(memory_usage) AS memory_usage
+-- The 20 models that need most memory in each size and execution, with the hardware and precision in which each needed most. MiB.
+-- weights says what was executed: a random recipe has the shape of its size, and not the weights of the model on the hub.
+SELECT
+    model_id, model_type, size, weights, execution,
+    arg_max(hardware, (memory_usage, cell_id)) AS hardware,
+    arg_max(dtype, (memory_usage, cell_id)) AS dtype,
+    max(memory_usage) AS memory_usage
 FROM hardware_results
 WHERE memory_usage IS NOT NULL
-GROUP BY model_id, model_type
-ORDER BY memory_usage DESC, model_id
-LIMIT 20;
+GROUP BY model_id, model_type, size, weights, execution
+QUALIFY row_number() OVER (PARTITION BY size, execution ORDER BY max(memory_usage) DESC, model_id) <= 20
+ORDER BY size, execution, memory_usage DESC, model_id;
