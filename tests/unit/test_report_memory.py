@@ -1,0 +1,60 @@
+"""Whose memory a cell's is, and why there is none, as programs and people are told."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factory_rows import Database, steady
+
+from hwmatrix.cli import main
+from hwmatrix.report.write import write_reports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OF_BROWSER = "of the 8 processes of the browser; what they share counts once"
+NOTHING = "not measured: this kernel keeps no high-water mark of a process"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Reports of a run whose cells are of a process, of a browser, and of a kernel that does not tell."""
+    before, tmp_path = signal.getsignal(signal.SIGTERM), tmp_path_factory.mktemp("reports")
+    with Database(tmp_path / "matrix.duckdb") as database:
+        database.run()
+        web = {"backend": "webgpu", "execution": "software"}
+        for target, planned in (("cpu", {}), ("webgpu", web), ("openvino", {})):
+            database.shard(f"s-{target}", target)
+            told: dict[str, Any] = {"cpu": {}, "webgpu": {"memory_detail": OF_BROWSER}}.get(
+                target, {"memory_detail": NOTHING, "peak_mb": None, "delta_mb": None}
+            )
+            database.cell(
+                database.plan("bert", target, **planned), f"s-{target}", wall=steady(2.0), **{"peak_mb": 700.0, "delta_mb": 60.0} | told
+            )
+    write_reports(tmp_path / "matrix.duckdb", tmp_path)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_programs_read_whose_it_is(folder: Path) -> None:
+    cells = json.loads((folder / "matrix.json").read_text(encoding="utf-8"))["cells"]
+    found = {cell["target"]: (cell["memory"]["peak_mb"], cell["memory"]["detail"]) for cell in cells}
+    assert found == {"cpu": (700.0, None), "webgpu": (700.0, OF_BROWSER), "openvino": (None, NOTHING)}
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [("cpu", "peak 700 MiB, added 60 MiB"), ("webgpu", f"peak 700 MiB, added 60 MiB; {OF_BROWSER}"), ("openvino", NOTHING)],
+)
+def test_people_read_it_of_one_cell(folder: Path, capsys: pytest.CaptureFixture[str], target: str, told: str) -> None:
+    assert main.main(["why", "bert", target, "--database", str(folder / "matrix.duckdb")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("memory:")]
+    assert line.split(None, 1)[1] == told
+
+
+def test_the_summary_says_why_there_is_none(folder: Path) -> None:
+    assert NOTHING in (folder / "summary.md").read_text(encoding="utf-8")
