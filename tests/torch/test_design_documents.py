@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 NAMED = os.environ.get("HWMATRIX_DESIGN_DOCUMENTS")
 FOLDER = Path(NAMED) if NAMED else ROOT / ".." / "shared" / "seeds"
 DOCUMENTS = sorted(path for path in FOLDER.glob("*") if path.suffix in {".md", ".txt"})
-TEMPLATES = Path(hwmatrix.__file__).parent / "advice" / "templates" / "tests"
 PUBLIC = set(hwmatrix.__all__)
 HARDWARE = {backend.value for backend in Backend}
 FAMILIES = {family.value for family in Family}
@@ -82,9 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("RESOURCE_POOL_LOW_MEMORY", "0")  # an example may set it; afterwards it is as it was
-    shutil.copytree(TEMPLATES, tmp_path / "templates")
-    for path in (tmp_path / "templates").glob("hf_*.j2"):
-        shutil.copy(path, path.with_suffix(""))  # by the name that a classification gives
+    hwmatrix.write_templates(tmp_path / "templates")
     pool = hwmatrix.get_global_resource_pool()
     pool.clear()
     yield tmp_path
