@@ -35,6 +35,7 @@ _PUBLIC: Final[dict[str, str]] = {
     "get_torch_device_with_priority": "hwmatrix.hardware.api",
     "reproduce": "hwmatrix.advice.reproduce",
     "requirements_for": "hwmatrix.advice.requirements",
+    "write_templates": "hwmatrix.advice.rendering",
 }
 """Public name to the module that has it. One explicit table: nothing registers itself."""
 

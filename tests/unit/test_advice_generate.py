@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import fake_types
+import jinja2
 import pytest
 
-from hwmatrix.advice import generate, rendering
+from hwmatrix.advice import generate, rendering, test_plan
+from hwmatrix.advice.answers import template_for
 from hwmatrix.advice.clearing import clear_cached
-from hwmatrix.advice.generate import GeneratedTest, Wish, generate_test
+from hwmatrix.advice.generate import GeneratedTest, generate_test
 from hwmatrix.advice.generated_file import file_for, mark, slug
 from hwmatrix.advice.literals import WIDTH, literal
-from hwmatrix.advice.rendering import comment, plain, rows
+from hwmatrix.advice.rendering import comment, plain, rows, write_templates
 from hwmatrix.advice.requirements import RequirementsError
+from hwmatrix.advice.test_plan import Wish
 from hwmatrix.errors import ConfigError
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
@@ -53,7 +56,7 @@ def needs(memory_mb: int = 300) -> Requirements:
 @pytest.fixture(autouse=True)
 def no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a model needs is worked out elsewhere, with torch where it is there."""
-    monkeypatch.setattr(generate, "requirements_for", lambda *_, **__: needs())
+    monkeypatch.setattr(test_plan, "requirements_for", lambda *_, **__: needs())
 
 
 def generated(model: str, folder: Path, **wish: Any) -> tuple[GeneratedTest, dict[str, Any]]:
@@ -99,6 +102,47 @@ def test_a_test_of_every_model_holds_the_model_as_matrix_yaml_has_it(tmp_path: P
 
 def test_there_is_a_template_for_every_family() -> None:
     assert {path.name for path in TEMPLATES.glob("hf_*")} == {f"hf_{family.value}_template.py.j2" for family in Family}
+
+
+@pytest.mark.parametrize("family", Family)
+def test_any_environment_renders_a_template_by_the_name_that_is_recommended(tmp_path: Path, family: Family) -> None:
+    """As a test generator of somebody else does it: a plain environment, and what a classification says; or the name alone."""
+    write_templates(tmp_path)
+    template = jinja2.Environment(loader=jinja2.FileSystemLoader(tmp_path)).get_template(str(template_for(family)))  # noqa: S701
+    given = {
+        "model_name": EVIL,
+        "model_family": family.value,
+        "model_subfamily": "causal_lm",
+        "recommended_hardware": "cuda",
+        "resource_requirements": {"min_memory_mb": None, "note": EVIL},
+        "torch_device": "cuda:0",
+    }
+    for values in (given, {"model_name": EVIL}):
+        tree = ast.parse(template.render(values))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "described"]
+        assert [ast.literal_eval(argument) for argument in calls[0].args] == [EVIL, values.get("recommended_hardware")]
+        tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert "test_outputs_agree_with_the_reference" in tests
+
+
+@pytest.mark.parametrize(
+    ("name", "subfamily", "present", "absent"),
+    [
+        ("bert-base-uncased", "masked_lm", "test_masked_tokens_change_nothing", "test_the_cache_changes_nothing"),
+        ("google/canine-s", None, "test_every_token_sees_every_other", "test_masked_tokens_change_nothing"),
+        ("gpt2", "causal_lm", "test_the_cache_changes_nothing", "test_the_decoder_listens_to_the_encoder"),
+        ("t5-small", "seq2seq_lm", "test_the_decoder_listens_to_the_encoder", "test_every_token_sees_every_other"),
+        ("vit", "image_classifier", "test_the_class_is_that_of_the_reference", "test_every_frame_counts"),
+        ("clip", "contrastive", "test_similarities_are_the_same_from_both_sides", "test_the_cache_changes_nothing"),
+    ],
+)
+def test_what_a_classification_says_chooses_the_tests(tmp_path: Path, name: str, subfamily: str | None, present: str, absent: str) -> None:
+    write_templates(tmp_path)
+    family = {"vit": "vision", "clip": "multimodal", "gpt2": "text_generation", "t5-small": "text_generation"}.get(name, "embedding")
+    template = jinja2.Environment(loader=jinja2.FileSystemLoader(tmp_path)).get_template(f"hf_{family}_template.py")  # noqa: S701
+    text = template.render(model_name=name, model_subfamily=subfamily)
+    assert f"def {present}(" in text
+    assert f"def {absent}(" not in text
 
 
 @pytest.mark.parametrize(
@@ -152,7 +196,7 @@ def test_where_nothing_is_known_of_the_memory_none_is_asked_for(tmp_path: Path, 
     def unknown(*_: Any, **__: Any) -> Requirements:
         raise RequirementsError("nothing is known", advice="measure it")
 
-    monkeypatch.setattr(generate, "requirements_for", unknown)
+    monkeypatch.setattr(test_plan, "requirements_for", unknown)
     _, constants = generated("bert", tmp_path)
     assert all("memory_mb" not in arguments(place) for place in constants["PLACES"].elts)
     assert "memory that it needs" not in (tmp_path / "test_hf_bert.py").read_text(encoding="utf-8")
@@ -244,13 +288,14 @@ def test_a_name_full_of_quotes_braces_and_line_breaks_stays_a_value(tmp_path: Pa
     wanted = dataclasses.replace(
         model_plan("bert", SPEC, Size.TINY), name=EVIL, weights=f"/checkpoints/{EVIL}", hub_id=EVIL, config={EVIL: [EVIL, {"x": EVIL}]}
     )
-    monkeypatch.setattr(generate, "look_up", lambda *_, **__: wanted)
-    monkeypatch.setattr(generate, "classify", lambda *_, **known: _classified(known))
+    monkeypatch.setattr(test_plan, "look_up", lambda *_, **__: wanted)
+    monkeypatch.setattr(test_plan, "classify", lambda *_, **known: _classified(known))
     made, constants = generated(f"/checkpoints/{EVIL}", tmp_path)
     assert plan_in(constants) == dataclasses.replace(wanted, selector="")
     tree = ast.parse(made.path.read_text(encoding="utf-8"))
     kinds = {type(node).__name__ for node in tree.body}
-    assert kinds <= {"Expr", "ImportFrom", "Import", "Assign", "FunctionDef"}
+    assert kinds <= {"Expr", "ImportFrom", "Import", "Assign", "FunctionDef", "If"}
+    assert [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)] == ["__name__ == '__main__'"]
     assert [node for node in tree.body if isinstance(node, ast.Expr)] == tree.body[:1], "nothing but the docstring stands alone"
     assert "49" not in str(ast.get_docstring(tree)), "a template in a name is not filled in"
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hwmatrix.advice import generate
 from hwmatrix.advice import reproduce as reproducing
+from hwmatrix.advice import test_plan
 from hwmatrix.advice.model_code import ModelCode
 from hwmatrix.advice.requirements import RequirementsError
 from hwmatrix.cli import generating, main
+from hwmatrix.matrix.load import load
+from hwmatrix.records import Family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +35,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "matrix.yaml").write_bytes((ROOT / "matrix.yaml").read_bytes())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(generate, "requirements_for", unknown)
+    monkeypatch.setattr(test_plan, "requirements_for", unknown)
     monkeypatch.setattr(reproducing, "model_code", lambda _plan: ModelCode(inputs=(), call={}, vocabulary=0, special=[]))
     before, level = signal.getsignal(signal.SIGTERM), logging.getLogger("hwmatrix").level
     yield tmp_path
@@ -88,6 +90,30 @@ def test_all_models_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(files_in(project / "generated_tests")) == len(rows) - 1
 
 
+def test_those_of_the_first_suite(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suites = load(project / "matrix.yaml").spec.suites
+    first = next(iter(suites.values())).models
+    assert hwmatrix("generate", "--priority", "high", "--device", "cpu", "--format", "json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert sorted(row["model"] for row in rows) == sorted(first)
+    assert len(files_in(project / "generated_tests")) == sum(row["path"] is not None for row in rows)
+
+    assert hwmatrix("generate", "--priority", "all", "--device", "cpu", "--format", "json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(load(project / "matrix.yaml").spec.models)
+
+
+def test_the_templates_for_a_generator_of_ones_own(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("generate", "--templates", "templates") == 0
+    names = {f"hf_{family.value}_template.py" for family in Family}
+    assert names | {"_base.py.j2", "_flags.py.j2", "_structures.py.j2"} == set(files_in(project / "templates"))
+    assert "wrote templates/hf_vision_template.py" in capsys.readouterr().out
+    assert hwmatrix("generate", "--templates", "templates") == 0  # the same again
+    (project / "templates" / "hf_vision_template.py").write_text("mine", encoding="utf-8")
+    assert hwmatrix("generate", "--templates", "templates") == 2
+    assert "is there, and differs from the template" in capsys.readouterr().err
+    assert (project / "templates" / "hf_vision_template.py").read_text(encoding="utf-8") == "mine"
+
+
 def test_the_options_reach_the_test(project: Path) -> None:
     assert hwmatrix("generate", "--model", "bert", "--device", "openvino", "--timeout", "60", "--size", "full") == 0
     text = (project / "generated_tests" / "test_hf_bert.py").read_text(encoding="utf-8")
@@ -127,7 +153,10 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
     ("words", "code", "message"),
     [
         ((), 2, "no model is named"),
-        (("--model", "bert", "--all"), 2, "it means every model, and some are named"),
+        (("--model", "bert", "--all"), 2, "--model and --all contradict each other"),
+        (("--all", "--priority", "high"), 2, "--all and --priority contradict each other"),
+        (("--model", "bert", "--templates", "there"), 2, "--model and --templates contradict each other"),
+        (("--templates", "matrix.yaml"), 2, "matrix.yaml: cannot be written"),
         (("--model", "bert", "--timeout", "-1"), 2, "--timeout"),
         (("--model", "bert", "--timeout", "inf"), 2, "is no number of minutes"),
         (("--model", "bert", "--device", "gpu"), 2, "'gpu' is no hardware"),
@@ -138,7 +167,7 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
         (("--model", "bert", "--output", "x.py"), 2, "--output: it has a meaning with --reproduce only"),
         (("--model", "bert", "--matrix", "other.yaml"), 2, "other.yaml: cannot be read"),
         (("--reproduce", "mixtral", "qnn"), 2, "reports/latest/matrix.duckdb is missing"),
-        (("--reproduce", "mixtral", "qnn", "--all"), 2, "it writes a script and no tests"),
+        (("--reproduce", "mixtral", "qnn", "--all"), 2, "--all and --reproduce contradict each other"),
         (("--reproduce", "mixtral", "qnn", "--database", "nothing.duckdb"), 7, "there is no such file"),
         (("--reproduce", "bert", "cpu", "--database", str(PUBLISHED)), 3, "passes in run"),
         (("--reproduce", "bert-base-uncased", "cpu", "--database", str(PUBLISHED)), 3, "passes in run"),

@@ -8,6 +8,8 @@ from typing import Any, Final
 WIDTH: Final = 140
 """The longest line of what is generated."""
 _STEP: Final = 4
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ._-+:/,;=()[]<>*'%@~#&?!|")
+"""What may stand in a docstring as it is: no quote that could end one, no backslash, no brace, no line break."""
 _BRACKETS: Final = {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")")}
 
 
@@ -31,6 +33,11 @@ def literal(value: Any, indent: int = 0, column: int = 0) -> str:
     begin, end = _BRACKETS[type(value)]
     lines = "".join(f"{' ' * inner}{item},\n" for item in items)
     return f"{begin}\n{lines}{' ' * indent}{end}"
+
+
+def plain(text: object) -> str:
+    """Text for a docstring: what is not plain ASCII, or could end the string, becomes a question mark."""
+    return "".join(character if character in _PLAIN else "?" for character in str(text))
 
 
 def _flat(value: Any) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.advice.literals import WIDTH, literal
+from hwmatrix.advice.literals import WIDTH, literal, plain
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     import jinja2
 
-_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ._-+:/,;=()[]<>*'%@~#&?!|")
-"""What may stand in a docstring as it is: no quote that could end one, no backslash, no brace, no line break."""
+_TESTS: Final = Path(__file__).parent / "templates" / "tests"
 
 
 def render(name: str, **values: Any) -> str:
@@ -23,11 +24,6 @@ def render(name: str, **values: Any) -> str:
         ConfigError: jinja2 is not installed.
     """
     return _environment().get_template(name).render(**values)
-
-
-def plain(text: object) -> str:
-    """Text for a docstring: what is not plain ASCII, or could end the string, becomes a question mark."""
-    return "".join(character if character in _PLAIN else "?" for character in str(text))
 
 
 def comment(text: object, prefix: str = "# ") -> str:
@@ -56,7 +52,7 @@ def _environment() -> jinja2.Environment:
         problem = Problem(where="hwmatrix generate", what=f"templates cannot be filled in: {error}", hint="pip install 'hwmatrix[host]'")
         raise ConfigError([problem]) from error
     environment = jinja2.Environment(  # noqa: S701 - what comes out is Python, where HTML's escapes would be wrong
-        loader=jinja2.PackageLoader("hwmatrix.advice"),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("hwmatrix.advice"), jinja2.FileSystemLoader(_TESTS)]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -64,3 +60,33 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {"literal": literal, "plain": plain, "comment": comment, "rows": rows}
     return environment
+
+
+def write_templates(folder: Path | str) -> tuple[Path, ...]:
+    """Write the templates of tests into a folder, for a test generator of one's own; give the files.
+
+    They are called as ``recommended_template`` of a classification says (``hf_vision_template.py``), and any Jinja2 environment that
+    loads from the folder renders them: with ``model_name``, ``model_family``, ``model_subfamily``, ``recommended_hardware``,
+    ``resource_requirements`` and ``torch_device``, of which only the first must be given. What comes out looks the model up by its name
+    when it runs. A file of the same name with other contents is not replaced.
+
+    Raises:
+        ConfigError: the folder cannot be written, or has such a file.
+    """
+    texts = {Path(folder) / _outside(path.name): path.read_text(encoding="utf-8") for path in sorted(_TESTS.glob("*.j2"))}
+    try:
+        foreign = [path for path, text in texts.items() if path.exists() and path.read_text(encoding="utf-8") != text]
+        if foreign:
+            hint = "name another folder, or move what is there"
+            raise ConfigError([Problem(where=str(path), what="is there, and differs from the template", hint=hint) for path in foreign])
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            write_atomically(path, text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([Problem(where=str(folder), what=f"cannot be written: {error}", hint="name another folder")]) from error
+    return tuple(texts)
+
+
+def _outside(name: str) -> str:
+    """A template's name outside: the parts that several share keep theirs, by which the others call them."""
+    return name if name.startswith("_") else name.removesuffix(".j2")

@@ -17,10 +17,12 @@ from hwmatrix.cli.options import DEFAULT_MATRIX, DEFAULT_OUTPUT, Format, FormatO
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware import browser_places, cache, container, torch_build
 from hwmatrix.hardware.api import HardwareDetector, best_of, container_views
+from hwmatrix.matrix.load import load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import Classification
 
 _SCHEMA: Final = "hwmatrix/devices/1"
@@ -108,7 +110,7 @@ def devices_command(
     elif hardware_compatibility:
         _compatibility(output_dir, output)
     elif model is not None or priority is not None:
-        names = [model] if model is not None else _first_models(matrix, priority)
+        names = [model] if model is not None else first_models(load(matrix_or_shipped(matrix)).spec, priority)
         answers = [_device_for(name, device, detector, matrix) for name in names]
         _tell(answers[0] if model is not None else answers, output, lambda _: tables.show_answers(answers))
     else:
@@ -181,11 +183,8 @@ def _compatibility(output_dir: Path, output: Format) -> None:
     _tell(answer, output, tables.show_compatibility)
 
 
-def _first_models(matrix: Path, priority: Priority | None) -> list[str]:
+def first_models(spec: MatrixSpec, priority: Priority | None) -> list[str]:
     """The models of the first suite of matrix.yaml, or all of them."""
-    from hwmatrix.matrix.load import load  # noqa: PLC0415
-
-    spec = load(matrix_or_shipped(matrix)).spec
     first = next(iter(spec.suites.values()))
     return list(first.models if priority is not Priority.ALL and isinstance(first.models, tuple) else spec.models)
 
@@ -225,7 +224,6 @@ def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: P
 def _classified(name: str, matrix: Path) -> Classification:
     """What the model is: from its entry or its files where the name stands for one, else from the name."""
     from hwmatrix.advice.lookup import look_up  # noqa: PLC0415
-    from hwmatrix.matrix.load import load  # noqa: PLC0415
     from hwmatrix.models.classify import classify  # noqa: PLC0415
 
     spec = load(matrix).spec if matrix.is_file() or matrix != DEFAULT_MATRIX else None

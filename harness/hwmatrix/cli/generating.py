@@ -15,10 +15,13 @@ from rich.text import Text
 
 from hwmatrix.advice.clearing import clear_cached
 from hwmatrix.advice.evidence import default_database
-from hwmatrix.advice.generate import DEFAULT_FOLDER, DEFAULT_TIMEOUT_MIN, Wish, generate_test, plan_of
+from hwmatrix.advice.generate import DEFAULT_FOLDER, generate_test
 from hwmatrix.advice.generated_file import slug
 from hwmatrix.advice.lookup import name_on_record
+from hwmatrix.advice.rendering import write_templates
 from hwmatrix.advice.reproduce import MARK, reproduce
+from hwmatrix.advice.test_plan import DEFAULT_TIMEOUT_MIN, Wish, plan_of
+from hwmatrix.cli.devices import Priority, first_models
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, outside
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.matrix.load import load
@@ -39,6 +42,12 @@ More = Annotated[list[str] | None, typer.Argument(help="More models.", metavar="
 Folder = Annotated[Path, typer.Option("--output-dir", help="Where tests are written.", metavar="DIR")]
 Database = Annotated[
     Path | None, typer.Option("--database", help="Measurements. [default: reports/latest/matrix.duckdb, if it is there]", metavar="FILE")
+]
+Priorities = Annotated[
+    Priority | None, typer.Option("--priority", help="Models of matrix.yaml: high is its first suite, all are all.", metavar="high|all")
+]
+Templates = Annotated[
+    Path | None, typer.Option("--templates", help="Instead of tests: their templates, for a generator of your own.", metavar="DIR")
 ]
 Everything = Annotated[bool, typer.Option("--all", help="All models of matrix.yaml.")]
 SizeOption = Annotated[Size | None, typer.Option("--size", help="tiny or full. [default: tiny]")]
@@ -72,6 +81,8 @@ def generate_command(
     *,
     model: Names = None,
     everything: Everything = False,
+    priority: Priorities = None,
+    templates: Templates = None,
     output_dir: Folder = DEFAULT_FOLDER,
     size: SizeOption = None,
     device: Device = None,
@@ -94,12 +105,15 @@ def generate_command(
 
         hwmatrix generate --model bert-base-uncased gpt2 --device cuda --output-dir tests/models
 
-        hwmatrix generate --all --device cpu && pytest generated_tests
+        hwmatrix generate --priority high --device cpu && pytest generated_tests
+
+        hwmatrix generate --all
 
         hwmatrix generate --reproduce mixtral qnn --database reports/published/2026-11-20-default/matrix.duckdb
     """
     names = [*(model or ()), *(more or ())]
-    _check(names=names, everything=everything, again=again, timeout=timeout, dtype=dtype, output_file=output_file, force=force)
+    ways = {"--all": everything, "--priority": priority is not None, "--templates": templates is not None, "--reproduce": again is not None}
+    _check(ways, names=names, again=again, timeout=timeout, dtype=dtype, output_file=output_file, force=force)
     if debug:
         logging.getLogger("hwmatrix").setLevel(logging.DEBUG)
     if again is not None:
@@ -107,10 +121,15 @@ def generate_command(
             again, database or default_database(DEFAULT_OUTPUT), dtype=dtype, size=size, file=output_file, force=force, output=output
         )
         return
+    if templates is not None:
+        for path in write_templates(templates):
+            typer.echo(f"wrote {path}")
+        return
     spec = load(matrix).spec
     wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=outside().cache, database=database)
-    left_out = _checked(names, spec, wish) if names else _unbuildable(spec, wish)
-    wanted = [name for name in (dict.fromkeys(names) if names else spec.models) if name not in left_out]
+    listed = first_models(spec, priority or Priority.ALL)
+    left_out = _checked(names, spec, wish) if names else _unbuildable(listed, spec, wish)
+    wanted = [name for name in (dict.fromkeys(names) if names else listed) if name not in left_out]
     if clear_cache:
         for name in wanted:
             for path in clear_cached(plan_of(name, spec, wish), outside().cache):
@@ -119,21 +138,20 @@ def generate_command(
     _tell(made, left_out, output_dir, output)
 
 
-def _check(*, names: list[str], everything: bool, again: tuple[str, str] | None, timeout: float, **details: Any) -> None:
+def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | None, timeout: float, **details: Any) -> None:
     """Refuse what says too little or too much.
 
     Raises:
         ConfigError: no model, or options that have no meaning together.
     """
     problems = []
-    if again is None and not names and not everything:
-        problems.append(
-            Problem(where="hwmatrix generate", what="no model is named", hint="--model M, or --all, or --reproduce MODEL TARGET")
-        )
-    if names and everything:
-        problems.append(Problem(where="--all", what="it means every model, and some are named", hint="leave one of both out"))
-    if again is not None and (names or everything):
-        problems.append(Problem(where="--reproduce", what="it writes a script and no tests", hint="leave --model and --all out"))
+    chosen = [*(["--model"] if names else []), *(way for way, given in ways.items() if given)]
+    if not chosen:
+        hint = "--model M, or --priority high, or --all, or --reproduce MODEL TARGET"
+        problems.append(Problem(where="hwmatrix generate", what="no model is named", hint=hint))
+    if len(chosen) > 1:
+        what = f"{' and '.join(chosen)} contradict each other: each says what to write"
+        problems.append(Problem(where=chosen[-1], what=what, hint="leave all but one of them out"))
     if not math.isfinite(timeout):
         problems.append(Problem(where="--timeout", what=f"{timeout} is no number of minutes", hint="0 keeps nothing that nobody uses"))
     if again is None:
@@ -164,9 +182,9 @@ def _checked(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
     return {}
 
 
-def _unbuildable(spec: MatrixSpec, wish: Wish) -> dict[str, str]:
-    """The models of matrix.yaml that there can be no test of, with the reason."""
-    return {name: " ".join(reason.split()) for name, each in spec.models.items() if (reason := each.variant(wish.size).unbuildable)}
+def _unbuildable(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
+    """Those of some models of matrix.yaml that there can be no test of, with the reason."""
+    return {name: " ".join(reason.split()) for name in names if (reason := spec.models[name].variant(wish.size).unbuildable)}
 
 
 def _tell(made: list[GeneratedTest], left_out: dict[str, str], folder: Path, output: Format) -> None:

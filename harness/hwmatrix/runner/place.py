@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.advice.available_memory import available_memory_mb
 from hwmatrix.errors import UnavailableError
 from hwmatrix.records import Backend, Dtype, Settings
-from hwmatrix.targets.table import target_class
+from hwmatrix.targets.table import NEEDS_ONNX, REQUIRES, target_class
 
 if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Target
 
 _TORCH: Final = frozenset({Backend.CPU, Backend.CUDA, Backend.ROCM, Backend.MPS})
 _TORCH_NAMES: Final = {Backend.ROCM: "cuda"}
+_EXPORTING: Final = ("torch", "transformers", "onnxscript")
+"""What makes the ONNX export that a backend needs: a run of cells has an image for that, a test does it itself."""
 _NUMBERED: Final = frozenset({Backend.CUDA, Backend.ROCM})
 
 
@@ -65,8 +69,13 @@ class Place:
         """Start the device's runtime, and name the device.
 
         Raises:
-            UnavailableError: there is no such hardware, driver, runtime, or not the memory that the model needs.
+            UnavailableError: there is no such hardware, driver, runtime, Python package, or not the memory that the model needs.
         """
+        needed = (*REQUIRES[self.backend], *(_EXPORTING if self.backend in NEEDS_ONNX else ()))
+        missing = [module for module in dict.fromkeys(needed) if importlib.util.find_spec(module) is None]
+        if missing:
+            message = f"not installed in {sys.executable}: {', '.join(missing)} (images/{self.device}/requirements.txt has the packages)"
+            raise UnavailableError(message, error_type="missing_package")
         name = self.target().check()
         free = None if self.memory_mb is None else available_memory_mb(self.backend)
         if free is not None and self.memory_mb is not None and free < self.memory_mb:
