@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LEVELS: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, Level.NONE)
 """The best first."""
 WORKING: Final = frozenset({Level.HIGH, Level.MEDIUM})
-"""Low is what a fallback earns: it ran, and not on the hardware that was asked for."""
+"""Low is what a fallback earns, which ran elsewhere, and what works only with other settings than those that were asked for."""
 _ONLY_TINY: Final = "only tiny models were executed, which tells nothing about speed"
 _HOW_NEAR: Final = {Nearness.ARCHITECTURE: "the architecture", Nearness.FAMILY: "the family"}
 

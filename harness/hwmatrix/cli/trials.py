@@ -10,6 +10,7 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.advice.adapting import MEMORY, short_of_memory
 from hwmatrix.advice.fallback import Attempt, AttemptPlan, Tried, next_attempt
 from hwmatrix.cli.options import Outside
 from hwmatrix.cli.running import DATABASE, facts_of, order_of
@@ -81,6 +82,8 @@ class Trial:
     def learn(self, attempt: Attempt, row: dict[str, Any]) -> None:
         """An attempt has ended."""
         status, reason, error_type = Status(row["status"]), row["message"], row["error_type"]
+        if status is Status.FACTORY_ERROR and short_of_memory(status, error_type, reason, hardware=row["backend"]):
+            error_type = MEMORY  # the reference did not fit into the cell's memory either: a smaller batch may
         did = {"wall_ms": row["wall_ms"], "dtype": Dtype(row["dtype"]), "batch": row["batch"]}
         self._end(Tried(attempt=attempt, status=status, reason=reason, error_type=error_type, **did), row)
 
