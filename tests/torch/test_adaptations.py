@@ -62,7 +62,6 @@ def test_a_batch_that_is_too_large_and_a_precision_that_fails(tmp_path: Path) ->
     assert (half.status, half.level, half.dtype, half.adaptation) == ("error", "Low", "float16", {"dtype": "bfloat16"})
     assert others == [({"dtype": "bfloat16"}, "pass")]
     asked = "SELECT model, batch, role, adapted_from FROM cells WHERE role IN ('model', 'adapted') AND model = 'hungry' ORDER BY batch"
-    asked = "SELECT model, batch, role, adapted_from FROM cells WHERE role IN ('model', 'adapted') ORDER BY batch"
     found = rows(tmp_path / "run" / "matrix.duckdb", asked)
     assert [(row["model"], row["batch"], row["role"], row["adapted_from"]) for row in found] == [
         ("hungry", 4, "adapted", "hungry"),
