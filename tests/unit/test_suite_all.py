@@ -267,6 +267,9 @@ def test_a_run_of_some_types_gets_no_others(matrix: LoadedMatrix) -> None:
     old = planned(matrix, "gpt2", "gemma3", timing=False)
     gone = tuple(model for model in types_now(matrix) if model.name != "gpt2")
     new = replan(matrix, old, types=gone, types_of="9.9.1")
+    lost = {cell.key for cell in old.cells} - {cell.key for cell in new.cells}
+    assert lost
+    assert set(new.withdrawn) == lost == set(replan(matrix, new, types=gone, types_of="9.9.1").withdrawn)
     assert (names(new), new.types_of, new.timing) == (["gemma3"], None, False)
     full = planned(matrix, "gemma3", size=Size.FULL)
     assert replan(matrix, full, types=types_now(matrix)).models == full.models
