@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked where children are")
-LIMITS = Limits(timeout_s=1.0, memory_mb=512)
+LIMITS = Limits(timeout_s=2.0, memory_mb=512)
 FIRST, SECOND = onnx_export.EXPORTERS
 
 
