@@ -63,7 +63,7 @@ def test_a_task_a_pool_and_a_model_that_only_the_sweep_knows() -> None:
 def test_fit_devices_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     fit = told(capsys, "fit", "gpt2", "--hw", "cpu", "--memory", "100000")
     assert fit["hardware"][0]["need"]["basis"] == "measured"
-    assert fit["size"] == "full"
+    assert (fit["size"], fit["batch"], fit["sequence_length"]) == ("full", 1, 128)
     is_told(fit["evidence"])
     table = told(capsys, "devices", "--hardware-compatibility")
     assert any(row["hardware"]["openvino"]["basis"] == "measured" for row in table["rows"])
@@ -80,6 +80,7 @@ def test_fit_devices_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_model_needs_is_known_by_its_name_alone(name: str) -> None:
     needs = hwmatrix.estimate_for_name(name, "cpu")
     assert needs.basis is Basis.MEASURED
+    assert (needs.batch, needs.sequence_length) == (1, 128)
     assert needs.parameters > 50_000_000
 
 

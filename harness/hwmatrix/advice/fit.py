@@ -51,7 +51,7 @@ def will_it_fit(
     wanted = question.check()
     recorded = on_record(database)
     found = recorded.memory
-    subject = subject_of(question, found, cache=cache)
+    subject = subject_of(question, found, own=recorded.own_memory, cache=cache)
     plan = subject.plan
     models = []
     for backend in wanted or _usual(plan, machine, question.dtype):

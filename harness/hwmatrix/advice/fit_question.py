@@ -105,21 +105,30 @@ def precision_of(backend: Backend, asked: Dtype | None) -> Dtype:
     return asked if asked is not None else _PRECISIONS[backend][0]
 
 
-def subject_of(question: FitQuestion, found: tuple[MemoryOnRecord, ...], *, cache: Path | None = None) -> Subject:
-    """The model that a name stands for: by matrix.yaml, as a checkpoint, on record, or in the table that comes with hwmatrix.
+def subject_of(
+    question: FitQuestion, found: tuple[MemoryOnRecord, ...], *, own: tuple[MemoryOnRecord, ...], cache: Path | None = None
+) -> Subject:
+    """The model that a name stands for.
+
+    It is found by matrix.yaml, as a checkpoint, on record here (``own``), in the table that comes with hwmatrix, or on record elsewhere.
 
     A tiny model that is on record comes last: whether a model fits is a question about its full size.
 
     Raises:
         ConfigError: it is only a name: its size cannot be guessed.
     """
-    name, full = question.model, tuple(cell for cell in found if cell.size is Size.FULL)
-    subject = _looked_up(name, cache) or _on_record(name, full) or _in_table(name) or _on_record(name, found)
+    name = question.model
+    subject = _looked_up(name, cache) or _on_record(name, _full(own)) or _in_table(name)
+    subject = subject or _on_record(name, _full(found)) or _on_record(name, found)
     if subject is None:
         raise ConfigError([_unknown(question.model, found)])
     plan = subject.plan
     batch, length = question.batch or plan.batch, question.sequence_length or plan.sequence_length
     return dataclasses.replace(subject, plan=dataclasses.replace(plan, batch=batch, sequence_length=length))
+
+
+def _full(found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord, ...]:
+    return tuple(cell for cell in found if cell.size is Size.FULL)
 
 
 def _looked_up(name: str, cache: Path | None) -> Subject | None:

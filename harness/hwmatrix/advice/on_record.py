@@ -88,6 +88,11 @@ class OnRecord:
         """What was named, or executed in the working folder: nothing that was only published."""
         return tuple(record for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for record in source.evidence)
 
+    @property
+    def own_memory(self) -> tuple[MemoryOnRecord, ...]:
+        """The peaks of :attr:`own`."""
+        return tuple(cell for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for cell in source.memory)
+
     @functools.cached_property
     def _by_hardware(self) -> dict[Backend, tuple[Evidence, ...]]:
         return {backend: tuple(record for record in self.evidence if record.backend is backend) for backend in Backend}

@@ -105,12 +105,12 @@ def requirements_for(
         StoreError: the database cannot be read.
     """
     backend = _checked(hardware, batch, sequence_length)
-    memory = (found or on_record(database)).memory
-    plan, by_name = (plan, "") if plan is not None else _by_name(model_name, classification, memory)
+    found = found or on_record(database)
+    plan, by_name = (plan, "") if plan is not None else _by_name(model_name, classification, found)
     plan = dataclasses.replace(plan, batch=batch or plan.batch, sequence_length=sequence_length or plan.sequence_length)
     asked = Question(model_name=model_name, plan=plan, backend=backend, dtype=dtype)
     size, source = _size(asked, cache)
-    estimate = _measured(asked, memory) or estimate_for(size, backend, dtype, source=source)
+    estimate = _measured(asked, found.memory) or estimate_for(size, backend, dtype, source=source)
     free = available_memory_mb(backend) if available_mb is None else available_mb
     fitting, fit_note = _largest_batch(asked, size, estimate, free)
     return Requirements(
@@ -199,21 +199,25 @@ def _bare(size: ModelSize, backend: Backend, features: Features, notes: list[str
     return Estimate(peak_mb=weights + features.activations, margin=_UNKNOWN_ERROR, basis=Basis.EXTRAPOLATED, note="; ".join([told, *notes]))
 
 
-def _by_name(name: str, classification: Classification, memory: tuple[MemoryOnRecord, ...]) -> tuple[ModelPlan, str]:
+def _by_name(name: str, classification: Classification, found: OnRecord) -> tuple[ModelPlan, str]:
     """The model that only a name is given of, and what there is to say about it.
 
-    It is one in full size on record, or of those that come with hwmatrix, or, where nothing else is known, a tiny one on record.
+    It is one in full size: on record here, of those that come with hwmatrix, or on record elsewhere. Else it is a tiny one on record.
 
     Raises:
         RequirementsError: it is none of them.
     """
-    plans = [(cell.size, cell.plan) for cell in named(name, memory) if cell.plan is not None]
-    full = next((plan for size, plan in plans if size is Size.FULL), None) or shipped_model(name)
+    full = _full(name, found.own_memory) or shipped_model(name) or _full(name, found.memory)
     if full is not None:
         return full, ""
-    if not plans:
+    tiny = next((cell.plan for cell in named(name, found.memory) if cell.plan is not None), None)
+    if tiny is None:
         raise _unknown(name, classification)
-    return plans[0][1], "only its tiny form is known, and this is what that needs"
+    return tiny, "only its tiny form is known, and this is what that needs"
+
+
+def _full(name: str, memory: tuple[MemoryOnRecord, ...]) -> ModelPlan | None:
+    return next((cell.plan for cell in named(name, memory) if cell.size is Size.FULL and cell.plan is not None), None)
 
 
 def _checked(hardware: str, batch: int | None, sequence_length: int | None) -> Backend:
