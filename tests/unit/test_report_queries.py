@@ -172,3 +172,28 @@ def test_no_cell_is_both_among_the_slowest_and_the_fastest(tmp_path: Path) -> No
     (row,) = analysis(path).speed_extremes
     assert [item["model"] for item in row["fastest"]] == ["m1", "m2", "m3"]
     assert [item["model"] for item in row["slowest"]] == ["m7", "m6", "m5", "m4"]
+
+
+def test_averages_mix_no_precisions(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        for target in ("cpu", "cuda"):
+            database.shard(f"s-{target}", target)
+        for target, dtype, p50_ms, peak_mb in (
+            ("cpu", "float32", 8.0, 300.0),
+            ("cuda", "float32", 4.0, 200.0),
+            ("cuda", "float16", 1.0, 100.0),
+        ):
+            planned = database.plan("bert", target, dtype=dtype, cell_key=f"bert/{target}/{dtype}")
+            database.cell(planned, f"s-{target}", wall=steady(p50_ms), peak_mb=peak_mb)
+    found = analysis(tmp_path / "m.duckdb")
+    expected = {("cpu", None): (8.0, 300.0), ("cuda", "float32"): (4.0, 200.0), ("cuda", "float16"): (1.0, 100.0)}
+    for rows, column, which in (
+        (found.speed_by_target, "mean_ms", 0),
+        (found.speed_by_architecture, "mean_ms", 0),
+        (found.memory_by_target, "mean_mb", 1),
+    ):
+        assert {(row["target"], row["dtype"]): row[column] for row in rows} == {
+            key: pytest.approx(each[which]) for key, each in expected.items()
+        }
+    assert {(row["target"], row["dtype"]) for row in found.speed_extremes} == set(expected)

@@ -1,2 +1,2 @@
 -- The cells of the report, in the order of matrix.yaml.
-SELECT * FROM report_cells ORDER BY position, cell_key;
+SELECT * EXCLUDE (column_dtype) FROM report_cells ORDER BY position, cell_key;

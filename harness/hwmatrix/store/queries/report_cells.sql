@@ -1,4 +1,5 @@
--- The matrix of one run, computed once: every other query of a report reads this table.
+-- The matrix of one run, computed once: every other query of a report reads this table. column_dtype is the precision where the target ran in
+-- several: analyses never mix them.
 CREATE OR REPLACE TEMP TABLE report_cells AS
 SELECT
     cell_key, cell_id, model, size, target, family, architecture, hub_id, dtype, batch, sequence_length, threads,
@@ -9,7 +10,8 @@ SELECT
     error_type, severity, message, traceback, needs, started_at, command,
     isolation, column_isolation, image_digest, versions, host, inputs, text_path,
     origin, diverges_at, diverges_operator, diverges_error, diverges_given, diverges_against, diverges_detail,
-    CAST(adaptation AS VARCHAR) AS adaptation
+    CAST(adaptation AS VARCHAR) AS adaptation,
+    CASE WHEN count(DISTINCT dtype) OVER (PARTITION BY target, column_isolation) > 1 THEN dtype END AS column_dtype
 FROM (
     SELECT * FROM matrix WHERE run_id = $run_id
     UNION ALL BY NAME  -- an older database has no such columns: NULL

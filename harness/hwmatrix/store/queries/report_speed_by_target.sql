@@ -2,7 +2,7 @@
 -- An emulator's time is no speed and not among them.
 -- Averages are over different models where targets support different ones: compare targets by the speed-up.
 SELECT
-    target, column_isolation AS isolation, size, execution,
+    target, column_isolation AS isolation, column_dtype AS dtype, size, execution,
     count(*) AS cells,
     count(*) FILTER (WHERE contended) AS contended,
     avg(p50_ms) AS mean_ms,
@@ -14,5 +14,5 @@ SELECT
     count(speed_up) AS compared
 FROM report_cells
 WHERE status = 'pass' AND p50_ms > 0 AND execution <> 'emulated'
-GROUP BY target, column_isolation, size, execution
+GROUP BY target, column_isolation, column_dtype, size, execution
 ORDER BY min(position), size;
