@@ -77,3 +77,10 @@ def nothing_published(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
         snapshot.write(snapshot.collect({}), folder / "published.json.gz")
     monkeypatch.setattr(on_record, "SNAPSHOT", folder / "published.json.gz")
     monkeypatch.setattr(on_record, "PUBLISHED", folder / "published")
+
+
+@pytest.fixture(autouse=True)
+def no_size_of_an_earlier_test() -> None:
+    """Sizes are kept for a process's life, so one made with torch would answer a test that hides torch."""
+    if (sizes := sys.modules.get("hwmatrix.models.sizes")) is not None:
+        sizes._computed.cache_clear()

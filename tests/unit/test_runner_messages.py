@@ -175,7 +175,7 @@ def test_whatever_is_kept_the_database_takes(tmp_path: Path) -> None:
 @given(raw_lines)
 def test_children_of_other_kinds_cannot_end_their_parent_either(line: bytes) -> None:
     end = end_of(line + b"\n")
-    entry = _entry(make.model_plan(), end, make.LIMITS)
+    entry = _entry(make.model_plan(), end, make.LIMITS, again=False)
     assert (entry.key is None) is not (entry.message is None)
     assert describe(end, Limits(timeout_s=1.0, memory_mb=1))
     with contextlib.suppress(BadMessageError):
@@ -187,7 +187,7 @@ def test_children_of_other_kinds_cannot_end_their_parent_either(line: bytes) -> 
 
 @pytest.mark.parametrize("key", ["../../etc", "ab", "AB" * 32, "cd" * 32 + "\n"])
 def test_a_bundle_lies_where_bundles_lie(key: str) -> None:
-    entry = _entry(make.model_plan(), end_of(lines({"key": key, "digest": "cd" * 32})), make.LIMITS)
+    entry = _entry(make.model_plan(), end_of(lines({"key": key, "digest": "cd" * 32})), make.LIMITS, again=False)
     assert entry.key is None
     assert entry.message is not None
     assert "what the process told cannot be used: line 1" in entry.message
