@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -67,12 +68,12 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
     def find_or_build(model: ModelPlan, cache: Path) -> Bundle:
         made.building(model.name, made.note(model.name))
-        return bundle_at(cache / model.name)
+        return bundle_at(cache / key_of(model.name))
 
     def exporter(name: str) -> Any:
         def export(bundle: Bundle, file: Path) -> dict[str, Any]:
-            if bundle.key.startswith("m"):
-                made.exporting(name, made.note(f"{bundle.key}-{name}"))
+            if (model := model_of(bundle.key)) is not None:
+                made.exporting(name, made.note(f"{model}-{name}"))
             file.write_bytes(b"graph")
             return {"inputs": [], "outputs": [], "fixed": [], "opset": 20}
 
@@ -89,11 +90,21 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def bundle_at(path: Path) -> Bundle:
-    return Bundle(path=path, key=path.name, digest=f"digest of {path.name}", manifest={})
+    return Bundle(path=path, key=path.name, digest=key_of(path.name), manifest={})
 
 
-def exported(scene: Scene, key: str) -> tuple[OnnxExport | OnnxFailure, ...]:
-    return read_all(bundle_at(scene.path / key), scene.path)
+def key_of(name: str) -> str:
+    """A key as bundles have it: the parent takes no other."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def model_of(key: str) -> str | None:
+    """The model whose bundle has this key; None: a canary's."""
+    return next((name for name in ("m0", "m1") if key_of(name) == key), None)
+
+
+def exported(scene: Scene, model: str) -> tuple[OnnxExport | OnnxFailure, ...]:
+    return read_all(bundle_at(scene.path / key_of(model)), scene.path)
 
 
 def late_once(_name: str, attempt: int) -> None:
