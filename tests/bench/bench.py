@@ -181,9 +181,9 @@ def _loop(bundle: Path) -> float:
     """The median of 2,000 passes after 500, each timed alone, in milliseconds; in a child, as the cell is."""
 
     def work(send: Callable[[dict[str, Any]], None]) -> None:
-        import torch  # noqa: PLC0415 - only the children compute
-        from safetensors.torch import load_file  # noqa: PLC0415
-        from transformers import BertForMaskedLM  # noqa: PLC0415
+        import torch
+        from safetensors.torch import load_file
+        from transformers import BertForMaskedLM
 
         torch.set_num_threads(1)
         model = BertForMaskedLM.from_pretrained(bundle / "model").eval()

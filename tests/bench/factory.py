@@ -168,7 +168,7 @@ def _wanted(kind: ModelType, arguments: argparse.Namespace) -> bool:
 
 def _warm() -> None:
     """Import the frameworks once: every type's child is forked from here."""
-    import torch  # noqa: PLC0415
+    import torch
 
     torch.set_num_threads(1)
     for name in ("transformers.modeling_utils", "transformers.models.auto.modeling_auto", "hwmatrix.models.reference"):
@@ -190,7 +190,7 @@ def _attempt(kind: ModelType) -> dict[str, Any]:
 
 
 def _fill(plan: ModelPlan, send: Callable[[dict[str, Any]], None]) -> None:
-    from hwmatrix.models.reference import fill  # noqa: PLC0415 - in the child
+    from hwmatrix.models.reference import fill
 
     with tempfile.TemporaryDirectory() as folder:
         try:

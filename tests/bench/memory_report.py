@@ -6,14 +6,14 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.advice.calibration import MEASURES
-from hwmatrix.advice.fitting import MeasuredPeak
+from hwmatrix.knowledge.calibration import MEASURES
+from hwmatrix.knowledge.fitting import MeasuredPeak
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from hwmatrix.advice.calibration import Calibration, Errors
+    from hwmatrix.knowledge.calibration import Calibration, Errors
 
 BEGIN: Final = "<!-- written by tests/bench/requirements.py: begin -->"
 END: Final = "<!-- end -->"

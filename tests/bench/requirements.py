@@ -20,9 +20,9 @@ import torch
 import transformers
 import yaml
 
-from hwmatrix.advice.calibration import Calibration, Features, features_of
-from hwmatrix.advice.fitting import MeasuredPeak, calibrate
-from hwmatrix.advice.measured_memory import MemoryOnRecord, memory_on_record
+from hwmatrix.knowledge.calibration import Calibration, Features, features_of
+from hwmatrix.knowledge.fitting import MeasuredPeak, calibrate
+from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_on_record
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.sizes import model_size
@@ -196,7 +196,7 @@ def _distinct(passes: list[dict[str, int]]) -> list[dict[str, int]]:
 
 
 _CALIBRATION_HEAD: Final = """\
-# The memory formula of each backend (advice/calibration.py), fitted to measured peaks. Written by `nox -s calibrate`; a unit test
+# The memory formula of each backend (knowledge/calibration.py), fitted to measured peaks. Written by `nox -s calibrate`; a unit test
 # recomputes it from tests/unit/recorded/memory.csv. Memory in MiB, errors as shares.
 """
 _SIZES_HEAD: Final = """\

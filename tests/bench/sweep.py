@@ -23,9 +23,9 @@ sys.path[:0] = [str(ROOT / "tests" / "bench")]
 
 from sections import put  # noqa: E402 - it lies beside, in no package
 
+from hwmatrix.app.selecting import select  # noqa: E402 - as above
 from hwmatrix.cli.options import outside  # noqa: E402 - after the path
 from hwmatrix.cli.running import facts_of, order_of, workshop_of  # noqa: E402 - as above
-from hwmatrix.cli.selecting import select  # noqa: E402 - as above
 from hwmatrix.hardware.cpu import cpuinfo  # noqa: E402 - as above
 from hwmatrix.host.places import choose  # noqa: E402 - as above
 from hwmatrix.host.run import run  # noqa: E402 - as above

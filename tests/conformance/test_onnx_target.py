@@ -61,7 +61,7 @@ FORWARD: Final = {Stage.PREPARE.value, Stage.RUN.value}
 
 def variants() -> dict[str, Callable[[Path], None] | None]:
     """What is done to the good model's exports, by the name of the case."""
-    import fault_graphs as graphs  # noqa: PLC0415 - needs onnx, which not every host has
+    import fault_graphs as graphs
 
     busy = graphs.amended(graphs.computes_for_minutes)
     return {
@@ -88,7 +88,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Order:
     missing = [module for module in ("torch", "transformers", "onnx", "onnxscript") if importlib.util.find_spec(module) is None]
     if missing:
         pytest.skip(f"exports cannot be made here, not installed: {', '.join(missing)}")
-    import fault_graphs  # noqa: PLC0415
+    import fault_graphs
 
     order = write_order(tmp_path_factory.mktemp("bundles") / "made", make_plan(MADE, backend=Backend.ONNXRUNTIME))
     told = [event for event in run("bundles", order, armed=False) if event["event"] == "bundle"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.advice.classification_cache import ClassificationCache, Question
+from hwmatrix.classifier.cache import ClassificationCache, Question
 from hwmatrix.records import Classification, Family
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cache_workers import ROUNDS, answer, work
 
-from hwmatrix.advice.classification_cache import ClassificationCache, Question
+from hwmatrix.classifier.cache import ClassificationCache, Question
 
 if TYPE_CHECKING:
     from pathlib import Path

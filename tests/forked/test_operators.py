@@ -157,7 +157,7 @@ def put(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
 
 
 def rows(order: OperatorOrder, tmp_path: Path, query: str) -> list[tuple[Any, ...]]:
-    import duckdb  # noqa: PLC0415
+    import duckdb
 
     database = tmp_path / "matrix.duckdb"
     assert merge([order.out.parent], database).rejected == ()

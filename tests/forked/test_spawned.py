@@ -66,7 +66,7 @@ def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)]))
     monkeypatch.setattr(forked, "SPAWNS", True)
-    import spawned_works  # noqa: PLC0415 - made just now
+    import spawned_works
 
     yield spawned_works
     del sys.modules["spawned_works"]

@@ -12,8 +12,8 @@ pytest.importorskip("websocket")
 from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware.browser import Installed
 from hwmatrix.measure.memory import Meter
-from hwmatrix.targets.browser_chromium import Chromium
-from hwmatrix.targets.browser_devtools import DevTools, Page
+from hwmatrix.targets.browser.chromium import Chromium
+from hwmatrix.targets.browser.devtools import DevTools, Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

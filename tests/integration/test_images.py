@@ -105,7 +105,7 @@ def build(project: Path, engine: Engine, targets: tuple[str, ...] = ("one", "two
 
 def with_sentinel(engine: Engine) -> Engine:
     """The engine, with an index in pip's settings whose password must be found nowhere."""
-    import dataclasses  # noqa: PLC0415 - here alone
+    import dataclasses
 
     return dataclasses.replace(
         engine, environment={**engine.environment, "PIP_EXTRA_INDEX_URL": "https://me:sentinel-c0ffee@packages.invalid/simple"}

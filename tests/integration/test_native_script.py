@@ -53,7 +53,7 @@ def wheels(tmp_path: Path) -> Path:
 
 def on_gpu() -> int:
     """The exit code of a run in which whatever can run has run."""
-    import torch  # noqa: PLC0415 - takes seconds
+    import torch
 
     return 0 if torch.cuda.is_available() else 6
 

@@ -131,8 +131,8 @@ def test_an_image_that_may_not_be_pushed_and_one_built_on_it(engine: Engine, nam
 
 def test_packages_are_listed_inside_an_image(engine: Engine, tmp_path: Path) -> None:
     """The base image has dpkg, Python, and no hwmatrix: the module is given to it as a file."""
-    from hwmatrix.host.containers import Limits, Mount, running  # noqa: PLC0415
-    from hwmatrix.runner import packages  # noqa: PLC0415
+    from hwmatrix.host.containers import Limits, Mount, running
+    from hwmatrix.runner import packages
 
     base = base_image.resolve(engine, requested=None, default=ImagesSpec().base, on_line=print).reference
     program = tmp_path / "packages.py"

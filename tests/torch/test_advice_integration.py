@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hwmatrix.advice.integration import HardwareAwareModelClassifier, Sources
+from hwmatrix.classifier.classifier import HardwareAwareModelClassifier, Sources
 from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
-    from hwmatrix.advice.answers import ModelAnswer
+    from hwmatrix.classifier.answers import ModelAnswer
 
 pytestmark = pytest.mark.torch
 transformers = pytest.importorskip("transformers")
@@ -50,7 +50,7 @@ def test_every_model_of_matrix_yaml_has_an_answer(tmp_path: Path) -> None:
         assert json.loads(json.dumps(answer)) == answer
         assert answer["family"] is not None
         assert answer["recommended_template"] == f"hf_{answer['family']}_template.py"
-        assert (ROOT / "harness/hwmatrix/advice/templates/tests" / f"{answer['recommended_template']}.j2").is_file()
+        assert (ROOT / "harness/hwmatrix/generate/templates/tests" / f"{answer['recommended_template']}.j2").is_file()
         if answer["recommended_hardware"] is not None:
             entry = answer["hardware_profile"][answer["recommended_hardware"]]
             assert entry["available"]

@@ -1,6 +1,5 @@
 """Every model of matrix.yaml, really built: bundles, references, inputs, and what is refused."""
 
-# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 import dataclasses

@@ -89,7 +89,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def checkpoint(name: str) -> None:
     """A small checkpoint in a folder called like the hub's."""
-    from transformers import BertConfig, BertModel  # noqa: PLC0415 - heavy, and only for the documents
+    from transformers import BertConfig, BertModel
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     BertModel(BertConfig(vocab_size=64, max_position_embeddings=32, **sizes)).save_pretrained(name)
@@ -97,7 +97,7 @@ def checkpoint(name: str) -> None:
 
 def run(document: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Ran]:
     """Every example of a document, in order; each knows the names of those before it."""
-    from transformers import AutoModel  # noqa: PLC0415 - heavy, and only for the documents
+    from transformers import AutoModel
 
     for name in set(re.findall(r'from_pretrained\("([^"]+)"\)', "".join(examples(document)))):
         checkpoint(name)

@@ -18,12 +18,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hwmatrix.advice import stack, stack_probe
-from hwmatrix.advice.catalogue import UNMATCHED
-from hwmatrix.advice.error_report import json_schema
-from hwmatrix.advice.pool import ResourcePool
-from hwmatrix.advice.reporter import HardwareCompatibilityReporter
+from hwmatrix.faults.catalogue import UNMATCHED
+from hwmatrix.pool.pool import ResourcePool
 from hwmatrix.records import Status
+from hwmatrix.reporter import stack, stack_probe
+from hwmatrix.reporter.document import json_schema
+from hwmatrix.reporter.reporter import HardwareCompatibilityReporter
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]

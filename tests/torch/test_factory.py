@@ -1,6 +1,5 @@
 """Tiny models from types alone: what the rules keep of an architecture, and what inputs are made of."""
 
-# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hwmatrix.advice.generate import generate_test
-from hwmatrix.advice.rendering import write_templates
-from hwmatrix.advice.test_plan import Wish
+from hwmatrix.generate.model_tests import generate_test
+from hwmatrix.generate.rendering import write_templates
+from hwmatrix.generate.test_plan import Wish
 from hwmatrix.matrix.load import load
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_what_is_not_installed_is_skipped_with_the_reason(tmp_path: Path, python
 
 def test_what_another_generator_renders_runs_as_well(tmp_path: Path, python: Callable[..., Any]) -> None:
     """As the design documents do it. What is only a name here is skipped, and says so."""
-    import jinja2  # noqa: PLC0415
+    import jinja2
 
     write_templates(tmp_path / "templates")
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(tmp_path / "templates"))  # noqa: S701 - as they do

@@ -1,6 +1,5 @@
 """Generated tests, run: all models of matrix.yaml pass on the cpu, and a wrong model is found out by the test that is there for it."""
 
-# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 import dataclasses
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hwmatrix.advice import pool
-from hwmatrix.advice.generate import Wish, generate_test, plan_of
 from hwmatrix.cli.main import main
+from hwmatrix.generate.model_tests import Wish, generate_test, plan_of
 from hwmatrix.matrix.load import load
 from hwmatrix.models import bundle
+from hwmatrix.pool import pool
 from hwmatrix.runner import place
 from hwmatrix.runner.under_test import Generated, ModelUnderTest
 
@@ -48,8 +47,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def frameworks() -> None:
     """pytester forgets what the tests that it runs have imported; what was imported before stays."""
-    from hwmatrix.targets import cpu  # noqa: F401
-    from hwmatrix.targets.torch_preload import preload_torch
+    from hwmatrix.targets.torch import cpu  # noqa: F401
+    from hwmatrix.targets.torch.preload import preload_torch
 
     preload_torch(model.model_class for model in SPEC.models.values())
 

@@ -1,6 +1,5 @@
 """The detector beside the real frameworks: it imports none of them, agrees with them, and leaves them usable."""
 
-# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """Both exporters on real models: the graphs' names, and, by onnx's own reference implementation, their numbers."""
 
-# ruff: noqa: PLC0415 - torch and onnx are imported when these tests run, not when they are collected
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,6 +1,5 @@
 """Inputs that tell extents: which they are, and that only what follows from them alone is fixed when a model is traced."""
 
-# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 from typing import Any

@@ -1,6 +1,5 @@
 """Graphs fitted to a bundle's names: what exporters add, rename and pass through, proved by running the graph."""
 
-# ruff: noqa: PLC0415 - onnx_ir is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 from typing import Any

@@ -1,6 +1,5 @@
 """Where a wrong result begins in ONNX graphs: real graphs, in the real ONNX Runtime and QNN's real emulation."""
 
-# ruff: noqa: PLC0415 - onnx and onnxruntime are imported when these tests run, not when they are collected
 from __future__ import annotations
 
 import dataclasses
@@ -13,7 +12,7 @@ from hwmatrix.errors import TraceError
 from hwmatrix.measure.divergence import locate
 from hwmatrix.models.onnx_export import OnnxExport
 from hwmatrix.records import Dtype, Origin, Settings
-from hwmatrix.targets import onnx_trace
+from hwmatrix.targets.onnx import trace as onnx_trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,7 +188,7 @@ def ready(target: Any, path: Path, inputs: Arrays) -> Arrays:
 def test_what_onnx_runtime_fuses_wrongly_is_told_from_a_wrong_graph(tmp_path: Path) -> None:
     """Zeros around a picture of negative numbers are lost where ``Pad`` is taken into ``MaxPool`` (ONNX Runtime 1.31)."""
     pytest.importorskip("onnxruntime")
-    from hwmatrix.targets.onnxruntime import OnnxRuntime
+    from hwmatrix.targets.onnx.onnxruntime import OnnxRuntime
 
     nodes = [
         node("Neg", "x", "a"),
@@ -213,7 +212,7 @@ def test_what_onnx_runtime_fuses_wrongly_is_told_from_a_wrong_graph(tmp_path: Pa
 def test_an_operator_that_the_htp_gets_wrong_is_named(tmp_path: Path) -> None:
     """It writes a part of the rows of a norm over several matrices (QAIRT 2.51)."""
     pytest.importorskip("onnxruntime_qnn")
-    from hwmatrix.targets.qnn import Qnn
+    from hwmatrix.targets.qnn.target import Qnn
 
     nodes = [
         node("MatMul", "x w", "a", name="mix"),
@@ -234,7 +233,7 @@ def test_an_operator_that_the_htp_gets_wrong_is_named(tmp_path: Path) -> None:
 
 def test_a_process_that_fails_tells_why(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
-    from hwmatrix.targets import qnn_values
+    from hwmatrix.targets.qnn import values as qnn_values
 
     path = tmp_path / "m.onnx"
     path.write_bytes(b"no graph")

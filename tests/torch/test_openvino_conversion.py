@@ -1,6 +1,5 @@
 """Conversion to OpenVINO: what the exporter adds and renames, proved by running the graph; what is told when nothing converts."""
 
-# ruff: noqa: PLC0415 - openvino is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 import subprocess
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmatrix.targets.openvino import _fit_inputs
+from hwmatrix.targets.openvino.target import _fit_inputs
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
@@ -81,7 +80,7 @@ def test_an_input_that_nobody_can_set_is_refused() -> None:
 UNCONVERTIBLE = """
 import torch
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.targets.openvino import convert
+from hwmatrix.targets.openvino.target import convert
 
 
 class Bessel(torch.nn.Module):

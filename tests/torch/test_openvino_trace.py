@@ -1,6 +1,5 @@
 """OpenVINO's values beside those of the same graph without a plugin: what is computed, and where a wrong result begins."""
 
-# ruff: noqa: PLC0415 - openvino is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 from typing import Any
@@ -15,8 +14,8 @@ from hwmatrix.records import Origin
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
 
-from hwmatrix.targets import openvino_trace  # noqa: E402 - needs openvino and torch
-from hwmatrix.targets.openvino_trace import trace_graph  # noqa: E402
+from hwmatrix.targets.openvino import trace as openvino_trace  # noqa: E402 - needs openvino and torch
+from hwmatrix.targets.openvino.trace import trace_graph  # noqa: E402
 
 pytestmark = pytest.mark.torch
 TOLERANCE = 1e-4

@@ -17,12 +17,12 @@ import pytest
 import torch
 import transformers
 
-from hwmatrix.advice.pool import ResourcePool
-from hwmatrix.advice.pool_devices import Gpu, Machine
-from hwmatrix.advice.pool_errors import ModelStartError
-from hwmatrix.advice.pool_memory import tensor_mb
-from hwmatrix.advice.pool_settings import PoolSettings
-from hwmatrix.advice.resolving import torch_absences
+from hwmatrix.knowledge.resolving import torch_absences
+from hwmatrix.pool.devices import Gpu, Machine
+from hwmatrix.pool.errors import ModelStartError
+from hwmatrix.pool.memory import tensor_mb
+from hwmatrix.pool.pool import ResourcePool
+from hwmatrix.pool.settings import PoolSettings
 from hwmatrix.records import Detection, Status
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """What qnn does to a graph, on real ONNX, and how it chooses among exports, on sessions that only say where nodes went."""
 
-# ruff: noqa: PLC0415 - onnx is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 import dataclasses
@@ -56,7 +55,7 @@ def test_a_root_mean_square_norm_becomes_one_operator_with_the_same_result(tmp_p
     import onnx_ir
     from onnx.reference import ReferenceEvaluator
 
-    from hwmatrix.targets.qnn_graph import fuse_rms_norms
+    from hwmatrix.targets.qnn.graph import fuse_rms_norms
 
     path = norm_graph(tmp_path, scale_first=scale_first)
     model = onnx_ir.load(path)
@@ -109,8 +108,8 @@ def test_norms_over_several_matrices_are_right_on_the_htp(tmp_path: Path) -> Non
     import onnx
     from onnx.reference import ReferenceEvaluator
 
-    from hwmatrix.targets import qnn_values
-    from hwmatrix.targets.qnn_graph import TokenIds, make_graph
+    from hwmatrix.targets.qnn import values as qnn_values
+    from hwmatrix.targets.qnn.graph import TokenIds, make_graph
 
     path = norm_graph(tmp_path, scale_first=True, shape=(8, 16, 4))
     (tmp_path / "made").mkdir()
@@ -128,8 +127,8 @@ def test_many_slices_are_right_on_the_htp_as_a_gather_and_not_as_they_were(tmp_p
     import onnx_ir
     from onnx import TensorProto, helper, numpy_helper
 
-    from hwmatrix.targets import qnn_values
-    from hwmatrix.targets.qnn_graph import take_rows_by_gather
+    from hwmatrix.targets.qnn import values as qnn_values
+    from hwmatrix.targets.qnn.graph import take_rows_by_gather
 
     random = np.random.default_rng(2)
     experts, chosen = random.normal(size=(4, 128, 32)).astype(np.float32), random.integers(0, 4, 32)
@@ -159,7 +158,7 @@ def test_slices_taken_by_one_number_are_gathered_and_others_are_left_alone(tmp_p
     import onnx_ir
     from onnx.reference import ReferenceEvaluator
 
-    from hwmatrix.targets.qnn_graph import take_rows_by_gather
+    from hwmatrix.targets.qnn.graph import take_rows_by_gather
 
     path = gathers_graph(tmp_path)
     model = onnx_ir.load(path)
@@ -176,7 +175,7 @@ def test_slices_taken_by_one_number_are_gathered_and_others_are_left_alone(tmp_p
 def test_masks_are_raised_and_other_constants_are_not(tmp_path: Path) -> None:
     import onnx_ir
 
-    from hwmatrix.targets.qnn_graph import raise_masks
+    from hwmatrix.targets.qnn.graph import raise_masks
 
     model = onnx_ir.load(norm_graph(tmp_path, scale_first=True))
     assert raise_masks(model) == 1
@@ -189,7 +188,7 @@ def test_masks_are_raised_and_other_constants_are_not(tmp_path: Path) -> None:
 def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Path) -> None:
     import onnx_ir
 
-    from hwmatrix.targets.qnn_graph import TokenIds, make_graph
+    from hwmatrix.targets.qnn.graph import TokenIds, make_graph
 
     path = norm_graph(tmp_path, scale_first=True)
     before = path.read_bytes()
@@ -203,7 +202,7 @@ def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Pa
 
 
 def test_calibration_inputs_are_of_the_same_kind() -> None:
-    from hwmatrix.targets.qnn_graph import TokenIds, calibration_inputs
+    from hwmatrix.targets.qnn.graph import TokenIds, calibration_inputs
 
     inputs = {
         "input_ids": np.array([[9, 1, 2, 3, 8]]),
@@ -277,8 +276,8 @@ def export(exporter: str, path: Path = Path("model.onnx")) -> OnnxExport:
 
 def target(monkeypatch: pytest.MonkeyPatch, **sessions: Session | Exception) -> Any:
     """A target whose exports lead to these sessions, or fail."""
-    from hwmatrix.targets import qnn
-    from hwmatrix.targets.qnn_graph import QnnGraph
+    from hwmatrix.targets.qnn import target as qnn
+    from hwmatrix.targets.qnn.graph import QnnGraph
 
     made = qnn.Qnn(settings=Settings(dtype=Dtype.FLOAT16, batch=1, sequence_length=1, threads=1), options={"soc_model": 57})
     made._exports = tuple(export(exporter) for exporter in sessions)
@@ -351,7 +350,7 @@ def test_without_an_export_the_exporters_have_the_word(monkeypatch: pytest.Monke
 
 
 def test_a_precision_that_the_htp_has_not_is_unsupported() -> None:
-    from hwmatrix.targets.qnn import Qnn
+    from hwmatrix.targets.qnn.target import Qnn
 
     made = Qnn(settings=Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=1, threads=1), options={})
     with pytest.raises(UnsupportedError, match="not in float32") as caught:
@@ -363,7 +362,7 @@ def test_a_precision_that_the_htp_has_not_is_unsupported() -> None:
 def test_the_chip_is_asked_for_in_the_check(soc_model: int) -> None:
     """With the real emulation: onnxruntime by itself would go on on the CPU, in silence."""
     pytest.importorskip("onnxruntime_qnn")
-    from hwmatrix.targets.qnn import Qnn
+    from hwmatrix.targets.qnn.target import Qnn
 
     made = Qnn(settings=Settings(dtype=Dtype.FLOAT16, batch=1, sequence_length=1, threads=1), options={"soc_model": soc_model})
     if soc_model == 57:

@@ -1,6 +1,5 @@
 """Scripts that reproduce a cell, run: the same weights, inputs and outputs as the bundle's, and the failure that was measured."""
 
-# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 import dataclasses
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from hwmatrix.advice.model_code import model_code
-from hwmatrix.advice.reproduce import reproduce
 from hwmatrix.cli.main import main
 from hwmatrix.errors import ConfigError
+from hwmatrix.generate.model_code import model_code
+from hwmatrix.generate.reproduction import reproduce
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.bundle import find_or_build
@@ -188,8 +187,8 @@ def test_a_graph_that_holds_extents_is_exported_by_its_script(tmp_path: Path) ->
 
 
 def test_a_type_that_cannot_be_made_here_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwmatrix.advice import type_code
     from hwmatrix.errors import FactoryError
+    from hwmatrix.generate import type_code
 
     def refused(*_: object) -> None:
         raise FactoryError("transformers 9.0 has no architecture 'sew-d'", error_type="unknown_architecture")
@@ -202,7 +201,7 @@ def test_a_type_that_cannot_be_made_here_is_told(capsys: pytest.CaptureFixture[s
 
 
 def test_a_configuration_that_its_values_do_not_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwmatrix.advice import type_code
+    from hwmatrix.generate import type_code
 
     monkeypatch.setattr(type_code, "_same_weights", lambda *_: False)
     with pytest.raises(ConfigError, match="its configuration cannot be made again from its values"):
@@ -212,8 +211,8 @@ def test_a_configuration_that_its_values_do_not_make_is_refused(monkeypatch: pyt
 def test_inputs_are_drawn_again_in_step_or_written_out() -> None:
     import torch
 
-    from hwmatrix.advice.model_code import drawn_inputs
-    from hwmatrix.advice.type_code import Draw
+    from hwmatrix.generate.model_code import drawn_inputs
+    from hwmatrix.generate.type_code import Draw
 
     generator = torch.Generator().manual_seed(0)
     first, second = torch.randn((2, 3), generator=generator), torch.rand((4,), generator=generator)

@@ -1,6 +1,5 @@
 """Sizes from the meta device: weights, activations, outputs, against models that really are in memory."""
 
-# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 import dataclasses

@@ -14,7 +14,7 @@ from hwmatrix.records import Dtype, ModelPlan, Origin, Settings, Size
 
 torch = pytest.importorskip("torch")
 
-from hwmatrix.targets.cpu import TorchCpu  # noqa: E402 - needs torch
+from hwmatrix.targets.torch.cpu import TorchCpu  # noqa: E402 - needs torch
 
 if TYPE_CHECKING:
     from pathlib import Path

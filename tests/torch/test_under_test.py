@@ -1,6 +1,5 @@
 """A model under test, as generated tests see it: what it gives, what it refuses, and that a pool's fallback is no pass."""
 
-# ruff: noqa: PLC0415 - torch is imported when these tests run, not when they are collected
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hwmatrix.advice.pool import ResourcePool
 from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
+from hwmatrix.pool.pool import ResourcePool
 from hwmatrix.records import Backend, Detection, Size
 from hwmatrix.runner.place import Place
 from hwmatrix.runner.under_test import ModelUnderTest, cache_folder, differences, model_under_test
@@ -104,7 +103,7 @@ def test_a_model_that_the_pool_gave_to_other_hardware_is_not_there(cache: Path, 
 
 
 def test_a_model_that_a_device_refuses_is_a_failure_and_no_skip(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwmatrix.advice import pool_loading
+    from hwmatrix.pool import loading as pool_loading
 
     right = pool_loading.move
 

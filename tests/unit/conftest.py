@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from hwmatrix.advice import on_record, snapshot
+from hwmatrix.knowledge import on_record, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from hwmatrix.advice.compatibility import Subject, compatibility_of
-from hwmatrix.advice.evidence import Evidence
-from hwmatrix.advice.profiles import HardwareProfile, Needs, availability_of
-from hwmatrix.advice.requirements import RequirementsError
+from hwmatrix.knowledge.compatibility import Subject, compatibility_of
+from hwmatrix.knowledge.evidence import Evidence
+from hwmatrix.knowledge.profiles import HardwareProfile, Needs, availability_of
+from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.records import (
     Backend,
     Basis,
@@ -28,7 +28,7 @@ from hwmatrix.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hwmatrix.advice.profiles import Override
+    from hwmatrix.knowledge.profiles import Override
 
 
 def evidence(model: str = "bert", hardware: str = "cpu", **changes: Any) -> Evidence:

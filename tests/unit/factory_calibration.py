@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from hwmatrix.advice.calibration import Calibration, Errors, calibration
+from hwmatrix.knowledge.calibration import Calibration, Errors, calibration
 from hwmatrix.records import Dtype
 
 RANGES = {"stored": (100.0, 600.0), "weights": (100.0, 600.0), "activations": (0.0, 29.0), "comparison": (0.0, 258.0)}

@@ -27,7 +27,7 @@ _INPUTS: Final = {
 _APART: Final = 101
 """How many different numbers of parameters there are."""
 TRACEBACK: Final = """Traceback (most recent call last):
-  File "/opt/venv/lib/python3.11/site-packages/hwmatrix/targets/openvino.py", line 131, in prepare
+  File "/opt/venv/lib/python3.11/site-packages/hwmatrix/targets/openvino/target.py", line 131, in prepare
     exported = torch.export.export(self.model, (), inputs)
   File "/opt/venv/lib/python3.11/site-packages/torch/export/_trace.py", line 2262, in _export
     ep = fn(*args, **kwargs)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from hwmatrix.advice.pool import ResourcePool
-from hwmatrix.advice.pool_devices import Gpu, Machine
-from hwmatrix.advice.pool_settings import PoolSettings
+from hwmatrix.pool.devices import Gpu, Machine
+from hwmatrix.pool.pool import ResourcePool
+from hwmatrix.pool.settings import PoolSettings
 from hwmatrix.records import Detection
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hwmatrix.cli.evidence_text import show_evidence
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hwmatrix.advice.answers import CompatibilityAnswer, ModelAnswer, PoolAnswer, ReasonAnswer, RequirementsAnswer, TaskAnswer
+    from hwmatrix.classifier.answers import CompatibilityAnswer, ModelAnswer, PoolAnswer, ReasonAnswer, RequirementsAnswer, TaskAnswer
 
 _YES_NO: Final = {True: "yes", False: "no", None: "not known"}
 _UNSURE: Final = 0.8

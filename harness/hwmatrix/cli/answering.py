@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hwmatrix.advice.lookup import name_on_record
-from hwmatrix.advice.measured_cell import TRIED_AND_FAILED
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, known
+from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
+from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Execution, Level, Status
 from hwmatrix.report import adapted, grid, numbers, origins
 from hwmatrix.report.escape import plain

@@ -86,7 +86,7 @@ def show_answers(answers: Sequence[Row]) -> None:
 
 def show_compatibility(answer: Mapping[str, Any]) -> None:
     """Families and their architectures against hardware: how many models reached which level, or what is expected."""
-    from hwmatrix.cli.evidence_text import show_evidence  # noqa: PLC0415 - imports more than the other tables need
+    from hwmatrix.cli.evidence_text import show_evidence
 
     columns = [kind.value for kind in Backend if any(row["hardware"][kind.value]["basis"] != Basis.NONE for row in answer["rows"])]
     rows = [

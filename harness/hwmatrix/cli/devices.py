@@ -174,8 +174,8 @@ def _summary(detector: HardwareDetector) -> dict[str, Any]:
 
 
 def _compatibility(output_dir: Path, output: Format) -> None:
-    from hwmatrix.advice.compatibility_table import table_of  # noqa: PLC0415
-    from hwmatrix.advice.on_record import Place, on_record  # noqa: PLC0415
+    from hwmatrix.knowledge.compatibility_table import table_of
+    from hwmatrix.knowledge.on_record import Place, on_record
 
     found = on_record(latest=output_dir)
     own = next((source.where for source in found.sources if source.place is Place.LATEST), None)
@@ -195,7 +195,7 @@ def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: P
     ``auto`` goes through the priorities of the model's kind; a device that was asked for comes first, and after it what
     ``hwmatrix test`` and the resource pool would try: the rest of those priorities, or the device's chain where they lack it.
     """
-    from hwmatrix.advice.priorities import order_of, priority_for, reason_for  # noqa: PLC0415
+    from hwmatrix.knowledge.priorities import order_of, priority_for, reason_for
 
     kind = _classified(name, matrix)
     if device is Device.AUTO:
@@ -223,8 +223,8 @@ def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: P
 
 def _classified(name: str, matrix: Path) -> Classification:
     """What the model is: from its entry or its files where the name stands for one, else from the name."""
-    from hwmatrix.advice.lookup import look_up  # noqa: PLC0415
-    from hwmatrix.models.classify import classify  # noqa: PLC0415
+    from hwmatrix.knowledge.names import look_up
+    from hwmatrix.models.classify import classify
 
     spec = load(matrix).spec if matrix.is_file() or matrix != DEFAULT_MATRIX else None
     plan = look_up(name, spec=spec, cache=outside().cache)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from hwmatrix.advice.on_record import sentence
-from hwmatrix.records.escape import plain
+from hwmatrix.basics.escape import plain
+from hwmatrix.knowledge.on_record import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hwmatrix.advice.on_record import EvidenceAnswer
+    from hwmatrix.knowledge.on_record import EvidenceAnswer
 
 
 def show_evidence(asked: Sequence[EvidenceAnswer], console: Console | None = None) -> None:

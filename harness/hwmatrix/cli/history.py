@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hwmatrix.advice.lookup import name_on_record
-from hwmatrix.cli.inspecting import print_table
+from hwmatrix.cli.schema import print_table
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Execution
 from hwmatrix.report.escape import plain

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _COMMANDS: Final = {
     "matrix": "running",
-    "init": "starting",
+    "init": "init",
     "show": "answering",
     "why": "answering",
     "diff": "comparing",
@@ -32,29 +32,29 @@ _COMMANDS: Final = {
     "badges": "storing",
     "merge": "storing",
     "devices": "devices",
-    "detect": "detecting",
-    "classify": "classifying",
+    "detect": "detect",
+    "classify": "classify",
     "types": "types",
-    "fit": "fitting",
+    "fit": "fit",
     "evidence": "evidence",
-    "test": "testing",
-    "generate": "generating",
-    "errors": "error_reports",
-    "groups": "grouping",
-    "ops": "operators",
+    "test": "test",
+    "generate": "generate",
+    "errors": "errors",
+    "groups": "groups",
+    "ops": "ops",
     "images": "running",
     "base": "running",
     "plan": "planning",
     "run": "planning",
     "artifacts": "artifacts",
-    "runner": "runners",
+    "runner": "runner",
     "wait": "collecting",
     "collect": "collecting",
     "summary": "collecting",
     "assets": "collecting",
-    "workflow": "workflows",
-    "pins": "workflows",
-    "schema": "inspecting",
+    "workflow": "workflow",
+    "pins": "workflow",
+    "schema": "schema",
 }
 """Command to the module here that has it, in the order of the help: to run one command, no other's module is imported."""
 
@@ -122,7 +122,7 @@ def _tell(error: HwmatrixError, stderr: Console) -> None:
     words = f"error: {error}"  # names in it may be foreign, with what a terminal would obey
     text = "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in words)
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        from hwmatrix.host.github.log import annotation, harmless  # noqa: PLC0415 - only there
+        from hwmatrix.host.github.log import annotation, harmless
 
         text = harmless(text)
         for problem in error.problems if isinstance(error, ConfigError) else ():
@@ -164,7 +164,7 @@ def _always_named(
 def _log_at(level: str) -> None:
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
-        from hwmatrix.matrix.load import near_miss  # noqa: PLC0415 - imports more than a command may need
+        from hwmatrix.matrix.load import near_miss
 
         raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is no level", hint=near_miss(level.upper(), known))])
     logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")

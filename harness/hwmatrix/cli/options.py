@@ -150,6 +150,6 @@ def outside() -> Outside:
 
 def progress(*, verbose: bool) -> View:
     """What shows the steps of a command: on stderr, so that stdout is only for results."""
-    from hwmatrix.host.console import view  # noqa: PLC0415 - commands that only answer need no view
+    from hwmatrix.host.console import view
 
     return view(Console(stderr=True), verbose=verbose, on_github=os.environ.get("GITHUB_ACTIONS") == "true")

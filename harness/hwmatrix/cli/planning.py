@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import hwmatrix
-from hwmatrix.cli.inspecting import print_table
+from hwmatrix.app.selecting import fetch_weights, select
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     Architectures,
@@ -32,7 +32,7 @@ from hwmatrix.cli.options import (
     progress,
 )
 from hwmatrix.cli.running import commit_of, order_of, workshop_of
-from hwmatrix.cli.selecting import fetch_weights, select
+from hwmatrix.cli.schema import print_table
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.host import infrastructure
 from hwmatrix.host.github.pushed import pushable

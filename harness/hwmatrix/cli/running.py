@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 import hwmatrix
-from hwmatrix.cli import inspecting
+from hwmatrix.app.selecting import fetch_weights, select
+from hwmatrix.app.type_models import TypeModels
+from hwmatrix.cli import schema as inspecting
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     Adapt,
@@ -36,8 +38,6 @@ from hwmatrix.cli.options import (
     progress,
 )
 from hwmatrix.cli.publishing import publish, source_of
-from hwmatrix.cli.selecting import fetch_weights, select
-from hwmatrix.cli.type_models import TypeModels
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.host import base_image as bases
 from hwmatrix.host import publishing

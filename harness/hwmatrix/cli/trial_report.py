@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, cast
 
 import typer
 
-from hwmatrix.advice.evidence import Evidence
-from hwmatrix.advice.fallback import Cost, FallbackReport, report_of
-from hwmatrix.advice.fallback_evidence import Likeness, measured_cost
-from hwmatrix.advice.trial_document import TEST_SCHEMA, AttemptDocument, CostDocument, ModelTestDocument, TrialDocument
-from hwmatrix.cli.inspecting import print_table
+from hwmatrix.app.trial_document import TEST_SCHEMA, AttemptDocument, CostDocument, ModelTestDocument, TrialDocument
+from hwmatrix.app.trials import Ended, Trial
 from hwmatrix.cli.options import Format
 from hwmatrix.cli.running import DATABASE
-from hwmatrix.cli.trials import Ended, Trial
+from hwmatrix.cli.schema import print_table
+from hwmatrix.knowledge.evidence import Evidence
+from hwmatrix.knowledge.fallback import Cost, FallbackReport, report_of
+from hwmatrix.knowledge.fallback_evidence import Likeness, measured_cost
 from hwmatrix.records import Execution, Isolation, ModelPlan, Status
 from hwmatrix.report.write import replace, write_reports
 

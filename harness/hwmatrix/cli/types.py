@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hwmatrix.advice.types_document import as_data, said, types_document
+from hwmatrix.app.types_document import as_data, said, types_document
 from hwmatrix.cli.options import Format, FormatOption
 from hwmatrix.models.factory.pins import PASS, short
 from hwmatrix.records import Family
@@ -20,7 +20,7 @@ from hwmatrix.report.escape import visible
 from hwmatrix.report.numbers import plural
 
 if TYPE_CHECKING:
-    from hwmatrix.advice.types_document import TypeEntry, TypesDocument
+    from hwmatrix.app.types_document import TypeEntry, TypesDocument
 
 
 def add_to(app: typer.Typer) -> None:

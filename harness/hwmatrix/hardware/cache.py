@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 import hwmatrix
+from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.errors import StoreError
 from hwmatrix.hardware import browser, browser_places, cgroups, container
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import Backend, Detection
-from hwmatrix.records.cache_folder import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -117,7 +117,7 @@ def _arm_names(info: dict[str, str]) -> tuple[str | None, str | None]:
 
 @functools.cache
 def _processors() -> dict[str, Any]:
-    import yaml  # noqa: PLC0415 - on ARM only
+    import yaml
 
     text = (importlib.resources.files("hwmatrix.hardware") / "processors.yaml").read_text(encoding="utf-8")
     table: dict[str, Any] = yaml.safe_load(text)

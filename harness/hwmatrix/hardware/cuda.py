@@ -88,7 +88,7 @@ def _nvml() -> Iterator[Any]:
     if util.find_spec("pynvml") is None:
         message = "NVIDIA's driver is here, and the package nvidia-ml-py, which asks it, is not installed"
         raise UnavailableError(message, error_type="missing_package")
-    import pynvml  # noqa: PLC0415 - not in every image
+    import pynvml
 
     try:
         pynvml.nvmlInit()

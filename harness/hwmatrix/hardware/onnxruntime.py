@@ -20,7 +20,7 @@ def detect() -> tuple[str, dict[str, Any]]:
         UnavailableError: the package is not installed.
     """
     name, facts = installed()
-    import onnxruntime  # noqa: PLC0415 - not in every image
+    import onnxruntime
 
     return name, facts | {"providers": list(onnxruntime.get_available_providers())}
 

@@ -45,7 +45,7 @@ def _by_library(folders: list[str]) -> Found | None:
 
 
 def _by_import() -> Found:
-    import openvino  # noqa: PLC0415 - not in every image, and takes a while
+    import openvino
 
     core = openvino.Core()
     devices = {str(device): str(core.get_property(device, "FULL_DEVICE_NAME")).strip() for device in core.available_devices}

@@ -86,8 +86,8 @@ def sdk(environment: Mapping[str, str], installed_in: Path = _SDKS) -> dict[str,
 
 def provider_devices() -> list[Any]:
     """ONNX Runtime's devices of the provider, which is registered when first asked for."""
-    import onnxruntime  # noqa: PLC0415 - not in every image, and starts a thread
-    import onnxruntime_qnn  # noqa: PLC0415
+    import onnxruntime
+    import onnxruntime_qnn
 
     def listed() -> list[Any]:
         return [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]

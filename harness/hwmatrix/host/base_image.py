@@ -96,7 +96,7 @@ def _default(client: docker.DockerClient, engine: Engine, name: str, on_line: Ca
 
 def image_digest(client: docker.DockerClient, name: str) -> str | None:
     """The id (``sha256:...``) of an image that this engine has, or None."""
-    from docker.errors import ImageNotFound  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import ImageNotFound
 
     try:
         return str(client.images.get(name).id)
@@ -106,7 +106,7 @@ def image_digest(client: docker.DockerClient, name: str) -> str | None:
 
 def _registry_digest(client: docker.DockerClient, name: str) -> str | None:
     """The digest under which a registry has an image of this engine; None for one that was made here."""
-    from docker.errors import ImageNotFound  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import ImageNotFound
 
     try:
         digests = client.images.get(name).attrs.get("RepoDigests") or []
@@ -117,7 +117,7 @@ def _registry_digest(client: docker.DockerClient, name: str) -> str | None:
 
 def _registry_problem(client: docker.DockerClient, name: str) -> str | None:
     """Ask the registry for a manifest through the engine, which is what would pull. None where it gives one."""
-    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import DockerException
 
     try:
         client.images.get_registry_data(name)
@@ -129,7 +129,7 @@ def _registry_problem(client: docker.DockerClient, name: str) -> str | None:
 
 
 def _pull(engine: Engine, name: str, reason: str, on_line: Callable[[str], None]) -> BaseImage:
-    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import DockerException
 
     client = engine.client()
     try:
@@ -146,7 +146,7 @@ def _pull(engine: Engine, name: str, reason: str, on_line: Callable[[str], None]
 
 
 def _follow(events: Iterable[dict[str, Any]], on_line: Callable[[str], None]) -> None:
-    from docker.errors import APIError  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import APIError
 
     for event in events:
         if "error" in event:
@@ -200,7 +200,7 @@ def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
 
 
 def _import(engine: Engine, archive: Path) -> BaseImage:
-    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import DockerException
 
     repository, _, tag = MADE_TAG.partition(":")
     client = engine.client(timeout_s=IMPORT_TIMEOUT_S)

@@ -188,8 +188,8 @@ def running(
 
 def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devices: tuple[str, ...], gpus: bool) -> dict[str, Any]:
     """What makes a container of ours harmless, in the words of the docker SDK."""
-    from docker.types import DeviceRequest, LogConfig, Ulimit  # noqa: PLC0415 - only where containers are wanted
-    from docker.types import Mount as BindMount  # noqa: PLC0415 - the same
+    from docker.types import DeviceRequest, LogConfig, Ulimit
+    from docker.types import Mount as BindMount
 
     missing = [str(mount.source) for mount in mounts if not mount.source.exists()]
     if missing:
@@ -274,7 +274,7 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
 
 def _remove(client: docker.DockerClient, name: str) -> None:
     """Kill and remove a container with its volumes. One that is gone, or whose removal is under way, is what was wanted."""
-    from docker.errors import APIError  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import APIError
 
     with _engine_errors(f"removing the container {name} failed"):
         try:
@@ -300,7 +300,7 @@ def _is_alive(owner: str) -> bool:
 @contextlib.contextmanager
 def _engine_errors(what: str) -> Iterator[None]:
     """Turn what the SDK raises (its own errors, and those of its HTTP library, which are OSErrors) into ours."""
-    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import DockerException
 
     try:
         yield

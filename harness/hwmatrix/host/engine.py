@@ -138,14 +138,14 @@ def _context_url(folder: Path, environment: Mapping[str, str]) -> str | None:
 
 
 def _docker_exception() -> type[Exception]:
-    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import DockerException
 
     return DockerException
 
 
 def _connect(url: str, environment: Mapping[str, str], timeout_s: int) -> docker.DockerClient:
     try:
-        import docker  # noqa: PLC0415 - only where containers are wanted
+        import docker
     except ImportError as error:
         raise EngineError("the Python package docker is not installed", advice="pip install 'hwmatrix[host]'") from error
     try:

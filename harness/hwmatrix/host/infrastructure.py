@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from hwmatrix.advice.catalogue import severity_of
 from hwmatrix.errors import EngineError, HwmatrixError, StoreError
+from hwmatrix.faults.catalogue import severity_of
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import CellPlan, CellResult, ErrorRecord, Plan, Role, Stage, Status, cell_command
 from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now

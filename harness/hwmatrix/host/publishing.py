@@ -130,7 +130,7 @@ def push(engine: Engine, image: Described, prefix: str, folder: Path, on_line: C
     Raises:
         EngineError: the registry refuses it or does not answer.
     """
-    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import DockerException
 
     repository, version = f"{prefix}/{image.target}", image.tag.rpartition(":")[2]
     reference = f"{repository}:{version}"
@@ -184,7 +184,7 @@ def inspect(engine: Engine, image: str) -> dict[str, Any]:
     Raises:
         EngineError: it has no such image, or has gone.
     """
-    from docker.errors import DockerException  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import DockerException
 
     try:
         with contextlib.closing(engine.client()) as client:

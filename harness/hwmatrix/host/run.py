@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
+from hwmatrix.faults.catalogue import match
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import adapting, infrastructure
 from hwmatrix.host.bundle_jobs import INDEX, make_bundles, refused

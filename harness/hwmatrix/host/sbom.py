@@ -51,11 +51,11 @@ def document(name: str, image: Mapping[str, Any], facts: Iterable[Mapping[str, A
 
     The same image and packages give the same bytes: time and serial number are the image's.
     """
-    from cyclonedx.model import HashAlgorithm, HashType, Property  # noqa: PLC0415 - only where an image is described
-    from cyclonedx.model.bom import Bom, BomMetaData  # noqa: PLC0415
-    from cyclonedx.model.component import Component, ComponentType  # noqa: PLC0415
-    from cyclonedx.model.tool import ToolRepository  # noqa: PLC0415
-    from cyclonedx.output.json import JsonV1Dot6  # noqa: PLC0415
+    from cyclonedx.model import HashAlgorithm, HashType, Property
+    from cyclonedx.model.bom import Bom, BomMetaData
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.model.tool import ToolRepository
+    from cyclonedx.output.json import JsonV1Dot6
 
     facts = list(facts)
     system = next((fact for fact in facts if fact["kind"] == "system"), {"id": None, "version": None})
@@ -89,8 +89,8 @@ def write(path: Path, text: str) -> Path:
 
 
 def _component(fact: Mapping[str, Any], system: Mapping[str, Any]) -> Component:
-    from cyclonedx.model.component import Component, ComponentType  # noqa: PLC0415 - as above
-    from packageurl import PackageURL  # noqa: PLC0415
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
 
     name, version = str(fact["name"]), str(fact["version"])
     namespace, qualifiers = None, {}
@@ -110,7 +110,7 @@ def _component(fact: Mapping[str, Any], system: Mapping[str, Any]) -> Component:
 
 def _licenses(fact: Mapping[str, Any]) -> list[Any]:
     """An expression where the package has one, else the name that it gives; a package that says nothing has none."""
-    from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression  # noqa: PLC0415 - as above
+    from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
 
     if isinstance(fact.get("license"), str):
         return [LicenseExpression(fact["license"])]

@@ -48,7 +48,7 @@ def _of_checkout(root: Path) -> dict[str, bytes]:
     command = ("hatchling", "build", "--target", "wheel")
     what = "the harness's wheel cannot be built"
     try:
-        from hatchling.builders.wheel import WheelBuilder  # noqa: PLC0415 - only where images are built
+        from hatchling.builders.wheel import WheelBuilder
     except ImportError as error:
         advice = "pip install 'hwmatrix[host]'"
         raise ImageBuildError(what, command=command, code=None, output=str(error), advice=advice) from error

@@ -83,7 +83,7 @@ def _attention(model_dir: Path) -> str | dict[str, str]:
 
 
 def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str | dict[str, str] | None) -> torch.nn.Module:
-    import torch  # noqa: PLC0415
+    import torch
 
     loader = _class(model_class)
     try:
@@ -150,7 +150,7 @@ def build_from(plan: ModelPlan, config: Any, *, most: int) -> torch.nn.Module:
 
 
 def _count(plan: ModelPlan, config: Any) -> int:
-    import torch  # noqa: PLC0415
+    import torch
 
     model_class = _class(plan.model_class)
     try:
@@ -170,7 +170,7 @@ def _from_recipe(plan: ModelPlan) -> torch.nn.Module:
 
 
 def _built(plan: ModelPlan, config: Any) -> torch.nn.Module:
-    import torch  # noqa: PLC0415
+    import torch
 
     model_class = _class(plan.model_class)
     try:
@@ -189,7 +189,7 @@ def _roughen(model: torch.nn.Module, seed: int) -> None:
     Such a table, of those that are saved but not trained by gradients, is the codebook of an audio codec before its training: with
     every entry at zero, the codes would say nothing of the sound.
     """
-    import torch  # noqa: PLC0415
+    import torch
 
     generator = torch.Generator().manual_seed(seed)
     saved = model.state_dict().keys()
@@ -206,7 +206,7 @@ def _roughen(model: torch.nn.Module, seed: int) -> None:
 
 def _transformers() -> Any:
     """transformers, imported late (it takes a second, and is not installed where runs are planned) and told to draw no bars."""
-    import transformers  # noqa: PLC0415
+    import transformers
 
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()

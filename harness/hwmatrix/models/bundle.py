@@ -196,7 +196,7 @@ def _find(key: str, cache: Path) -> Bundle | None:
 
 def _build(plan: ModelPlan, key: str, cache: Path) -> Bundle:
     """Build beside the final place, and rename: whoever is interrupted leaves no half bundle under the key. Needs the lock."""
-    from hwmatrix.models.reference import fill  # noqa: PLC0415 - needs torch
+    from hwmatrix.models.reference import fill
 
     partial = cache / _partial(key)
     try:
@@ -275,12 +275,12 @@ def _sweep(cache: Path, held: str) -> None:
 
 
 def _load(file: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file  # noqa: PLC0415 - needs torch
+    from safetensors.torch import load_file
 
     return load_file(file)
 
 
 def _load_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
-    from safetensors.numpy import load_file  # noqa: PLC0415 - as above
+    from safetensors.numpy import load_file
 
     return dict(load_file(file))

@@ -75,14 +75,14 @@ def resolve(plan: ModelPlan, cache: Path) -> ModelPlan:
 
 def _commit(hub_id: str, revision: str | None) -> str:
     """Which commit a revision means, asked with a timeout: ``snapshot_download`` would ask the same without one."""
-    import huggingface_hub  # noqa: PLC0415 - only hosts have it
+    import huggingface_hub
 
     with _typed(hub_id, revision):
         return str(huggingface_hub.HfApi().model_info(hub_id, revision=revision, timeout=TIMEOUT_S).sha)
 
 
 def _download(hub_id: str, commit: str, cache: Path, patterns: list[str]) -> Path:
-    import huggingface_hub  # noqa: PLC0415 - only hosts have it
+    import huggingface_hub
 
     with _typed(hub_id, commit):
         folder = huggingface_hub.snapshot_download(
@@ -102,7 +102,7 @@ def cached(hub_id: str, cache: Path | None = None, *, revision: str | None = Non
     ``cache`` None means the cache of the hub's own client. Without that client nothing is found.
     """
     try:
-        import huggingface_hub  # noqa: PLC0415 - only hosts have it
+        import huggingface_hub
     except ImportError:
         return None
     try:
@@ -114,7 +114,7 @@ def cached(hub_id: str, cache: Path | None = None, *, revision: str | None = Non
 @contextlib.contextmanager
 def _typed(hub_id: str, revision: str | None) -> Iterator[None]:
     """Turn what the hub's client raises into what to do about it."""
-    from huggingface_hub import errors  # noqa: PLC0415
+    from huggingface_hub import errors
 
     at = f"{hub_id}@{revision}" if revision else hub_id
     try:

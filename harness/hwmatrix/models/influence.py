@@ -28,7 +28,7 @@ def without_influence(run: Callable[[Tensors], Tensors], inputs: Tensors, output
 
 
 def _same(run: Callable[[Tensors], Tensors], inputs: Tensors, names: list[str], outputs: Tensors) -> bool:
-    import torch  # noqa: PLC0415
+    import torch
 
     others = inputs | {name: _other(inputs[name]) for name in names}
     try:

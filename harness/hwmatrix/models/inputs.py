@@ -50,7 +50,7 @@ def make_inputs(model: torch.nn.Module, plan: ModelPlan) -> dict[str, torch.Tens
         FactoryError: an argument that the model needs cannot be made up (``no_inputs``), or ``sequence_length`` does not suit it
             (``sequence_too_long``, ``sequence_too_short``).
     """
-    import torch  # noqa: PLC0415
+    import torch
 
     parameters = {name: parameter for name, parameter in inspect.signature(model.forward).parameters.items() if name != "self"}
     config: Any = model.config
@@ -96,7 +96,7 @@ def _input_ids(request: _Request) -> torch.Tensor | None:
 
 def _attention_mask(request: _Request) -> torch.Tensor | None:
     """All ones, for text. Sound and images are not padded, and their models take no mask then."""
-    import torch  # noqa: PLC0415
+    import torch
 
     if "input_ids" not in request.names or not hasattr(request.text, "vocab_size"):
         return None
@@ -166,7 +166,7 @@ def _random_ids(request: _Request, batch: int, length: int) -> torch.Tensor:
 
 def plain_ids(configs: Iterable[Any], vocabulary: int, shape: tuple[int, int], generator: Any) -> torch.Tensor:
     """Random token ids below ``vocabulary`` that none of the configurations has as a special one: (batch, length), int64."""
-    import torch  # noqa: PLC0415
+    import torch
 
     special = {value for config in configs for value in _special_ids(config)}
     allowed = torch.tensor([token for token in range(vocabulary) if token not in special], dtype=torch.int64)
@@ -202,6 +202,6 @@ def _frames(request: _Request) -> int | None:
 
 
 def _normal(request: _Request, shape: tuple[int, ...]) -> torch.Tensor:
-    import torch  # noqa: PLC0415
+    import torch
 
     return torch.randn(shape, generator=request.generator)

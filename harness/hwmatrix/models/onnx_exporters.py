@@ -46,10 +46,10 @@ def _by_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
 
 def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """A graph (an ``onnx_ir.Model``) in which the inputs named are fixed, and what the exporter computed from the inputs in advance."""
-    import torch  # noqa: PLC0415
-    from transformers.exporters.configs import OnnxConfig  # noqa: PLC0415
-    from transformers.exporters.exporter_onnx import OnnxExporter  # noqa: PLC0415
-    from transformers.exporters.utils import get_leaf_tensors, precompute_export_inputs  # noqa: PLC0415
+    import torch
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_onnx import OnnxExporter
+    from transformers.exporters.utils import get_leaf_tensors, precompute_export_inputs
 
     exporter: Any = OnnxExporter
     sample: dict[str, Any] = dict(inputs)  # to which the exporter adds what it computes in advance
@@ -64,9 +64,9 @@ def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: S
 
 def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
     """``torch.onnx.export`` over ``torch.export``, static shapes, of a module that returns the reference's outputs in order."""
-    import torch  # noqa: PLC0415
+    import torch
 
-    from hwmatrix.models.outputs import call_options, flatten_outputs  # noqa: PLC0415
+    from hwmatrix.models.outputs import call_options, flatten_outputs
 
     model, inputs = _loaded(bundle)
     options = call_options(model)
@@ -96,10 +96,10 @@ def _loaded(bundle: Bundle) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     Experts are computed as one batched product. The reference's loop goes over the experts that were hit, and a graph cannot hold a
     loop whose length depends on the data.
     """
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
+    import torch
+    import transformers
 
-    from hwmatrix.models.build import load_model  # noqa: PLC0415
+    from hwmatrix.models.build import load_model
 
     logging: Any = transformers.utils.logging
     logging.set_verbosity_error()
@@ -127,7 +127,7 @@ def _saved(
     Raises:
         ValueError: an input of the graph is none of the bundle's, or an output of the reference is missing.
     """
-    import onnx_ir  # noqa: PLC0415 - comes with onnxscript
+    import onnx_ir
 
     inputs = [described["name"] for described in bundle.manifest["inputs"]]
     expected = [described["name"] for described in bundle.manifest["expected"]]

@@ -61,10 +61,10 @@ def _computing(fixed: Mapping[str, Any]) -> Any:
     Raises (within it):
         RuntimeError: a known tensor would get values that are not known: it has left the graph.
     """
-    import torch  # noqa: PLC0415
-    from torch.overrides import TorchFunctionMode  # noqa: PLC0415
-    from torch.utils._python_dispatch import _disable_current_modes  # noqa: PLC0415 - torch has no public way around a tracer
-    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import _disable_current_modes
+    from torch.utils._pytree import tree_leaves
 
     def tensors(tree: Any) -> list[torch.Tensor]:
         return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

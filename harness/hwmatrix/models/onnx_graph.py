@@ -47,7 +47,7 @@ def name_outputs(graph: Any, names: Sequence[str]) -> None:
     Raises:
         ValueError: there are more or fewer outputs than names.
     """
-    import onnx_ir  # noqa: PLC0415 - comes with onnxscript
+    import onnx_ir
 
     if len(graph.outputs) != len(names):
         raise ValueError(f"the exported graph has {len(graph.outputs)} outputs, and the model has {len(names)}: {', '.join(names)}")
@@ -105,7 +105,7 @@ def _reference_name(name: str, expected: Sequence[str]) -> str | None:
 
 def _fix(graph: Any, value: Any, array: np.ndarray[Any, Any]) -> None:
     """Make a constant of an input."""
-    import onnx_ir  # noqa: PLC0415 - comes with onnxscript
+    import onnx_ir
 
     graph.inputs.remove(value)
     value.const_value = onnx_ir.tensor(array, name=value.name)

@@ -98,7 +98,7 @@ def make(cache: Path) -> Path:
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
     """
-    import onnx  # noqa: PLC0415 - only in the reference image
+    import onnx
 
     root = cache / TESTS_DIR
     with folder.locked(root, onnx.__version__):
@@ -194,7 +194,7 @@ def _collected(blob: bytearray) -> list[dict[str, Any]]:
     """Every test of the standard, as the index has it; graphs and tensors are appended to ``blob``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some tests overflow and divide by zero: that is what they test
-        from onnx.backend.test.case.node import collect_testcases  # noqa: PLC0415
+        from onnx.backend.test.case.node import collect_testcases
 
         cases: list[Any] = sorted(collect_testcases(), key=lambda case: case.name)
 
@@ -228,7 +228,7 @@ def _entry(case: Any, tested: Any, keep: Callable[[bytes], int]) -> dict[str, An
 
 
 def _kept(value: Any, keep: Callable[[bytes], int]) -> Any:
-    from onnx import TensorProto, numpy_helper  # noqa: PLC0415
+    from onnx import TensorProto, numpy_helper
 
     if value is None:
         return None

@@ -114,7 +114,7 @@ def _expected(model: torch.nn.Module, inputs: _Tensors, plan: ModelPlan) -> _Ten
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     """The same numbers, but for rounding: ViLT shuffles the patches of an image, and sums them in another order then."""
-    import torch  # noqa: PLC0415
+    import torch
 
     if one.shape != other.shape or not one.is_floating_point():
         return torch.equal(one, other)
@@ -128,7 +128,7 @@ def _ignored(model: torch.nn.Module, inputs: _Tensors, expected: _Tensors, plan:
 
 def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPlan) -> dict[str, torch.Tensor]:
     """One forward pass on the CPU, on one thread, with deterministic kernels."""
-    import torch  # noqa: PLC0415
+    import torch
 
     try:
         with deterministic(), torch.inference_mode():
@@ -148,7 +148,7 @@ def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPla
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
     """One thread and deterministic kernels, for as long as the reference runs."""
-    import torch  # noqa: PLC0415
+    import torch
 
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(1)
@@ -172,7 +172,7 @@ def _save_model(model: Any, model_dir: Path) -> None:
 
 
 def _save_tensors(tensors: dict[str, torch.Tensor], file: Path) -> None:
-    from safetensors.torch import save_file  # noqa: PLC0415 - needs torch
+    from safetensors.torch import save_file
 
     try:
         # A copy each: outputs may share memory, which the format has no way to say.
@@ -184,7 +184,7 @@ def _save_tensors(tensors: dict[str, torch.Tensor], file: Path) -> None:
 
 
 def _write_error(error: Exception, where: Path) -> Exception:
-    import safetensors  # noqa: PLC0415
+    import safetensors
 
     if isinstance(error, safetensors.SafetensorError):
         return BundleError(f"cannot write {where}: {error}; free space there, or name another cache", error_type="cache_not_writable")

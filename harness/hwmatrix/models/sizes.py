@@ -99,8 +99,8 @@ def model_size(plan: ModelPlan, dtype: Dtype = Dtype.FLOAT32, *, cache: Path | N
 def _computed(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG001 - the key tells a folder's content as well
     """The plan comes as JSON, since a plan cannot be hashed."""
     try:
-        import torch  # noqa: F401, PLC0415
-        import transformers  # noqa: PLC0415
+        import torch  # noqa: F401
+        import transformers
     except ImportError as error:
         message = f"{error.name} is not installed here, and without it no model can be built: pip install torch transformers"
         raise FactoryError(message, error_type="not_installed") from error
@@ -162,7 +162,7 @@ def _stored(plan: ModelPlan, model: torch.nn.Module) -> tuple[int, str]:
 
 def _bytes_as(dtype: str, tensors: list[torch.Tensor]) -> int:
     """What tensors take with floating-point numbers of this type; a type that torch does not name is taken for float32."""
-    import torch  # noqa: PLC0415
+    import torch
 
     element = getattr(getattr(torch, dtype, None), "itemsize", torch.float32.itemsize)
     return sum(tensor.numel() * element if tensor.is_floating_point() else tensor.nbytes for tensor in tensors)
@@ -184,8 +184,8 @@ def _on_meta(plan: ModelPlan, dtype: Dtype) -> torch.nn.Module:
     Raises:
         FactoryError: as of :func:`model_size`.
     """
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
+    import torch
+    import transformers
 
     config = _config(plan)
     if not isinstance(getattr(transformers, plan.model_class, None), type):
@@ -201,7 +201,7 @@ def _on_meta(plan: ModelPlan, dtype: Dtype) -> torch.nn.Module:
 
 def _config(plan: ModelPlan) -> Any:
     """The configuration of a recipe, or of a checkpoint's folder, of which only its config.json is read."""
-    import transformers  # noqa: PLC0415
+    import transformers
 
     if plan.weights == HUB:
         raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
@@ -218,9 +218,9 @@ def _config(plan: ModelPlan) -> Any:
 
 def _forward(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], *, known: list[torch.Tensor]) -> tuple[int, list[int]]:
     """Run one forward pass: the most that was alive at one time besides ``known``, and each output's size in float32, in bytes."""
-    import torch  # noqa: PLC0415
-    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415 - the documented way to see every operator
-    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
     tallies = _Alive(known)
     aten = torch.ops.aten

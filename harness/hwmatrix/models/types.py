@@ -185,7 +185,7 @@ def _family(name: str, tables: dict[str, dict[str, tuple[str, ...]]]) -> Family:
         return known.family(known.architectures[name])
     if name in known.outside:
         return Family.OTHER
-    from hwmatrix.models.classify import classify  # noqa: PLC0415 - only for types that no table has: names are looked up without it
+    from hwmatrix.models.classify import classify
 
     first = [*known.mappings, *known.usual_mappings]
     ordered = sorted(tables, key=lambda table: first.index(table) if table in first else len(first))

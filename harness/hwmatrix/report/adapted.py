@@ -6,7 +6,7 @@ import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from hwmatrix.advice.catalogue import advice_for, severity_of
+from hwmatrix.faults.catalogue import advice_for, severity_of
 from hwmatrix.records import Status, in_words
 from hwmatrix.report.contract import AttemptEntry, CellError, Evidence, ParityEntry, PlacementEntry
 

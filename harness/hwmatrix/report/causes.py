@@ -6,7 +6,7 @@ import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from hwmatrix.advice.catalogue import entry_for
+from hwmatrix.faults.catalogue import entry_for
 from hwmatrix.records import Severity
 from hwmatrix.report.failures import Failure
 

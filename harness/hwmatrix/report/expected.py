@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
-from hwmatrix.advice.compatibility import LEVELS, Tally
-from hwmatrix.advice.priorities import priority_for, reason_for
+from hwmatrix.knowledge.compatibility import LEVELS, Tally
+from hwmatrix.knowledge.priorities import priority_for, reason_for
 from hwmatrix.matrix.priors import Expectation as Word
 from hwmatrix.matrix.priors import priors_for
 from hwmatrix.records import Backend, Classification, Execution, Family, Level

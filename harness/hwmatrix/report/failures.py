@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.advice.catalogue import advice_for, match, severity_of
+from hwmatrix.faults.catalogue import advice_for, match, severity_of
 from hwmatrix.records import Severity, Status
 from hwmatrix.report.contract import CellError, ErrorEntry
 from hwmatrix.report.rows import CellRow

@@ -12,8 +12,8 @@ import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.advice.catalogue import entry_for
-from hwmatrix.advice.wording import normalised, site_of
+from hwmatrix.faults.catalogue import entry_for
+from hwmatrix.faults.wording import normalised, site_of
 from hwmatrix.records import Isolation, Severity, Stage, Status
 from hwmatrix.report import origins
 from hwmatrix.report.comparing import FAILING
@@ -24,7 +24,7 @@ from hwmatrix.report.grid import Column
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hwmatrix.advice.wording import Site
+    from hwmatrix.faults.wording import Site
     from hwmatrix.report.rows import CellRow, ReportRows
 
 _SPECIAL: Final = frozenset({"torch", "the", "model", "error"})

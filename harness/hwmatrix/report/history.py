@@ -122,7 +122,7 @@ def read_trends(database: Path, *, model: str | None = None, target: str | None 
 
 def history_md(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -> str:
     """The text of a history as Markdown."""
-    from hwmatrix.report.markdown import environment  # noqa: PLC0415 - JSON and its schema need no templates
+    from hwmatrix.report.markdown import environment
 
     return environment().get_template("history.md.j2").render(runs=runs, trends=trends).strip() + "\n"
 

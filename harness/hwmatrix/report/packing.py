@@ -9,7 +9,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.records.text import cut
+from hwmatrix.basics.text import cut
 from hwmatrix.report.escape import visible
 
 if TYPE_CHECKING:

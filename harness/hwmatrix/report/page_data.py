@@ -9,8 +9,8 @@ import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.text import cut
 from hwmatrix.records import Execution, Level, Stage, Status
-from hwmatrix.records.text import cut
 from hwmatrix.report import adapted, grid, origins
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.escape import plain

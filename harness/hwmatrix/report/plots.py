@@ -56,7 +56,7 @@ def converter() -> Any:
         StoreError: it is not installed.
     """
     try:
-        import vl_convert  # noqa: PLC0415 - on hosts only
+        import vl_convert
     except ImportError as error:
         raise StoreError("the package vl-convert-python is not installed", advice="pip install 'hwmatrix[host]'") from error
     return vl_convert

@@ -77,11 +77,11 @@ def _plan(path: Path) -> Plan:
 
 
 def _bundles(arguments: argparse.Namespace) -> None:
-    from hwmatrix.models import onnx_export  # noqa: PLC0415
-    from hwmatrix.records import Backend, Size  # noqa: PLC0415
-    from hwmatrix.runner import exports  # noqa: PLC0415
-    from hwmatrix.runner.bundles import BundleOrder, build_all  # noqa: PLC0415 - each order imports what it needs
-    from hwmatrix.runner.parent import preload  # noqa: PLC0415
+    from hwmatrix.models import onnx_export
+    from hwmatrix.records import Backend, Size
+    from hwmatrix.runner import exports
+    from hwmatrix.runner.bundles import BundleOrder, build_all
+    from hwmatrix.runner.parent import preload
 
     plan = _plan(arguments.plan)
     listed = _listed(arguments.plan, "models", arguments.models)
@@ -108,8 +108,8 @@ def _listed(plan: Path, what: str, name: str | None) -> Any:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from hwmatrix.runner.bundles import INDEX, read_index  # noqa: PLC0415
-    from hwmatrix.runner.parent import ShardOrder, run_shard  # noqa: PLC0415
+    from hwmatrix.runner.bundles import INDEX, read_index
+    from hwmatrix.runner.parent import ShardOrder, run_shard
 
     plan = _plan(arguments.plan)
     listed = _listed(arguments.plan, "cells", arguments.cells)
@@ -132,13 +132,13 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _operator_tests(arguments: argparse.Namespace) -> None:
-    from hwmatrix.models.operator_tests import make  # noqa: PLC0415
+    from hwmatrix.models.operator_tests import make
 
     emit("operator_tests", version=make(arguments.cache).name)
 
 
 def _operators(arguments: argparse.Namespace) -> None:
-    from hwmatrix.runner.operators import OperatorOrder, run_operators  # noqa: PLC0415
+    from hwmatrix.runner.operators import OperatorOrder, run_operators
 
     plan = _plan(arguments.plan)
     finished = _listed(arguments.plan, "finished", arguments.target) if arguments.resume else ()
@@ -158,7 +158,7 @@ def _operators(arguments: argparse.Namespace) -> None:
 
 
 def _survey(arguments: argparse.Namespace) -> None:
-    from hwmatrix.runner.survey import SurveyOrder, survey  # noqa: PLC0415
+    from hwmatrix.runner.survey import SurveyOrder, survey
 
     plan = _plan(arguments.plan)
     survey(

@@ -165,7 +165,7 @@ def _read_entry(entry: dict[str, Any]) -> BundleEntry:
 
 def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
     """In the child: build or find, and tell the parent which it is."""
-    from hwmatrix.models.bundle import find_or_build  # noqa: PLC0415 - brings torch
+    from hwmatrix.models.bundle import find_or_build
 
     try:
         bundle = find_or_build(model, cache)

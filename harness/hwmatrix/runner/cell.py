@@ -12,8 +12,9 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.advice.catalogue import match
+from hwmatrix.basics.text import cut
 from hwmatrix.errors import CellFailure, FactoryError, TraceError
+from hwmatrix.faults.catalogue import match
 from hwmatrix.measure import divergence, latency, memory, parity, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.records import (
@@ -31,7 +32,6 @@ from hwmatrix.records import (
     TargetPlan,
     Tolerance,
 )
-from hwmatrix.records.text import cut
 from hwmatrix.targets.protocol import DeviceUse, Target
 from hwmatrix.targets.table import target_class
 

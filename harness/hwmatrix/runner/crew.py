@@ -250,7 +250,7 @@ def _be_worker(
     except KeyboardInterrupt:
         code = 128 + signal.SIGTERM
     except BaseException:  # noqa: BLE001 - the parent's code must not go on in its worker
-        import traceback  # noqa: PLC0415
+        import traceback
 
         traceback.print_exc()
     finally:

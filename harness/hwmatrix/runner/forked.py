@@ -199,7 +199,7 @@ def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits,
         work(send)
         code = 0
     except BaseException:  # noqa: BLE001 - the log is the only place where the parent can read of it
-        import traceback  # noqa: PLC0415
+        import traceback
 
         traceback.print_exc()
     finally:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hwmatrix.advice.catalogue import match
 from hwmatrix.errors import CellFailure, UnavailableError
+from hwmatrix.faults.catalogue import match
 from hwmatrix.models import operator_tests
 from hwmatrix.models.operator_tests import OperatorTest, Tensor
 from hwmatrix.records import Dtype, Limits, OperatorResult, Plan, Status, TargetPlan

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
-from hwmatrix.advice.catalogue import catalogue
 from hwmatrix.errors import UnavailableError
+from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure import memory
 from hwmatrix.measure.latency import median
 from hwmatrix.models.canary import canary_plans

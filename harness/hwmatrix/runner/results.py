@@ -6,7 +6,7 @@ import re
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.advice.catalogue import match, severity_of
+from hwmatrix.faults.catalogue import match, severity_of
 from hwmatrix.records import CellResult, Divergence, ErrorRecord, Origin, Role, Stage, Status
 from hwmatrix.runner.messages import CellTold, Failure, cell_told
 

@@ -14,11 +14,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.advice.lookup import DEFAULT_MATRIX
-from hwmatrix.advice.priorities import backend_of
-from hwmatrix.advice.test_plan import Wish, classification_of, places_of, plan_of
 from hwmatrix.errors import ConfigError, NoTargetAvailableError
+from hwmatrix.generate.test_plan import Wish, classification_of, places_of, plan_of
 from hwmatrix.hardware.detector import detect, machine_identity
+from hwmatrix.knowledge.names import DEFAULT_MATRIX
+from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.records import Backend
@@ -83,7 +83,7 @@ def main(file: str, arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: pytest's, but 6 where there is none of the hardware, so that every test was skipped.
     """
-    import pytest  # noqa: PLC0415 - only who runs tests has it
+    import pytest
 
     parser = _parser(file)
     given, others = parser.parse_known_args(arguments)

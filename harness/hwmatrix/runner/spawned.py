@@ -35,7 +35,7 @@ def spawn(work: Callable[[Send], None], *, messages: int, log: int, settings: di
 
 def main() -> None:
     """The child's side. Its order comes from its parent through standard input."""
-    from hwmatrix.runner import forked  # noqa: PLC0415 - which imports this module
+    from hwmatrix.runner import forked
 
     messages = int(sys.argv[1])
     work, settings = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent into a file without a name

@@ -15,13 +15,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.advice.fallback import AttemptPlan, FallbackReport, Tried, next_attempt, report_of
-from hwmatrix.advice.pool_loading import status_of
 from hwmatrix.errors import UnavailableError, UnsupportedError
+from hwmatrix.knowledge.fallback import AttemptPlan, FallbackReport, Tried, next_attempt, report_of
 from hwmatrix.measure.parity import compare
 from hwmatrix.models import hub
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.onnx_export import export_all
+from hwmatrix.pool.loading import status_of
 from hwmatrix.records import Placement, Status
 from hwmatrix.targets.table import NEEDS_ONNX
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from hwmatrix.advice.pool import ResourcePool
     from hwmatrix.models.bundle import Bundle
+    from hwmatrix.pool.pool import ResourcePool
     from hwmatrix.records import ModelPlan
     from hwmatrix.runner.place import Place
 
@@ -184,7 +184,7 @@ class ModelUnderTest:
         Raises:
             UnsupportedError: another runtime than PyTorch has the model.
         """
-        import torch  # noqa: PLC0415
+        import torch
 
         transformers: Any = importlib.import_module("transformers")
         module: Any = self.module
@@ -217,9 +217,9 @@ class ModelUnderTest:
         return Placement(on_target=share, detail=", ".join(f"{device}: {count}" for device, count in devices.most_common()))
 
     def _forward(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        import torch  # noqa: PLC0415
+        import torch
 
-        from hwmatrix.models.outputs import call_options, flatten_outputs  # noqa: PLC0415
+        from hwmatrix.models.outputs import call_options, flatten_outputs
 
         with torch.inference_mode():
             outputs = flatten_outputs(self.module(**self._moved(inputs), **call_options(self.module)))
@@ -307,7 +307,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _module(place: Place, bundle: Bundle) -> torch.nn.Module:
-    from hwmatrix.models.build import load_model  # noqa: PLC0415 - needs torch
+    from hwmatrix.models.build import load_model
 
     return load_model(bundle.model_dir, bundle.model_class, place.dtype, attention=place.options.get("attention"))
 
@@ -339,6 +339,6 @@ def _check_placement(model: ModelUnderTest, pool: ResourcePool, name: str) -> No
 
 
 def _torch() -> Any:
-    import torch  # noqa: PLC0415 - not where tests are only generated
+    import torch
 
     return torch

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import OperatorRunner, Target
 
 TARGETS: Final[dict[Backend, str]] = {
-    Backend.CPU: "hwmatrix.targets.cpu:TorchCpu",
-    Backend.OPENVINO: "hwmatrix.targets.openvino:OpenVino",
-    Backend.ONNXRUNTIME: "hwmatrix.targets.onnxruntime:OnnxRuntime",
-    Backend.CUDA: "hwmatrix.targets.cuda:TorchCuda",
-    Backend.ROCM: "hwmatrix.targets.rocm:TorchRocm",
-    Backend.MPS: "hwmatrix.targets.mps:TorchMps",
-    Backend.WEBGPU: "hwmatrix.targets.browser:WebGpu",
-    Backend.WEBNN: "hwmatrix.targets.browser:WebNn",
-    Backend.QNN: "hwmatrix.targets.qnn:Qnn",
+    Backend.CPU: "hwmatrix.targets.torch.cpu:TorchCpu",
+    Backend.OPENVINO: "hwmatrix.targets.openvino.target:OpenVino",
+    Backend.ONNXRUNTIME: "hwmatrix.targets.onnx.onnxruntime:OnnxRuntime",
+    Backend.CUDA: "hwmatrix.targets.torch.cuda:TorchCuda",
+    Backend.ROCM: "hwmatrix.targets.torch.rocm:TorchRocm",
+    Backend.MPS: "hwmatrix.targets.torch.mps:TorchMps",
+    Backend.WEBGPU: "hwmatrix.targets.browser.target:WebGpu",
+    Backend.WEBNN: "hwmatrix.targets.browser.target:WebNn",
+    Backend.QNN: "hwmatrix.targets.qnn.target:Qnn",
 }
 
 REQUIRES: Final[dict[Backend, tuple[str, ...]]] = {
@@ -88,11 +88,11 @@ def target_class(backend: Backend) -> type[Target]:
 
 
 OPERATORS: Final[dict[Backend, str]] = {
-    Backend.OPENVINO: "hwmatrix.targets.openvino_operators:OpenVinoOperators",
-    Backend.ONNXRUNTIME: "hwmatrix.targets.onnxruntime_operators:OnnxRuntimeOperators",
-    Backend.QNN: "hwmatrix.targets.qnn_operators:QnnOperators",
-    Backend.WEBGPU: "hwmatrix.targets.browser_operators:WebGpuOperators",
-    Backend.WEBNN: "hwmatrix.targets.browser_operators:WebNnOperators",
+    Backend.OPENVINO: "hwmatrix.targets.openvino.operators:OpenVinoOperators",
+    Backend.ONNXRUNTIME: "hwmatrix.targets.onnx.operators:OnnxRuntimeOperators",
+    Backend.QNN: "hwmatrix.targets.qnn.operators:QnnOperators",
+    Backend.WEBGPU: "hwmatrix.targets.browser.operators:WebGpuOperators",
+    Backend.WEBNN: "hwmatrix.targets.browser.operators:WebNnOperators",
 }
 """Backends that execute small ONNX graphs, and so the tests of the standard's operators."""
 

@@ -132,7 +132,7 @@ def _node(path: Path) -> Node:
 def _group(number: int) -> str:
     if sys.platform == "win32":
         return str(number)
-    import grp  # noqa: PLC0415 - not on Windows
+    import grp
 
     try:
         return grp.getgrgid(number).gr_name

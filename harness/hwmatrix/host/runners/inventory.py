@@ -139,7 +139,7 @@ def checkpoints(cache: Path) -> list[Item]:
     """Checkpoints from the hub in our own cache, as huggingface_hub lists them. That of other programs is not looked at."""
     if not any(cache.glob("models--*")):
         return []
-    from huggingface_hub import scan_cache_dir  # noqa: PLC0415 - it takes its time
+    from huggingface_hub import scan_cache_dir
 
     return [
         Item(

@@ -114,7 +114,7 @@ def remove(item: Item, client: docker.DockerClient | None) -> Outcome:
 
 
 def _remove_image(item: Item, client: docker.DockerClient | None) -> str | None:
-    from docker.errors import APIError, ImageNotFound  # noqa: PLC0415 - only where containers are wanted
+    from docker.errors import APIError, ImageNotFound
 
     if client is None:
         return "no engine answers"

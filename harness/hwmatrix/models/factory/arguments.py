@@ -42,7 +42,7 @@ class Request:
 
     def normal(self, *shape: int) -> torch.Tensor:
         """Zero mean and unit variance."""
-        import torch  # noqa: PLC0415
+        import torch
 
         return torch.randn(shape, generator=self.generator)
 
@@ -90,7 +90,7 @@ def _input_ids(request: Request) -> torch.Tensor | None:
 
 
 def _attention_mask(request: Request) -> torch.Tensor | None:
-    import torch  # noqa: PLC0415
+    import torch
 
     ids = _input_ids(request) if "input_ids" in request.names else None
     return None if ids is None else torch.ones_like(ids)
@@ -110,7 +110,7 @@ def _decoder_input_ids(request: Request) -> torch.Tensor | None:
 
 def _bbox(request: Request) -> torch.Tensor:
     """Boxes of words on a page: left, top, right, bottom, in order, each in 0 to 1000, as layout models take them."""
-    import torch  # noqa: PLC0415
+    import torch
 
     corners = torch.randint(0, 100, (request.plan.batch, request.plan.sequence_length, 2), generator=request.generator)
     return torch.cat([corners, corners + 10], dim=-1)
@@ -144,7 +144,7 @@ def _grid(request: Request) -> _Grid:
 
 def _grid_thw(request: Request) -> torch.Tensor:
     """Frames, height and width in patches, of one image: (1, 3)."""
-    import torch  # noqa: PLC0415
+    import torch
 
     grid = _grid(request)
     return torch.tensor([[1, grid.high, grid.wide]])
@@ -173,7 +173,7 @@ def _spatial_shapes(request: Request) -> torch.Tensor:
 
 def _pixel_attention_mask(request: Request) -> torch.Tensor | None:
     """Which patches are no padding, for images that come as rows of patches: all."""
-    import torch  # noqa: PLC0415
+    import torch
 
     if "spatial_shapes" not in request.names:
         return None
@@ -183,7 +183,7 @@ def _pixel_attention_mask(request: Request) -> torch.Tensor | None:
 
 def _flattened_patches(request: Request) -> torch.Tensor:
     """An image as rows of patches, each behind its row and its column, counted from 1: (batch, patches, 2 + numbers in a patch)."""
-    import torch  # noqa: PLC0415
+    import torch
 
     side = 4
     places = torch.cartesian_prod(torch.arange(1, side + 1), torch.arange(1, side + 1)).float()
@@ -193,7 +193,7 @@ def _flattened_patches(request: Request) -> torch.Tensor:
 
 def _image_sizes(request: Request) -> torch.Tensor | None:
     """Height and width that an image had before it was cut into tiles, for models that must know: (batch, 2)."""
-    import torch  # noqa: PLC0415
+    import torch
 
     counting = getattr(request.model, "get_image_features", None)
     known = None if counting is None else inspect.signature(counting).parameters.get("image_sizes")
@@ -267,7 +267,7 @@ def _input_features(request: Request) -> torch.Tensor | None:
 
 def _features_mask(request: Request) -> torch.Tensor | None:
     """Which frames of a spectrogram are no padding: all, (batch, frames)."""
-    import torch  # noqa: PLC0415
+    import torch
 
     shape = _spectrogram(request) if "input_features" in request.names else None
     return None if shape is None else torch.ones((request.plan.batch, max(shape)), dtype=torch.int64)

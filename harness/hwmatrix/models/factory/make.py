@@ -30,7 +30,7 @@ def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
     Raises:
         FactoryError: the type is unknown, cannot be built here at all, or its class refuses its configuration on every level.
     """
-    import transformers  # noqa: PLC0415
+    import transformers
 
     known = override(plan.architecture)
     if known.impossible is not None:
@@ -62,7 +62,7 @@ def adjusted(model: torch.nn.Module, plan: ModelPlan) -> torch.nn.Module:
     gain squared; one that is held as direction and length (weight norm) gets lengths of gain on average, which comes to the same.
     Others stay: what is not drawn around zero is no such weight.
     """
-    import torch  # noqa: PLC0415
+    import torch
 
     gain = override(plan.architecture).gain
     if gain is None:
@@ -82,7 +82,7 @@ def modalities(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, ignor
 
     ``ignored`` are kinds that were passed and changed nothing (``influence``): they count as not given.
     """
-    import inspect  # noqa: PLC0415
+    import inspect
 
     passed = given(inputs)
     takes = passed | given(inspect.signature(model.forward).parameters)

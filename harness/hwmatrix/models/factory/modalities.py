@@ -117,7 +117,7 @@ def method_of(model: Any, name: str) -> Any:
 
 def _count(method: Any, inputs: dict[str, torch.Tensor], counter: Counter) -> int:
     """How many features the model makes of its input: each takes the place of one token."""
-    import torch  # noqa: PLC0415
+    import torch
 
     accepted = inspect.signature(method).parameters
     arguments = {name: tensor for name, tensor in inputs.items() if name in accepted and name not in {"input_ids", "attention_mask"}}

@@ -32,7 +32,7 @@ def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> d
     Raises:
         FactoryError: an argument that the model needs cannot be made up (``no_inputs``).
     """
-    import torch  # noqa: PLC0415
+    import torch
 
     parameters = {name: parameter for name, parameter in inspect.signature(model.forward).parameters.items() if name != "self"}
     needed = {name for name, parameter in parameters.items() if _is_required(parameter)}
@@ -76,7 +76,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 def _described(described: Tensor, request: Request) -> torch.Tensor:
     """A tensor as an override has it."""
-    import torch  # noqa: PLC0415
+    import torch
 
     if described.values is not None:
         return torch.tensor(described.values)
@@ -100,7 +100,7 @@ def _described(described: Tensor, request: Request) -> torch.Tensor:
 
 def _square(batch: int, places: int, _axes: int) -> torch.Tensor:
     """The x and y of each place of a square: (batch, places, 2)."""
-    import torch  # noqa: PLC0415
+    import torch
 
     side = math.isqrt(places)
     return torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(1).expand(batch, -1, -1)
@@ -108,7 +108,7 @@ def _square(batch: int, places: int, _axes: int) -> torch.Tensor:
 
 def _place_tokens(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
     """Put the tokens that stand for images, films and sounds at the beginning of the text, as many as the model makes of each."""
-    import torch  # noqa: PLC0415
+    import torch
 
     ids = inputs.get("input_ids")
     if ids is None or "input_ids" in override.inputs:
@@ -134,7 +134,7 @@ def _place_tokens(request: Request, inputs: dict[str, torch.Tensor], override: O
 
 def _fit_text(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
     """Make what goes with the text as long as the text, and say which of its tokens stand for what."""
-    import torch  # noqa: PLC0415
+    import torch
 
     ids = inputs["input_ids"]
     if "attention_mask" in inputs:
@@ -166,7 +166,7 @@ def _place_in_space(request: Request, inputs: dict[str, torch.Tensor], override:
 
 def _kinds_of_tokens(config: Any, ids: torch.Tensor) -> torch.Tensor:
     """0 for text, 1 for an image, 2 for a film, 3 for sound: as the processors of transformers tell them."""
-    import torch  # noqa: PLC0415
+    import torch
 
     kinds = torch.zeros_like(ids)
     for kind, counter in enumerate(COUNTERS, start=1):

@@ -1,1 +1,0 @@
-"""What to do about it: the catalogue of error types and their recommendations."""

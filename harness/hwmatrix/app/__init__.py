@@ -1,0 +1,1 @@
+"""What a command does, without its options and its output."""

@@ -1,0 +1,70 @@
+"""Forgetting what is kept of a model: its bundles with their ONNX exports, and what this process's resource pool has of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import CellFailure, ConfigError, Problem
+from hwmatrix.models import folder
+from hwmatrix.models.build import RECIPE
+from hwmatrix.models.checkpoint import inspect
+from hwmatrix.models.onnx_export import ONNX_DIR
+from hwmatrix.pool.pool import get_global_resource_pool
+
+if TYPE_CHECKING:
+    from hwmatrix.records import ModelPlan
+
+_SAME: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length")
+_LOG: Final = logging.getLogger(__name__)
+
+
+def clear_cached(plan: ModelPlan, cache: Path) -> list[Path]:
+    """Remove the bundles of a model, whatever versions built them, with their exports; clear the pool. Gives what was removed.
+
+    Whoever reads a bundle at this moment may find it gone: it is built again when it is next needed.
+
+    Raises:
+        ConfigError: something cannot be removed.
+    """
+    get_global_resource_pool().clear()
+    weights = _weights(plan)
+    removed: list[Path] = []
+    for manifest in sorted(cache.glob(f"*/{folder.MANIFEST}")):
+        if not _is_of(manifest, plan, weights):
+            continue
+        key = manifest.parent.name
+        exports = cache / ONNX_DIR / key
+        try:
+            with folder.locked(cache, key):
+                folder.discard(manifest.parent)
+                if exports.is_dir():
+                    shutil.rmtree(exports)
+        except (OSError, CellFailure) as error:
+            raise ConfigError([Problem(where="--clear-cache", what=f"cannot remove {manifest.parent}: {error}")]) from error
+        _LOG.debug("removed %s", manifest.parent)
+        removed.append(manifest.parent)
+    return removed
+
+
+def _weights(plan: ModelPlan) -> Any:
+    """What a bundle's manifest says of such weights: that they are a recipe's, or the checksum of every file."""
+    if plan.weights == RECIPE:
+        return RECIPE
+    checkpoint = Path(plan.weights)
+    if not checkpoint.is_dir():  # on the hub, and not fetched: then there is no bundle either
+        return None
+    return {str(file.relative_to(checkpoint)): folder.sha256(file) for file in inspect(checkpoint).files}
+
+
+def _is_of(manifest: Path, plan: ModelPlan, weights: Any) -> bool:
+    try:
+        identity = json.loads(manifest.read_bytes())["identity"]
+        same = {name: identity[name] for name in (*_SAME, "role", "weights")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _LOG.info("%s is no manifest of a bundle: %r", manifest, error)
+        return False
+    return same == {name: getattr(plan, name) for name in _SAME} | {"role": plan.role.value, "weights": weights}

@@ -1,0 +1,203 @@
+"""From ``--models`` to models: names of matrix.yaml, types of transformers, hub ids, checkpoint folders."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hwmatrix.app.type_models import TypeModels
+from hwmatrix.errors import CellFailure, ConfigError, NothingSelectedError, Problem
+from hwmatrix.knowledge.names import is_folder, listed_name
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.matrix.plan import DEFAULT_SUITE, Selection
+from hwmatrix.matrix.shipped import CONSTRAINTS, image_files
+from hwmatrix.models import hub
+from hwmatrix.models.build import HUB, RECIPE
+from hwmatrix.models.checkpoint import plan_for
+from hwmatrix.models.classify import classify
+from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.models.types import TypeList, listing
+from hwmatrix.records import TYPE_PREFIX, ModelPlan, Plan, Size, Structure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hwmatrix.matrix.load import LoadedMatrix
+
+
+def select(
+    matrix: LoadedMatrix,
+    *,
+    models: Sequence[str],
+    targets: Sequence[str] = (),
+    architectures: Sequence[str] = (),
+    suite: str | None = None,
+    size: Size | None = None,
+    everything: bool = False,
+    timing: bool | None = None,
+    cache: Path,
+    say: Callable[[str], None] | None = None,
+) -> Selection:
+    """Sort out what was named. A folder or a hub id that matrix.yaml does not list is looked into now; a type of transformers is not.
+
+    ``architectures`` may also have the words of ``records.Structure``: they stand for all architectures that are built so. ``say`` gets
+    what is to be told: of another name than matrix.yaml's which entry it stands for, and of a suite that has all types what those are.
+
+    Raises:
+        ConfigError: every name that means nothing, with a near miss; every checkpoint that cannot or must not be loaded; all types in
+            full size.
+        NothingSelectedError: no model is built as the architectures ask for.
+    """
+    listed = matrix.spec.suites.get(suite or ("" if models else DEFAULT_SUITE))
+    problems: list[Problem] = []
+    sorted_out = _sorted_out(models, matrix, size or (listed.size if suite and listed else Size.TINY), cache, problems)
+    types, types_of = sorted_out.types, None
+    if say is not None:
+        for line in sorted_out.told:
+            say(line)
+    if listed is not None and listed.models == "types" and not sorted_out.names and not everything:
+        if size is Size.FULL:
+            what = "a suite of all types of transformers is tiny: such a model is made from its type alone"
+            problems.append(Problem(where="--size", what=what, hint="leave it out, or name models: --models bert --size full"))
+        known = TypeModels.beside(matrix.spec)
+        types, types_of = known.missing(), known.found.version
+        if say is not None:
+            for line in known.told(image_files(matrix.path.absolute().parent).get(CONSTRAINTS)):
+                say(line)
+    of_words = _architectures(architectures, matrix, (*sorted_out.extra, *types), problems)
+    if problems:
+        raise ConfigError(problems)
+    if architectures and not of_words:
+        raise NothingSelectedError(f"no model of {matrix.path.name} is {' or '.join(architectures)}", advice="Ask for others, or add one.")
+    return Selection(
+        suite=suite,
+        models=sorted_out.names,
+        extra=sorted_out.extra,
+        types=types,
+        types_of=types_of,
+        timing=timing,
+        architectures=of_words,
+        targets=tuple(targets),
+        size=size,
+        everything=everything,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Named:
+    """What was named: names of matrix.yaml and of types, foreign models, and the models of the types. ``told`` is for the caller."""
+
+    names: tuple[str, ...]
+    extra: tuple[ModelPlan, ...]
+    types: tuple[ModelPlan, ...]
+    told: tuple[str, ...]
+
+
+def _sorted_out(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: Path, problems: list[Problem]) -> _Named:
+    """A name is that of an entry of matrix.yaml, a folder, a hub id or a type, in this order. What is none is added to ``problems``."""
+    names: dict[str, None] = {}
+    told: list[str] = []
+    extra: dict[str, ModelPlan] = {}
+    types: dict[str, ModelPlan] = {}
+    for model in dict.fromkeys(models):
+        if (entry := listed_name(model, matrix.spec, cache=cache)) is not None:
+            names[entry] = None
+            told += [_stands_for(model, entry, matrix)] if entry != model else []
+        elif is_folder(model) or _is_hub_id(model):
+            try:
+                plan = _foreign(model, size, matrix, cache)
+                taken = {*matrix.spec.models, *(other.name for other in extra.values())}
+                extra.setdefault(plan.selector, _with_own_name(plan, taken))
+            except CellFailure as failure:
+                problems.append(Problem(where=f"--models {model}", what=str(failure), hint=failure.error_type))
+        else:
+            known = TypeModels.beside(matrix.spec)
+            made = known.named(model, size)
+            if made is None:
+                problems.append(_unknown(model, matrix, known))
+            else:
+                types[made.name] = made
+    return _Named(names=(*names, *types), extra=tuple(extra.values()), types=tuple(types.values()), told=tuple(told))
+
+
+def _stands_for(name: str, entry: str, matrix: LoadedMatrix) -> str:
+    """What to say of a name that is another one's: which entry runs, and what its weights are."""
+    model, file = matrix.spec.models[entry], matrix.path.name
+    if model.weights != RECIPE:
+        return f"{name}: runs {entry} of {file} (weights: {model.weights})"
+    recipe = f"{entry} of {file}, the recipe of {model.hub_id or entry} with random weights"
+    return f"{name}: runs {recipe}; nothing is downloaded (for trained weights name a checkpoint's folder)"
+
+
+def _unknown(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:
+    near = near_miss(model.removeprefix(TYPE_PREFIX), matrix.spec.models, besides=known.found.by_name)
+    hint = f"{near}; or a type of transformers (hwmatrix types), a hub id (owner/name), or a checkpoint's folder"
+    return Problem(where="--models", what=f"{model!r} is not in {matrix.path.name}", hint=hint)
+
+
+def fetch_weights(plan: Plan, cache: Path) -> Plan:
+    """Fetch what ``weights: hub`` asks for. A model that cannot be had is told so in the plan: the others run.
+
+    Local checkpoints of matrix.yaml become absolute, since the images see them under the same path.
+    """
+    return dataclasses.replace(plan, models=tuple(_fetched(model, cache) for model in plan.models))
+
+
+def _fetched(model: ModelPlan, cache: Path) -> ModelPlan:
+    try:
+        if model.weights == HUB:
+            return hub.resolve(model, cache)
+        if model.weights not in {RECIPE, FACTORY}:
+            folder = Path(model.weights).absolute()
+            if not folder.is_dir():
+                return dataclasses.replace(model, unbuildable=f"{folder} is no folder: name a checkpoint's folder")
+            return dataclasses.replace(model, weights=str(folder))
+    except CellFailure as failure:
+        return dataclasses.replace(model, unbuildable=str(failure))
+    return model
+
+
+def _architectures(words: Sequence[str], matrix: LoadedMatrix, extra: tuple[ModelPlan, ...], problems: list[Problem]) -> tuple[str, ...]:
+    """Words for architectures and for structures as architectures. One that is neither is added to ``problems``."""
+    if not words:
+        return ()
+    classes = {model.architecture: model.model_class for model in matrix.spec.models.values()}
+    classes |= {model.architecture: model.model_class for model in extra}
+    structures = {name: classify("model", architecture=name, model_class=kind).structure for name, kind in classes.items()}
+    words_of_structure = {structure.value for structure in Structure}
+    found: list[str] = []
+    types: TypeList | None = None
+    for word in words:
+        if word in structures:
+            found.append(word)
+        elif word in words_of_structure:
+            found += [architecture for architecture, structure in structures.items() if structure == word]
+        else:
+            types = types or listing()
+            hint = near_miss(word, {*structures, *words_of_structure}, besides=types.by_name)
+            if word in types.by_name:
+                hint = f"it is a type of transformers: --models {word}"
+            problems.append(Problem(where="--architectures", what=f"{word!r} is not in {matrix.path.name}, and no structure", hint=hint))
+    return tuple(dict.fromkeys(found))
+
+
+def _is_hub_id(model: str) -> bool:
+    owner, slash, name = model.partition("/")
+    return bool(owner and slash and name) and "/" not in name
+
+
+def _with_own_name(plan: ModelPlan, taken: set[str]) -> ModelPlan:
+    """A folder may be called like another model, and a name stands for one model in a plan: then its whole path is its name."""
+    return dataclasses.replace(plan, name=plan.selector) if plan.name in taken else plan
+
+
+def _foreign(model: str, size: Size, matrix: LoadedMatrix, cache: Path) -> ModelPlan:
+    defaults = matrix.spec.sizes[size]
+    if is_folder(model):
+        folder = Path(model).expanduser().absolute()
+        plan = plan_for(folder.name, folder, size, defaults.batch, defaults.sequence_length)
+    else:
+        folder = hub.fetch(model, None, cache)
+        plan = plan_for(model, folder, size, defaults.batch, defaults.sequence_length, hub_id=model)
+    return dataclasses.replace(plan, selector=model if plan.hub_id else str(folder))

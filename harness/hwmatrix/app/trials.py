@@ -1,0 +1,174 @@
+"""Trials: one model on one kind of hardware each, run for real, and followed by what the fallback policy says until nothing is left.
+
+Every attempt is a run like any other: planned, executed cell by cell, merged. Attempts of several trials with one batch are one run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.app.selecting import fetch_weights
+from hwmatrix.cli.options import Outside
+from hwmatrix.cli.running import DATABASE, facts_of, order_of
+from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
+from hwmatrix.host.places import Place, Workshop
+from hwmatrix.host.run import run
+from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.knowledge.adapting import MEMORY, short_of_memory
+from hwmatrix.knowledge.fallback import Attempt, AttemptPlan, Tried, next_attempt
+from hwmatrix.matrix.load import LoadedMatrix
+from hwmatrix.matrix.plan import Selection, make_plan
+from hwmatrix.records import CellPlan, Dtype, Plan, Status
+from hwmatrix.store.merge import merge
+from hwmatrix.store.reading import reading, records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwmatrix.host.console import View
+
+_UNTRIED: Final = frozenset({Status.UNAVAILABLE, Status.INFRA_ERROR, Status.NOT_RUN})
+"""Ends of an attempt that say nothing of the model, since it was not executed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where trials run: the model and what selects it, the place, and the folder that keeps runs and database."""
+
+    loaded: LoadedMatrix
+    selection: Selection
+    place: Place
+    workshop: Workshop
+    given: Outside
+    output: Path
+
+    @property
+    def database(self) -> Path:
+        """The merged database of all attempts."""
+        return self.output / DATABASE
+
+
+@dataclasses.dataclass
+class Trial:
+    """One hardware's trial. ``targets`` are matrix.yaml's targets by the hardware that they stand for.
+
+    ``tried`` and ``rows`` grow by one with each attempt; a row is None where no run was needed to know that the hardware is missing.
+    """
+
+    plan: AttemptPlan
+    targets: dict[str, str]
+    asked: bool
+    tried: list[Tried] = dataclasses.field(default_factory=list)
+    rows: list[dict[str, Any] | None] = dataclasses.field(default_factory=list)
+
+    def wanted(self, place: Place) -> Attempt | None:
+        """What to run next; hardware that cannot be had is passed over, with the reason."""
+        while (attempt := next_attempt(self.plan, self.tried)) is not None:
+            target = self.targets.get(attempt.hardware)
+            reason = "matrix.yaml has no target for it" if target is None else place.unavailable(target)
+            if reason is None:
+                return attempt
+            self._end(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason, error_type="target_unavailable"), None)
+        return None
+
+    def missing(self) -> list[str]:
+        """The targets that cannot be had here: the plan of a run keeps them with the reason, beside what runs."""
+        passed_over = [tried.attempt.hardware for tried, row in zip(self.tried, self.rows, strict=True) if row is None]
+        return [self.targets[hardware] for hardware in passed_over if hardware in self.targets]
+
+    def learn(self, attempt: Attempt, row: dict[str, Any]) -> None:
+        """An attempt has ended."""
+        status, reason, error_type = Status(row["status"]), row["message"], row["error_type"]
+        if status is Status.FACTORY_ERROR and short_of_memory(status, error_type, reason, hardware=row["backend"]):
+            error_type = MEMORY  # the reference did not fit into the cell's memory either: a smaller batch may
+        did = {"wall_ms": row["wall_ms"], "dtype": Dtype(row["dtype"]), "batch": row["batch"]}
+        self._end(Tried(attempt=attempt, status=status, reason=reason, error_type=error_type, **did), row)
+
+    def _end(self, tried: Tried, row: dict[str, Any] | None) -> None:
+        self.tried.append(tried)
+        self.rows.append(row)
+
+    @property
+    def executed(self) -> bool:
+        """Whether the model was really tried on something."""
+        return any(tried.status not in _UNTRIED for tried in self.tried)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What came of trials: the folders of their runs, and what failed as a whole (an image, the engine), if something did."""
+
+    folders: tuple[RunFolder, ...]
+    failures: tuple[HwmatrixError, ...]
+
+
+def run_trials(bench: Bench, trials: Sequence[Trial], view: View) -> Ended:
+    """Run every trial to its end, round by round.
+
+    Raises:
+        ConfigError: matrix.yaml does not have what was selected.
+        HwmatrixError: the reference image or the bundles cannot be made: nothing can run then.
+    """
+    folders: list[RunFolder] = []
+    failures: list[HwmatrixError] = []
+    told: set[str] = set()
+    while pending := [(trial, attempt) for trial in trials if (attempt := trial.wanted(bench.place)) is not None]:
+        pending.sort(key=lambda each: -each[1].batch)
+        for batch, same in itertools.groupby(pending, key=lambda each: each[1].batch):
+            together = list(same)
+            targets = [trial.targets[attempt.hardware] for trial, attempt in together]
+            missing = {target for trial in trials for target in trial.missing()} - told - set(targets)
+            told |= missing
+            folder, failed = _run(bench, [*targets, *missing], batch, view)
+            folders.append(folder)
+            failures += failed
+            rows = {row["target"]: row for row in _rows(bench, folder)}
+            for (trial, attempt), target in zip(together, targets, strict=True):
+                trial.learn(attempt, rows[target])
+    return Ended(folders=tuple(folders), failures=tuple(failures))
+
+
+def plan_of(bench: Bench, targets: Sequence[str], batch: int | None) -> Plan:
+    """The plan of one attempt: the model on these targets, each in its first precision, with this batch (None: matrix.yaml's)."""
+    selection = dataclasses.replace(bench.selection, targets=tuple(targets))
+    plan = make_plan(bench.loaded, selection, facts_of(bench.loaded, bench.place, bench.given, bench.workshop.commit))
+    first = {target: bench.loaded.spec.targets[target].dtypes[0] for target in targets}
+    cells = tuple(_with_batch(cell, batch) for cell in plan.cells if cell.settings.dtype is first[cell.target])
+    models = tuple(
+        model if batch in {None, model.batch} else dataclasses.replace(model, batch=batch, batch_asked=True) for model in plan.models
+    )
+    return dataclasses.replace(plan, cells=cells, models=models, adapt=None)  # the trials themselves halve the batch
+
+
+def _with_batch(cell: CellPlan, batch: int | None) -> CellPlan:
+    if batch is None:
+        return cell
+    key = cell.key.replace(f"/b{cell.settings.batch}-", f"/b{batch}-")
+    return dataclasses.replace(cell, key=key, settings=dataclasses.replace(cell.settings, batch=batch))
+
+
+def _run(bench: Bench, targets: Sequence[str], batch: int, view: View) -> tuple[RunFolder, list[HwmatrixError]]:
+    """One run of the product's own, whatever ends it merged."""
+    plan = fetch_weights(plan_of(bench, targets, batch), bench.workshop.cache_dir)
+    folder = RunFolder.create(bench.output, plan)
+    claim(folder)
+    failed: list[HwmatrixError] = []
+    try:
+        outcome = run(order_of(bench.loaded, folder, bench.place, bench.workshop, 1), view)
+        failed += outcome.failed.values()
+    except NoTargetAvailableError as error:
+        failed.append(error)
+    finally:
+        folder.salvage()
+        for rejection in merge([folder.path], bench.database).rejected:
+            view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
+        release(folder)
+    return folder, failed
+
+
+def _rows(bench: Bench, folder: RunFolder) -> list[dict[str, Any]]:
+    with reading(bench.database) as connection:
+        return records(connection, "tested_cells", {"run_id": folder.path.name})

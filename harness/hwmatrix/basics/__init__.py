@@ -1,0 +1,1 @@
+"""What every part may use: files, text, the cache folder."""

@@ -1,0 +1,1 @@
+"""Models and hardware together: HardwareAwareModelClassifier."""

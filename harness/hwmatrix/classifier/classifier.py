@@ -1,0 +1,376 @@
+"""Models and hardware together: what a model is, where it works, what it needs there, and where to run it here.
+
+Every answer says what it stands on. Measurements come first, then requirements, then what somebody expects (docs/integration.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.basics.cache_folder import cache_folder
+from hwmatrix.classifier.answers import (
+    CompatibilityAnswer,
+    ModelAnswer,
+    PoolAnswer,
+    TaskAnswer,
+    compatibility_answer,
+    expectations,
+    requirements_answer,
+    template_for,
+)
+from hwmatrix.classifier.cache import ClassificationCache, Question
+from hwmatrix.classifier.pool_config import PoolMember, pool_config
+from hwmatrix.classifier.rereading import Reread
+from hwmatrix.classifier.task_models import Candidate, recommend
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.knowledge.compatibility import Subject, compatibility_of
+from hwmatrix.knowledge.evidence import Evidence, Nearness
+from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up
+from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record
+from hwmatrix.knowledge.priorities import backend_of
+from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, parse_overrides
+from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
+from hwmatrix.knowledge.requirements import requirements_for
+from hwmatrix.knowledge.resolving import TORCH_NAMES
+from hwmatrix.knowledge.shipped_models import shipped_model, shipped_names
+from hwmatrix.knowledge.stand_ins import Detector, classify, hardware_detector, replaced
+from hwmatrix.matrix.load import load
+from hwmatrix.models.names import is_name
+from hwmatrix.models.structure import tier_of
+from hwmatrix.records import Backend, Basis, Classification, Detection, Dtype, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.matrix.spec import MatrixSpec
+    from hwmatrix.records import ModelPlan, SizeTier
+
+_DTYPES: Final = {Backend.QNN: Dtype.FLOAT16}
+"""The precision in which a model is used where that is not float32: the HTP has none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Where answers come from, for callers who have them elsewhere than in the working folder.
+
+    ``matrix`` None means ./matrix.yaml, if it is there; ``cache`` None means the project's cache folder (HWMATRIX_CACHE);
+    ``detector`` None means this machine's. ``database`` is a merged database that is asked alone; None means the usual places: ``reports``
+    (None: ./reports/latest), ./reports/published, and the published results that come with hwmatrix.
+    """
+
+    matrix: Path | None = None
+    database: Path | None = None
+    reports: Path | None = None
+    cache: Path | None = None
+    detector: Detector | None = None
+
+
+class HardwareAwareModelClassifier:
+    """Classifies models with regard to hardware: this machine's, and what is on record of others.
+
+    Args:
+        hardware_cache_path: the file in which the detector keeps what it found; None: its own place.
+        model_db_path: a DuckDB file in which classifications are kept; None: they are not kept.
+        force_refresh: ask for the hardware and classify anew, whatever was kept.
+        sources: other places to read from.
+
+    Nothing is read before the first question. What is on record is read again when the database changes.
+    """
+
+    def __init__(
+        self,
+        hardware_cache_path: Path | str | None = None,
+        model_db_path: Path | str | None = None,
+        force_refresh: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+        *,
+        sources: Sources | None = None,
+    ) -> None:
+        self._sources = sources or Sources()
+        self._detector = self._sources.detector or hardware_detector(hardware_cache_path, force_refresh=force_refresh)
+        self._kept = ClassificationCache(Path(model_db_path)) if model_db_path is not None else None
+        self._force_refresh = force_refresh
+        self._matrix = Reread(load)
+
+    def classify_model(
+        self,
+        model_name: str,
+        model_class: str | None = None,
+        tasks: Sequence[str] | None = None,
+        methods: Sequence[str] | None = None,
+        hw_compat_override: Mapping[str, Any] | None = None,
+    ) -> ModelAnswer:
+        """What a model is, where it works, where to run it here, and what it needs there.
+
+        Args:
+            model_name: an entry of matrix.yaml, a hub id, a checkpoint's folder, or only a name.
+            model_class: its class in transformers, where that is known.
+            tasks: the hub's tags of what it is used for.
+            methods: the methods that it is called by.
+            hw_compat_override: what the caller knows better: ``{hardware: {"compatible": bool, "memory_usage": {"peak": MB}}}``.
+
+        Raises:
+            ConfigError: no model can have this name, or the profile is wrong; every problem that was found.
+            StoreError: the database, or the cache of classifications, is none of ours.
+        """
+        overrides = parse_overrides(hw_compat_override)
+        subject = self._subject(model_name, model_class, words(tasks or (), "tasks"), words(methods or (), "methods"))
+        profiles = self._profiles(subject, self._detector.detect(), overrides)
+        choice = choose(subject.classification, profiles)
+        found = subject.classification
+        profile = profiles[choice.hardware or BASELINE]
+        needs, tier = requirements_answer(profile, model_name), _size_tier(subject, profile)
+        device, doubts = self._torch_device(choice.hardware)
+        return ModelAnswer(
+            model_name=model_name,
+            family=found.family.value if found.family else None,
+            subfamily=found.subfamily,
+            confidence=found.confidence,
+            classification={
+                "architecture": found.architecture,
+                "model_class": found.model_class,
+                "structure": found.structure.value if found.structure else None,
+                "size_tier": tier.value if tier else None,
+                "evidence": found.evidence,
+                "source": found.source,
+            },
+            hardware_profile={hardware.value: profile.as_dict() for hardware, profile in profiles.items()},
+            recommended_hardware=choice.hardware.value if choice.hardware else None,
+            recommended_template=template_for(found.family),
+            resource_requirements=needs,
+            torch_device=device,
+            basis={
+                "family": found.evidence,
+                "recommended_hardware": choice.basis,
+                "recommended_template": found.evidence,
+                "resource_requirements": needs["basis"],
+            },
+            nearness=choice.nearness.value if choice.nearness else None,
+            reasons=[{"basis": reason.basis, "text": reason.text} for reason in (*choice.reasons, *doubts, *_replaced())],
+            expected=expectations(model_name),
+            evidence=self._on_record().answer(),
+        )
+
+    def recommend_model_for_task(self, task: str, hardware_constraints: Sequence[str] | None = None) -> TaskAnswer:
+        """The models of matrix.yaml and of one's own database (without both, those that come with hwmatrix) for a task, the best first.
+
+        Args:
+            task: a pipeline tag of the hub, such as ``text-generation``.
+            hardware_constraints: consider only this hardware. What is not on this system counts too, after what is.
+
+        Those come first that were made for the task; of these, what was measured on that hardware, by level and speed; then what fits
+        into its memory; then what is expected. A model that fits nowhere is listed with the reason, and not recommended.
+
+        Raises:
+            ConfigError: there is no such task or hardware, with the nearest that there is.
+            StoreError: as of :meth:`classify_model`.
+        """
+        wanted = words(hardware_constraints or (), "hardware_constraints")
+        only = tuple(dict.fromkeys(backend_of(hardware) for hardware in wanted))
+        names = self._names() or shipped_names()
+        machine = self._detector.detect()
+        subjects = [self._subject(name) for name in names]
+        candidates = [Candidate(subject=subject, profiles=self._profiles(subject, machine)) for subject in subjects]
+        return TaskAnswer(
+            task=task,
+            hardware_constraints=list(wanted) if hardware_constraints is not None else None,
+            **recommend(task, candidates, only),
+            evidence=self._on_record().answer(),
+        )
+
+    def get_optimal_resource_pool_config(self, models: Sequence[str]) -> PoolAnswer:
+        """How to set up a resource pool for these models: low-memory mode, time-out, memory, and the hardware that holds them all.
+
+        Raises:
+            ConfigError: there is no model in the list, or no model can have such a name.
+            StoreError: as of :meth:`classify_model`.
+        """
+        names = words(models, "models")
+        if not names:
+            raise ConfigError([Problem(where="models", what="the list is empty", hint="name one model or more")])
+        machine, members = self._detector.detect(), []
+        for name in names:
+            subject = self._subject(name)
+            profiles = self._profiles(subject, machine)
+            members.append(PoolMember(model_name=name, profiles=profiles, choice=choose(subject.classification, profiles)))
+        return pool_config(members, lambda hardware: self._torch_device(hardware)[0], self._on_record().answer())
+
+    def get_compatible_models_for_hardware(self, models: Sequence[str], hardware: str) -> list[str]:
+        """Those of the models that work on a kind of hardware, here or not, in the order given.
+
+        What is not known to work is left out; :meth:`explain_compatibility` says why.
+
+        Raises:
+            ConfigError: there is no such hardware, or no model can have such a name.
+            StoreError: as of :meth:`classify_model`.
+        """
+        found = self.explain_compatibility(models, hardware)
+        return [name for name, answer in found.items() if answer["compatible"] is True]
+
+    def explain_compatibility(self, models: Sequence[str], hardware: str) -> dict[str, CompatibilityAnswer]:
+        """Whether each of the models works on a kind of hardware, here or not, and what that stands on.
+
+        Raises:
+            ConfigError: as of :meth:`get_compatible_models_for_hardware`.
+            StoreError: as of :meth:`classify_model`.
+        """
+        backend = backend_of(hardware)
+        records = self._on_record().on(backend)
+        found = {name: compatibility_of(self._subject(name), backend, records) for name in words(models, "models")}
+        return {name: compatibility_answer(each) for name, each in found.items()}
+
+    def _subject(
+        self, model_name: str, model_class: str | None = None, tasks: tuple[str, ...] = (), methods: tuple[str, ...] = ()
+    ) -> Subject:
+        """What a name stands for and what it is, with what the caller knows of it.
+
+        What is only a name may be on record here, one of the models that come with hwmatrix, or on record elsewhere.
+        """
+        plan = look_up(model_name, spec=self._spec(), cache=self._cache())
+        architecture = plan.architecture if plan is not None else _architecture_on_record(model_name, self._on_record().own)
+        if architecture is None:
+            plan = shipped_model(model_name)
+            architecture = plan.architecture if plan is not None else _architecture_on_record(model_name, self._on_record().evidence)
+        question = Question(
+            model_name=model_name if plan is None else plan.name,
+            model_class=model_class or (plan.model_class if plan is not None else None),
+            architecture=architecture,
+            tasks=tasks,
+            methods=methods,
+            config=json.dumps(plan.config, sort_keys=True) if plan is not None and plan.config else None,
+        )
+        found = dataclasses.replace(self._classified(question), model_name=model_name)
+        if plan is not None and not (model_class or tasks or methods):
+            found = _as_listed(found, plan)
+        return Subject(model_name=model_name, plan=plan, classification=found)
+
+    def _classified(self, question: Question) -> Classification:
+        """The classification, from the cache if there is one that has it."""
+        if self._kept is not None and not self._force_refresh:
+            kept = self._kept.get(question)
+            if kept is not None:
+                return kept
+        found = classify(
+            question.model_name,
+            model_class=question.model_class,
+            architecture=question.architecture,
+            tasks=question.tasks,
+            methods=question.methods,
+            config=json.loads(question.config) if question.config else None,
+        )
+        if self._kept is not None:
+            self._kept.put(question, found)
+        return found
+
+    def _profiles(
+        self, subject: Subject, machine: Mapping[str, Detection], overrides: Mapping[Backend, Override] | None = None
+    ) -> dict[Backend, HardwareProfile]:
+        """The model on every hardware. What it needs there is found out only when it is asked for."""
+        profiles, found = {}, self._on_record()
+        for hardware in Backend:
+            availability = availability_of(hardware, machine)
+            ask = functools.partial(
+                requirements_for,
+                subject.plan,
+                model_name=subject.model_name,
+                classification=subject.classification,
+                hardware=hardware.value,
+                dtype=_DTYPES.get(hardware, Dtype.FLOAT32),
+                available_mb=availability.memory_mb,
+                cache=self._cache(),
+                found=found,
+            )
+            profiles[hardware] = HardwareProfile(
+                compatibility=compatibility_of(subject, hardware, found.on(hardware)),
+                availability=availability,
+                needs=Needs(ask),
+                override=(overrides or {}).get(hardware),
+            )
+        return profiles
+
+    def _torch_device(self, hardware: Backend | None) -> tuple[str, list[Reason]]:
+        """PyTorch's device for a hardware: the cpu where it does not drive that, or cannot use it here, which is told."""
+        if hardware is None or hardware not in TORCH_NAMES:
+            return BASELINE.value, []
+        device = self._detector.get_torch_device_with_priority([hardware.value, BASELINE.value])
+        if device.partition(":")[0] == TORCH_NAMES[hardware]:
+            return device, []
+        return device, [Reason(basis=DETECTED, text=f"PyTorch as it is installed here cannot use {hardware.value}")]
+
+    def _names(self) -> list[str]:
+        """The models to choose from: those of matrix.yaml, then those on record here that it does not list and that have a name."""
+        spec, records = self._spec(), self._on_record().own
+        listed = list(spec.models) if spec is not None else []
+        hub_ids = {model.hub_id for model in spec.models.values()} if spec is not None else set()
+        others = {record.hub_id or record.model for record in records if record.model not in listed and record.hub_id not in hub_ids}
+        return listed + sorted(filter(is_name, others))
+
+    def _spec(self) -> MatrixSpec | None:
+        path = self._sources.matrix or (DEFAULT_MATRIX if DEFAULT_MATRIX.is_file() else None)
+        return self._matrix.of(path).spec if path is not None else None
+
+    def _on_record(self) -> OnRecord:
+        return on_record(self._sources.database, latest=self._sources.reports or LATEST)
+
+    def _cache(self) -> Path | None:
+        if self._sources.cache is not None:
+            return self._sources.cache
+        return cache_folder(os.environ)
+
+
+def get_hardware_aware_model_classification(
+    model_name: str, model_class: str | None = None, tasks: Sequence[str] | None = None
+) -> ModelAnswer:
+    """As :meth:`HardwareAwareModelClassifier.classify_model`, with everything in its usual place.
+
+    Raises:
+        ConfigError: as there.
+        StoreError: as there.
+    """
+    return HardwareAwareModelClassifier().classify_model(model_name, model_class=model_class, tasks=tasks)
+
+
+def words(values: Sequence[str], where: str) -> tuple[str, ...]:
+    """A list of words, each once. One word alone would be taken for a list of letters, so it is refused.
+
+    Raises:
+        ConfigError: it is one word, or something in it is none.
+    """
+    if isinstance(values, str):
+        raise ConfigError([Problem(where=where, what=f"it is the word {values!r}, not a list", hint=f"[{values!r}]")])
+    others = [value for value in values if not isinstance(value, str)]
+    if others:
+        raise ConfigError([Problem(where=where, what=f"{value!r} is no word", hint="names are text") for value in others])
+    return tuple(dict.fromkeys(values))
+
+
+def _replaced() -> list[Reason]:
+    """What a missing part of hwmatrix means for the answer: one sentence, or none where all parts are there."""
+    return [Reason(basis=Basis.NONE.value, text=sentence) for sentence in replaced()]
+
+
+def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str | None:
+    """The architecture of a model that only the database knows by this name."""
+    for record in records:
+        if record.nearness(plan=None, model_name=model_name, architecture=None, family=None) is Nearness.MODEL:
+            return record.architecture
+    return None
+
+
+def _size_tier(subject: Subject, profile: HardwareProfile) -> SizeTier | None:
+    """By the parameters of the model in full size, where they are known; else by its name."""
+    needs = profile.requirements if subject.plan is not None and subject.plan.size is Size.FULL else None
+    return tier_of(needs.parameters) if needs is not None else subject.classification.size_tier
+
+
+def _as_listed(found: Classification, plan: ModelPlan) -> Classification:
+    """What matrix.yaml says of a model's family was written by somebody who knew; the classification may only guess."""
+    if found.family is plan.family:
+        return found
+    guessed = found.family.value if found.family else "none"
+    source = f"matrix.yaml says {plan.family.value}; by its architecture and class it would be {guessed} ({found.source})"
+    return dataclasses.replace(found, family=plan.family, subfamily=None, confidence=1.0, source=source)

@@ -1,0 +1,169 @@
+"""How to set up a resource pool for a set of models: where they all work and fit, and how long to keep them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.classifier.answers import PoolAnswer
+from hwmatrix.knowledge.profiles import HardwareProfile
+from hwmatrix.knowledge.recommend import BASELINE, Choice, Reason
+from hwmatrix.pool.settings import PoolSettings
+from hwmatrix.records import Backend, Basis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hwmatrix.knowledge.on_record import EvidenceAnswer
+
+_SPARE: Final = 0.5
+"""Where the models take less than this share of the budget, another set of the same size fits beside them."""
+_TIMEOUTS: Final = ((_SPARE, 30), (1.0, 10))
+"""Minutes to keep an unused model, by the share of the budget that all of them take, up to and including: the pool's own default where
+there is room for others, less where there is little. Chosen, not measured: keeping costs memory, and giving up costs one load."""
+_TIGHT_TIMEOUT: Final = 2
+"""Minutes where not all of them fit: whoever waits for room must not wait long."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoolMember:
+    """One model of the set: what is known of it on each hardware, and what was chosen for it alone."""
+
+    model_name: str
+    profiles: Mapping[Backend, HardwareProfile]
+    choice: Choice
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SharedHardware:
+    """A hardware for the whole set: which models it can hold, and the memory that they take together in MiB.
+
+    ``total_mb`` is None where nothing is known of any of them; ``unknown`` are those that it leaves out.
+    """
+
+    hardware: Backend
+    usable: tuple[str, ...]
+    total_mb: float | None
+    max_mb: float | None
+    unknown: tuple[str, ...]
+    budget_mb: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The share of the budget that all models take together; None where it is not known."""
+        return self.total_mb / self.budget_mb if self.total_mb is not None and self.budget_mb else None
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the models do not fit together, as far as that is known."""
+        return self.share is not None and self.share > 1
+
+
+def pool_config(
+    members: Sequence[PoolMember], torch_device: Callable[[Backend], str], evidence: Sequence[EvidenceAnswer] = ()
+) -> PoolAnswer:
+    """The configuration of a pool for these models.
+
+    A hardware is preferred on which every model works and all fit together; of several, the one that comes first in the models' own
+    orders. Where there is none, it is the one that can hold most of them, and the pool has to make room (low-memory mode).
+    """
+    options = [_shared(hardware, members) for hardware in Backend if _is_here(hardware, members)]
+    best = min(options, key=lambda option: _rank(option, members), default=None)
+    if best is None:  # detection found nothing at all
+        best = _shared(BASELINE, members)
+    low = best.overflows
+    return PoolAnswer(
+        resource_pool_config={"low_memory_mode": low, "recommended_timeout_mins": _timeout(best)},
+        resource_requirements={
+            "max_memory_mb": best.max_mb,
+            "total_memory_mb": best.total_mb,
+            "budget_mb": None if best.budget_mb is None else round(best.budget_mb),
+            "models_of_unknown_size": list(best.unknown),
+        },
+        hardware_recommendations={
+            "preferred_hardware": best.hardware.value,
+            "torch_device": torch_device(best.hardware),
+            "by_model": {member.model_name: member.choice.hardware.value if member.choice.hardware else None for member in members},
+        },
+        basis=_basis(best, members),
+        reasons=[{"basis": reason.basis, "text": reason.text} for reason in _reasons(best, members)],
+        evidence=list(evidence),
+    )
+
+
+def _is_here(hardware: Backend, members: Sequence[PoolMember]) -> bool:
+    return all(member.profiles[hardware].availability.available for member in members)
+
+
+def _usable(profile: HardwareProfile) -> bool:
+    """Whether one model can be put there by itself."""
+    works = profile.compatible is True or (profile.compatible is None and profile.hardware is BASELINE)
+    return works and profile.fits is not False
+
+
+def _shared(hardware: Backend, members: Sequence[PoolMember]) -> SharedHardware:
+    profiles = {member.model_name: member.profiles[hardware] for member in members}
+    needs = {name: _wanted_mb(profile) for name, profile in profiles.items()}
+    known = [amount for amount in needs.values() if amount is not None]
+    left = next((profile.availability.memory_mb for profile in profiles.values()), None)
+    return SharedHardware(
+        hardware=hardware,
+        usable=tuple(name for name, profile in profiles.items() if _usable(profile)),
+        total_mb=sum(known) if known else None,
+        max_mb=max(known, default=None),
+        unknown=tuple(name for name, amount in needs.items() if amount is None),
+        budget_mb=None if left is None else left * PoolSettings().share,
+    )
+
+
+def _wanted_mb(profile: HardwareProfile) -> float | None:
+    """What a model is given: its recommended memory, or what the caller said of its peak."""
+    if profile.override is not None and profile.override.peak_mb is not None:
+        return profile.override.peak_mb
+    return profile.requirements.recommended_memory_mb if profile.requirements is not None else None
+
+
+def _rank(option: SharedHardware, members: Sequence[PoolMember]) -> tuple[float, ...]:
+    places = [member.choice.order.index(option.hardware) if option.hardware in member.choice.order else len(Backend) for member in members]
+    return (-len(option.usable), option.overflows, sum(places), list(Backend).index(option.hardware))
+
+
+def _timeout(option: SharedHardware) -> int:
+    share = option.share or 0.0
+    return next((minutes for most, minutes in _TIMEOUTS if share <= most), _TIGHT_TIMEOUT)
+
+
+def _basis(option: SharedHardware, members: Sequence[PoolMember]) -> str:
+    """The weakest of what the models' recommendations for this hardware stand on."""
+    return max((member.profiles[option.hardware].basis for member in members), key=_weakness)
+
+
+def _reasons(option: SharedHardware, members: Sequence[PoolMember]) -> list[Reason]:
+    name = option.hardware.value
+    counted = f"{name}: {len(option.usable)} of {len(members)} models work there and fit by themselves"
+    reasons = [Reason(basis=_basis(option, members), text=counted)]
+    reasons += [
+        Reason(basis=profile.basis, text=f"{member.model_name} on {name}: {_refusal(profile)}")
+        for member in members
+        if not _usable(profile := member.profiles[option.hardware])
+    ]
+    if option.total_mb is None:
+        reasons.append(Reason(basis=Basis.NONE.value, text="memory: nothing is known of what the models need"))
+    else:
+        of = "how much may be used is not known" if option.budget_mb is None else f"{option.budget_mb:.0f} MiB may be used"
+        without = f" (without {', '.join(option.unknown)}, of which nothing is known)" if option.unknown else ""
+        worst = max((member.profiles[option.hardware].peak_basis for member in members), key=_weakness)
+        reasons.append(Reason(basis=worst, text=f"memory: together they need up to {option.total_mb:.0f} MiB{without}, {of}"))
+    return reasons
+
+
+def _refusal(profile: HardwareProfile) -> str:
+    if profile.fits is False:
+        return f"it needs {profile.peak_mb or 0:.0f} MiB, {profile.availability.memory_mb} MiB are left"
+    return profile.reason()
+
+
+def _weakness(basis: str) -> int:
+    order = [each.value for each in Basis]
+    return order.index(basis) if basis in order else -1

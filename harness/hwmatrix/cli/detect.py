@@ -1,0 +1,73 @@
+"""``hwmatrix detect``: what is here, or what every target's image sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from hwmatrix.app.survey import SurveyRequest, survey_images
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    BaseImage,
+    Format,
+    FormatOption,
+    Images,
+    Isolating,
+    IsolationChoice,
+    Matrix,
+    Output,
+    Targets,
+    Verbose,
+)
+from hwmatrix.cli.schema import facts, print_table, tell_detections
+from hwmatrix.matrix.plan import Selection
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("detect")(detect_command)
+
+
+def detect_command(
+    *,
+    images: Images = False,
+    targets: Targets = None,
+    isolation: Isolating = IsolationChoice.AUTO,
+    output: FormatOption = Format.TABLE,
+    output_dir: Output = DEFAULT_OUTPUT,
+    matrix: Matrix = Path("matrix.yaml"),
+    base_image: BaseImage = None,
+    verbose: Verbose = False,
+) -> None:
+    """Say what hardware and runtimes are here, and why others are not.
+
+    With --images, every target's image is asked instead, and the answers are kept in shards and in the database. Examples:
+
+        hwmatrix detect
+
+        hwmatrix detect --images --targets cpu openvino --format json
+    """
+    if not images:
+        tell_detections(output)
+        return
+    request = SurveyRequest(
+        selection=Selection(targets=tuple(targets or ())),
+        isolation=isolation.value,
+        output=output_dir,
+        matrix=matrix,
+        base_image=base_image,
+        verbose=verbose,
+    )
+    _tell(survey_images(request).detections(), output)
+
+
+def _tell(rows: list[dict[str, Any]], output: Format) -> None:
+    """Print what each image sees. What it lacks is told in JSON only: every image is without most runtimes."""
+    if output is Format.JSON:
+        typer.echo(json.dumps([row | {"detected_at": row["detected_at"].isoformat()} for row in rows], indent=2))
+        return
+    seen = [(row["target"], row["hardware_type"], row["name"] or "", facts(row["features"])) for row in rows if row["available"]]
+    print_table(("image of", "sees", "name", "facts"), seen)

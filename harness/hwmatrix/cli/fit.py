@@ -1,0 +1,157 @@
+"""``hwmatrix fit``: whether a model fits into the memory of some hardware, and what that stands on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hwmatrix.cli.evidence_text import show_evidence
+from hwmatrix.cli.options import Format, FormatOption, outside
+from hwmatrix.hardware.api import HardwareDetector
+from hwmatrix.knowledge.fit import will_it_fit
+from hwmatrix.knowledge.fit_document import Verdict, as_data
+from hwmatrix.knowledge.fit_question import FitQuestion
+from hwmatrix.records import Basis, Dtype
+from hwmatrix.report.escape import plain
+
+if TYPE_CHECKING:
+    from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need
+
+_SIGNS: Final = {
+    Verdict.FITS: ("✅", "green"),
+    Verdict.DOES_NOT_FIT: ("❌", "red"),
+    Verdict.EXTRAPOLATED: ("❔", "yellow"),
+    Verdict.UNKNOWN: ("❔", "dim"),
+}
+"""Beside the word, never instead of it."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("fit")(fit_command)
+
+
+Name = Annotated[str, typer.Argument(help="A name of matrix.yaml or of the database, a hub id, a checkpoint's folder.", metavar="MODEL")]
+Hardware = Annotated[
+    list[str] | None,
+    typer.Option("--hw", help="On this hardware. [default: what is here, and what such models are given to]", metavar="HW ..."),
+]
+Memory = Annotated[int | None, typer.Option("--memory", help="MiB that the model may have. [default: what is free here]", metavar="MB")]
+Batch = Annotated[int | None, typer.Option("--batch", help="Samples in one pass. [default: the model's]", metavar="N")]
+Length = Annotated[int | None, typer.Option("--sequence-length", help="Tokens of a text. [default: the model's]", metavar="N")]
+Precision = Annotated[Dtype | None, typer.Option("--dtype", help="The precision to compute in. [default: the hardware's usual]")]
+Database = Annotated[
+    Path | None,
+    typer.Option(
+        "--database", help="A merged database, or a folder of reports. [default: reports/latest, and what is published]", metavar="DB"
+    ),
+]
+
+
+def fit_command(
+    model: Name,
+    *,
+    hw: Hardware = None,
+    memory: Memory = None,
+    batch: Batch = None,
+    sequence_length: Length = None,
+    dtype: Precision = None,
+    database: Database = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Say whether a model fits: what it needs, what there is, the largest batch, and what would make it fit.
+
+    Measured peaks answer first, then the calibrated estimate. What lies beyond both reads "extrapolated", which is neither yes nor no.
+    Nothing is executed or downloaded. Examples:
+
+        hwmatrix fit bert
+
+        hwmatrix fit gpt2 --hw cpu cuda --memory 8000 --batch 16
+
+        hwmatrix fit ./my-checkpoint --hw cuda --dtype float16 --format json
+    """
+    question = FitQuestion(
+        model=model, hardware=tuple(hw or ()), memory_mb=memory, batch=batch, sequence_length=sequence_length, dtype=dtype
+    )
+    question.check()  # before any hardware is asked
+    document = will_it_fit(question, HardwareDetector().detect(), database=database, cache=outside().cache)
+    if output is Format.JSON:
+        typer.echo(json.dumps(as_data(document), indent=2, ensure_ascii=False))
+    else:
+        show(document, Console())
+
+
+def show(document: FitDocument, console: Console) -> None:
+    """Print the answer as a table, and below it what each line of it stands on."""
+    known = f"{document.parameters:,} parameters" if document.parameters is not None else "parameters not known"
+    about = f"{plain(document.model_class)}, {document.size.value}, {known}; known from {plain(document.known_from)}"
+    console.print(Text(f"{plain(document.model)}: batch {document.batch}, {document.sequence_length} tokens", style="bold"))
+    console.print(Text(about, style="dim"), soft_wrap=True)
+    console.print(_table(document))
+    for fit in document.hardware:
+        for line in _lines(fit):
+            console.print(Text(line), soft_wrap=True)
+    show_evidence(as_data(document)["evidence"], console)
+
+
+def _table(document: FitDocument) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in ("hardware", "answer", "precision"):
+        table.add_column(column, no_wrap=True)
+    for column in ("needs\nMiB", "there\nMiB", "largest\nbatch"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("stands on", no_wrap=True)
+    for fit in document.hardware:
+        sign, style = _SIGNS[fit.verdict]
+        table.add_row(
+            fit.hardware,
+            Text(f"{sign} {fit.verdict.value}", style=style),
+            fit.need.dtype.value if fit.need else "",
+            f"{fit.need.peak_mb:,.0f}" if fit.need else "",
+            f"{fit.memory_mb:,}" if fit.memory_mb is not None else "",
+            _batch(fit),
+            _basis(fit),
+        )
+    return table
+
+
+def _basis(fit: HardwareFit) -> str:
+    """What decides: another batch's peak where there is one, the weights where the peak is beyond what was measured."""
+    decisive = fit.decided_by or fit.need
+    if decisive is None:
+        return ""
+    by_weights = fit.verdict is Verdict.DOES_NOT_FIT and decisive.basis is Basis.EXTRAPOLATED
+    return "weights" if by_weights else decisive.basis.value
+
+
+def _needed(need: Need) -> str:
+    if need.low_mb is not None and need.high_mb is not None:
+        return f"{need.low_mb:,.0f} to {need.high_mb:,.0f}"
+    return f"{'about ' if need.basis is Basis.EXTRAPOLATED else ''}{need.peak_mb:,.0f}"
+
+
+def _batch(fit: HardwareFit) -> str:
+    """``8``, or ``8 (64?)`` where the larger one is beyond what was measured."""
+    sure = str(fit.largest.batch) if fit.largest else ""
+    perhaps = f"({fit.largest_extrapolated.batch}?)" if fit.largest_extrapolated else ""
+    return " ".join(part for part in (sure, perhaps) if part)
+
+
+def _lines(fit: HardwareFit) -> list[str]:
+    lines = [f"{fit.hardware}: {plain(fit.reason)}"]
+    decisive = fit.decided_by or fit.need
+    if decisive is not None:
+        lines.append(f"  {plain(decisive.stands_on)}")
+    for remedy in fit.remedies:
+        would = "fits" if remedy.verdict is Verdict.FITS else "would fit by the formula alone"
+        lines.append(f"  {remedy.change}: {would}, with {_needed(remedy.need)} MiB ({remedy.need.basis.value})")
+    if not fit.here and fit.memory_asked:
+        lines.append(f"  not on this machine: {plain(fit.absence or 'no reason is given')}")
+    return lines

@@ -1,0 +1,285 @@
+"""``hwmatrix generate``: tests of models, and scripts that show a failing cell again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from hwmatrix.app.clearing import clear_cached
+from hwmatrix.cli.devices import Priority, first_models
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, outside
+from hwmatrix.errors import CellFailure, ConfigError, Problem
+from hwmatrix.generate.generated_file import slug
+from hwmatrix.generate.model_tests import DEFAULT_FOLDER, generate_test
+from hwmatrix.generate.rendering import write_templates
+from hwmatrix.generate.reproduction import MARK, reproduce
+from hwmatrix.generate.test_plan import DEFAULT_TIMEOUT_MIN, Wish, plan_of
+from hwmatrix.knowledge.evidence import default_database
+from hwmatrix.knowledge.names import name_on_record
+from hwmatrix.matrix.load import load
+from hwmatrix.records import Dtype, Size
+from hwmatrix.store.shard import write_atomically
+
+if TYPE_CHECKING:
+    from hwmatrix.generate.model_tests import GeneratedTest
+    from hwmatrix.matrix.spec import MatrixSpec
+
+_STANDARD_OUTPUT: Final = Path("-")
+
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--model", "--models", help="A name of matrix.yaml, a hub id, a checkpoint's folder; several: --model A B", metavar="M"),
+]
+More = Annotated[list[str] | None, typer.Argument(help="More models.", metavar="[M ...]", show_default=False)]
+Folder = Annotated[Path, typer.Option("--output-dir", help="Where tests are written.", metavar="DIR")]
+Database = Annotated[
+    Path | None, typer.Option("--database", help="Measurements. [default: reports/latest/matrix.duckdb, if it is there]", metavar="FILE")
+]
+Priorities = Annotated[
+    Priority | None, typer.Option("--priority", help="Models of matrix.yaml: high is its first suite, all are all.", metavar="high|all")
+]
+Templates = Annotated[
+    Path | None, typer.Option("--templates", help="Instead of tests: their templates, for a generator of your own.", metavar="DIR")
+]
+Everything = Annotated[bool, typer.Option("--all", help="All models of matrix.yaml.")]
+SizeOption = Annotated[Size | None, typer.Option("--size", help="tiny or full. [default: tiny]")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="Test on this hardware only. [default: all that the model's kind is tried on]", metavar="D")
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", help="Minutes for which the resource pool keeps a model that nobody uses.", metavar="MIN", min=0)
+]
+ClearCache = Annotated[bool, typer.Option("--clear-cache", help="Remove the models' bundles and exports first.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Say why each template was chosen.")]
+Again = Annotated[
+    tuple[str, str] | None,
+    typer.Option("--reproduce", help="Instead of tests: a script that shows this cell's failure again.", metavar="MODEL TARGET"),
+]
+DtypeOption = Annotated[Dtype | None, typer.Option("--dtype", help="With --reproduce: the cell in this precision.")]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option("--output", help="With --reproduce: the file, or - to print it. [default: reproduce_<model>_<target>.py]", metavar="FILE"),
+]
+Force = Annotated[bool, typer.Option("--force", help="With --reproduce: also for a cell that passes.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("generate")(generate_command)
+
+
+def generate_command(
+    more: More = None,
+    *,
+    model: Names = None,
+    everything: Everything = False,
+    priority: Priorities = None,
+    templates: Templates = None,
+    output_dir: Folder = DEFAULT_FOLDER,
+    size: SizeOption = None,
+    device: Device = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_MIN,
+    clear_cache: ClearCache = False,
+    debug: Debug = False,
+    again: Again = None,
+    dtype: DtypeOption = None,
+    output_file: OutputFile = None,
+    force: Force = False,
+    database: Database = None,
+    matrix: Matrix = Path("matrix.yaml"),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Write tests of models: plain pytest, one file a model, which skip with the reason where hardware is missing.
+
+    With --reproduce, write a script of a failing cell for an issue of the library or the runtime: it needs none of hwmatrix. Examples:
+
+        hwmatrix generate --model bert
+
+        hwmatrix generate --model bert-base-uncased gpt2 --device cuda --output-dir tests/models
+
+        hwmatrix generate --priority high --device cpu && pytest generated_tests
+
+        hwmatrix generate --all
+
+        hwmatrix generate --reproduce mixtral qnn --database reports/published/2026-11-20-default/matrix.duckdb
+    """
+    names = [*(model or ()), *(more or ())]
+    ways = {"--all": everything, "--priority": priority is not None, "--templates": templates is not None, "--reproduce": again is not None}
+    _check(ways, names=names, again=again, timeout=timeout, dtype=dtype, output_file=output_file, force=force)
+    if debug:
+        logging.getLogger("hwmatrix").setLevel(logging.DEBUG)
+    if again is not None:
+        _reproduce(
+            again, database or default_database(DEFAULT_OUTPUT), dtype=dtype, size=size, file=output_file, force=force, output=output
+        )
+        return
+    if templates is not None:
+        for path in write_templates(templates):
+            typer.echo(f"wrote {path}")
+        return
+    spec = load(matrix).spec
+    wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=outside().cache, database=database)
+    listed = first_models(spec, priority or Priority.ALL)
+    left_out = _checked(names, spec, wish) if names else _unbuildable(listed, spec, wish)
+    wanted = [name for name in (dict.fromkeys(names) if names else listed) if name not in left_out]
+    if clear_cache:
+        for name in wanted:
+            for path in clear_cached(plan_of(name, spec, wish), outside().cache):
+                typer.echo(f"removed {path}", err=True)
+    made = [generate_test(name, spec=spec, folder=output_dir, wish=wish) for name in wanted]
+    _tell(made, left_out, output_dir, output)
+
+
+def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | None, timeout: float, **details: Any) -> None:
+    """Refuse what says too little or too much.
+
+    Raises:
+        ConfigError: no model, or options that have no meaning together.
+    """
+    problems = []
+    chosen = [*(["--model"] if names else []), *(way for way, given in ways.items() if given)]
+    if not chosen:
+        hint = "--model M, or --priority high, or --all, or --reproduce MODEL TARGET"
+        problems.append(Problem(where="hwmatrix generate", what="no model is named", hint=hint))
+    if len(chosen) > 1:
+        what = f"{' and '.join(chosen)} contradict each other: each says what to write"
+        problems.append(Problem(where=chosen[-1], what=what, hint="leave all but one of them out"))
+    if not math.isfinite(timeout):
+        problems.append(Problem(where="--timeout", what=f"{timeout} is no number of minutes", hint="0 keeps nothing that nobody uses"))
+    if again is None:
+        options = {"dtype": "--dtype", "output_file": "--output", "force": "--force"}
+        problems += [
+            Problem(where=options[name], what="it has a meaning with --reproduce only", hint="leave it out")
+            for name, value in details.items()
+            if value
+        ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _checked(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
+    """Nothing is left out of what was named: everything that is wrong with it is told before a file is written.
+
+    Raises:
+        ConfigError: every model that there can be no test of.
+    """
+    problems = []
+    for name in dict.fromkeys(names):
+        try:
+            plan_of(name, spec, wish)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return {}
+
+
+def _unbuildable(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
+    """Those of some models of matrix.yaml that there can be no test of, with the reason."""
+    return {name: " ".join(reason.split()) for name in names if (reason := spec.models[name].variant(wish.size).unbuildable)}
+
+
+def _tell(made: list[GeneratedTest], left_out: dict[str, str], folder: Path, output: Format) -> None:
+    if output is Format.JSON:
+        rows: list[dict[str, Any]] = [
+            {
+                "model": each.model,
+                "family": each.classification.family,
+                "subfamily": each.classification.subfamily,
+                "structure": each.classification.structure,
+                "confidence": each.classification.confidence,
+                "source": each.classification.source,
+                "template": each.template,
+                "devices": list(each.devices),
+                "path": str(each.path),
+                "run": each.run,
+                "left_out": None,
+            }
+            for each in made
+        ]
+        rows += [dict.fromkeys(_KEYS) | {"model": name, "left_out": reason} for name, reason in left_out.items()]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = [(each.model, str(each.path), f"{each.template}\n{', '.join(each.devices)}") for each in made]
+    table += [(name, f"left out: {reason}", "") for name, reason in left_out.items()]
+    shown = Table(*(Column(name, overflow="fold") for name in ("model", "test", "template, devices")), show_lines=True)
+    for row in table:
+        shown.add_row(*(Text(cell) for cell in row))
+    Console().print(shown)
+    if made:
+        typer.echo(f"run: {made[0].run if len(made) == 1 else f'pytest {folder}'}")
+
+
+_KEYS: Final = ("model", "family", "subfamily", "structure", "confidence", "source", "template", "devices", "path", "run", "left_out")
+
+
+def _reproduce(
+    cell: tuple[str, str], database: Path | None, *, dtype: Dtype | None, size: Size | None, file: Path | None, force: bool, output: Format
+) -> None:
+    """Write the script of a cell, and say what it shows.
+
+    Raises:
+        ConfigError: no such cell on record, or the file cannot be written.
+    """
+    if database is None:
+        what, hint = (
+            f"there is no database: {DEFAULT_OUTPUT / 'matrix.duckdb'} is missing",
+            "nox -s matrix makes one; or name it: --database FILE",
+        )
+        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+    try:
+        made = reproduce(name_on_record(cell[0], database), cell[1], database=database, dtype=dtype, size=size, force=force)
+    except CellFailure as failure:
+        what = f"the model cannot be made here, so neither can its inputs: {failure}"
+        raise ConfigError(
+            [Problem(where=f"--reproduce {' '.join(cell)}", what=what, hint="use the versions that it was measured with")]
+        ) from failure
+    if file == _STANDARD_OUTPUT:
+        typer.echo(made.script, nl=False)
+        return
+    found = made.cell
+    file = file or _free(Path(f"reproduce_{slug(found.model.name)}_{slug(found.target.name)}.py"))
+    try:
+        write_atomically(file, made.script)
+    except OSError as error:
+        raise ConfigError([Problem(where=f"--output {file}", what=f"cannot be written: {error}", hint="name another file")]) from error
+    facts = {
+        "model": found.model.name,
+        "target": found.target.name,
+        "dtype": found.settings.dtype.value,
+        "size": found.model.size.value,
+        "status": found.status.value,
+        "message": found.message,
+        "also_failing": list(found.also_failing),
+        "database": str(database),
+        "path": str(file),
+        "run": f"python {file}",
+    }
+    if output is Format.JSON:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(f"wrote {file}: {facts['model']} on {facts['target']}, {facts['dtype']}, {facts['size']}: {facts['status']}")
+    if found.message:
+        typer.echo(f"  as measured: {found.message}")
+    if found.also_failing:
+        typer.echo(f"  also failing (--dtype, --size): {'; '.join(found.also_failing)}")
+    typer.echo(f"run: {facts['run']}")
+
+
+def _free(path: Path) -> Path:
+    """A file's name, unless a file of somebody else has it.
+
+    Raises:
+        ConfigError: one has.
+    """
+    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
+        raise ConfigError([Problem(where=str(path), what="is there, and is no such script", hint="name another file with --output")])
+    return path

@@ -1,0 +1,89 @@
+"""``hwmatrix groups``: the failures of a run that one change would mend, those that block the most architectures first."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads it from the annotations
+from typing import TYPE_CHECKING, Annotated, Final
+
+import pydantic
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Targets, known
+from hwmatrix.cli.schema import print_table
+from hwmatrix.report.contract import GroupsDocument
+from hwmatrix.report.escape import plain, short
+from hwmatrix.report.groups import Scope, group_entries, groups_of
+from hwmatrix.report.numbers import NOTHING
+from hwmatrix.report.rows import read
+from hwmatrix.store.reading import database_at
+
+if TYPE_CHECKING:
+    from hwmatrix.report.groups import FailureGroup
+
+_TITLES: Final = {
+    Scope.FACTORY: "models that could not be made, which counts against no hardware",
+    Scope.INFRASTRUCTURE: "around the cells",
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("groups")(groups_command)
+
+
+def groups_command(
+    database: Annotated[
+        Path, typer.Option("--database", help="A merged database, or a folder of reports that holds one.", metavar="FILE")
+    ] = DEFAULT_OUTPUT,
+    *,
+    targets: Targets = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Groups of each target that a table shows.", metavar="N")] = 10,
+    run_id: Annotated[str | None, typer.Option("--run", help="The id of a run. [default: the latest]", metavar="ID")] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Say what blocks most: operators that a target lacks, constructs in models' code, errors by their words.
+
+    Each group has its smallest example and the command that repeats it. JSON has all groups, with tracebacks. Examples:
+
+        hwmatrix groups
+
+        hwmatrix groups --targets openvino --limit 3
+
+        hwmatrix groups --database reports/published/2026-11-20-default --format json
+    """
+    rows = read(database_at(database), run_id)
+    wanted = known("--targets", targets or (), {cell.target: None for cell in rows.cells})
+    groups = tuple(group for group in groups_of(rows) if not wanted or group.target in wanted)
+    if output is Format.JSON:
+        document = GroupsDocument(schema="hwmatrix/groups/1", run_id=rows.run.run_id, groups=group_entries(groups))
+        typer.echo(pydantic.TypeAdapter(GroupsDocument).dump_json(document, indent=2).decode())
+        return
+    if not groups:
+        typer.echo("Nothing failed.")
+    places: dict[tuple[Scope, str | None, str | None], list[FailureGroup]] = {}
+    for group in groups:
+        places.setdefault((group.scope, group.target, group.isolation), []).append(group)
+    for (scope, target, isolation), found in places.items():
+        _print(" ".join(filter(None, (target and f"{plain(target)} ({isolation})", _TITLES.get(scope)))), found, limit)
+
+
+def _print(title: str, groups: list[FailureGroup], limit: int) -> None:
+    console = Console()
+    console.print(Text(f"\n{title}", "bold"))
+    print_table(("architectures", "stage", "error", "blocked by", "smallest example"), [_row(group) for group in groups[:limit]])
+    if len(groups) > limit:
+        console.print(Text(f"and {len(groups) - limit} more: --limit, or --format json", "dim"))
+
+
+def _row(group: FailureGroup) -> tuple[str, ...]:
+    blocker, example = group.blocker, group.example
+    words = [blocker.what] if blocker.message in {"", blocker.what} else [blocker.what, blocker.message]
+    return (
+        str(len(group.architectures)),
+        blocker.stage or NOTHING,
+        plain(blocker.error_type),
+        "\n".join(short(word, 160) for word in words),
+        "\n".join(filter(None, (plain(example.model), short(example.command or "", 200)))),
+    )

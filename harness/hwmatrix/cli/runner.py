@@ -1,0 +1,221 @@
+"""``hwmatrix runner``: what a machine needs to take jobs, what it should be called, where targets would run, and what to clear away."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import enum
+import json
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Output, Targets, outside
+from hwmatrix.cli.schema import print_table
+from hwmatrix.errors import NoTargetAvailableError
+from hwmatrix.hardware.detector import detect
+from hwmatrix.host.runners import checking, facts, inventory, placing, pruning
+from hwmatrix.host.runners.labels import Label, labels
+from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.matrix.plan import Selection, check_selection
+from hwmatrix.records import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import docker
+
+
+class LabelFormat(enum.StrEnum):
+    """How labels are printed. ``line`` is what GitHub's ``config.sh --labels`` takes."""
+
+    TABLE = "table"
+    JSON = "json"
+    LINE = "line"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    runner = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="A machine as a CI runner: labels, checks, cleaning up, placing."
+    )
+    runner.command("labels")(labels_command)
+    runner.command("check")(check_command)
+    runner.command("plan")(plan_command)
+    runner.command("prune")(prune_command)
+    app.add_typer(runner, name="runner")
+
+
+def labels_command(
+    output: Annotated[
+        LabelFormat, typer.Option("--format", help="A table with reasons, JSON, or one line for config.sh.")
+    ] = LabelFormat.TABLE,
+) -> None:
+    """Say which labels this machine should carry as a runner, each with the fact it stands on.
+
+    An example of that:
+
+        ./config.sh --url https://github.com/OWNER/REPOSITORY --ephemeral --labels "$(hwmatrix runner labels --format line)"
+    """
+    engine, problem = facts.connected(outside().variables)
+    kinds = (Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO)
+    found = {kind: detect(kind, light=True) for kind in kinds}
+    known = labels(found, system=platform.system(), machine=platform.machine(), engine=engine, engine_problem=problem)
+    carried = [label for label in known if label.carried]
+    if output is LabelFormat.LINE:
+        typer.echo(",".join(label.name for label in carried))
+    elif output is LabelFormat.JSON:
+        others = [label for label in known if not label.carried]
+        typer.echo(json.dumps({"labels": [_told(label) for label in carried], "not": [_told(label) for label in others]}, indent=2))
+    else:
+        print_table(("label", "carried", "why"), ((label.name, "yes" if label.carried else "no", label.why) for label in known))
+
+
+def check_command(
+    *,
+    targets: Targets = None,
+    matrix: Matrix = Path("matrix.yaml"),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Say what is here for the jobs of each target, what is missing, and how to mend it. Nothing is built or executed.
+
+    Exit code 0 when every target that is named can run here (without names: any of them), else 6. Examples:
+
+        hwmatrix runner check
+
+        hwmatrix runner check --targets cuda --format json
+    """
+    loaded = load(matrix)
+    chosen = _chosen(loaded, targets)
+    given = outside()
+    report = checking.check(loaded.spec, chosen, facts.gather(loaded.spec, given.variables, given.cache))
+    if output is Format.JSON:
+        typer.echo(json.dumps(dataclasses.asdict(report), indent=2))
+    else:
+        _tell(report)
+    failing = [it.target for it in report.targets if not it.ready]
+    if failing and (targets or len(failing) == len(report.targets)):
+        raise NoTargetAvailableError(f"cannot run here: {', '.join(failing)}", advice="Mend what is missing: see docs/runners.md.")
+
+
+def plan_command(
+    *,
+    runners: Annotated[
+        list[str], typer.Option("--runners", help="A YAML file of runners, or NAME:label,label; several of them.", metavar="R ...")
+    ],
+    targets: Targets = None,
+    matrix: Matrix = Path("matrix.yaml"),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Say which target would run on which of the given runners, and which has none. Examples.
+
+    hwmatrix runner plan --runners runners.yaml
+
+    hwmatrix runner plan --runners box:self-hosted,linux,x64,cuda mac:self-hosted,macos,arm64,mps
+    """
+    loaded = load(matrix)
+    given = [runner for text in runners for runner in (placing.read_runners(Path(text)) if _is_file(text) else (placing.runner_of(text),))]
+    placed = placing.place(loaded.spec, given, _chosen(loaded, targets))
+    if output is Format.JSON:
+        typer.echo(json.dumps([dataclasses.asdict(it) for it in placed], indent=2))
+        return
+    print_table(("target", "asks for", "runs on"), ((it.target, ", ".join(it.labels), _where(it)) for it in placed))
+    without = [it.target for it in placed if not it.runners and not it.hosted]
+    if without:
+        typer.echo(f"no runner for: {', '.join(without)}. Their cells become unavailable after github.wait_minutes.")
+
+
+def prune_command(
+    *,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", help="Only what was not used for so many days.", metavar="DAYS", min=0)
+    ] = None,
+    keep_gb: Annotated[
+        float | None, typer.Option("--keep-gb", help="Stop when no more than this is left of it (GiB).", metavar="GB", min=0)
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it. Without this, it is only told.")] = False,
+    output_dir: Output = DEFAULT_OUTPUT,
+) -> None:
+    """Remove what hwmatrix has left: images, environments, bundles, exports, checkpoints, runs; the longest unused first.
+
+    Without a limit: what was not used for 30 days. Never removed: images of this version or with a container, bundles that somebody
+    holds, the latest run, runs that are worked on, and nothing at all of images and cache while any command of hwmatrix works here.
+    To see what a week without use would free, and to remove down to a size:
+
+        hwmatrix runner prune --older-than 7
+
+        hwmatrix runner prune --keep-gb 50 --yes
+    """
+    days = pruning.DEFAULT_DAYS if older_than is None and keep_gb is None else older_than
+    rule = pruning.Rule(
+        older_than=None if days is None else dt.timedelta(days=days), keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB)
+    )
+    engine, problem = facts.connected(outside().variables, need_builder=False)
+    with contextlib.ExitStack() as stack:
+        client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
+        if client is None:
+            typer.echo(f"images are not looked at: {problem}", err=True)
+        reason = pruning.busy(client, pruning.others())
+        items = pruning.guarded(_inventory(client, outside().cache, output_dir.absolute()), reason)
+        if reason is not None:
+            typer.echo(f"images, environments and the cache are left alone: {reason}", err=True)
+        chosen = pruning.choose(items, rule, dt.datetime.now(dt.UTC))
+        kept = [item for item in items if item not in chosen]
+        outcomes = [pruning.remove(item, client) if yes else pruning.Outcome(item=item, problem=None) for item in chosen]
+    done = [outcome.item for outcome in outcomes if outcome.problem is None]
+    for outcome in outcomes:
+        state = f"stays: {outcome.problem}" if outcome.problem else "removed" if yes else "would be removed"
+        typer.echo(
+            f"{outcome.item.kind.value:<12} {_mb(outcome.item.size):>9}  {outcome.item.used_at:%Y-%m-%d}  {outcome.item.name}: {state}"
+        )
+    verb = "removed" if yes else "would be removed (say --yes)"
+    total = _mb(sum(item.size for item in done))
+    typer.echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(kept)} stay with {_mb(sum(item.size for item in kept))}")
+
+
+def _inventory(client: docker.DockerClient | None, cache: Path, output: Path) -> list[inventory.Item]:
+    found = [*inventory.environments(cache), *inventory.bundles(cache), *inventory.exports(cache), *inventory.checkpoints(cache)]
+    if client is not None:
+        used = {str(container["ImageID"]): str(container["Names"][0]).strip("/") for container in client.api.containers(all=True)}
+        found += inventory.images(client.df()["Images"] or (), used)
+    return [*found, *inventory.runs(output)]
+
+
+def _mb(size: int) -> str:
+    return f"{size / 2**20:.0f} MB"
+
+
+def _tell(report: checking.Report) -> None:
+    """A line a finding, what to do under it; then a line a target."""
+    for it in report.findings:
+        needed = f"  (for {', '.join(it.targets)})" if it.targets and it.state is not checking.State.OK else ""
+        typer.echo(f"{it.state.value:<8} {it.what}: {it.fact}{needed}")
+        if it.mend:
+            typer.echo(f"         {it.mend}")
+    typer.echo("")
+    for target in report.targets:
+        typer.echo(f"{target.target:<14} {'can run here' if target.ready else 'cannot: ' + ', '.join(target.missing)}")
+
+
+def _where(it: placing.Placement) -> str:
+    if it.runners:
+        return ", ".join(it.runners)
+    if it.hosted:
+        return "GitHub's own"
+    return f"none; {it.nearest} lacks {', '.join(it.missing)}" if it.nearest else "none"
+
+
+def _is_file(text: str) -> bool:
+    return Path(text).is_file() or text.endswith((".yaml", ".yml"))
+
+
+def _chosen(loaded: LoadedMatrix, targets: Sequence[str] | None) -> tuple[str, ...]:
+    check_selection(loaded, Selection(targets=tuple(targets or ())))
+    return tuple(dict.fromkeys(targets or loaded.spec.targets))
+
+
+def _told(label: Label) -> dict[str, str]:
+    return {"name": label.name, "why": label.why}

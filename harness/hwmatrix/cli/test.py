@@ -1,0 +1,204 @@
+"""``hwmatrix test``: one model really run on the hardware that is wanted, and where that does not work on other hardware, or with less."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from hwmatrix.app.selecting import select
+from hwmatrix.app.trials import Bench, Trial, plan_of, run_trials
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    BaseImage,
+    Format,
+    FormatOption,
+    Isolating,
+    IsolationChoice,
+    Matrix,
+    Verbose,
+    outside,
+    progress,
+)
+from hwmatrix.cli.running import workshop_of
+from hwmatrix.cli.trial_report import Outcome, document_of, keep, show
+from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
+from hwmatrix.hardware.detector import machine_identity
+from hwmatrix.host.places import choose
+from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan
+from hwmatrix.knowledge.fallback_evidence import Likeness, measured_hardware
+from hwmatrix.knowledge.on_record import on_record
+from hwmatrix.knowledge.priorities import order_of, reason_for
+from hwmatrix.knowledge.resolving import AUTO
+from hwmatrix.matrix.load import LoadedMatrix, load, near_miss
+from hwmatrix.models.classify import classify
+from hwmatrix.records import Backend, ModelPlan, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hwmatrix.app.trials import Ended
+    from hwmatrix.knowledge.evidence import Evidence
+    from hwmatrix.matrix.plan import Selection
+
+_KEPT: Final = Path("reports/tests")
+_TEMPORARY: Final = "tests"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What was asked for: hardware (a target's name, a kind of hardware, ``auto``) or all of it; a batch; how far to go on."""
+
+    device: str
+    everything: bool
+    batch: int | None
+    retries: int
+    fallback: bool
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("test")(trial_command)
+
+
+def trial_command(
+    *,
+    model: Annotated[
+        str, typer.Option("--model", help="A name of matrix.yaml, a type of transformers, a hub id or a checkpoint's folder.", metavar="M")
+    ],
+    device: Annotated[str, typer.Option("--device", help="A kind of hardware, a target of matrix.yaml, or auto.", metavar="D")] = AUTO,
+    all_hardware: Annotated[bool, typer.Option("--all-hardware", help="On every target of matrix.yaml, each for itself.")] = False,
+    size: Annotated[Size, typer.Option("--size", help="tiny or full.")] = Size.TINY,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="[default: matrix.yaml's]", metavar="N")] = None,
+    retries: Annotated[
+        int, typer.Option("--retries", min=0, help="How often to repeat after a crash or a time-out.", metavar="N")
+    ] = RETRIES,
+    no_fallback: Annotated[bool, typer.Option("--no-fallback", help="One attempt: no retry, smaller batch or other hardware.")] = False,
+    save: Annotated[bool, typer.Option("--save", help="Keep the database and the reports in --output-dir.")] = False,
+    output_dir: Annotated[Path | None, typer.Option("--output-dir", help="[default: reports/tests/<model>]", metavar="DIR")] = None,
+    database: Annotated[
+        Path | None, typer.Option("--database", help="What is on record. [default: reports/latest, and what is published]", metavar="FILE")
+    ] = None,
+    isolation: Isolating = IsolationChoice.AUTO,
+    matrix: Matrix = Path("matrix.yaml"),
+    base_image: BaseImage = None,
+    output: FormatOption = Format.TABLE,
+    verbose: Verbose = False,
+) -> None:
+    """Test one model: run it on the hardware that is wanted, and say where and how it really ran.
+
+    Where that does not work, the next attempt is run: a smaller batch if memory is short, other hardware if it is missing or fails,
+    the same again after a crash. Wrong numbers are a result and end it. A model that fails everywhere is a result too. Examples:
+
+        hwmatrix test --model bert
+
+        hwmatrix test --model vit --device cuda --batch-size 64
+
+        hwmatrix test --model openai/whisper-tiny --all-hardware --save
+
+        hwmatrix test --model ./my-checkpoint --device openvino --format json
+    """
+    if output_dir is not None and not save:
+        raise ConfigError([Problem(where="--output-dir", what="nothing is kept without --save", hint="add --save, or leave it out")])
+    wish = Wish(device=device, everything=all_hardware, batch=batch_size, retries=retries, fallback=not no_fallback)
+    given, loaded = outside(), load(matrix)
+    _check_device(wish, loaded)
+    with progress(verbose=verbose) as view, contextlib.ExitStack() as stack:
+        workshop = workshop_of(loaded, given, base_image, view)
+        selection = select(loaded, models=[model], size=size, cache=workshop.cache_dir, say=workshop.say)
+        place = choose(isolation.value, workshop)
+        kept = stack.enter_context(_folder(output_dir, selection, workshop.cache_dir, save=save))
+        bench = Bench(loaded=loaded, selection=selection, place=place, workshop=workshop, given=given, output=kept)
+        plan = _model(bench)
+        evidence, like = _on_record(database), Likeness(model=plan, size=size, host=machine_identity(), isolation=place.isolation)
+        trials, why = _trials(wish, bench, plan, measured_hardware(evidence, like))
+        ended = run_trials(bench, trials, view)
+        outcome = Outcome(model=plan, isolation=place.isolation, trials=trials, ended=ended, evidence=evidence, like=like, why=why)
+        document = document_of(outcome, kept=bench.database if save else None)
+        if save:
+            for path in keep(outcome, document, bench.output):
+                view.say(f"wrote {path}")
+    show(document, output)
+    _raise_if_nothing_ran(trials, ended)
+
+
+def _check_device(wish: Wish, loaded: LoadedMatrix) -> None:
+    """Refuse hardware that is none, and two wishes at once.
+
+    Raises:
+        ConfigError: one of the two.
+    """
+    known = {AUTO, *(backend.value for backend in Backend), *loaded.spec.targets}
+    if wish.device not in known:
+        raise ConfigError([Problem(where="--device", what=f"{wish.device!r} is no hardware", hint=near_miss(wish.device, known))])
+    if wish.everything and wish.device != AUTO:
+        what = f"{wish.device} and all hardware contradict each other"
+        raise ConfigError([Problem(where="--device", what=what, hint="leave out --device or --all-hardware")])
+
+
+def _model(bench: Bench) -> ModelPlan:
+    return plan_of(bench, list(bench.loaded.spec.targets), None).models[0]
+
+
+@contextlib.contextmanager
+def _folder(output_dir: Path | None, selection: Selection, cache: Path, *, save: bool) -> Iterator[Path]:
+    """Where runs are kept; without --save a folder of the cache that is gone afterwards, since every place can use the cache."""
+    if save:
+        name = (*selection.models, *(model.name for model in selection.extra))[0]
+        yield (output_dir or _KEPT / re.sub(r"[^A-Za-z0-9._-]+", "-", name)).absolute()
+        return
+    above = cache / _TEMPORARY
+    above.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=above) as folder:
+        yield Path(folder)
+
+
+def _on_record(database: Path | None) -> tuple[Evidence, ...]:
+    return on_record(database, latest=DEFAULT_OUTPUT).evidence
+
+
+def _trials(wish: Wish, bench: Bench, model: ModelPlan, measured: Sequence[str]) -> tuple[list[Trial], str]:
+    """What to try, and what its order stands on."""
+    spec = bench.loaded.spec
+    alone = AttemptPlan(
+        order=(Backend.CPU.value,),
+        batch=wish.batch or model.batch,
+        retries=wish.retries if wish.fallback else 0,
+        adapt_batch=wish.fallback,
+    )
+    if wish.everything:
+        every = [
+            Trial(plan=dataclasses.replace(alone, order=(target.backend.value,)), targets={target.backend.value: name}, asked=True)
+            for name, target in spec.targets.items()
+        ]
+        return every, "all targets of matrix.yaml, each for itself: none stands in for another"
+    kind = classify(model.name, model_class=model.model_class, architecture=model.architecture)
+    named = spec.targets.get(wish.device)
+    preferred = None if wish.device == AUTO else named.backend.value if named else wish.device
+    order = order_of(kind, preferred=preferred, measured=[hardware for hardware in measured if hardware != preferred])
+    targets = {target.backend.value: name for name, target in reversed(spec.targets.items())}  # the first of each kind
+    if named is not None:
+        targets[named.backend.value] = wish.device
+    plan = dataclasses.replace(alone, order=order if wish.fallback else order[:1])
+    on_record = f"measured on this machine: {', '.join(measured)}; then " if measured else ""
+    return [Trial(plan=plan, targets=targets, asked=preferred is not None)], f"{on_record}{reason_for(kind)}"
+
+
+def _raise_if_nothing_ran(trials: Sequence[Trial], ended: Ended) -> None:
+    """A model that fails is a result. That nothing could be tried at all is an error.
+
+    Raises:
+        HwmatrixError: an image, the engine or the store failed, and nothing else ran.
+        NoTargetAvailableError: none of the hardware can be had here.
+    """
+    if any(trial.executed for trial in trials):
+        return
+    for failure in ended.failures:
+        raise failure
+    reasons = "\n".join(dict.fromkeys(f"{tried.attempt.hardware}: {tried.reason}" for trial in trials for tried in trial.tried))
+    raise NoTargetAvailableError(f"nothing could run here:\n{reasons}", advice="See docs/images.md, or choose another --device.")

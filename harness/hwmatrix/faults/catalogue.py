@@ -1,0 +1,185 @@
+"""The catalogue of error types: data in catalogue.yaml, and two lookups over it.
+
+It is used inside images (what kind of error is this?) and by the reports (what to do about it?), so it needs nothing but
+PyYAML and pydantic.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from typing import Annotated, Any, Final, Literal
+
+import pydantic
+import yaml
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.records import Dtype, Severity, Stage, Status
+
+UNMATCHED: Final = "unmatched"
+
+_STRICT = pydantic.ConfigDict(extra="forbid")
+
+
+def _whole(written: Any) -> Any:
+    """A recommendation for every cell is written as its text alone."""
+    return {"say": written} if isinstance(written, str) else written
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Rule:
+    """Conditions on one error, all of which must hold. At least one is given.
+
+    ``message`` is searched in the message; ``exception`` is a class name, with or without its module.
+    """
+
+    message: re.Pattern[str] | None = None
+    exception: str | None = None
+    status: Status | None = None
+    stage: Stage | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a rule without conditions: it would match everything."""
+        if self.message is None and self.exception is None and self.status is None and self.stage is None:
+            raise ValueError("a rule needs a message, an exception, a status or a stage")
+
+    def holds(self, message: str, *, status: Status | None, stage: Stage | None, exceptions: frozenset[str]) -> bool:
+        """Whether an error meets every condition."""
+        return (
+            (self.status is None or self.status == status)
+            and (self.stage is None or self.stage == stage)
+            and (self.exception is None or self.exception in exceptions)
+            and (self.message is None or self.message.search(message) is not None)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Recommendation:
+    """What to do, and for which cells.
+
+    Those are only the ones in one of ``dtypes`` (empty: any), and only with several samples (``batched`` True) or a single one (False).
+    """
+
+    say: Annotated[str, Field(min_length=1)]
+    dtypes: tuple[Dtype, ...] = ()
+    batched: bool | None = None
+
+    def is_for(self, dtype: Dtype | None, batch: int | None) -> bool:
+        """Whether a cell with these settings has not done it already. What is not known (None) speaks against nothing but ``False``."""
+        if dtype is not None and self.dtypes and dtype not in self.dtypes:
+            return False
+        return self.batched is None or self.batched is (batch is None or batch > 1)
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ErrorType:
+    """One kind of error on some hardware: how to recognise it, how much it matters, what to do.
+
+    ``hardware`` holds the names of backends or targets, or is ``any``. ``seen`` says where a real message was seen.
+    """
+
+    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+    hardware: Literal["any"] | Annotated[tuple[str, ...], Field(min_length=1)]
+    severity: Severity
+    summary: Annotated[str, Field(min_length=1)]
+    when: tuple[Rule, ...]
+    advice: Annotated[tuple[Annotated[Recommendation, BeforeValidator(_whole)], ...], Field(min_length=1, alias="recommendations")]
+    seen: Annotated[str, Field(min_length=1)]
+
+    @property
+    def recommendations(self) -> tuple[str, ...]:
+        """What to do, where nothing is known of the cell's settings."""
+        return self.for_cell()
+
+    def for_cell(self, *, dtype: Dtype | None = None, batch: int | None = None) -> tuple[str, ...]:
+        """What to do about a cell with these settings: at least one recommendation, and none of what it did already."""
+        return tuple(each.say for each in self.advice if each.is_for(dtype, batch))
+
+    def covers(self, hardware: str) -> bool:
+        """Whether this entry speaks of that hardware."""
+        return self.hardware == "any" or hardware in self.hardware
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Match:
+    """What an error was recognised as."""
+
+    type: str
+    severity: Severity
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class _Catalogue:
+    version: Literal[1]
+    errors: tuple[ErrorType, ...]
+
+
+@functools.cache
+def catalogue() -> tuple[ErrorType, ...]:
+    """Every entry of catalogue.yaml, in the order in which they are tried."""
+    text = (importlib.resources.files("hwmatrix.faults") / "catalogue.yaml").read_text(encoding="utf-8")
+    return pydantic.TypeAdapter(_Catalogue).validate_python(yaml.safe_load(text)).errors
+
+
+def match(
+    message: str,
+    *,
+    hardware: str,
+    status: Status | None = None,
+    stage: Stage | None = None,
+    exception: type[BaseException] | BaseException | str | None = None,
+) -> Match:
+    """Recognise an error: the first entry of the catalogue that speaks of this hardware and has a rule that holds.
+
+    Args:
+        message: the error's own text.
+        hardware: the target or backend on which it happened.
+        status: what became of the cell, if known.
+        stage: the stage in which it happened, if known.
+        exception: the exception, its class (base classes count as well), or the class's name.
+
+    Returns:
+        The type and its severity; ``unmatched`` (an error) where no rule holds. Nothing is guessed.
+    """
+    names = _class_names(exception)
+    for entry in catalogue():
+        if entry.covers(hardware) and any(rule.holds(message, status=status, stage=stage, exceptions=names) for rule in entry.when):
+            return Match(type=entry.type, severity=entry.severity)
+    return Match(type=UNMATCHED, severity=Severity.ERROR)
+
+
+def entry_for(error_type: str, hardware: str) -> ErrorType:
+    """The catalogue's entry for a type that is known, the one for this hardware before the one for any.
+
+    A type that the catalogue does not hold, or not for this hardware, is answered with the entry ``unmatched``.
+    """
+    found = [entry for entry in catalogue() if entry.type == error_type and entry.covers(hardware)]
+    if not found:
+        return next(entry for entry in catalogue() if entry.type == UNMATCHED)
+    return next((entry for entry in found if entry.hardware != "any"), found[0])
+
+
+def advice_for(error_type: str, hardware: str, *, dtype: Dtype | None = None, batch: int | None = None) -> tuple[str, ...]:
+    """What to do about an error of this type on this hardware: at least one recommendation.
+
+    Where the cell's precision or batch is known, nothing is advised that it did already.
+    """
+    return entry_for(error_type, hardware).for_cell(dtype=dtype, batch=batch)
+
+
+def severity_of(error_type: str, hardware: str) -> Severity:
+    """How much an error of this type matters on this hardware."""
+    return entry_for(error_type, hardware).severity
+
+
+def _class_names(exception: type[BaseException] | BaseException | str | None) -> frozenset[str]:
+    """The names that a rule may use for an exception: each class's name with and without its module, bases included."""
+    if exception is None:
+        return frozenset()
+    if isinstance(exception, str):
+        return frozenset({exception, exception.rpartition(".")[2]})
+    kind = exception if isinstance(exception, type) else type(exception)
+    classes = [base for base in kind.__mro__ if base not in {object, BaseException, Exception}]
+    return frozenset(name for base in classes for name in (base.__name__, f"{base.__module__}.{base.__qualname__}"))

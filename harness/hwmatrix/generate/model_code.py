@@ -1,0 +1,159 @@
+"""A model and its inputs as source code: what a script needs to make both anew without hwmatrix."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import CellFailure, ConfigError, Problem
+from hwmatrix.generate.type_code import Built, Draw, make_type
+from hwmatrix.models.build import RECIPE, recipe_config
+from hwmatrix.models.checkpoint import inspect
+from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.models.inputs import make_inputs
+from hwmatrix.models.outputs import call_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from hwmatrix.records import ModelPlan
+
+_NEEDS: Final = ("torch", "transformers")
+_SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputCode:
+    """An argument of ``forward``: the expression that makes it, with a torch.Generator called ``generator`` at hand.
+
+    ``ids`` are the numbers of a tensor that is written out, of token ids mostly; ``draws`` are what must be drawn from the generator
+    before it, and not used, so that random tensors after it come out as they were.
+    """
+
+    name: str
+    code: str
+    ids: list[Any] | None = None
+    draws: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelCode:
+    """What a script must know besides the plan.
+
+    ``call`` are the other arguments of a forward pass; ``vocabulary`` and ``special`` are the number of tokens and those that mean
+    something to the model itself, as calibration knows them. ``built`` says how a model that is made from its type is built.
+    """
+
+    inputs: tuple[InputCode, ...]
+    call: dict[str, Any]
+    vocabulary: int
+    special: list[int]
+    built: Built | None = None
+
+    @property
+    def random(self) -> bool:
+        """Whether anything is drawn from the generator."""
+        return any("generator" in made.code or made.draws for made in self.inputs)
+
+
+def model_code(plan: ModelPlan) -> ModelCode:
+    """Work it out: of a recipe with the model on the meta device, where its parameters take no memory. The inputs are those of its bundle.
+
+    Raises:
+        ConfigError: torch or transformers is not installed here, or the checkpoint is not; or a model that is made from its type cannot
+            be written down.
+        FactoryError: the model or its inputs cannot be made at all.
+    """
+    lacking = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if lacking:
+        what = f"{' and '.join(lacking)} must be installed to work out the inputs of {plan.name}"
+        hint = "install them (the script itself needs them too), with the versions of images/constraints.txt"
+        raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+    return _of_type(plan) if plan.weights == FACTORY else _of_weights(plan)
+
+
+def _of_type(plan: ModelPlan) -> ModelCode:
+    made = make_type(plan)
+    count, special = _tokens(made.model.config)
+    inputs = drawn_inputs(made.inputs, made.drawn)
+    return ModelCode(inputs=inputs, call=call_options(made.model), vocabulary=count, special=special, built=made.built)
+
+
+def drawn_inputs(inputs: dict[str, torch.Tensor], drawn: Sequence[Draw]) -> tuple[InputCode, ...]:
+    """Inputs as they were drawn, one after the other: what was drawn is drawn again, what was worked out is written out."""
+    import torch
+
+    begin, made = 0, list[InputCode]()
+    for name, tensor in inputs.items():
+        found = next((at for at in range(begin, len(drawn)) if torch.equal(drawn[at].tensor, tensor)), None)
+        if found is not None and tensor.is_floating_point():
+            made.append(InputCode(name=name, code=drawn[found].code, draws=tuple(draw.code for draw in drawn[begin:found])))
+            begin = found + 1
+        else:
+            made.append(_written(name, tensor))
+    return tuple(made)
+
+
+def _written(name: str, tensor: torch.Tensor) -> InputCode:
+    for value, function in ((1, "ones"), (0, "zeros")):
+        if tensor.numel() and bool((tensor == value).all()):
+            return InputCode(name=name, code=f"torch.{function}({tuple(tensor.shape)}, dtype={tensor.dtype})")
+    return InputCode(name=name, code="", ids=tensor.tolist())
+
+
+def _of_weights(plan: ModelPlan) -> ModelCode:
+    import torch
+    import transformers
+
+    config = _config(plan)
+    with torch.device("meta"):
+        model = getattr(transformers, plan.model_class)(config)
+    made = make_inputs(model, plan)
+    count, special = _tokens(config)
+    return ModelCode(inputs=_inputs_code(made), call=call_options(model), vocabulary=count, special=special)
+
+
+def _config(plan: ModelPlan) -> Any:
+    if plan.weights == RECIPE:
+        return recipe_config(plan)
+    import transformers
+
+    folder = Path(plan.weights)
+    try:
+        inspect(folder)
+    except CellFailure as failure:
+        hint = "generate the script on the machine that has the checkpoint"
+        raise ConfigError([Problem(where="--reproduce", what=str(failure), hint=hint)]) from failure
+    return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _inputs_code(inputs: dict[str, torch.Tensor]) -> tuple[InputCode, ...]:
+    """One after the other, as they are drawn from one generator: see ``models.inputs``."""
+    names = list(inputs)
+    last = max((names.index(name) for name in names if inputs[name].is_floating_point()), default=-1)
+    return tuple(_input_code(name, inputs[name], followed=names.index(name) < last) for name in names)
+
+
+def _input_code(name: str, tensor: torch.Tensor, *, followed: bool) -> InputCode:
+    shape = tuple(tensor.shape)
+    if tensor.is_floating_point():
+        return InputCode(name=name, code=f"torch.randn({shape}, generator=generator)")
+    if bool((tensor == 1).all()):
+        return InputCode(name=name, code=f"torch.ones({shape}, dtype=torch.int64)")
+    draws = (f"torch.randint(2, {shape}, generator=generator)",) if followed else ()
+    return InputCode(name=name, code="", ids=tensor.tolist(), draws=draws)
+
+
+def _tokens(config: Any) -> tuple[int, list[int]]:
+    """How many tokens the model's configuration names, as it is saved, and which of them are special: its parts included."""
+    saved = json.loads(config.to_json_string(use_diff=True))
+    parts = [saved, *(part for part in (saved.get("text_config"), saved.get("decoder")) if isinstance(part, dict))]
+    counts = [part["vocab_size"] for part in parts if isinstance(part.get("vocab_size"), int)]
+    named = [value for part in parts for key, value in part.items() if key.endswith(_SPECIAL)]
+    special = {token for value in named for token in (value if isinstance(value, list) else [value]) if isinstance(token, int)}
+    return min(counts, default=0), sorted(special)

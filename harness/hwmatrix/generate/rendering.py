@@ -1,0 +1,92 @@
+"""Templates for Python files: names, messages and settings reach them as values, and come out as literals or as comments."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.generate.literals import WIDTH, literal, plain
+from hwmatrix.store.shard import write_atomically
+
+if TYPE_CHECKING:
+    import jinja2
+
+_TESTS: Final = Path(__file__).parent / "templates" / "tests"
+
+
+def render(name: str, **values: Any) -> str:
+    """A template of ``templates/``, filled in. A value that the template names and nobody gave is an error.
+
+    Raises:
+        ConfigError: jinja2 is not installed.
+    """
+    return _environment().get_template(name).render(**values)
+
+
+def comment(text: object, prefix: str = "# ") -> str:
+    """Text as comment lines of at most 140 columns, each begun by ``prefix``; what is not printable becomes a question mark."""
+    lines: list[str] = []
+    for line in str(text).splitlines() or [""]:
+        shown = "".join(character if character.isprintable() else "?" for character in line)
+        lines += textwrap.wrap(shown, WIDTH - len(prefix), break_on_hyphens=False) or [""]
+    return "\n".join(f"{prefix}{line}".rstrip() for line in lines)
+
+
+def rows(value: list[Any], indent: int = 0, column: int = 0) -> str:
+    """Numbers in rows as long as a line allows: for tables that nobody reads number by number."""
+    flat = literal(value, column=-(10**9))
+    if column + len(flat) + 1 <= WIDTH:
+        return flat
+    lines = textwrap.wrap(flat, WIDTH - indent - 4)
+    return "\n".join(["", *(f"{' ' * (indent + 4)}{line}" for line in lines), " " * indent])
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    try:
+        import jinja2
+    except ImportError as error:
+        problem = Problem(where="hwmatrix generate", what=f"templates cannot be filled in: {error}", hint="pip install 'hwmatrix[host]'")
+        raise ConfigError([problem]) from error
+    environment = jinja2.Environment(  # noqa: S701 - what comes out is Python, where HTML's escapes would be wrong
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("hwmatrix.generate"), jinja2.FileSystemLoader(_TESTS)]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"literal": literal, "plain": plain, "comment": comment, "rows": rows}
+    return environment
+
+
+def write_templates(folder: Path | str) -> tuple[Path, ...]:
+    """Write the templates of tests into a folder, for a test generator of one's own; give the files.
+
+    They are called as ``recommended_template`` of a classification says (``hf_vision_template.py``), and any Jinja2 environment that
+    loads from the folder renders them: with ``model_name``, ``model_family``, ``model_subfamily``, ``recommended_hardware``,
+    ``resource_requirements`` and ``torch_device``, of which only the first must be given. What comes out looks the model up by its name
+    when it runs. A file of the same name with other contents is not replaced.
+
+    Raises:
+        ConfigError: the folder cannot be written, or has such a file.
+    """
+    texts = {Path(folder) / _outside(path.name): path.read_text(encoding="utf-8") for path in sorted(_TESTS.glob("*.j2"))}
+    try:
+        foreign = [path for path, text in texts.items() if path.exists() and path.read_text(encoding="utf-8") != text]
+        if foreign:
+            hint = "name another folder, or move what is there"
+            raise ConfigError([Problem(where=str(path), what="is there, and differs from the template", hint=hint) for path in foreign])
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            write_atomically(path, text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([Problem(where=str(folder), what=f"cannot be written: {error}", hint="name another folder")]) from error
+    return tuple(texts)
+
+
+def _outside(name: str) -> str:
+    """A template's name outside: the parts that several share keep theirs, by which the others call them."""
+    return name if name.startswith("_") else name.removesuffix(".j2")

@@ -1,0 +1,229 @@
+"""The smallest script that shows a failing cell again without hwmatrix: for an issue of the library or runtime that fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.generate.model_code import ModelCode, model_code
+from hwmatrix.generate.rendering import render
+from hwmatrix.knowledge.measured_cell import MeasuredCell, find_cell
+from hwmatrix.models.build import RECIPE
+from hwmatrix.records import Backend, Dtype, Execution, Size, Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TEMPLATES: Final = {
+    Backend.CPU: "torch",
+    Backend.CUDA: "torch",
+    Backend.ROCM: "torch",
+    Backend.MPS: "torch",
+    Backend.OPENVINO: "openvino",
+    Backend.ONNXRUNTIME: "onnxruntime",
+    Backend.QNN: "qnn",
+    Backend.WEBGPU: "browser",
+    Backend.WEBNN: "browser",
+}
+_PACKAGES: Final = {
+    "torch": ("torch", "transformers"),
+    "openvino": ("torch", "transformers", "openvino"),
+    "onnxruntime": ("torch", "transformers", "onnx", "onnxscript", "onnxruntime"),
+    "qnn": ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-qnn"),
+    "browser": ("torch", "transformers", "onnx", "onnxscript"),
+}
+_OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
+_BROWSER_FLAGS: Final = {"software": "--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader"}
+_NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
+MARK: Final = "# Measured by hwmatrix "
+"""How a line of every such script begins."""
+_MESSAGE_LIMIT: Final = 1200
+_QNN_SOC_MODEL: Final = 57
+_CALIBRATION_SAMPLES: Final = 8
+_WITHOUT_GRAPH: Final = frozenset({"export_failed", "export_timeout", "data_dependent_export", "unsupported_operator"})
+"""Types of errors of cells of which no exporter made a graph."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """A script, and the cell that it shows."""
+
+    cell: MeasuredCell
+    script: str
+
+
+def reproduce(
+    model: str,
+    target: str,
+    *,
+    database: Path,
+    dtype: Dtype | None = None,
+    size: Size | None = None,
+    force: bool = False,
+) -> Reproduction:
+    """The script of the newest failing cell of a model on a target, as ``database`` has it. Needs torch and transformers here.
+
+    The script builds the model from the recipe and the inputs of the very run, on the very path (exporter, changes to the graph,
+    quantisation) that it took, and needs none of hwmatrix. A model that was made from its type alone is made here once, by the rules of
+    this hwmatrix and the transformers that is installed; its configuration then stands in the script. ``force`` gives one for a cell
+    that passes, too.
+
+    Raises:
+        ConfigError: no such model or target on record, it was never executed, what makes the inputs is not installed here, or a model
+            made from its type cannot be written down.
+        NothingSelectedError: it passes.
+        FactoryError: the model cannot be made here.
+        StoreError: the database cannot be read.
+    """
+    cell = find_cell(database, model, target, dtype=dtype, size=size, passing=force)
+    code = model_code(cell.model)
+    kind = "torch" if cell.status is Status.FACTORY_ERROR else _TEMPLATES[cell.target.backend]
+    packages = _PACKAGES[kind]
+    script = render(
+        f"reproduce/{kind}.py.j2",
+        title=_title(cell),
+        cell=cell,
+        facts=_facts(cell),
+        model=cell.model,
+        recipe=cell.model.weights == RECIPE,
+        code=code,
+        eager=_eager(code),
+        tolerance=cell.tolerance,
+        packages=packages,
+        requirements=[_pinned(name, cell) for name in packages],
+        notes=_notes(cell, kind, code),
+        not_outputs=_NOT_OUTPUTS,
+        limit_mb=cell.limits.memory_mb if cell.status is Status.OOM and cell.target.backend in _ON_THE_HOST else None,
+        timeout_s=cell.limits.timeout_s if cell.status is Status.TIMEOUT else None,
+        external=cell.model.size is Size.FULL,
+        **_RUNTIMES[kind](cell, code),
+    )
+    return Reproduction(cell=cell, script=script)
+
+
+_ON_THE_HOST: Final = frozenset({Backend.CPU, Backend.OPENVINO, Backend.ONNXRUNTIME, Backend.QNN})
+"""Backends whose memory is the host's, where a cell's limit is one of address space."""
+
+
+def _title(cell: MeasuredCell) -> str:
+    what = "passes" if not cell.failed else cell.status.value.replace("_", " ")
+    return f"{cell.model.name} ({cell.model.size.value}) on {cell.target.name}, {cell.settings.dtype.value}: {what}"
+
+
+def _facts(cell: MeasuredCell) -> dict[str, str]:
+    """What was measured, in words. What is not on record is left out."""
+    message = cell.message or ""
+    facts = {
+        "status": f"{cell.status.value} at stage {cell.stage}" + (f", {cell.error_type}" if cell.error_type else ""),
+        "message": message[:_MESSAGE_LIMIT] + ("..." if len(message) > _MESSAGE_LIMIT else ""),
+        "prepared by": cell.method,
+        "placed": cell.placement,
+        "execution": cell.target.execution.value if cell.target.execution is not Execution.HARDWARE else None,
+        "versions": ", ".join(f"{name} {version}" for name, version in (cell.reference_versions | cell.versions).items()),
+        "weights, inputs and reference outputs": cell.bundle and f"bundle {cell.bundle}",
+        "image": cell.image,
+        "again with hwmatrix": cell.again,
+        "other cells that fail": "; ".join(cell.also_failing),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _eager(code: ModelCode) -> str | dict[str, str]:
+    """What a model has where eager attention is asked for: that, or another implementation where its own is wrong."""
+    return "eager" if code.built is None else code.built.attention
+
+
+def _attention(cell: MeasuredCell, code: ModelCode) -> str | dict[str, str] | None:
+    chosen = cell.target.options.get("attention")
+    return _eager(code) if chosen == "eager" else chosen
+
+
+def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
+    notes = []
+    if code.built is not None:
+        notes.append(
+            "The smallest model of its type that hwmatrix could make: its configuration and inputs are made up, its weights drawn."
+        )
+    if kind == "browser":
+        notes.append(
+            "The runtime comes from npm: npm install onnxruntime-web. The script serves a page and waits until a browser has run it."
+        )
+    if cell.status is Status.CRASH:
+        notes.append("The process of the cell died: expect this script to end by a signal.")
+    if cell.model.weights != RECIPE and code.built is None and not cell.model.hub_id:
+        notes.append("The weights are a local checkpoint: attach it, or name one that others have.")
+    return notes
+
+
+def _pinned(package: str, cell: MeasuredCell) -> str:
+    """A requirement with the version on record, without what a build adds to it (+cpu): other machines need another build."""
+    version = (cell.reference_versions | cell.versions).get(package)
+    return f"{package}=={version.partition('+')[0]}" if version else package
+
+
+def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
+    if cell.status is Status.FACTORY_ERROR:
+        return {"device": "cpu", "attention": _eager(code), "compiled": False}
+    number = int(cell.target.options.get("device", 0))
+    device = {Backend.CPU: "cpu", Backend.MPS: "mps"}.get(cell.target.backend, f"cuda:{number}")
+    return {
+        "device": device,
+        "attention": _attention(cell, code),
+        "compiled": bool(cell.target.options.get("compile")),
+    }
+
+
+def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
+    device = str(cell.target.options.get("device", "CPU"))
+    precision = _OPENVINO_PRECISION.get(cell.settings.dtype, "f32")
+    config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": precision}
+    if device == "CPU":
+        config["INFERENCE_NUM_THREADS"] = str(cell.settings.threads)
+    converted = (cell.method or "").startswith("openvino.convert_model") or cell.error_type == "unsupported_operator"
+    return {
+        "device": device,
+        "config": config,
+        "attention": _attention(cell, code),
+        "exporter": "openvino" if converted else "transformers",
+    }
+
+
+def _exporter(cell: MeasuredCell) -> str:
+    """Which exporter made the graph; where none did, the one that others know: torch's own."""
+    found = re.search(r"(transformers|torch) ONNX export|by the (transformers|torch) exporter", cell.method or "")
+    if found:
+        return found[1] or found[2]
+    return "torch" if cell.error_type in _WITHOUT_GRAPH else "transformers"
+
+
+def _onnxruntime(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
+    return {"exporter": _exporter(cell)}
+
+
+def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
+    """The steps that ``method`` names; all that may have been taken where the cell ended before it could say."""
+    quantised = cell.settings.dtype in {Dtype.A16W8, Dtype.A8W8}
+    method = cell.method
+    return {
+        "exporter": _exporter(cell),
+        "soc_model": int(cell.target.options.get("soc_model", _QNN_SOC_MODEL)),
+        "fused": method is None or "RMS norms fused" in method,
+        "over_rows": method is None or "RMS norms fused over rows" in method,  # earlier versions fused them as they were
+        "gathered": method is None or "rows taken by Gather" in method,
+        "raised": quantised and (method is None or "masks raised" in method),
+        "quantised": quantised,
+        "activations": "QUInt16" if cell.settings.dtype is Dtype.A16W8 else "QUInt8",
+        "samples": _CALIBRATION_SAMPLES,
+    }
+
+
+def _browser(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
+    if cell.target.backend is Backend.WEBGPU:
+        flags = _BROWSER_FLAGS.get(str(cell.target.options.get("adapter", "software")), "--enable-unsafe-webgpu")
+        return {"exporter": _exporter(cell), "provider": {"name": "webgpu"}, "flags": flags}
+    provider = {"name": "webnn", "deviceType": str(cell.target.options.get("device", "cpu"))}
+    return {"exporter": _exporter(cell), "provider": provider, "flags": "--enable-features=WebMachineLearningNeuralNetwork"}
+
+
+_RUNTIMES: Final = {"torch": _torch, "openvino": _openvino, "onnxruntime": _onnxruntime, "qnn": _qnn, "browser": _browser}

@@ -1,0 +1,128 @@
+"""What a test is of: the model that a name stands for, and the devices to try it on. Asked when a test is written, or when it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.generate.literals import plain
+from hwmatrix.knowledge.names import look_up
+from hwmatrix.knowledge.priorities import backend_of, priority_for
+from hwmatrix.knowledge.requirements import RequirementsError, requirements_for
+from hwmatrix.knowledge.stand_ins import classify
+from hwmatrix.models.types import is_type
+from hwmatrix.records import TYPE_PREFIX, Backend, Basis, Classification, Dtype, Size
+
+if TYPE_CHECKING:
+    from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
+    from hwmatrix.records import ModelPlan, Requirements
+
+DEFAULT_TIMEOUT_MIN: Final = 30.0
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wish:
+    """How tests are wanted.
+
+    ``device`` fixes the device, None takes all that the model's priorities name. ``timeout_min`` is how long the resource pool keeps a
+    model that nobody uses. ``cache`` is the folder of bundles, ``database`` a merged database whose measurements count alone (None:
+    those in the usual places).
+    """
+
+    size: Size = Size.TINY
+    device: str | None = None
+    timeout_min: float = DEFAULT_TIMEOUT_MIN
+    cache: Path | None = None
+    database: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DevicePlan:
+    """A device to test on, with what the test must know of it. ``basis`` is what the memory (MiB) stands on."""
+
+    device: str
+    dtype: Dtype
+    tolerance: float
+    memory_mb: int | None
+    basis: Basis
+    threads: int
+    options: dict[str, Any]
+
+
+def plan_of(model: str, spec: MatrixSpec, wish: Wish) -> ModelPlan:
+    """What a name stands for, in the size wished for.
+
+    Raises:
+        ConfigError: nothing that a test could load, or something that cannot be built, with the reason.
+    """
+    plan = None if model.startswith(TYPE_PREFIX) else look_up(model, spec=spec, cache=wish.cache, size=wish.size)
+    where = f"--model {plain(model)}"
+    if plan is None:
+        what = "is only a name: there are neither weights nor a recipe of it here"
+        hint = "give it an entry in matrix.yaml, name a checkpoint's folder, or fetch it: nox -s matrix -- --models owner/name"
+        if is_type(model):
+            what = "is a type of transformers, and a model made from its type alone is for hwmatrix's own runs"
+            hint = f"run it: hwmatrix test --model {model}; for a test of it, give it an entry in matrix.yaml"
+        raise ConfigError([Problem(where=where, what=what, hint=hint)])
+    if plan.unbuildable:
+        other = Size.FULL if plan.size is Size.TINY else Size.TINY
+        hint = f"--size {other.value} may be buildable" if _buildable(plan.name, spec, other) else "there is nothing to test"
+        raise ConfigError([Problem(where=where, what=f"cannot be built in {plan.size.value} size: {plan.unbuildable}", hint=hint)])
+    return plan
+
+
+def _buildable(name: str, spec: MatrixSpec, size: Size) -> bool:
+    return name in spec.models and spec.models[name].variant(size).unbuildable is None
+
+
+def classification_of(plan: ModelPlan, spec: MatrixSpec) -> Classification:
+    """What a model is. The family is that of its plan: matrix.yaml's, or what its configuration says."""
+    config = spec.models[plan.name].tiny.config if plan.name in spec.models else {}
+    found = classify(plan.name, model_class=plan.model_class, architecture=plan.architecture, config=plan.config or config)
+    return found if found.family is plan.family else dataclasses.replace(found, family=plan.family, source="matrix.yaml says so")
+
+
+def places_of(plan: ModelPlan, found: Classification, spec: MatrixSpec, wish: Wish) -> tuple[DevicePlan, ...]:
+    """The devices to test on, in order: those that the model's priorities name, or the one that is wished for.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    names = (backend_of(wish.device).value,) if wish.device not in {None, "auto"} else priority_for(found)
+    return tuple(_place(name, plan, found, spec, wish) for name in names)
+
+
+def _place(name: str, plan: ModelPlan, found: Classification, spec: MatrixSpec, wish: Wish) -> DevicePlan:
+    backend = Backend(name)
+    target = next((target for target in spec.targets.values() if target.backend is backend), None)
+    dtype = _dtype(target, spec)
+    needs = _needs(name, plan, found, wish, dtype)
+    return DevicePlan(
+        device=name,
+        dtype=dtype,
+        tolerance=spec.tolerances[dtype].relative_error,
+        memory_mb=needs.min_memory_mb if needs else None,
+        basis=needs.basis if needs else Basis.NONE,
+        threads=target.threads if target else 1,
+        options=target.options if target else {},
+    )
+
+
+def _dtype(target: TargetSpec | None, spec: MatrixSpec) -> Dtype:
+    """float32 where the target computes in it; else the first of its precisions, or of the tolerances."""
+    listed = target.dtypes if target else tuple(spec.tolerances)
+    return Dtype.FLOAT32 if Dtype.FLOAT32 in listed else listed[0]
+
+
+def _needs(name: str, plan: ModelPlan, found: Classification, wish: Wish, dtype: Dtype) -> Requirements | None:
+    try:
+        return requirements_for(
+            plan, model_name=plan.name, classification=found, hardware=name, dtype=dtype, database=wish.database, cache=wish.cache
+        )
+    except RequirementsError as error:
+        _LOG.info("%s on %s: %s", plan.name, name, error)
+        return None

@@ -1,0 +1,217 @@
+"""A model made from its type alone, as source code: its configuration as values, how its weights are drawn, its inputs.
+
+The factory's rules decide these here, once. The script that comes of it knows their outcome and none of the rules.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, FactoryError, Problem
+from hwmatrix.generate.literals import literal
+from hwmatrix.models.build import build_from
+from hwmatrix.models.factory.make import MOST_PARAMETERS, attempts
+from hwmatrix.models.factory.rules import override
+from hwmatrix.models.factory.synthesis import synthesise
+from hwmatrix.models.onnx_extents import extents
+from hwmatrix.models.reference import from_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+
+    from hwmatrix.records import ModelPlan
+
+_NO_ARGUMENTS: Final = ("model_type", "transformers_version")
+"""What a configuration says of itself, and its class takes no argument for."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Built:
+    """How a script builds a model of a type.
+
+    ``config`` are the arguments of ``config_class``. ``gain`` rescales the weights (``factory.make.adjusted``); ``tables`` says whether
+    the model has tables that are saved and not trained, ``switches`` whether it has parameters of a single number. ``attention`` is the
+    implementation where eager is asked for. ``extents`` are the inputs that an export may have to hold fixed, and ``prepared`` says
+    whether transformers' exporters work out further inputs from those that there are.
+    """
+
+    config_class: str
+    config: dict[str, Any]
+    gain: float | None
+    tables: bool
+    switches: bool
+    attention: str | dict[str, str]
+    extents: tuple[str, ...]
+    prepared: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """A type's model (a ``torch.nn.Module``), its inputs (tensors), what was drawn for them in order, and how a script builds it."""
+
+    model: Any
+    inputs: dict[str, Any]
+    drawn: tuple[Draw, ...]
+    built: Built
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Draw:
+    """Random numbers that were drawn from the generator of the inputs: the expression, and the tensor that it gave."""
+
+    code: str
+    tensor: Any
+
+
+def make_type(plan: ModelPlan) -> Made:
+    """Make a type's model as its bundle has it, and find what a script needs to make it again.
+
+    Raises:
+        FactoryError: it cannot be made here.
+        ConfigError: its configuration cannot be written down as values.
+    """
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-reproduce-") as name:
+        model, inputs, _, made = from_factory(plan, Path(name))
+    config = next(config for level, config in attempts(plan) if level == made["factory"]["level"])
+    known = override(plan.architecture)
+    built = Built(
+        config_class=_class_of(config, plan),
+        config=_arguments(config, plan),
+        gain=known.gain,
+        tables=any(buffer.is_floating_point() and buffer.dim() > 1 for buffer in _saved_buffers(model)),
+        switches=any(parameter.numel() == 1 for parameter in model.parameters()),
+        attention=dict(known.attention) if isinstance(known.attention, dict) else known.attention or "eager",
+        extents=extents(inputs),
+        prepared=_is_prepared(model, inputs),
+    )
+    return Made(model=model, inputs=inputs, drawn=_drawn(model, plan, inputs), built=built)
+
+
+def _saved_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
+    saved = model.state_dict().keys()
+    return [buffer for name, buffer in model.named_buffers() if name in saved]
+
+
+def _is_prepared(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> bool:
+    import torch
+    from transformers.exporters.utils import get_leaf_tensors, precompute_export_inputs
+
+    sample: dict[str, Any] = dict(inputs)
+    try:
+        with torch.no_grad():
+            precompute_export_inputs(model, sample)
+    except Exception:  # noqa: BLE001 - then the exporter raises it, too
+        return False
+    return bool(get_leaf_tensors(sample).keys() - inputs.keys())
+
+
+def _class_of(config: Any, plan: ModelPlan) -> str:
+    """The name under which transformers has the class of a configuration."""
+    import transformers
+
+    name = type(config).__name__
+    if getattr(transformers, name, None) is not type(config):
+        raise _unwritten(plan, f"transformers has no {name} at its top level")
+    return name
+
+
+def _arguments(config: Any, plan: ModelPlan) -> dict[str, Any]:
+    """Arguments that make a configuration again: the fewest of what differs from the defaults of its class, else all it says of itself.
+
+    Raises:
+        ConfigError: neither makes the same configuration, and the same weights.
+    """
+    for said in (*_differences(config), config.to_dict()):
+        values = {key: value for key, value in _plain(said).items() if key not in _NO_ARGUMENTS}
+        if _makes_again(values, config, plan):
+            return values
+    raise _unwritten(plan, "its configuration cannot be made again from its values")
+
+
+def _differences(config: Any) -> Iterator[dict[str, Any]]:
+    differing = config.to_diff_dict()
+    try:
+        defaults = type(config)().to_dict()
+    except Exception:  # noqa: BLE001 - a class that takes no default has none
+        defaults = {}
+    yield _less(differing, defaults)
+    yield differing
+
+
+def _less(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Values without those that are defaults anyway. The kind of a configuration within another stays."""
+    nested = {key: (value, defaults.get(key)) for key, value in values.items() if isinstance(value, dict) and "model_type" in value}
+    less = {key: _less(value, default) if isinstance(default, dict) else value for key, (value, default) in nested.items()}
+    return {
+        key: less.get(key, value) for key, value in values.items() if key == "model_type" or key not in defaults or defaults[key] != value
+    }
+
+
+def _told(config: Any) -> Any:
+    return _plain(config.to_dict())
+
+
+def _plain(value: Any) -> Any:
+    """Values without the version that wrote them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items() if key != "transformers_version"}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(item) for item in value)
+    return value
+
+
+def _makes_again(values: dict[str, Any], config: Any, plan: ModelPlan) -> bool:
+    """Whether these arguments can be written as source and make the same configuration, and the same weights."""
+    try:
+        literal(values)
+        again = type(config)(**copy.deepcopy(values))
+    except Exception:  # noqa: BLE001 - configurations validate themselves, each with errors of its own
+        return False
+    return bool(_told(again) == _told(config)) and _same_weights(plan, config, again)
+
+
+def _same_weights(plan: ModelPlan, config: Any, again: Any) -> bool:
+    import torch
+
+    try:
+        one, other = (build_from(plan, copy.deepcopy(each), most=MOST_PARAMETERS).state_dict() for each in (config, again))
+    except FactoryError:
+        return False
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _unwritten(plan: ModelPlan, what: str) -> ConfigError:
+    hint = f"repeat the cell, which hwmatrix why {plan.name} TARGET has the command for; or give it an entry in matrix.yaml"
+    return ConfigError([Problem(where="--reproduce", what=f"{plan.name} cannot be made without hwmatrix: {what}", hint=hint)])
+
+
+def _drawn(model: torch.nn.Module, plan: ModelPlan, inputs: Mapping[str, torch.Tensor]) -> tuple[Draw, ...]:
+    """What is drawn from the generator as the inputs are made, in order."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    drawn: list[Draw] = []
+
+    class Recording(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if kwargs and kwargs.get("generator") is not None:
+                code = f"torch.{func.__name__}({', '.join(map(_code, args))}, generator=generator)"
+                drawn.append(Draw(code=code, tensor=result.clone()))
+            return result
+
+    with Recording():
+        again = synthesise(model, plan, override(plan.architecture))
+    if not all(torch.equal(again[name], tensor) for name, tensor in inputs.items()):
+        raise _unwritten(plan, "its inputs come out otherwise each time")
+    return tuple(drawn)
+
+
+def _code(argument: Any) -> str:
+    return literal(tuple(argument) if isinstance(argument, (list, tuple)) else argument)

@@ -1,0 +1,99 @@
+"""What to change of a cell that failed, so that its model may work on the same target after all: a pure policy.
+
+``fallback`` asks the same for a model that may move to other hardware; both halve a batch by the same rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.faults.catalogue import match
+from hwmatrix.records import Change, Dtype, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hwmatrix.records import AdaptRule
+
+MEMORY: Final = "memory_pressure"
+"""The catalogue's type of an error for want of memory."""
+_BITS: Final = {Dtype.FLOAT32: 32, Dtype.FLOAT16: 16, Dtype.BFLOAT16: 16, Dtype.A16W8: 8, Dtype.A8W8: 8}
+"""Bits of a weight: only a precision with fewer saves memory."""
+_UNSUPPORTED_DTYPE: Final = "unsupported_dtype"
+_WRONG: Final = frozenset({Status.MISMATCH, Status.UNSUPPORTED, Status.ERROR, Status.CRASH})
+"""Ends to which a precision or an export may have led."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failed:
+    """A cell that failed: how, with which batch and precision, and what its target could do otherwise.
+
+    ``export`` is the way in which the model was exported, None: it did not come so far. ``exports`` are all ways that the target can be
+    told to take, ``precisions`` all that it computes in.
+    """
+
+    status: Status
+    error_type: str | None
+    short_of_memory: bool
+    batch: int
+    dtype: Dtype
+    export: str | None = None
+    exports: tuple[str, ...] = ()
+    precisions: tuple[Dtype, ...] = ()
+
+
+def smaller_batch(batch: int) -> int | None:
+    """The next smaller batch to try for want of memory: half of it; None where there is none."""
+    return batch // 2 if batch > 1 else None
+
+
+def short_of_memory(status: Status, error_type: str | None, message: str | None, *, hardware: str) -> bool:
+    """Whether a cell failed for want of memory: its own, or that of the reference, which no smaller one was made of yet."""
+    if status is not Status.FACTORY_ERROR:
+        return status is Status.OOM
+    return error_type == MEMORY or match(message or "", hardware=hardware).type == MEMORY
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A change that was tried and did not help; and whether memory was short once more."""
+
+    change: Change
+    short_of_memory: bool = False
+
+
+def next_change(rule: AdaptRule, failed: Failed, tried: Sequence[Attempt] = ()) -> Change | None:
+    """What to try now, none of which has worked yet; None when there is nothing left that could help.
+
+    ==============================================  ==========================================================================
+    memory was short (``oom``, ``factory_error``)   half the batch, ``rule.halvings`` times at most, for as long as nothing but memory is
+                                                    short; after ``oom`` then precisions with smaller weights
+    ``mismatch``, ``unsupported``, ``error``,       each other export, if the target exports; then the precisions that the rule
+    ``crash``                                       lists for one that is not float32, or that the target does not compute in
+    any other                                       nothing
+    ==============================================  ==========================================================================
+
+    An export that failed by an error needs no other: the target had tried each before it gave up.
+    """
+    before = [attempt.change for attempt in tried]
+    enough = any(attempt.change.batch is not None and not attempt.short_of_memory for attempt in tried)
+    return next((change for change in _changes(rule, failed) if change not in before and not (change.batch and enough)), None)
+
+
+def _changes(rule: AdaptRule, failed: Failed) -> Iterator[Change]:
+    precisions = [dtype for dtype in rule.precision.get(failed.dtype, ()) if dtype in failed.precisions]
+    if failed.short_of_memory:
+        batch = failed.batch
+        for _ in range(rule.halvings):
+            smaller = smaller_batch(batch)
+            if smaller is not None:
+                batch = smaller
+                yield Change(batch=batch)
+        if failed.status is Status.OOM:  # the reference is in float32, whatever the cell computes in
+            yield from (Change(dtype=dtype) for dtype in precisions if _BITS[dtype] < _BITS[failed.dtype])
+    elif failed.status in _WRONG:
+        if failed.error_type != _UNSUPPORTED_DTYPE and rule.export and (failed.export is not None or failed.status is Status.CRASH):
+            yield from (Change(export=way) for way in failed.exports if way != failed.export)
+        if failed.dtype is not Dtype.FLOAT32 or failed.error_type == _UNSUPPORTED_DTYPE:
+            yield from (Change(dtype=dtype) for dtype in precisions)

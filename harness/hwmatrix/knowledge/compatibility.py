@@ -1,0 +1,239 @@
+"""Whether a model works on a kind of hardware, whatever is here: from what was measured, else from what somebody expects.
+
+What is nearest to the model decides: executions of the model itself, of its architecture, of its family, and last the priors of its
+family. A record that is further away is never mixed with one that is nearer.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.knowledge.evidence import Nearness
+from hwmatrix.matrix.priors import Prior, priors_for
+from hwmatrix.records import Backend, Basis, Classification, Execution, Level, ModelPlan, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hwmatrix.knowledge.evidence import Evidence
+    from hwmatrix.records import Family
+
+LEVELS: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, Level.NONE)
+"""The best first."""
+WORKING: Final = frozenset({Level.HIGH, Level.MEDIUM})
+"""Low is what a fallback earns, which ran elsewhere, and what works only with other settings than those that were asked for."""
+_ONLY_TINY: Final = "only tiny models were executed, which tells nothing about speed"
+_HOW_NEAR: Final = {Nearness.ARCHITECTURE: "the architecture", Nearness.FAMILY: "the family"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The model that is asked about: its name as given, what it stands for (None: it is only a name), and what it is."""
+
+    model_name: str
+    plan: ModelPlan | None
+    classification: Classification
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compatibility:
+    """Whether a model works on some hardware. ``compatible`` is None where nothing says it, or not clearly.
+
+    ``speed_up`` is over the cpu, of the model itself or else of one of its architecture, in full size, where hardware computed and the
+    two could be told apart; ``size`` is the size in which that model was executed. ``expected`` are the priors, also where measurements
+    decide.
+    """
+
+    hardware: Backend
+    compatible: bool | None
+    level: Level | None
+    basis: Basis
+    reason: str
+    nearness: Nearness | None = None
+    size: Size | None = None
+    execution: Execution | None = None
+    speed_up: float | None = None
+    expected: tuple[Prior, ...] = ()
+
+    @property
+    def order(self) -> int:
+        """Where its level stands among the levels, the best first. High says how fast a model is, which a tiny one does not tell."""
+        if self.level is None:
+            return len(LEVELS)
+        only_tiny = self.size is Size.TINY and self.hardware is not Backend.CPU
+        return LEVELS.index(Level.MEDIUM if only_tiny and self.level is Level.HIGH else self.level)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tally:
+    """How several models fared on one hardware: how many of them at which level, each at the best that it reached."""
+
+    levels: dict[Level, int]
+
+    @property
+    def models(self) -> int:
+        """How many models were executed."""
+        return sum(self.levels.values())
+
+    @property
+    def working(self) -> int:
+        """How many of them worked on the hardware itself."""
+        return sum(count for level, count in self.levels.items() if level in WORKING)
+
+    @property
+    def compatible(self) -> bool | None:
+        """True where more than half worked, False where none did; else it is not clear."""
+        if self.working * 2 > self.models:
+            return True
+        return False if self.working == 0 else None
+
+    @property
+    def level(self) -> Level:
+        """The level that most of them reached; of two that are as frequent, the lower."""
+        return max(self.levels, key=lambda level: (self.levels[level], LEVELS.index(level)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{self.levels[level]} {level.value}" for level in LEVELS if level in self.levels)
+
+
+def compatibility_of(subject: Subject, hardware: Backend, records: Iterable[Evidence]) -> Compatibility:
+    """Whether a model works on some hardware, by the nearest that is known.
+
+    Args:
+        subject: the model.
+        hardware: the kind of hardware.
+        records: everything that is on record, of any model and hardware.
+    """
+    family = subject.classification.family
+    expected = priors_for(family, hardware) if family is not None else ()
+    near: dict[Nearness, list[Evidence]] = collections.defaultdict(list)
+    for record in records:
+        if record.backend is hardware and record.level is not None:
+            nearness = record.nearness(
+                plan=subject.plan, model_name=subject.model_name, architecture=subject.classification.architecture, family=family
+            )
+            if nearness is not None:
+                near[nearness].append(record)
+    nearest = next((nearness for nearness in Nearness if near[nearness]), None)
+    if nearest is Nearness.MODEL:
+        return dataclasses.replace(_of_itself(near[nearest]), expected=expected)
+    judged = by_prior(hardware, family) if nearest is None else _of_others(nearest, near[nearest])
+    unbuildable = subject.plan.unbuildable if subject.plan is not None else None
+    never = f"; it cannot be run here as it is: {unbuildable}" if unbuildable else ""
+    return dataclasses.replace(judged, expected=expected, reason=f"{judged.reason}{never}")
+
+
+def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
+    """What the design documents expect: the most cautious level that they name.
+
+    Where they contradict each other on whether it works at all, neither that nor the level is known.
+    """
+    expected = priors_for(family, hardware) if family is not None else ()
+    if not expected:
+        said = f"nothing is on record or expected of {family.value} on {hardware.value}" if family else "what the model is for is not known"
+        return Compatibility(hardware=hardware, compatible=None, level=None, basis=Basis.NONE, reason=f"{said}: only a run can tell")
+    works = {prior.works for prior in expected}
+    levels = [prior.level for prior in expected if prior.level is not None]
+    said = "; ".join(str(prior) for prior in expected)
+    doubt = "" if len(works) == 1 else "the design documents contradict each other: "
+    return Compatibility(
+        hardware=hardware,
+        compatible=works == {True} if len(works) == 1 else None,
+        level=max(levels, key=LEVELS.index, default=None) if len(works) == 1 else None,
+        basis=Basis.PRIOR,
+        reason=f"not measured; {doubt}expected {said}",
+        expected=expected,
+    )
+
+
+def tally(records: Sequence[Evidence]) -> Tally:
+    """How the models of these records fared, each counted once, at its best."""
+    by_model: dict[tuple[str, str | None], list[Evidence]] = collections.defaultdict(list)
+    for record in records:
+        by_model[record.model, record.hub_id].append(record)
+    counts = collections.Counter(level for own in by_model.values() if (level := _best(own).level) is not None)
+    return Tally(levels={level: counts[level] for level in LEVELS if counts[level]})
+
+
+def _best(records: Sequence[Evidence]) -> Evidence:
+    """The record that speaks for a model: in full size if there is one, at the best level, the fastest, the newest."""
+    full = [record for record in records if record.size is Size.FULL]
+    return min(full or records, key=lambda record: (LEVELS.index(record.level or Level.NONE), -(_speed_up(record) or 0.0)))
+
+
+def _speed_up(record: Evidence) -> float | None:
+    """Only hardware is ranked by speed, only in full size, and only where the two can be told apart.
+
+    A tiny model takes microseconds, in which what a runtime does around it weighs more than its computation.
+    """
+    counts = record.execution is Execution.HARDWARE and record.size is Size.FULL and record.speed_differs
+    return record.speed_up if counts else None
+
+
+def _of_itself(records: Sequence[Evidence]) -> Compatibility:
+    best = _best(records)
+    failed = sorted({f"{record.dtype.value}: {record.status.value}" for record in records if record.size is best.size} - {_outcome(best)})
+    others = [each for each in failed if not each.endswith(": pass")]
+    also = f"; other precisions fail ({', '.join(others)})" if best.level in WORKING and others else ""
+    return Compatibility(
+        hardware=best.backend,
+        compatible=best.level in WORKING,
+        level=best.level,
+        basis=Basis.MEASURED,
+        nearness=Nearness.MODEL,
+        size=best.size,
+        execution=best.execution,
+        speed_up=_speed_up(best),
+        reason=f"measured: {describe(best)}{also}",
+    )
+
+
+def _of_others(nearness: Nearness, records: Sequence[Evidence]) -> Compatibility:
+    counted = tally(records)
+    fastest = max((record for record in records if _speed_up(record)), key=lambda record: _speed_up(record) or 0.0, default=None)
+    names = sorted({record.model for record in records})
+    who = ", ".join(names) if len(names) <= 4 else f"{len(names)} models"  # noqa: PLR2004 - a line's worth
+    ran = f"{counted.working} of {counted.models} other models of {_HOW_NEAR[nearness]} work there ({who}: {counted})"
+    if counted.working and records[0].backend is not Backend.CPU and all(record.size is Size.TINY for record in records):
+        ran += f"; {_ONLY_TINY}"
+    by_architecture = fastest if nearness is Nearness.ARCHITECTURE and counted.compatible else None
+    return Compatibility(
+        hardware=records[0].backend,
+        compatible=counted.compatible,
+        level=counted.level,
+        basis=Basis.MEASURED,
+        nearness=nearness,
+        size=by_architecture.size if by_architecture else _size_of(records),
+        execution=by_architecture.execution if by_architecture else None,
+        speed_up=_speed_up(by_architecture) if by_architecture else None,
+        reason=f"measured, but not this model: {ran}",
+    )
+
+
+def _size_of(records: Sequence[Evidence]) -> Size | None:
+    """The size of all of these records; None where they differ."""
+    sizes = {record.size for record in records}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _outcome(record: Evidence) -> str:
+    return f"{record.dtype.value}: {record.status.value}"
+
+
+def describe(record: Evidence) -> str:
+    """What became of one cell, in words: status and settings, and either its speed or its error."""
+    settings = f"{record.size.value}, {record.dtype.value}, batch {record.batch}, run {record.run_id}"
+    told = f"{record.status.value} ({settings})"
+    if record.level not in WORKING:
+        message = (record.message or record.error_type or "no message").strip().splitlines()[0]
+        return f"{told}: {message}"
+    if record.execution is not Execution.HARDWARE:
+        return f"{told}, in {record.execution.value}: its speed means nothing"
+    if record.size is Size.TINY and record.backend is not Backend.CPU:
+        return f"{told}; {_ONLY_TINY}"
+    speed_up = _speed_up(record)
+    if speed_up is None:
+        return told
+    return f"{told}, {speed_up:.2g} times as fast as cpu"

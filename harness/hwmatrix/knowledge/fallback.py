@@ -1,0 +1,271 @@
+"""What to try after an attempt that did not work: a pure policy. And the report that every fallback leaves.
+
+The policy knows statuses and hardware and nothing else, so that a run of cells, the resource pool and a scheduler can all follow it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.faults.catalogue import UNMATCHED, advice_for
+from hwmatrix.knowledge.adapting import short_of_memory, smaller_batch
+from hwmatrix.records import Backend, Dtype, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RETRIES: Final = 1
+"""How often the same is tried again after an end that may have been an accident."""
+GENERAL_PURPOSE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.CPU})
+"""Hardware on which PyTorch runs a model's own code: no operator is missing because nobody has translated it."""
+_MOST_MEMORY: Final = Backend.CPU
+"""Where what was too large for a device goes: the host's memory is the largest, and can be swapped."""
+
+_DONE: Final = frozenset({Status.PASS, Status.MISMATCH, Status.FALLBACK, Status.FACTORY_ERROR, Status.NOT_RUN})
+_ACCIDENTS: Final = frozenset({Status.CRASH, Status.TIMEOUT, Status.INFRA_ERROR})
+_REFUSALS: Final = frozenset({Status.UNSUPPORTED, Status.ERROR})
+_EXECUTED: Final = frozenset({Status.PASS, Status.MISMATCH})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttemptPlan:
+    """What may be tried: hardware in order (``cuda:1`` is one GPU of several), the batch asked for, how many retries.
+
+    ``adapt_batch`` allows smaller batches.
+
+    Raises:
+        ConfigError: nothing to try, a hardware twice, a batch below 1, or fewer than no retries.
+    """
+
+    order: tuple[str, ...]
+    batch: int = 1
+    retries: int = RETRIES
+    adapt_batch: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what could only be tried for ever, or not at all."""
+        problems = []
+        if not self.order:
+            problems.append(Problem(where="hardware", what="there is none to try", hint="name at least one"))
+        if len(set(self.order)) < len(self.order):
+            problems.append(Problem(where="hardware", what=f"one is listed twice: {', '.join(self.order)}", hint="name each once"))
+        if self.batch < 1:
+            problems.append(Problem(where="batch", what=f"{self.batch} samples make no batch", hint="use 1 or more"))
+        if self.retries < 0:
+            problems.append(Problem(where="retries", what=f"{self.retries} is no number of retries", hint="use 0 or more"))
+        if problems:
+            raise ConfigError(problems)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One thing to try. ``retry`` counts how often exactly this was tried before."""
+
+    hardware: str
+    batch: int = 1
+    retry: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tried:
+    """An attempt and what became of it. ``error_type`` is the catalogue's; ``wall_ms`` is what the attempt took, if measured.
+
+    ``dtype`` and ``batch`` are what the model was run with; None: not known.
+    """
+
+    attempt: Attempt
+    status: Status
+    reason: str | None = None
+    error_type: str | None = None
+    wall_ms: float | None = None
+    dtype: Dtype | None = None
+    batch: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a fallback costs: milliseconds a sample on the hardware that was expected, and on the one that did it.
+
+    ``factor`` is the second over the first. What was not measured is None, and ``note`` says so.
+    """
+
+    expected_ms: float | None = None
+    actual_ms: float | None = None
+    note: str = "not measured"
+
+    @property
+    def factor(self) -> float | None:
+        """How many times longer a sample took than expected; below 1 it was faster."""
+        return self.actual_ms / self.expected_ms if self.expected_ms and self.actual_ms is not None else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FallbackReport:
+    """What was expected and what happened: every attempt, the hardware that did it in the end, and what that costs.
+
+    ``actual`` is None where nothing executed the model. ``batch`` is the batch that was asked for, ``actual_batch`` the one that ran.
+    """
+
+    model: str
+    expected: str
+    actual: str | None
+    batch: int
+    actual_batch: int | None
+    status: Status
+    attempts: tuple[Tried, ...]
+    cost: Cost = dataclasses.field(default_factory=Cost)
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether something else was done than what was asked for: other hardware, or a smaller batch. Any GPU is one of its kind."""
+        as_expected = self.actual is not None and self.expected in {self.actual, kind_of(self.actual)}
+        return not as_expected or self.actual_batch != self.batch
+
+    @property
+    def lost_ms(self) -> float | None:
+        """What the attempts took that led nowhere; None where none was timed."""
+        led_nowhere = self.attempts[:-1] if self.status in _EXECUTED else self.attempts
+        times = [tried.wall_ms for tried in led_nowhere if tried.wall_ms is not None]
+        return sum(times) if times else None
+
+    @property
+    def recommendations(self) -> tuple[str, ...]:
+        """What to do about the attempts that failed, from the catalogue, each once. An unrecognised error has none of its own."""
+        advice: list[str] = []
+        for tried in self.attempts:
+            if tried.status is not Status.PASS and tried.error_type not in {None, UNMATCHED}:
+                kind = kind_of(tried.attempt.hardware)
+                advice += advice_for(str(tried.error_type), kind, dtype=tried.dtype, batch=tried.batch)
+        return tuple(dict.fromkeys(advice))
+
+    def sentence(self) -> str:
+        """The report in one line."""
+        if self.actual is None:
+            what = f"{self.model} ran nowhere; {self.expected} was expected"
+        elif not self.fell_back:
+            what = f"{self.model} ran on {self.actual}, as expected"
+        else:
+            batch = f" with batch {self.actual_batch} instead of {self.batch}" if self.actual_batch != self.batch else ""
+            what = f"{self.model} ran on {self.actual}{batch}; {self.expected} was expected"
+        why = "; ".join(f"{tried.attempt.hardware}: {tried.status.value}" + _because(tried) for tried in self.attempts[: self._failures])
+        return f"{what} ({why})" if why else what
+
+    @property
+    def _failures(self) -> int:
+        return len(self.attempts) - (self.status in _EXECUTED)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON. What was not measured is None."""
+        return {
+            "model": self.model,
+            "expected_hardware": self.expected,
+            "actual_hardware": self.actual,
+            "fell_back": self.fell_back,
+            "status": self.status.value,
+            "batch": self.batch,
+            "actual_batch": self.actual_batch,
+            "attempts": [
+                {
+                    "hardware": tried.attempt.hardware,
+                    "batch": tried.attempt.batch,
+                    "retry": tried.attempt.retry,
+                    "status": tried.status.value,
+                    "reason": tried.reason,
+                    "error_type": tried.error_type,
+                    "wall_ms": tried.wall_ms,
+                }
+                for tried in self.attempts
+            ],
+            "lost_ms": self.lost_ms,
+            "cost": {**dataclasses.asdict(self.cost), "factor": self.cost.factor},
+            "recommendations": list(self.recommendations),
+        }
+
+
+def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | None:
+    """What to try now, after what was tried; None when there is nothing left that could help.
+
+    ===================  =========================================================================================
+    ``unavailable``      the next hardware in order
+    ``oom``              half the batch, down to 1; then the CPU, with the whole batch again
+    ``unsupported``      the next hardware in order that runs a model's own code (a GPU or the CPU, through PyTorch)
+    ``error``            the same
+    ``crash``            the same again, ``plan.retries`` times; then the next hardware in order
+    ``timeout``          the same
+    ``infra_error``      the same
+    ``mismatch``         nothing: wrong numbers are a result, and another hardware's right ones would hide them
+    ``factory_error``    half the batch if memory was short for the reference; else nothing: no hardware makes the model
+    ``pass``             nothing, and neither for ``fallback`` (the target itself computed elsewhere) and ``not_run`` (cut off)
+    ===================  =========================================================================================
+
+    The same arguments give the same answer, and every answer is another attempt, so that a loop over it ends.
+    """
+    if not tried:
+        return Attempt(hardware=plan.order[0], batch=plan.batch)
+    last = tried[-1]
+    short = short_of_memory(last.status, last.error_type, last.reason, hardware=kind_of(last.attempt.hardware))
+    smaller = smaller_batch(last.attempt.batch)
+    if short and plan.adapt_batch and smaller is not None:
+        return Attempt(hardware=last.attempt.hardware, batch=smaller)
+    if last.status in _DONE:
+        return None
+    if last.status in _ACCIDENTS and last.attempt.retry < plan.retries:
+        return dataclasses.replace(last.attempt, retry=last.attempt.retry + 1)
+    left = _left(plan, tried)
+    if last.status is Status.OOM:
+        left = [hardware for hardware in left if kind_of(hardware) == _MOST_MEMORY] or left
+    elif last.status in _REFUSALS:
+        left = [hardware for hardware in left if kind_of(hardware) in GENERAL_PURPOSE]
+    return Attempt(hardware=left[0], batch=plan.batch) if left else None
+
+
+def report_of(
+    model: str, plan: AttemptPlan, tried: Sequence[Tried], *, expected: str | None = None, cost: Cost | None = None
+) -> FallbackReport:
+    """The report on attempts that are over. ``expected`` is the first hardware of the plan unless a person asked for another.
+
+    Raises:
+        ValueError: nothing was tried.
+    """
+    if not tried:
+        raise ValueError("a report needs at least one attempt")
+    last = tried[-1]
+    executed = last.status in _EXECUTED
+    return FallbackReport(
+        model=model,
+        expected=expected or plan.order[0],
+        actual=last.attempt.hardware if executed else None,
+        batch=plan.batch,
+        actual_batch=last.attempt.batch if executed else None,
+        status=last.status,
+        attempts=tuple(tried),
+        cost=cost or Cost(),
+    )
+
+
+def cost_of(expected_p50_ms: float | None, expected_batch: int, actual_p50_ms: float | None, actual_batch: int) -> Cost:
+    """A fallback's cost from two measured medians of one forward pass, each over its batch."""
+    expected = None if expected_p50_ms is None else expected_p50_ms / expected_batch
+    actual = None if actual_p50_ms is None else actual_p50_ms / actual_batch
+    missing = [name for name, value in (("the expected hardware", expected), ("the actual one", actual)) if value is None]
+    note = f"not measured on {' and on '.join(missing)}" if missing else "measured: median latency of a batch over its samples"
+    return Cost(expected_ms=expected, actual_ms=actual, note=note)
+
+
+def kind_of(hardware: str) -> str:
+    """The kind of one piece of hardware: ``cuda`` of ``cuda:1``."""
+    return hardware.partition(":")[0]
+
+
+def _left(plan: AttemptPlan, tried: Sequence[Tried]) -> list[str]:
+    """What stands after the last attempt's hardware in the plan, and has not been tried."""
+    before = {each.attempt.hardware for each in tried}
+    last = tried[-1].attempt.hardware
+    after = plan.order[plan.order.index(last) + 1 :] if last in plan.order else plan.order
+    return [hardware for hardware in after if hardware not in before]
+
+
+def _because(tried: Tried) -> str:
+    return f", {tried.reason.splitlines()[0]}" if tried.reason else ""

@@ -1,0 +1,164 @@
+"""What ``hwmatrix fit`` is asked, checked, and the model that its name stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.knowledge.measured_memory import named
+from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up
+from hwmatrix.knowledge.shipped_models import SOURCE, shipped_model
+from hwmatrix.matrix.load import load, near_miss
+from hwmatrix.models.build import HUB, RECIPE
+from hwmatrix.models.listed_sizes import listed_sizes
+from hwmatrix.models.types import is_type
+from hwmatrix.records import Backend, Dtype, ModelPlan, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hwmatrix.knowledge.measured_memory import MemoryOnRecord
+
+_TORCH: Final = (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)
+_PRECISIONS: Final[dict[Backend, tuple[Dtype, ...]]] = {
+    Backend.CPU: _TORCH,
+    Backend.CUDA: _TORCH,
+    Backend.ROCM: _TORCH,
+    Backend.MPS: _TORCH,
+    Backend.OPENVINO: _TORCH,
+    Backend.ONNXRUNTIME: (Dtype.FLOAT32,),
+    Backend.WEBGPU: (Dtype.FLOAT32,),
+    Backend.WEBNN: (Dtype.FLOAT32,),
+    Backend.QNN: (Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8),
+}
+"""What each backend computes in, its usual precision first: the targets refuse all others."""
+_PROPOSED: Final = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitQuestion:
+    """A model and its settings, as a person gives them; None: as the model, the hardware and this machine have it.
+
+    ``hardware`` empty means what is here and what such models are usually given to. ``memory_mb`` is in MiB.
+    """
+
+    model: str
+    hardware: tuple[str, ...] = ()
+    memory_mb: int | None = None
+    batch: int | None = None
+    sequence_length: int | None = None
+    dtype: Dtype | None = None
+
+    def check(self) -> tuple[Backend, ...]:
+        """The hardware that is asked about, each once.
+
+        Raises:
+            ConfigError: unknown hardware, numbers below 1, or a precision that the hardware does not have; all that is found.
+        """
+        backends = [backend.value for backend in Backend]
+        problems = [
+            Problem(where="--hw", what=f"{name!r} is no hardware", hint=near_miss(name, backends))
+            for name in self.hardware
+            if name not in backends
+        ]
+        problems += [
+            Problem(where=option, what=f"{value} is no {meaning}", hint="give 1 or more")
+            for option, value, meaning in (
+                ("--memory", self.memory_mb, "amount of memory"),
+                ("--batch", self.batch, "number of samples"),
+                ("--sequence-length", self.sequence_length, "number of tokens"),
+            )
+            if value is not None and value < 1
+        ]
+        if problems:
+            raise ConfigError(problems)
+        wanted = tuple(dict.fromkeys(Backend(name) for name in self.hardware))
+        problems = [self._without(backend) for backend in wanted if self.dtype is not None and self.dtype not in precisions_of(backend)]
+        if problems:
+            raise ConfigError(problems)
+        return wanted
+
+    def _without(self, backend: Backend) -> Problem:
+        has = ", ".join(dtype.value for dtype in precisions_of(backend))
+        what = f"{backend.value} does not compute in {self.dtype.value if self.dtype else 'it'}"
+        return Problem(where="--dtype", what=what, hint=f"it has {has}: name one of them, or other hardware")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The model that a name stands for, with the settings that were asked for, and what the name was found in."""
+
+    plan: ModelPlan
+    known_from: str
+
+
+def precisions_of(backend: Backend) -> tuple[Dtype, ...]:
+    """What a backend computes in, its usual precision first."""
+    return _PRECISIONS[backend]
+
+
+def precision_of(backend: Backend, asked: Dtype | None) -> Dtype:
+    """The precision to answer for."""
+    return asked if asked is not None else _PRECISIONS[backend][0]
+
+
+def subject_of(
+    question: FitQuestion, found: tuple[MemoryOnRecord, ...], *, own: tuple[MemoryOnRecord, ...], cache: Path | None = None
+) -> Subject:
+    """The model that a name stands for.
+
+    It is found by matrix.yaml, as a checkpoint, on record here (``own``), in the table that comes with hwmatrix, or on record elsewhere.
+
+    A tiny model that is on record comes last: whether a model fits is a question about its full size.
+
+    Raises:
+        ConfigError: it is only a name: its size cannot be guessed.
+    """
+    name = question.model
+    subject = _looked_up(name, cache) or _on_record(name, _full(own)) or _in_table(name)
+    subject = subject or _on_record(name, _full(found)) or _on_record(name, found)
+    if subject is None:
+        raise ConfigError([_unknown(question.model, found)])
+    plan = subject.plan
+    batch, length = question.batch or plan.batch, question.sequence_length or plan.sequence_length
+    return dataclasses.replace(subject, plan=dataclasses.replace(plan, batch=batch, sequence_length=length))
+
+
+def _full(found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord, ...]:
+    return tuple(cell for cell in found if cell.size is Size.FULL)
+
+
+def _looked_up(name: str, cache: Path | None) -> Subject | None:
+    plan = look_up(name, cache=cache)
+    if plan is None:
+        return None
+    source = {RECIPE: str(DEFAULT_MATRIX), HUB: "the hub's cache"}.get(plan.weights, f"the checkpoint {plan.weights}")
+    return Subject(plan=plan, known_from=source)
+
+
+def _on_record(name: str, found: tuple[MemoryOnRecord, ...]) -> Subject | None:
+    """The model of the newest cell of that name."""
+    cells = ((cell.plan, cell.run_id) for cell in named(name, found) if cell.plan is not None)
+    return next((Subject(plan=plan, known_from=f"run {run_id} of the database") for plan, run_id in cells), None)
+
+
+def _in_table(name: str) -> Subject | None:
+    plan = shipped_model(name)
+    return Subject(plan=plan, known_from=SOURCE) if plan is not None else None
+
+
+def _unknown(name: str, found: Iterable[MemoryOnRecord]) -> Problem:
+    models = {cell.model for cell in found} | {size.model for size in listed_sizes()}
+    if DEFAULT_MATRIX.is_file():
+        models |= set(load(DEFAULT_MATRIX).spec.models)
+    options = sorted(model for model in models if model.isprintable())
+    close = difflib.get_close_matches(name, options, n=_PROPOSED, cutoff=0.5)
+    near = f"did you mean {', '.join(close)}? " if close else ""
+    how = "give it an entry in matrix.yaml, name its checkpoint's folder, or a --database in which it was measured"
+    if is_type(name):
+        what = f"{name!r} is a type of transformers, which has models of many sizes"
+        return Problem(where="MODEL", what=what, hint=how)
+    return Problem(where="MODEL", what=f"{name!r} is only a name, and its size cannot be guessed from that", hint=f"{near}{how}")

@@ -1,0 +1,229 @@
+"""What is on record, and where: the one place that decides which measurements an answer stands on.
+
+A database that is named is asked alone. Else these are asked, each for the cells that those before it do not have: reports/latest of
+the working folder, what the working folder has published, and the snapshot that comes with hwmatrix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import importlib.resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from hwmatrix import __version__
+from hwmatrix.knowledge.evidence import DATABASE, Evidence, default_database, folded, read_evidence
+from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_on_record
+from hwmatrix.knowledge.snapshot import Executed, Snapshot, checksum, collect, executed_of, read
+from hwmatrix.records import Backend
+from hwmatrix.store.reading import database_at, reading, records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+LATEST: Final = Path("reports/latest")
+PUBLISHED: Final = Path("reports/published")
+SNAPSHOT: Final = Path(str(importlib.resources.files("hwmatrix.knowledge") / "published.json.gz"))
+"""The snapshot that comes with hwmatrix: of the databases that its own repository publishes."""
+
+
+class Place(enum.StrEnum):
+    """Where measurements lie, in the order in which they count."""
+
+    NAMED = "named"
+    LATEST = "latest"
+    PUBLISHED = "published"
+    SNAPSHOT = "snapshot"
+
+
+class EvidenceAnswer(TypedDict):
+    """Measurements that an answer stands on: where they lie, how many cells, executed when, and by which versions of what."""
+
+    place: str
+    where: str
+    cells: int
+    first: str | None
+    last: str | None
+    versions: dict[str, list[str]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """The measurements of one place: the cells, the peaks of memory, and when and with what they were executed."""
+
+    place: Place
+    where: str
+    evidence: tuple[Evidence, ...]
+    memory: tuple[MemoryOnRecord, ...]
+    executed: Executed
+
+    def __str__(self) -> str:
+        """The source in one line, for people."""
+        return sentence(self.answer())
+
+    def answer(self) -> EvidenceAnswer:
+        """The source as plain data."""
+        return EvidenceAnswer(
+            place=self.place.value,
+            where=self.where,
+            cells=len(self.evidence),
+            first=self.executed.first,
+            last=self.executed.last,
+            versions={package: list(found) for package, found in self.executed.versions.items()},
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnRecord:
+    """The measurements of all places that were asked, joined: each cell from the first place that has it."""
+
+    sources: tuple[Source, ...]
+    evidence: tuple[Evidence, ...]
+    memory: tuple[MemoryOnRecord, ...]
+
+    @property
+    def own(self) -> tuple[Evidence, ...]:
+        """What was named, or executed in the working folder: nothing that was only published."""
+        return tuple(record for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for record in source.evidence)
+
+    @property
+    def own_memory(self) -> tuple[MemoryOnRecord, ...]:
+        """The peaks of :attr:`own`."""
+        return tuple(cell for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for cell in source.memory)
+
+    @functools.cached_property
+    def _by_hardware(self) -> dict[Backend, tuple[Evidence, ...]]:
+        return {backend: tuple(record for record in self.evidence if record.backend is backend) for backend in Backend}
+
+    def on(self, hardware: Backend) -> tuple[Evidence, ...]:
+        """What is on record of one kind of hardware."""
+        return self._by_hardware[hardware]
+
+    def answer(self) -> list[EvidenceAnswer]:
+        """The places as plain data, in the order in which they count."""
+        return [source.answer() for source in self.sources]
+
+
+NOTHING: Final = OnRecord(sources=(), evidence=(), memory=())
+"""Nothing was measured."""
+
+
+def on_record(named: Path | None = None, *, latest: Path = LATEST) -> OnRecord:
+    """The measurements that answers stand on.
+
+    Args:
+        named: a merged database, or a folder of reports with one: it alone is asked. None: the usual places are.
+        latest: the folder of the latest reports.
+
+    What was read is kept until one of the files changes.
+
+    Raises:
+        StoreError: the database that is named is missing, or one that is there cannot be read.
+    """
+    files = _files(named, latest)
+    return _asked(tuple(files.items()), tuple(_state(path) for paths in files.values() for path in paths))
+
+
+def sentence(asked: EvidenceAnswer) -> str:
+    """One place of measurements in words: ``reports/latest/matrix.duckdb: 27 cells, executed 2026-11-20, with torch 2.13.0``."""
+    if asked["first"] is None or asked["last"] is None:
+        return f"{asked['where']}: no cell was executed"
+    days = dict.fromkeys((asked["first"][:10], asked["last"][:10]))
+    told = ", ".join(f"{package} {' and '.join(versions)}" for package, versions in asked["versions"].items())
+    return f"{asked['where']}: {asked['cells']:,} cells, executed {' to '.join(days)}, with {told}"
+
+
+def published_databases(folder: Path) -> dict[str, Path]:
+    """The databases of a folder of published results, by their places in it: its own one, or that of each publication."""
+    if (folder / DATABASE).is_file():
+        return {DATABASE: folder / DATABASE}
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.glob(f"*/{DATABASE}"))}
+
+
+def in_step(databases: Mapping[str, Path], snapshot: Snapshot) -> bool:
+    """Whether a snapshot is made of these very databases."""
+    return databases.keys() == snapshot.made_of.keys() and all(checksum(path) == snapshot.made_of[at] for at, path in databases.items())
+
+
+def _files(named: Path | None, latest: Path) -> dict[Place, tuple[Path, ...]]:
+    """The files of each place that has some, in the order in which they count."""
+    if named is not None:
+        return {Place.NAMED: (database_at(named).absolute(),)}
+    newest = default_database(latest.absolute())
+    found = {
+        Place.LATEST: (newest,) if newest is not None else (),
+        Place.PUBLISHED: tuple(published_databases(PUBLISHED.absolute()).values()),
+        Place.SNAPSHOT: (SNAPSHOT,),
+    }
+    return {place: paths for place, paths in found.items() if paths}
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """What changes when a file does; nothing where there is none, so that reading it says what is wrong."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_mtime_ns, stat.st_size
+
+
+@functools.lru_cache(maxsize=8)
+def _asked(files: tuple[tuple[Place, tuple[Path, ...]], ...], state: tuple[tuple[int, int], ...]) -> OnRecord:  # noqa: ARG001 - a changed file is another one
+    """Read once for many questions. Published results that are those of the snapshot are read from it: it has the same, and is faster."""
+    sources: list[Source] = []
+    for place, paths in files:
+        if place is Place.PUBLISHED:
+            databases, shipped = published_databases(PUBLISHED.absolute()), read(SNAPSHOT)
+            same = in_step(databases, shipped)
+            sources.append(_of_cells(shipped if same else collect(databases), place, SNAPSHOT if same else PUBLISHED, str(PUBLISHED)))
+            if same:
+                break
+        elif place is Place.SNAPSHOT:
+            sources.append(_of_cells(read(SNAPSHOT), place, SNAPSHOT, f"the results that are published with hwmatrix {__version__}"))
+        else:
+            sources.append(_of_database(paths[0], place))
+    return _joined([source for source in sources if source.evidence or source.place is Place.NAMED])
+
+
+def _joined(sources: list[Source]) -> OnRecord:
+    """Every cell, of each the rows of the first place that has it."""
+    evidence: list[Evidence] = []
+    known: set[tuple[object, ...]] = set()
+    for source in sources:
+        new = [record for record in source.evidence if _key(record) not in known]
+        evidence += new
+        known |= {_key(record) for record in new}
+    return OnRecord(sources=tuple(sources), evidence=tuple(evidence), memory=tuple(_first_peaks(sources)))
+
+
+def _first_peaks(sources: list[Source]) -> Iterable[MemoryOnRecord]:
+    known: set[tuple[object, ...]] = set()
+    for source in sources:
+        new = [record for record in source.memory if _key(record) not in known]
+        yield from new
+        known |= {_key(record) for record in new}
+
+
+def _key(record: Evidence | MemoryOnRecord) -> tuple[object, ...]:
+    """What makes two records one cell, on whatever machine it was executed."""
+    settings = (record.size, record.target, record.backend, record.dtype, record.batch, record.sequence_length, record.threads)
+    return (folded(record.model), folded(record.hub_id), *settings)
+
+
+def _of_cells(cells: Snapshot, place: Place, file: Path, where: str) -> Source:
+    return Source(place=place, where=where, evidence=cells.evidence(file), memory=cells.memory(file), executed=cells.executed)
+
+
+def _of_database(path: Path, place: Place) -> Source:
+    evidence, memory = read_evidence(path), memory_on_record(path)
+    with reading(path) as connection:
+        executed = executed_of(records(connection, "executions"))
+    return Source(place=place, where=_shown(path), evidence=evidence, memory=memory, executed=executed)
+
+
+def _shown(path: Path) -> str:
+    """A path as a person would write it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

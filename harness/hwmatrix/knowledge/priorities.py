@@ -1,0 +1,175 @@
+"""On which hardware a model is tried, in which order: data in priorities.yaml, and the rule that decides between its lists."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+
+import pydantic
+import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.records import Backend, Classification, Family, Structure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_STRICT = pydantic.ConfigDict(extra="forbid")
+_LAST: Final = Backend.CPU
+"""What every order ends with: it is always here."""
+
+Order = Annotated[tuple[Backend, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Priority:
+    """The order of hardware for some kinds of models, and what it stands on."""
+
+    hardware: Order
+    stands_on: Annotated[str, Field(min_length=1)]
+    structures: tuple[Structure, ...] = ()
+    families: tuple[Family, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class NameRule:
+    """What a model is, most likely, in whose name the pattern is found."""
+
+    pattern: re.Pattern[str]
+    family: Family
+    structure: Structure | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Priorities:
+    """The whole of priorities.yaml."""
+
+    version: Literal[1]
+    priorities: tuple[Priority, ...]
+    chains: dict[Backend, tuple[Backend, ...]]
+    unknown: Order
+    names: tuple[NameRule, ...]
+
+    @pydantic.model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Every order ends with the CPU and names nothing twice, every kind has one rule; the CPU itself has nothing after it."""
+        if _LAST not in self.chains:
+            raise ValueError(f"no chain for {_LAST.value}")
+        orders = [self.unknown, *(rule.hardware for rule in self.priorities), *((start, *rest) for start, rest in self.chains.items())]
+        for order in orders:
+            if order[-1] is not _LAST or len(set(order)) < len(order):
+                raise ValueError(f"{', '.join(order)}: must end with {_LAST.value} and name nothing twice")
+        kinds = [kind for rule in self.priorities for kind in (*rule.structures, *rule.families)]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError("a structure or a family has two rules")
+        return self
+
+
+@functools.cache
+def priorities() -> Priorities:
+    """priorities.yaml, checked."""
+    text = (importlib.resources.files("hwmatrix.knowledge") / "priorities.yaml").read_text(encoding="utf-8")
+    return pydantic.TypeAdapter(Priorities).validate_python(yaml.safe_load(text))
+
+
+def priority_for(classification: Classification) -> tuple[str, ...]:
+    """The hardware to try for a kind of model, best first; ends with ``cpu``.
+
+    A structure decides before a family. Where neither is known or has a rule, it is the order ``unknown``.
+    """
+    rule = _rule_for(classification)
+    return _words(rule.hardware if rule else priorities().unknown)
+
+
+def reason_for(classification: Classification, *, preferred: str | None = None) -> str:
+    """What :func:`priority_for` stands on, in words; with ``preferred``, what :func:`order_of` stands on.
+
+    Raises:
+        ConfigError: unknown hardware.
+    """
+    rule = _rule_for(classification)
+    if preferred is not None:
+        listed = rule is not None and backend_of(preferred) in rule.hardware
+        return f"{preferred} was asked for; after it: {rule.stands_on if rule and listed else f'the chain of {preferred}'}"
+    return rule.stands_on if rule else "no rule fits a model of an unknown kind: the order that most kinds have in common"
+
+
+def chain_from(hardware: str) -> tuple[str, ...]:
+    """What to try after this hardware, whatever the model is; empty after ``cpu``, and ``cpu`` after what has no chain of its own.
+
+    Raises:
+        ConfigError: there is no such hardware.
+    """
+    return _words(priorities().chains.get(backend_of(hardware), (_LAST,)))
+
+
+def order_of(
+    classification: Classification | None = None, *, preferred: str | None = None, measured: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Every hardware to try, in order, each once.
+
+    Args:
+        classification: what the model is, if known.
+        preferred: what a person asked for; it comes first.
+        measured: hardware on which this very model passed, the fastest first. It comes before everything that is only expected.
+
+    Then comes the priority of the model's kind (what stands after ``preferred`` in it), or, where its kind is not known or has no
+    place for ``preferred``, the chain from there.
+
+    Raises:
+        ConfigError: unknown hardware.
+    """
+    begun = (*((preferred,) if preferred else ()), *measured)
+    for hardware in begun:
+        backend_of(hardware)
+    known = classification is not None and _rule_for(classification) is not None
+    expected = priority_for(classification) if classification is not None and known else _words(priorities().unknown)
+    if preferred is not None:
+        listed = known and preferred in expected
+        expected = expected[expected.index(preferred) + 1 :] if listed else chain_from(preferred)
+    return tuple(dict.fromkeys((*begun, *expected)))
+
+
+def guess_from_name(model_name: str) -> Classification:
+    """What a model is by its name alone, for when the classifier cannot be used. Its confidence is 0: nobody has measured it."""
+    rule = next((rule for rule in priorities().names if rule.pattern.search(model_name.lower())), None)
+    return Classification(
+        model_name=model_name,
+        architecture=None,
+        model_class=None,
+        family=rule.family if rule else None,
+        subfamily=None,
+        structure=rule.structure if rule else None,
+        confidence=0.0,
+        evidence="name" if rule else "none",
+        source=f"the pattern {rule.pattern.pattern} in its name" if rule else "nothing in its name is known",
+    )
+
+
+def backend_of(hardware: str) -> Backend:
+    """The backend of this name.
+
+    Raises:
+        ConfigError: there is none; the hint names what there is.
+    """
+    try:
+        return Backend(hardware)
+    except ValueError as error:
+        allowed = [backend.value for backend in Backend]
+        raise ConfigError([Problem(where="hardware", what=f"{hardware!r} is no hardware", hint=near_miss(hardware, allowed))]) from error
+
+
+def _rule_for(classification: Classification) -> Priority | None:
+    rules = priorities().priorities
+    by_structure = (rule for rule in rules if classification.structure in rule.structures)
+    by_family = (rule for rule in rules if classification.family in rule.families)
+    return next(by_structure, None) or next(by_family, None)
+
+
+def _words(order: Sequence[Backend]) -> tuple[str, ...]:
+    return tuple(backend.value for backend in order)

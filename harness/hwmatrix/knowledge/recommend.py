@@ -1,0 +1,159 @@
+"""Which hardware to run a model on, here and now: measurements first, then what it needs, then what is expected.
+
+The cpu is the baseline. That a model was measured there proves nothing against hardware that was not tried, so it is recommended
+before other hardware only where that is slower, absent, too small, or nothing says that the model works on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.knowledge.evidence import Nearness
+from hwmatrix.knowledge.priorities import priority_for
+from hwmatrix.knowledge.profiles import OVERRIDE
+from hwmatrix.records import Backend, Basis, Execution
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.knowledge.profiles import HardwareProfile
+    from hwmatrix.records import Classification
+
+BASELINE: Final = Backend.CPU
+DETECTED: Final = "detected"
+"""The basis of what this machine's detector says."""
+_FASTER, _PREFERRED, _BASELINE, _SLOWER, _OTHER = range(5)
+_BY_ITSELF: Final = (Nearness.MODEL, Nearness.ARCHITECTURE)
+"""How near a record must be for its speed to count. What a family's models gain differs by a factor of ten."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reason:
+    """One statement, and what it stands on: a word of ``records.Basis``, ``override``, or ``detected``."""
+
+    basis: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The hardware for a model (None: no hardware here can be recommended), what that stands on, and why.
+
+    ``nearness`` says whose measurements it stands on, if any. ``order`` is every hardware on which the model is not known to fail,
+    the best first, here or not.
+    """
+
+    hardware: Backend | None
+    basis: str
+    nearness: Nearness | None
+    reasons: tuple[Reason, ...]
+    order: tuple[Backend, ...]
+
+
+def choose(
+    classification: Classification, profiles: Mapping[Backend, HardwareProfile], only: Sequence[Backend] = (), *, absent_too: bool = False
+) -> Choice:
+    """The best hardware for a model among those that are here and large enough for it.
+
+    Args:
+        classification: what the model is; it decides the order of what was not measured.
+        profiles: the model on each hardware.
+        only: consider only these.
+        absent_too: also recommend hardware that is not on this system (for a question about another one).
+    """
+    priority = [Backend(hardware) for hardware in priority_for(classification)]
+    considered = [profile for hardware, profile in profiles.items() if not only or hardware in only]
+    ranked = sorted((each for each in considered if each.compatible is not False), key=lambda profile: _rank(profile, priority))
+    order = tuple(profile.hardware for profile in ranked)
+    best, skipped = None, []
+    for profile in ranked:  # what is needed is found out only as far as it decides
+        obstacle = _obstacle(profile, absent_too=absent_too)
+        if obstacle is None:
+            best = profile
+            break
+        skipped.append(obstacle)
+    refused = [Reason(basis=each.basis, text=f"{each.hardware.value}: {each.reason()}") for each in considered if each.compatible is False]
+    if best is None:
+        nothing = Reason(basis=Basis.NONE.value, text="no hardware can be recommended" + (" among those asked for" if only else " here"))
+        return Choice(hardware=None, basis=Basis.NONE.value, nearness=None, reasons=(nothing, *skipped, *refused), order=order)
+    untried = [] if absent_too else _untried(best, ranked[ranked.index(best) + 1 :], priority)
+    reasons = (Reason(basis=best.basis, text=f"{best.hardware.value}: {best.reason()}"), *_memory(best), *skipped, *untried)
+    nearness = best.compatibility.nearness if best.override is None else None
+    return Choice(hardware=best.hardware, basis=stands_on(best), nearness=nearness, reasons=reasons, order=order)
+
+
+def absence(profile: HardwareProfile) -> Reason:
+    """That a hardware is not on this system, and why."""
+    return Reason(basis=DETECTED, text=f"{profile.hardware.value} is not here: {profile.availability.reason}")
+
+
+def stands_on(profile: HardwareProfile) -> str:
+    """What a recommendation of this hardware stands on: measurements, else what the model needs, else what is expected."""
+    if profile.basis in {OVERRIDE, Basis.MEASURED.value}:
+        return profile.basis
+    return profile.peak_basis if profile.fits else profile.basis
+
+
+def _rank(profile: HardwareProfile, priority: Sequence[Backend]) -> tuple[float, ...]:
+    known = profile.compatibility
+    nearness = _BY_ITSELF.index(known.nearness) if known.nearness in _BY_ITSELF else len(_BY_ITSELF)
+    place = priority.index(profile.hardware) if profile.hardware in priority else len(priority)
+    group = _group(profile, priority)
+    if group == _FASTER:
+        return (group, nearness, -(known.speed_up or 0.0), place)
+    return (group, place, known.order, nearness, list(Backend).index(profile.hardware))
+
+
+def _group(profile: HardwareProfile, priority: Sequence[Backend]) -> int:
+    known = profile.compatibility
+    if profile.hardware is BASELINE:
+        return _BASELINE
+    if profile.override is not None:
+        return _PREFERRED
+    if known.nearness in _BY_ITSELF:
+        if known.speed_up is not None:
+            return _FASTER if known.speed_up > 1 else _SLOWER
+        if known.execution not in {None, Execution.HARDWARE} or profile.hardware not in priority:
+            return _SLOWER
+    return _PREFERRED if profile.hardware in priority else _OTHER
+
+
+def _obstacle(profile: HardwareProfile, *, absent_too: bool) -> Reason | None:
+    """Why a hardware is not recommended although nothing says that the model fails on it; None where it can be."""
+    name = profile.hardware.value
+    if not profile.availability.available and not absent_too:
+        return absence(profile)
+    if profile.compatible is None and profile.hardware is not BASELINE:
+        return Reason(basis=profile.basis, text=f"{name} is not known to work: {profile.reason()}")
+    if profile.fits is False:
+        return Reason(basis=profile.peak_basis, text=f"{name} is too small: {_needs(profile)}")
+    return None
+
+
+def _memory(profile: HardwareProfile) -> list[Reason]:
+    if profile.peak_mb is None:
+        return [Reason(basis=Basis.NONE.value, text=f"memory: {profile.needs.unknown}")]
+    return [Reason(basis=profile.peak_basis, text=f"memory: {_needs(profile)}")]
+
+
+def _needs(profile: HardwareProfile) -> str:
+    left = profile.availability.memory_mb
+    of = f"{left} MiB are left" if left is not None else "how much is left is not known"
+    return f"the model needs {profile.peak_mb or 0:.0f} MiB, {of}"
+
+
+def _untried(best: HardwareProfile, behind: Sequence[HardwareProfile], priority: Sequence[Backend]) -> list[Reason]:
+    """Hardware that is here, is usually preferred to the one that is recommended, and was never measured with this model."""
+    until = priority.index(best.hardware) if best.hardware in priority else len(priority)
+    return [
+        Reason(
+            basis=profile.basis,
+            text=f"{profile.hardware.value} is here, and usually comes before {best.hardware.value} for such models; it was not measured",
+        )
+        for profile in behind
+        if profile.availability.available
+        and profile.hardware in priority[:until]
+        and profile.hardware is not BASELINE
+        and profile.compatibility.basis is not Basis.MEASURED
+    ]

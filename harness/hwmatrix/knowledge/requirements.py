@@ -1,0 +1,307 @@
+"""What a model needs on a kind of hardware: memory, cores, disk, and the largest batch that fits. Each answer says what it stands on."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Final
+
+from hwmatrix.errors import ConfigError, FactoryError, Problem
+from hwmatrix.knowledge.available_memory import DEVICES, available_memory_mb, memory_kind
+from hwmatrix.knowledge.calibration import BackendCalibration, Features, calibration, expected, features_of
+from hwmatrix.knowledge.known_sizes import known_size
+from hwmatrix.knowledge.measured_memory import named, same_model
+from hwmatrix.knowledge.names import look_up
+from hwmatrix.knowledge.on_record import on_record
+from hwmatrix.knowledge.shipped_models import shipped_model
+from hwmatrix.knowledge.stand_ins import classify
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.models.sizes import FORMULA
+from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hwmatrix.knowledge.measured_memory import MemoryOnRecord
+    from hwmatrix.knowledge.on_record import OnRecord
+    from hwmatrix.models.sizes import ModelSize
+    from hwmatrix.records import Classification
+
+_UNKNOWN_ERROR: Final = 0.5
+"""What is added to an estimate for hardware on which nothing was measured: half as much again, for want of an error to go by."""
+_WORTH_TELLING: Final = 0.1
+"""The share of a peak from which on the comparison with the reference is named: a program that only runs the model has none."""
+_LARGEST_BATCH: Final = 4096
+_CORES: Final = ((10**7, 1), (10**8, 2), (10**9, 4), (10**10, 8))
+"""Cores by parameters, up to and including: a rule of thumb, not a measurement. Beyond the last there are 16."""
+_MOST_CORES: Final = 16
+_CONVERTS: Final = frozenset({Backend.OPENVINO, Backend.ONNXRUNTIME, Backend.QNN, Backend.WEBGPU, Backend.WEBNN})
+"""Backends that execute a file of their own (an ONNX graph, OpenVINO's IR), with weights as large as those of the checkpoint."""
+_MIB: Final = 2**20
+
+
+class RequirementsError(Exception):
+    """Nothing is known of the model's size. ``advice`` says how to make it known."""
+
+    def __init__(self, message: str, *, advice: str) -> None:
+        super().__init__(f"{message}. {advice}")
+        self.message = message
+        self.advice = advice
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked: a model with all settings, on one backend."""
+
+    model_name: str
+    plan: ModelPlan
+    backend: Backend
+    dtype: Dtype
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """An expected peak in MiB, the share to add for its error, and what both stand on."""
+
+    peak_mb: float
+    margin: float
+    basis: Basis
+    note: str
+
+
+def requirements_for(
+    plan: ModelPlan | None,
+    *,
+    model_name: str,
+    classification: Classification,
+    hardware: str,
+    dtype: Dtype = Dtype.FLOAT32,
+    batch: int | None = None,
+    sequence_length: int | None = None,
+    available_mb: int | None = None,
+    database: Path | None = None,
+    cache: Path | None = None,
+    found: OnRecord | None = None,
+) -> Requirements:
+    """What a model needs on a kind of hardware.
+
+    Args:
+        plan: the model, from ``look_up``; None: what the name stands for on record, or among the models that come with hwmatrix.
+        model_name: the name to answer with.
+        classification: what the model is; its number of parameters is used where nothing better is known.
+        hardware: the name of a backend: ``cpu``, ``cuda``, ``openvino``, ...
+        dtype: the precision to compute in.
+        batch: samples in one forward pass; None: as the plan says.
+        sequence_length: tokens of a text; None: as the plan says.
+        available_mb: memory that the model may have; None: what this machine has free.
+        database: a merged database with measurements; None: what is on record in the usual places (``on_record``).
+        cache: the folder of caches, where sizes are kept; None: they are not.
+        found: measurements that were read already, in place of ``database``.
+
+    Raises:
+        ConfigError: there is no such hardware, or a batch or sequence length that no model can have.
+        RequirementsError: nothing is known of the model's size.
+        StoreError: the database cannot be read.
+    """
+    backend = _checked(hardware, batch, sequence_length)
+    found = found or on_record(database)
+    plan, by_name = (plan, "") if plan is not None else _by_name(model_name, classification, found)
+    plan = dataclasses.replace(plan, batch=batch or plan.batch, sequence_length=sequence_length or plan.sequence_length)
+    asked = Question(model_name=model_name, plan=plan, backend=backend, dtype=dtype)
+    size, source = _size(asked, cache)
+    estimate = _measured(asked, found.memory) or estimate_for(size, backend, dtype, source=source)
+    free = available_memory_mb(backend) if available_mb is None else available_mb
+    fitting, fit_note = _largest_batch(asked, size, estimate, free)
+    return Requirements(
+        model_name=model_name,
+        hardware=hardware,
+        dtype=dtype,
+        batch=plan.batch,
+        sequence_length=plan.sequence_length,
+        memory_kind=memory_kind(backend),
+        min_memory_mb=math.ceil(estimate.peak_mb),
+        recommended_memory_mb=math.ceil(estimate.peak_mb * (1 + estimate.margin)),
+        cpu_cores=_cores(size.parameters),
+        disk_space_mb=math.ceil(size.stored_bytes / _MIB * (2 if backend in _CONVERTS else 1)),
+        batch_size=fitting,
+        parameters=size.parameters,
+        basis=estimate.basis,
+        note="; ".join(part for part in (estimate.note, by_name, fit_note) if part),
+    )
+
+
+def estimate_for_name(
+    name: str,
+    hardware: str,
+    *,
+    dtype: Dtype = Dtype.FLOAT32,
+    batch: int | None = None,
+    sequence_length: int | None = None,
+    available_mb: int | None = None,
+    database: Path | None = None,
+    cache: Path | None = None,
+) -> Requirements:
+    """What the model of this name needs: an entry of matrix.yaml, a hub id, a checkpoint's folder. See :func:`requirements_for`.
+
+    Raises:
+        ConfigError: the name is none that a model can have, there is no such hardware, or as of :func:`requirements_for`.
+        RequirementsError: as of :func:`requirements_for`.
+        StoreError: as of :func:`requirements_for`.
+    """
+    plan = look_up(name, cache=cache)
+    known = classify(name, model_class=plan.model_class if plan else None, architecture=plan.architecture if plan else None)
+    return requirements_for(
+        plan,
+        model_name=name,
+        classification=known,
+        hardware=hardware,
+        dtype=dtype,
+        batch=batch,
+        sequence_length=sequence_length,
+        available_mb=available_mb,
+        database=database,
+        cache=cache,
+    )
+
+
+def estimate_for(size: ModelSize, backend: Backend, dtype: Dtype, *, source: str = "") -> Estimate:
+    """The expected peak of a model of this size, by the formula of a backend: calibrated, or, where nothing was measured, bare."""
+    features = features_of(size, dtype)
+    fitted = calibration().backends.get(backend)
+    notes = [source] if source else []
+    if size.method == FORMULA:
+        notes.append(f"activations from the model's dimensions: {size.note}")
+    if fitted is None:
+        return _bare(size, backend, features, notes)
+    peak = fitted.coefficients.peak(features)
+    comparing = fitted.coefficients.run.comparison * features.comparison
+    if comparing > _WORTH_TELLING * peak and expected(fitted.coefficients.run, features) == peak:
+        notes.insert(0, f"{comparing:,.0f} MiB of it are the comparison with the reference, which only a cell makes")
+    outside = fitted.outside(features, dtype)
+    if outside:
+        told, margin, basis = f"extrapolated beyond what was calibrated: {', '.join(outside)}", _UNKNOWN_ERROR, Basis.EXTRAPOLATED
+        peak = max(peak, features.weights + features.activations)  # that weights stay on the disk unread was only seen within the range
+    else:
+        told, margin, basis = _told(fitted), 0.0, Basis.ESTIMATED
+    return Estimate(peak_mb=peak, margin=max(fitted.margin, margin), basis=basis, note="; ".join([told, *notes]))
+
+
+def _told(fitted: BackendCalibration) -> str:
+    return f"estimated from its size: nine in ten such estimates were within {fitted.margin:.0%} of the measured peak"
+
+
+def _bare(size: ModelSize, backend: Backend, features: Features, notes: list[str]) -> Estimate:
+    """Weights and activations alone, where no peak is on record to fit anything to."""
+    weights = size.weight_bytes / _MIB if backend in DEVICES else features.copied or features.stored
+    left_out = "without what driver and runtime keep for themselves" if backend in DEVICES else "without the process itself"
+    told = f"no measurement on {backend.value} is on record: weights and activations, {left_out}"
+    return Estimate(peak_mb=weights + features.activations, margin=_UNKNOWN_ERROR, basis=Basis.EXTRAPOLATED, note="; ".join([told, *notes]))
+
+
+def _by_name(name: str, classification: Classification, found: OnRecord) -> tuple[ModelPlan, str]:
+    """The model that only a name is given of, and what there is to say about it.
+
+    It is one in full size: on record here, of those that come with hwmatrix, or on record elsewhere. Else it is a tiny one on record.
+
+    Raises:
+        RequirementsError: it is none of them.
+    """
+    full = _full(name, found.own_memory) or shipped_model(name) or _full(name, found.memory)
+    if full is not None:
+        return full, ""
+    tiny = next((cell.plan for cell in named(name, found.memory) if cell.plan is not None), None)
+    if tiny is None:
+        raise _unknown(name, classification)
+    return tiny, "only its tiny form is known, and this is what that needs"
+
+
+def _full(name: str, memory: tuple[MemoryOnRecord, ...]) -> ModelPlan | None:
+    return next((cell.plan for cell in named(name, memory) if cell.size is Size.FULL and cell.plan is not None), None)
+
+
+def _checked(hardware: str, batch: int | None, sequence_length: int | None) -> Backend:
+    problems = [
+        Problem(where=name, what=f"{value} is no number of {kind}", hint="give 1 or more")
+        for name, value, kind in (("batch", batch, "samples"), ("sequence_length", sequence_length, "tokens"))
+        if value is not None and value < 1
+    ]
+    if hardware not in tuple(Backend):
+        problems.append(
+            Problem(where="hardware", what=f"{hardware!r} is no hardware", hint=near_miss(hardware, [backend.value for backend in Backend]))
+        )
+    if problems:
+        raise ConfigError(problems)
+    return Backend(hardware)
+
+
+def _unknown(name: str, classification: Classification) -> RequirementsError:
+    kind = f" (by its name {classification.family.value})" if classification.family else ""
+    return RequirementsError(
+        f"the size of {name}{kind} is not known: it is only a name, and no database has a measurement of it",
+        advice="Give it an entry in matrix.yaml, name its checkpoint's folder, or run it once: hwmatrix matrix --models FOLDER --size full",
+    )
+
+
+def _size(asked: Question, cache: Path | None) -> tuple[ModelSize, str]:
+    try:
+        return known_size(asked.plan, asked.dtype, cache=cache)
+    except FactoryError as failure:
+        advice = {
+            "not_installed": "Install torch and transformers here, or ask for a model of the matrix.yaml that comes with hwmatrix.",
+            "weights_not_fetched": "Download the checkpoint, and name its folder.",
+        }.get(failure.error_type, "Mend its configuration, or ask for other settings.")
+        reason = asked.plan.unbuildable if failure.error_type == "unknown_architecture" and asked.plan.unbuildable else str(failure)
+        raise RequirementsError(f"the size of {asked.model_name} cannot be told: {reason}", advice=advice) from failure
+
+
+def peaks_on_record(asked: Question, found: Iterable[MemoryOnRecord]) -> dict[int, tuple[float, MemoryOnRecord]]:
+    """The measured peak in MiB of the model on that backend in that precision and length, by batch; of several the newest."""
+    peaks: dict[int, tuple[float, MemoryOnRecord]] = {}
+    for cell in found:
+        peak = cell.device_peak_mb if asked.backend in DEVICES else cell.peak_mb
+        settings = (cell.backend, cell.dtype, cell.sequence_length)
+        if peak is not None and settings == (asked.backend, asked.dtype, asked.plan.sequence_length) and same_model(asked.plan, cell.plan):
+            peaks.setdefault(cell.batch, (peak, cell))
+    return peaks
+
+
+def at_batch(size: ModelSize, times: float) -> ModelSize:
+    """The same model with so many times the samples: what depends on them grows with their number."""
+    per_sample = ("input_bytes", "activation_bytes", "output_bytes", "largest_output_bytes")
+    return dataclasses.replace(size, **{name: round(getattr(size, name) * times) for name in per_sample})
+
+
+def _measured(asked: Question, found: tuple[MemoryOnRecord, ...]) -> Estimate | None:
+    """The newest peak of the very same cell, if one is on record."""
+    if asked.plan.batch not in (peaks := peaks_on_record(asked, found)):
+        return None
+    peak, cell = peaks[asked.plan.batch]
+    fitted = calibration().backends.get(asked.backend)
+    note = f"measured on {cell.target} in run {cell.run_id}"
+    return Estimate(peak_mb=peak, margin=fitted.margin if fitted else _UNKNOWN_ERROR, basis=Basis.MEASURED, note=note)
+
+
+def _largest_batch(asked: Question, size: ModelSize, estimate: Estimate, free: int | None) -> tuple[int, str]:
+    """The largest power of two that fits by the estimate, at least 1; and what there is to say about it."""
+    if free is None:
+        return 1, f"batch_size is 1: there is no {asked.backend.value} here, or it does not tell its memory"
+    formula = estimate_for(size, asked.backend, asked.dtype).peak_mb
+    share = estimate.peak_mb / formula if formula else 1.0  # what was measured corrects the formula
+    batch = 1
+    while batch < _LARGEST_BATCH and share * _at(2 * batch, asked, size).peak_mb <= free:
+        batch *= 2
+    needed = share * _at(1, asked, size).peak_mb
+    if needed > free:
+        return 1, f"it does not fit here: a batch of 1 takes {needed:,.0f} MiB, and {free:,} MiB are available"
+    sure = estimate.basis is Basis.EXTRAPOLATED or _at(batch, asked, size).basis is Basis.ESTIMATED
+    return batch, "" if sure else f"batch_size {batch} is beyond what was calibrated"
+
+
+def _at(batch: int, asked: Question, size: ModelSize) -> Estimate:
+    """The formula's estimate at another batch."""
+    return estimate_for(at_batch(size, batch / asked.plan.batch), asked.backend, asked.dtype)
+
+
+def _cores(parameters: int) -> int:
+    return next((cores for most, cores in _CORES if parameters <= most), _MOST_CORES)

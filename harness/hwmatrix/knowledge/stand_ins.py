@@ -1,0 +1,164 @@
+"""What stands in for a part of hwmatrix that cannot be imported, so that the other parts go on without it.
+
+| missing | in its place |
+|---|---|
+| hardware detection | PyTorch is asked which devices it can use |
+| the model classifier | the words of a model's name |
+| both | the hardware that the caller asks for, unchecked; else the CPU |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psutil
+
+from hwmatrix.knowledge.priorities import backend_of, guess_from_name
+from hwmatrix.knowledge.resolving import TORCH_NAMES, torch_absences
+from hwmatrix.records import Backend, Classification, Detection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+DETECTION: Final = "hardware detection"
+CLASSIFIER: Final = "the model classifier"
+_MODULES: Final = {DETECTION: "hwmatrix.hardware.api", CLASSIFIER: "hwmatrix.models.classify"}
+_IN_ITS_PLACE: Final = {
+    frozenset({DETECTION}): "PyTorch is asked which devices it can use",
+    frozenset({CLASSIFIER}): "models are judged by the words of their names",
+    frozenset({DETECTION, CLASSIFIER}): "hardware is what the caller asks for, unchecked, else the CPU; models are judged by their names",
+}
+_UNKNOWN: Final = "nobody could look: hardware detection and the model classifier are missing"
+_MIB: Final = 2**20
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Detector(Protocol):
+    """What is asked of a detector: ``hwmatrix.hardware.api.HardwareDetector`` is one."""
+
+    def detect(self) -> Mapping[str, Detection]:
+        """What is here, by hardware type."""
+
+    def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
+        """PyTorch's name of the first device of a list that it can use here."""
+
+
+@functools.cache
+def missing_parts() -> Mapping[str, str]:
+    """The parts that cannot be imported, each with the reason. One warning names them, the first time that this is asked."""
+    found: dict[str, str] = {}
+    for part, module in _MODULES.items():
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError) as error:  # OSError: a library of it cannot be loaded
+            found[part] = f"{type(error).__name__}: {error}"
+    if found:
+        _LOG.warning("%s", _sentence(found))
+    return found
+
+
+def replaced() -> tuple[str, ...]:
+    """A sentence that names what is missing and what stands in for it; none where all is there."""
+    found = missing_parts()
+    return (_sentence(found),) if found else ()
+
+
+def is_unchecked() -> bool:
+    """Whether hardware is taken as it is asked for: neither detection nor the classifier is there."""
+    return len(missing_parts()) == len(_MODULES)
+
+
+def hardware_detector(cache_path: Path | str | None = None, *, force_refresh: bool = False) -> Detector:
+    """This machine's detector, or what stands in for it."""
+    if DETECTION in missing_parts():
+        return BasicDetector()
+    from hwmatrix.hardware.api import HardwareDetector
+
+    return HardwareDetector(cache_path, force_refresh)
+
+
+def detect(kind: Backend) -> Detection:
+    """One kind of hardware, asked now: by its own module, or by what stands in for it."""
+    if DETECTION in missing_parts():
+        return BasicDetector().detect()[kind.value]
+    from hwmatrix.hardware.detector import detect as ask
+
+    return ask(kind)
+
+
+def classify(model_name: str, **known: Any) -> Classification:
+    """As ``hwmatrix.models.classify.classify``; without that, what the name says, beside what the caller knows.
+
+    Raises:
+        ConfigError: as there; without the classifier never.
+    """
+    if CLASSIFIER not in missing_parts():
+        from hwmatrix.models.classify import classify as ask
+
+        return ask(model_name, **known)
+    told = {key: known[key] for key in ("architecture", "model_class", "parameters") if known.get(key) is not None}
+    guess = guess_from_name(" ".join([model_name, *(str(told[key]) for key in ("architecture", "model_class") if key in told)]))
+    return dataclasses.replace(guess, model_name=model_name, **told)
+
+
+class BasicDetector:
+    """Detection by PyTorch alone: GPUs that it can use, and the processor. Without the classifier, too, the processor alone."""
+
+    def detect(self) -> dict[str, Detection]:
+        """Every kind of hardware, by hardware type, as it is now."""
+        absent = dict.fromkeys((kind.value for kind in Backend), _UNKNOWN) if is_unchecked() else torch_absences()
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        return {kind.value: _as_pytorch_says(kind, None if kind is Backend.CPU else absent[kind.value], now) for kind in Backend}
+
+    def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
+        """PyTorch's name of the first device of a list that it can use here; a number that is not here becomes 0, with a warning.
+
+        Raises:
+            ConfigError: an entry is no hardware.
+        """
+        found = self.detect()
+        for word in [kind.value for kind in TORCH_NAMES] if priority_list is None else priority_list:
+            name, _, number = word.partition(":")
+            kind = backend_of(name)
+            if kind not in TORCH_NAMES or not found[kind.value].available:
+                continue
+            if TORCH_NAMES[kind] != Backend.CUDA.value:
+                return TORCH_NAMES[kind]
+            index, count = int(number or preferred_index), len(found[kind.value].features["gpus"])
+            if index >= count:
+                _LOG.warning("there is no %s device %d, only %d: using device 0", kind.value, index, count)
+            return f"{TORCH_NAMES[kind]}:{index if index < count else 0}"
+        return Backend.CPU.value
+
+
+def _sentence(found: Mapping[str, str]) -> str:
+    parts = " and ".join(f"{part} ({reason})" for part, reason in found.items())
+    return f"{parts} cannot be imported: {_IN_ITS_PLACE[frozenset(found)]}"
+
+
+def _as_pytorch_says(kind: Backend, reason: str | None, now: str) -> Detection:
+    here = reason is None
+    name = f"{kind.value}, as PyTorch says" if here and kind is not Backend.CPU else kind.value if here else None
+    features = _features(kind) if here else {}
+    return Detection(hardware_type=kind.value, available=here, name=name, features=features, reason=reason, detected_at=now)
+
+
+def _features(kind: Backend) -> dict[str, Any]:
+    """The facts that others ask for: memory in MiB."""
+    if kind not in {Backend.CUDA, Backend.ROCM}:
+        left = psutil.virtual_memory().available // _MIB
+        return {"available_memory_mb": left, "memory_left_mb": left} if kind is Backend.CPU else {}
+    import torch
+
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        name, uuid = torch.cuda.get_device_name(index), getattr(torch.cuda.get_device_properties(index), "uuid", "")
+        gpus.append({"index": index, "name": name, "uuid": str(uuid), "memory_mb": total // _MIB, "free_mb": free // _MIB})
+    return {"gpus": gpus}

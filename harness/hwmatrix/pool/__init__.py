@@ -1,0 +1,1 @@
+"""The resource pool: models that several parts of a program share."""

@@ -1,0 +1,207 @@
+"""Devices as the resource pool sees them: what a caller may ask for, what is here, and on which GPU there is room."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psutil
+
+from hwmatrix.errors import ConfigError, Problem, UnsupportedError
+from hwmatrix.knowledge.fallback import GENERAL_PURPOSE
+from hwmatrix.knowledge.priorities import backend_of
+from hwmatrix.knowledge.resolving import TORCH_NAMES
+from hwmatrix.knowledge.stand_ins import detect, hardware_detector, is_unchecked
+from hwmatrix.pool.memory import HOST, is_module
+from hwmatrix.records import Backend, Detection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hwmatrix.pool.settings import PoolSettings
+
+_WITH_MEMORY: Final = frozenset({Backend.CUDA, Backend.ROCM})
+"""Kinds of which a machine may have several, each with memory of its own."""
+
+
+class Detector(Protocol):
+    """What the pool needs of a detector: ``hwmatrix.hardware.api.HardwareDetector`` is one."""
+
+    def detect(self) -> Mapping[str, Detection]:
+        """What is here, by hardware type."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Device:
+    """One device: a kind of hardware, and the number of the GPU where there may be several."""
+
+    hardware: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.hardware if self.index is None else f"{self.hardware}:{self.index}"
+
+    @property
+    def torch_name(self) -> str | None:
+        """PyTorch's name for it, or None where PyTorch does not drive it."""
+        name = TORCH_NAMES.get(Backend(self.hardware))
+        return name if name is None or self.index is None else f"{name}:{self.index}"
+
+    @property
+    def memory(self) -> str:
+        """Whose memory it uses: its own, or the host's."""
+        return str(self) if self.hardware in _WITH_MEMORY else HOST
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU's number and its memory in MiB. What its driver does not tell is None."""
+
+    index: int
+    total_mb: float | None
+    free_mb: float | None
+
+
+def device_of(word: str) -> Device:
+    """The device that a word such as ``cpu``, ``cuda`` or ``cuda:1`` means.
+
+    Raises:
+        ConfigError: it means none.
+    """
+    kind, colon, number = word.partition(":")
+    backend = backend_of(kind)
+    if not colon:
+        return Device(hardware=backend.value)
+    if backend not in _WITH_MEMORY or not (number.isascii() and number.isdigit()):
+        hint = f"use {', '.join(f'{each.value}:0' for each in sorted(_WITH_MEMORY))} for the first GPU, or a kind alone"
+        raise ConfigError([Problem(where="device", what=f"{word!r} is no device", hint=hint)])
+    return Device(hardware=backend.value, index=int(number))
+
+
+def has_several(hardware: str) -> bool:
+    """Whether a machine may have several of this kind, by number."""
+    return hardware in _WITH_MEMORY
+
+
+class Machine:
+    """What is here: whether a kind of hardware is, from the detector; and how full GPUs are, asked anew each time.
+
+    ``probe`` asks one kind of hardware now. The detector remembers its answers, and free memory changes.
+    """
+
+    def __init__(self, detector: Detector | None = None, *, probe: Callable[[Backend], Detection] = detect) -> None:
+        self._detector = detector
+        self._probe = probe
+
+    def absence(self, hardware: str) -> str | None:
+        """Why this kind of hardware is not here, or None where it is. The CPU is, without a question."""
+        if hardware == Backend.CPU:
+            return None
+        if self._detector is None:
+            if is_unchecked():
+                return None  # nobody can look: the attempt itself tells
+            self._detector = hardware_detector()
+        found = self._detector.detect().get(hardware)
+        if found is None:
+            return "detection says nothing of it"
+        return None if found.available else found.reason or "no reason is given"
+
+    def gpus(self, hardware: str) -> tuple[Gpu, ...]:
+        """The GPUs of a kind by PyTorch's numbers, with the memory that is free at this moment. Empty where nobody tells.
+
+        A driver's own numbers are not PyTorch's where ``CUDA_VISIBLE_DEVICES`` hides or reorders GPUs; their UUIDs are the same.
+        """
+        facts = self._probe(Backend(hardware)).features.get("gpus") or []
+        seen = _torch_uuids()
+        if seen is None:
+            return tuple(_gpu(index, gpu) for index, gpu in enumerate(facts))
+        by_uuid = {uuid: gpu for gpu in facts for uuid in seen if uuid and str(gpu.get("uuid") or "").endswith(uuid)}
+        same_count = len(seen) == len(facts)
+        return tuple(_gpu(index, by_uuid.get(uuid) or (facts[index] if same_count else {})) for index, uuid in enumerate(seen))
+
+    def total_mb(self, memory: str) -> float | None:
+        """How large a memory is, or None where nobody tells. The host's is what its control group allows."""
+        if memory != HOST:
+            device = device_of(memory)
+            return next((gpu.total_mb for gpu in self.gpus(device.hardware) if gpu.index == device.index), None)
+        limit = self._probe(Backend.CPU).features.get("memory_limit_mb")
+        total = psutil.virtual_memory().total / 2**20
+        return min(total, float(limit)) if limit else total
+
+    def free_mb(self, memory: str) -> float | None:
+        """How much of a memory is free at this moment, or None where nobody tells. The host's is what its control group leaves."""
+        if memory != HOST:
+            device = device_of(memory)
+            return next((gpu.free_mb for gpu in self.gpus(device.hardware) if gpu.index == device.index), None)
+        left: float | None = self._probe(Backend.CPU).features.get("memory_left_mb")
+        return left
+
+
+class Budgets:
+    """How much of each memory models may take, found out once a memory."""
+
+    def __init__(self, settings: PoolSettings, machine: Machine) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._known: dict[str, float | None] = {}
+
+    def known(self, memory: str) -> float | None:
+        """The budget if it was asked for before; nothing is found out."""
+        return self._known.get(memory)
+
+    def of(self, memory: str) -> float | None:
+        """The budget in MiB, or None where the memory's size is not known: then only the device itself can refuse."""
+        if memory not in self._known:
+            given = self._settings.budget_mb.get(memory)
+            total = None if given is not None else self._machine.total_mb(memory)
+            self._known[memory] = given if given is not None else None if total is None else total * self._settings.share
+        return self._known[memory]
+
+
+def move(model: Any, device: Device) -> Any:
+    """The model on a device: moved by its own method ``to``, if it has one and PyTorch drives the device; else as it is.
+
+    Raises:
+        UnsupportedError: it is a PyTorch module, and PyTorch does not drive the device: it would compute on the CPU unnoticed.
+    """
+    if device.torch_name is None:
+        if is_module(model):
+            raise not_driven(device)
+        return model
+    to = getattr(model, "to", None)
+    if not callable(to):
+        return model
+    moved = to(device.torch_name)
+    return model if moved is None else moved
+
+
+def not_driven(device: Device) -> UnsupportedError:
+    """Why a PyTorch module cannot be on a device."""
+    message = f"PyTorch does not drive {device.hardware}, and the constructor gives a PyTorch module"
+    return UnsupportedError(message, needs=("PyTorch",))
+
+
+def give_back(device: Device) -> None:
+    """Have PyTorch return to the GPU what it holds of its memory without using it, so that others can have it."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and device.hardware in GENERAL_PURPOSE - {Backend.CPU}:
+        runtime = torch.mps if device.hardware == Backend.MPS else torch.cuda
+        if runtime.is_available():
+            runtime.empty_cache()
+
+
+def _gpu(index: int, facts: Mapping[str, Any]) -> Gpu:
+    return Gpu(index=index, total_mb=facts.get("memory_mb"), free_mb=facts.get("free_mb"))
+
+
+def _torch_uuids() -> list[str] | None:
+    """The UUID of each GPU that PyTorch sees, by its numbers; None where PyTorch is not installed or sees none."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,283 @@
+"""The resource pool: models that several parts of a program share, each constructed once and kept as long as there is room."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.pool.devices import Device, Machine, device_of
+from hwmatrix.pool.loading import Loader
+from hwmatrix.pool.memory import Measure
+from hwmatrix.pool.request import dtype_word, request_for
+from hwmatrix.pool.settings import PoolSettings
+from hwmatrix.pool.state import PoolState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hwmatrix.knowledge.fallback import FallbackReport
+    from hwmatrix.pool.devices import Detector
+    from hwmatrix.pool.errors import Failure
+    from hwmatrix.pool.shelf import Entry
+    from hwmatrix.pool.state import Turn
+
+COMPONENT: Final = "resource_pool"
+
+
+class ResourcePool:
+    """Models by family, name, device and precision. Safe for any number of threads.
+
+    ``settings`` may be a function: it is called once, when the pool is first used. ``detector`` says what hardware is here
+    (this machine's own unless given), ``machine`` also how full its GPUs are. ``clock`` gives seconds.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings | Callable[[], PoolSettings] | None = None,
+        *,
+        detector: Detector | None = None,
+        machine: Machine | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._machine = machine or Machine(detector)
+        self._clock = clock
+        self._made = threading.Lock()
+        self._configuring = threading.Lock()
+        self._made_state: PoolState | None = None
+
+    def get_model(
+        self,
+        family: str | None,
+        name: str,
+        constructor: Callable[..., Any] | None = None,
+        hardware_preferences: Mapping[str, Any] | None = None,
+        *,
+        dtype: object = None,
+        memory_mb: float | None = None,
+    ) -> Any:
+        """A model, from the pool or from its constructor.
+
+        Args:
+            family: what the model is for (``vision``); it chooses the hardware where no preference does, and is part of the key.
+            name: the model's name.
+            constructor: makes the model, without arguments or with the ``device`` it is for (``"cuda:0"``). It is called if the pool
+                has no such model; several threads that ask at once wait for one call. None: only look for it.
+            hardware_preferences: ``{"device": "cuda"}``, also ``"cuda:1"`` or ``"auto"``; or ``{"priority_list": ["cuda", "cpu"]}``.
+                ``preferred_index`` chooses among several GPUs; without it the one with most free memory is taken.
+            dtype: the precision that the constructor gives the model. The pool does not convert; it keeps precisions apart.
+            memory_mb: what the model takes (MiB). Parameters and buffers of a PyTorch module are counted instead, once it is there.
+
+        A PyTorch module is moved to the device. One that is too large for a GPU is split over several, where a kind of GPU was asked
+        for and accelerate is installed. Hardware that is missing or too small is replaced (:attr:`fallbacks` tells), at last by the
+        CPU. The model stays in the pool as long as somebody uses it, and after that until room is needed or it is old.
+
+        Raises:
+            ConfigError: the arguments contradict each other or mean nothing.
+            ModelStartError: the constructor failed, or no device could take the model. The next request tries again.
+            NestedRequestError: the constructor asks the pool for the very model that it makes.
+            NotInPoolError: there is no constructor and no such model.
+        """
+        return self._obtain(family, name, constructor, hardware_preferences, dtype=dtype, memory_mb=memory_mb, lease=False).model
+
+    @contextlib.contextmanager
+    def lease(
+        self,
+        family: str | None,
+        name: str,
+        constructor: Callable[..., Any] | None = None,
+        hardware_preferences: Mapping[str, Any] | None = None,
+        *,
+        dtype: object = None,
+        memory_mb: float | None = None,
+    ) -> Iterator[Any]:
+        """As :meth:`get_model`, for the length of a ``with`` block: until its end the model is not let go of.
+
+        Raises:
+            ConfigError: as :meth:`get_model`.
+            ModelStartError: as :meth:`get_model`.
+        """
+        turn = self._obtain(family, name, constructor, hardware_preferences, dtype=dtype, memory_mb=memory_mb, lease=True)
+        entry, model = turn.entry, turn.model
+        del turn
+        try:
+            yield model
+        finally:
+            del model
+            if entry is not None:
+                self._state.return_lease(entry)
+
+    def cleanup_unused_resources(self, max_age_minutes: float | None = None) -> int:
+        """Let go of models that nobody uses and nobody asked for in so many minutes (the pool's time-out unless given).
+
+        This also happens, with the pool's time-out, by a timer (unless the settings switch it off) and whenever a model is asked for.
+
+        Returns:
+            How many models went.
+
+        Raises:
+            ConfigError: the age is negative.
+        """
+        age = self._state.settings.timeout_minutes if max_age_minutes is None else max_age_minutes
+        if not age >= 0:
+            raise ConfigError([Problem(where="max_age_minutes", what=f"{age!r} is no age", hint="0 lets go of all that nobody uses")])
+        return self._state.room.clean(age * 60)
+
+    def configure(self, **settings: Any) -> PoolSettings:
+        """Go by other settings from now on; those that are not named stay as they are.
+
+        Args:
+            settings: those of :class:`PoolSettings`, also as ``get_optimal_resource_pool_config`` calls them:
+                ``pool.configure(**config["resource_pool_config"])``.
+
+        Returns:
+            All settings that hold now.
+
+        Raises:
+            ConfigError: there is no such setting, or its value means nothing; then nothing is changed.
+        """
+        with self._configuring:
+            changed = self._state.settings.changed(**settings)
+            self._state.configure(changed)
+        return changed
+
+    def release(self, family: str | None, name: str, *, device: str | None = None, dtype: object = None) -> bool:
+        """Keep a model no longer (on every device, in every precision, unless one is named). False if the pool does not have it.
+
+        Whoever uses it goes on; its memory counts as taken until they let go.
+
+        Raises:
+            ConfigError: the device is none.
+        """
+        where = None if device is None else device_of(device)
+        precision = None if dtype is None else dtype_word(dtype)
+        with self._state.lock:
+            chosen = [
+                entry
+                for entry in self._state.room.shelf
+                if (entry.key.family, entry.key.name) == (str(family or ""), name)
+                and (where is None or where in {entry.key.device, Device(hardware=entry.key.device.hardware)})
+                and (precision is None or entry.key.dtype == precision)
+            ]
+            self._state.room.forget(chosen)
+        return bool(chosen)
+
+    def clear(self) -> None:
+        """Keep no model any longer, and try again what had to fall back. Whoever uses a model goes on."""
+        with self._state.lock:
+            self._state.settled.clear()
+            self._state.room.forget(list(self._state.room.shelf))
+
+    @property
+    def fallbacks(self) -> tuple[FallbackReport, ...]:
+        """Every request that got other hardware than it expected: the latest report of each kind."""
+        return self._state.fallbacks
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The models that could not be started, the latest last."""
+        with self._state.lock:
+            return tuple(self._state.failures)
+
+    def errors(self) -> list[dict[str, Any]]:
+        """The failures as records of the error reporter: severity, type, hardware, recommendations."""
+        return [
+            {
+                "hardware_type": each.hardware,
+                "error_type": each.error_type,
+                "severity": each.severity.value,
+                "message": each.message,
+                "component": COMPONENT,
+                "timestamp": each.at,
+                "model_name": each.name,
+                "recommendations": list(each.recommendations),
+                "traceback": each.traceback,
+            }
+            for each in self.failures
+        ]
+
+    def get_stats(self) -> dict[str, Any]:
+        """What is in the pool, and what has happened: counts since it was made, memory in MiB. What is not known is None."""
+        state = self._state
+        with state.lock:
+            places = sorted({place for entry in state.room.shelf for place in entry.shares})
+        for place in places:
+            state.room.budgets.of(place)  # may ask a driver, so not under the lock
+        with state.lock:
+            count, entries = state.room.count, list(state.room.shelf)
+            return {
+                "models": len(entries),
+                "constructed": count["constructed"],
+                "hits": count["hits"],
+                "waits": count["waits"],
+                "failed": count["failed"],
+                "evicted_for_memory": count["evicted_for_memory"],
+                "evicted_for_age": count["evicted_for_age"],
+                "fallbacks": len(state.fallbacks),
+                "low_memory_mode": state.settings.low_memory,
+                "timeout_minutes": state.settings.timeout_minutes,
+                "memory": {
+                    place: _memory(state, place, [entry for entry in entries if place in entry.shares])
+                    for place in sorted({place for entry in entries for place in entry.shares})
+                },
+                "entries": [_row(entry, self._clock()) for entry in entries],
+            }
+
+    @property
+    def _state(self) -> PoolState:
+        """Made when it is first needed, so that settings may still be changed after the pool was."""
+        if self._made_state is None:
+            with self._made:
+                if self._made_state is None:
+                    settings = self._settings() if callable(self._settings) else self._settings
+                    self._made_state = PoolState(settings or PoolSettings(), self._machine, self._clock)
+        return self._made_state
+
+    def _obtain(self, *arguments: Any, **details: Any) -> Turn:
+        request = request_for(*arguments, **details)
+        self._state.room.clean(self._state.settings.timeout_minutes * 60)
+        return Loader(self._state, request).obtain()
+
+
+_GLOBAL_LOCK: Final = threading.Lock()
+_GLOBAL: Final[list[ResourcePool]] = []
+
+
+def get_global_resource_pool() -> ResourcePool:
+    """The pool of this process: one, whichever thread asks first.
+
+    Its settings come from the environment (``RESOURCE_POOL_LOW_MEMORY=1``), read once, when it is first used.
+    """
+    with _GLOBAL_LOCK:
+        if not _GLOBAL:
+            _GLOBAL.append(ResourcePool(lambda: PoolSettings.from_environment(os.environ)))
+        return _GLOBAL[0]
+
+
+def _memory(state: PoolState, place: str, entries: list[Entry]) -> dict[str, Any]:
+    return {
+        "used_mb": sum(entry.shares[place] for entry in entries),
+        "reserved_mb": state.room.reserved_mb(place),
+        "budget_mb": state.room.budgets.known(place),
+        "unmeasured_models": sum(entry.footprint.measure is Measure.UNKNOWN for entry in entries),
+    }
+
+
+def _row(entry: Entry, now: float) -> dict[str, Any]:
+    return {
+        "family": entry.key.family,
+        "name": entry.key.name,
+        "device": str(entry.key.device),
+        "dtype": entry.key.dtype,
+        "memory": ", ".join(entry.shares),
+        "memory_mb": entry.footprint.mb,
+        "memory_measure": entry.footprint.measure.value,
+        "uses": entry.uses,
+        "leases": entry.leases,
+        "kept": entry.is_held,
+        "idle_s": now - entry.last_used,
+    }

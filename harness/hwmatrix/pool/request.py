@@ -1,0 +1,213 @@
+"""What is asked of a resource pool, checked: which model, made how, on which hardware in which order."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.knowledge.priorities import order_of
+from hwmatrix.knowledge.resolving import AUTO
+from hwmatrix.knowledge.stand_ins import is_unchecked
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.pool.devices import device_of, has_several
+from hwmatrix.pool.shelf import Key
+from hwmatrix.records import Backend, Classification, Dtype, Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.pool.devices import Device
+
+_PREFERENCES: Final = frozenset({"device", "priority_list", "preferred_index"})
+_DEVICE_ARGUMENT: Final = "device"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """A model that somebody wants. ``order`` is the hardware to try; ``asked`` says that somebody chose it.
+
+    ``one_device`` says that they named one, and the rest stands in for it. ``takes_device`` says that the constructor wants to be told
+    the device. ``lease`` says that the end of the use will be told.
+    """
+
+    family: str
+    name: str
+    dtype: str | None
+    order: tuple[str, ...]
+    asked: bool
+    one_device: bool
+    constructor: Callable[..., Any] | None
+    takes_device: bool
+    memory_mb: float | None
+    lease: bool
+
+    def key(self, device: Device) -> Key:
+        """What the model is called on a device."""
+        return Key(family=self.family, name=self.name, device=device, dtype=self.dtype)
+
+    @property
+    def identity(self) -> tuple[str, str, str | None, tuple[str, ...]]:
+        """What makes two requests the same."""
+        return self.family, self.name, self.dtype, self.order
+
+
+def request_for(
+    family: str | None,
+    name: str,
+    constructor: Callable[..., Any] | None,
+    preferences: Mapping[str, Any] | None,
+    *,
+    dtype: object = None,
+    memory_mb: float | None = None,
+    lease: bool = False,
+) -> Request:
+    """Check what was asked for.
+
+    Raises:
+        ConfigError: every mistake in it, with what would be right.
+    """
+    problems = [*_name_problems(family, name), *_constructor_problems(constructor), *_memory_problems(memory_mb)]
+    kind = _classification(family, name)
+    order: tuple[str, ...] = ()
+    try:
+        order = _order(preferences, kind)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    wanted = (preferences or {}).get("device")
+    return Request(
+        family=str(family or ""),
+        name=name,
+        dtype=None if dtype is None else dtype_word(dtype),
+        order=order,
+        asked=wanted not in {None, AUTO} or "priority_list" in (preferences or {}),
+        one_device=wanted not in {None, AUTO},
+        constructor=constructor,
+        takes_device=constructor is not None and _DEVICE_ARGUMENT in _required(constructor),
+        memory_mb=memory_mb,
+        lease=lease,
+    )
+
+
+def dtype_word(dtype: object) -> str:
+    """A precision as a word: ``float16`` of ``torch.float16``, of our own and of the word itself."""
+    return dtype.value if isinstance(dtype, Dtype) else str(dtype).removeprefix("torch.")
+
+
+def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple[str, ...]:
+    """The hardware to try. The CPU always comes last: it is always here, and that it was taken is reported.
+
+    Raises:
+        ConfigError: the preferences are contradictory, or name what is none.
+    """
+    given = dict(preferences or {})
+    problems = [
+        Problem(where="hardware_preferences", what=f"{key!r} is no preference", hint=near_miss(str(key), _PREFERENCES))
+        for key in given
+        if key not in _PREFERENCES
+    ]
+    if "device" in given and "priority_list" in given:
+        what = "device and priority_list contradict each other"
+        problems.append(Problem(where="hardware_preferences", what=what, hint="give one of them: the first of a list is the device"))
+    index = given.get("preferred_index")
+    if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
+        what = f"preferred_index {index!r} is no number of a GPU"
+        problems.append(Problem(where="hardware_preferences", what=what, hint="GPUs are counted from 0"))
+    if problems:
+        raise ConfigError(problems)
+    if "priority_list" in given:
+        return _with_cpu(_numbered(_checked(given["priority_list"]), index))
+    device = given.get("device")
+    if device is None or device == AUTO:
+        return _with_cpu(_numbered(() if is_unchecked() else order_of(kind), index))
+    chosen = str(device_of(str(device)))
+    after = () if is_unchecked() else order_of(kind, preferred=device_of(chosen).hardware)[1:]
+    return _with_cpu((*_numbered((chosen,), index), *after))
+
+
+def _checked(words: object) -> tuple[str, ...]:
+    if isinstance(words, str) or not isinstance(words, list | tuple) or not words:
+        what = f"priority_list {words!r} is no list of hardware"
+        raise ConfigError([Problem(where="hardware_preferences", what=what, hint='for example ["cuda", "cpu"]')])
+    return tuple(dict.fromkeys(str(device_of(str(word))) for word in words))
+
+
+def _numbered(words: Sequence[str], index: int | None) -> tuple[str, ...]:
+    """The preferred GPU of each kind that has several; then, if there is no such GPU, any of them.
+
+    Raises:
+        ConfigError: a word has another number.
+    """
+    if index is None:
+        return tuple(words)
+    numbered: list[str] = []
+    for word in words:
+        device = device_of(word)
+        if device.index not in {None, index}:
+            what = f"{word} and preferred_index {index} contradict each other"
+            raise ConfigError([Problem(where="hardware_preferences", what=what, hint="give one of them")])
+        several = has_several(device.hardware)
+        numbered += [f"{device.hardware}:{index}", *([device.hardware] if index and device.index is None else [])] if several else [word]
+    return tuple(dict.fromkeys(numbered))
+
+
+def _with_cpu(order: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*order, Backend.CPU.value)))
+
+
+def _classification(family: object, name: object) -> Classification:
+    """As much of one as the family says. A family that is none of ours only tells models apart."""
+    known = Family(str(family)) if family in set(Family) else None
+    return Classification(
+        model_name=str(name),
+        architecture=None,
+        model_class=None,
+        family=known,
+        subfamily=None,
+        structure=None,
+        confidence=1.0 if known else 0.0,
+        evidence="class" if known else "none",
+        source="the caller",
+    )
+
+
+def _name_problems(family: object, name: object) -> list[Problem]:
+    problems = []
+    if not isinstance(name, str) or not name.strip():
+        problems.append(Problem(where="name", what=f"{name!r} is no model's name", hint="any text that tells models apart"))
+    if family is not None and not isinstance(family, str):
+        problems.append(Problem(where="family", what=f"{family!r} is no family", hint=f"one of: {', '.join(Family)}; or None"))
+    return problems
+
+
+def _memory_problems(memory_mb: object) -> list[Problem]:
+    if memory_mb is None or (isinstance(memory_mb, int | float) and not isinstance(memory_mb, bool) and memory_mb > 0):
+        return []
+    return [Problem(where="memory_mb", what=f"{memory_mb!r} is no size in MiB", hint="leave it out if it is not known")]
+
+
+def _constructor_problems(constructor: object) -> list[Problem]:
+    """A constructor is called without arguments, or with the device alone."""
+    hint = "give a function that takes nothing, or only an argument called device: lambda: AutoModel.from_pretrained(...)"
+    if constructor is None:
+        return []
+    if not callable(constructor):
+        return [Problem(where="constructor", what=f"{constructor!r} cannot be called", hint=hint)]
+    if inspect.iscoroutinefunction(constructor):
+        return [Problem(where="constructor", what="it is a coroutine, which nobody would await", hint=hint)]
+    wrong = [name for name in _required(constructor) if name != _DEVICE_ARGUMENT]
+    return [Problem(where="constructor", what=f"it needs the arguments {', '.join(wrong)}", hint=hint)] if wrong else []
+
+
+def _required(constructor: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of arguments without which it cannot be called; none for what is written in C and does not tell."""
+    try:
+        parameters = inspect.signature(constructor).parameters.values()
+    except (ValueError, TypeError):
+        return ()
+    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return tuple(each.name for each in parameters if each.default is inspect.Parameter.empty and each.kind not in optional)

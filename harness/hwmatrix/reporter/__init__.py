@@ -1,0 +1,1 @@
+"""The errors of this machine and of a database in one report: HardwareCompatibilityReporter."""

@@ -1,0 +1,181 @@
+"""The parts of hwmatrix, asked whether they can be imported and answer; and the packages that its targets need."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.resources
+import importlib.util
+import traceback
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import pydantic
+import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.faults.catalogue import advice_for
+from hwmatrix.faults.error_records import ReportedError, of_type
+from hwmatrix.records import Backend, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+COMPONENT: Final = "components"
+_STRICT = pydantic.ConfigDict(extra="forbid")
+_KNOWN_MODEL: Final = "google-bert/bert-base-uncased"
+"""A name that says what it is: every classifier knows its family."""
+_REINSTALL: Final = "Install hwmatrix again with what it depends on (pip install --force-reinstall hwmatrix[host])."
+"""What to do where not even the catalogue can be asked."""
+_Text = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Part:
+    """A part of hwmatrix: its module, and what is lost without it."""
+
+    name: _Text
+    module: _Text
+    severity: Severity
+    costs: _Text
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Package:
+    """A package that a part of the program needs."""
+
+    module: _Text
+    costs: _Text
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Parts:
+    """components.yaml."""
+
+    version: Literal[1]
+    components: tuple[Part, ...]
+    packages: tuple[Package, ...]
+    targets: dict[Backend, tuple[_Text, ...]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A part or a target, and whether it can be used in this interpreter; ``reason`` says why not."""
+
+    kind: str
+    name: str
+    usable: bool
+    reason: str | None
+
+
+@functools.cache
+def parts() -> Parts:
+    """What components.yaml says."""
+    text = (importlib.resources.files("hwmatrix.reporter") / "components.yaml").read_text(encoding="utf-8")
+    return pydantic.TypeAdapter(Parts).validate_python(yaml.safe_load(text))
+
+
+def check() -> tuple[tuple[Checked, ...], tuple[ReportedError, ...]]:
+    """Ask every part, and look for every package. No framework is imported for it.
+
+    Returns:
+        Every part, package and target with whether it can be used; and the errors of those that cannot.
+    """
+    checked: list[Checked] = []
+    errors: list[ReportedError] = []
+    for part in parts().components:
+        error = _broken(part)
+        checked.append(Checked(kind="component", name=part.name, usable=error is None, reason=error.message if error else None))
+        errors += [error] if error else []
+    for package in parts().packages:
+        missing = _missing((package.module,))
+        reason = f"the package {package.module} is not installed: {package.costs}" if missing else None
+        checked.append(Checked(kind="package", name=package.module, usable=reason is None, reason=reason))
+        errors += [of_type("tool_missing", reason, component=COMPONENT)] if reason else []
+    for backend, modules in parts().targets.items():
+        missing = _missing(modules)
+        reason = f"the target {backend.value} cannot run in this interpreter, which lacks {', '.join(missing)}" if missing else None
+        checked.append(Checked(kind="target", name=backend.value, usable=reason is None, reason=reason))
+        errors += [of_type("runtime_not_installed", reason, component=COMPONENT, hardware=backend.value)] if reason else []
+    return tuple(checked), tuple(errors)
+
+
+def _broken(part: Part) -> ReportedError | None:
+    """Import a part and ask it something; the error, if either fails."""
+    try:
+        _PROBES[part.name](importlib.import_module(part.module))
+    except Exception as error:  # noqa: BLE001 - whatever a broken installation raises is what is to be told
+        message = f"{part.name} ({part.module}) does not work, so {part.costs}: {type(error).__name__}: {error}"
+        return ReportedError(
+            hardware_type=None,
+            error_type="component_broken",
+            severity=part.severity,
+            message=message,
+            component=COMPONENT,
+            timestamp=None,
+            model_name=None,
+            recommendations=(_REINSTALL,) if part.name == "catalogue" else advice_for("component_broken", "any"),
+            traceback=traceback.format_exc(),
+        )
+    return None
+
+
+def _missing(modules: tuple[str, ...]) -> list[str]:
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def _expect(answer: object, what: str) -> None:
+    if not answer:
+        raise RuntimeError(f"it answers {answer!r} where {what} is expected")
+
+
+def _catalogue(module: ModuleType) -> None:
+    _expect(module.catalogue(), "a list of error types")
+
+
+def _detection(module: ModuleType) -> None:
+    _expect(module.HardwareDetector().is_available(module.CPU), "that there is a processor")
+
+
+def _store(module: ModuleType) -> None:
+    _expect(module.names(), "the names of its queries")
+
+
+def _classification(module: ModuleType) -> None:
+    _expect(module.classify(_KNOWN_MODEL).family, f"the family of {_KNOWN_MODEL}")
+
+
+def _requirements(module: ModuleType) -> None:
+    """What is known of a model's need is an answer, and that nothing is known is one too."""
+    classification = importlib.import_module("hwmatrix.knowledge.stand_ins").classify(_KNOWN_MODEL)
+    try:
+        module.requirements_for(None, model_name=_KNOWN_MODEL, classification=classification, hardware=Backend.CPU.value)
+    except module.RequirementsError as unknown:
+        _expect(str(unknown), "a reason")
+
+
+def _integration(module: ModuleType) -> None:
+    _expect(module.HardwareAwareModelClassifier(), "a classifier")
+
+
+def _pool(module: ModuleType) -> None:
+    _expect(module.get_global_resource_pool().get_stats(), "what is in the pool")
+
+
+def _fallback(module: ModuleType) -> None:
+    _expect(module.next_attempt(module.AttemptPlan(order=(Backend.CPU.value,))), "a first attempt")
+
+
+_PROBES: Final[dict[str, Callable[[Any], None]]] = {
+    "catalogue": _catalogue,
+    "hardware_detection": _detection,
+    "store": _store,
+    "model_classification": _classification,
+    "requirements": _requirements,
+    "model_integration": _integration,
+    "resource_pool": _pool,
+    "fallback": _fallback,
+}
+"""What each part is asked: something that it answers in a moment, wherever it runs."""

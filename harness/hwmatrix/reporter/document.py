@@ -1,0 +1,151 @@
+"""The error report as a document: what is written as JSON, and the JSON Schema that is published, both come from here.
+
+Every key is always there. A part that nobody asked for is null, never empty.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import pydantic
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hwmatrix.knowledge.fit_document import Measurements
+from hwmatrix.records import Basis, Execution, Family, Level, Severity, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hwmatrix.faults.error_records import ReportedError
+    from hwmatrix.knowledge.compatibility_table import TableRow
+    from hwmatrix.knowledge.on_record import EvidenceAnswer
+    from hwmatrix.reporter.components import Checked
+    from hwmatrix.reporter.stack import StackResult
+
+ERROR_REPORT_SCHEMA: Final = "hwmatrix/error-report/1"
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ReportEntry:
+    """One error. ``occurrences`` counts how often it was met; ``timestamp`` is that of the first time, in UTC."""
+
+    hardware_type: str | None
+    error_type: str
+    severity: Severity
+    message: str
+    component: str
+    timestamp: dt.datetime | None
+    model_name: str | None
+    recommendations: tuple[str, ...]
+    traceback: str | None
+    occurrences: Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ComponentEntry:
+    """A part of the program, a package, or a target: whether it can be used in this interpreter, or why not."""
+
+    kind: Literal["component", "package", "target"]
+    name: str
+    usable: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class StackEntry:
+    """One runtime on one device: what became of a small product. ``relative_error`` is its L2 error against float64."""
+
+    runtime: str
+    hardware: str
+    device: str | None
+    status: Status
+    relative_error: float | None
+    wall_ms: float | None
+    message: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class MatrixCell:
+    """A family or architecture on one hardware: what it stands on, the level, how many models are at each, what was expected."""
+
+    basis: Basis
+    level: Level | None
+    compatible: bool | None
+    levels: dict[Level, int]
+    execution: Execution | None
+    expected: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class MatrixRow:
+    """A family (``architecture`` is null), or one of its architectures, on every hardware."""
+
+    family: Family
+    architecture: str | None
+    hardware: dict[str, MatrixCell]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ErrorReport:
+    """The whole report. ``collected`` names what was asked; ``counts`` has all four severities; ``evidence`` is what the matrix is from."""
+
+    schema: Literal["hwmatrix/error-report/1"]
+    generated_at: dt.datetime
+    hwmatrix_version: str
+    collected: tuple[str, ...]
+    counts: dict[Severity, int]
+    errors: tuple[ReportEntry, ...]
+    components: tuple[ComponentEntry, ...] | None
+    stack: tuple[StackEntry, ...] | None
+    matrix: tuple[MatrixRow, ...] | None
+    evidence: tuple[Measurements, ...] = ()
+
+
+_DOCUMENT: Final = pydantic.TypeAdapter(ErrorReport)
+
+
+def report_of(
+    errors: Sequence[tuple[ReportedError, int]],
+    *,
+    generated_at: str,
+    version: str,
+    collected: Iterable[str],
+    components: Iterable[Checked] | None,
+    stack: Iterable[StackResult] | None,
+    matrix: Iterable[TableRow] | None,
+    evidence: Iterable[EvidenceAnswer] = (),
+) -> ErrorReport:
+    """The document of errors that are in order already, each with how often it was met."""
+    plain = {
+        "schema": ERROR_REPORT_SCHEMA,
+        "generated_at": generated_at,
+        "hwmatrix_version": version,
+        "collected": list(collected),
+        "counts": {severity.value: sum(error.severity is severity for error, _ in errors) for severity in Severity},
+        "errors": [{**error.to_dict(), "occurrences": count} for error, count in errors],
+        "components": _plain(components),
+        "stack": _plain(stack),
+        "matrix": None if matrix is None else [row.as_dict() for row in matrix],
+        "evidence": list(evidence),
+    }
+    return _DOCUMENT.validate_python(plain)
+
+
+def to_json(report: ErrorReport) -> str:
+    """The report as JSON."""
+    return _DOCUMENT.dump_json(report, indent=2).decode() + "\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the report."""
+    body = _DOCUMENT.json_schema(mode="serialization")
+    return {"$schema": _DIALECT, "$id": ERROR_REPORT_SCHEMA, **body, "title": "hwmatrix errors of this machine"}
+
+
+def _plain(records: Iterable[Any] | None) -> list[dict[str, Any]] | None:
+    return None if records is None else [dict(vars(record)) for record in records]

@@ -1,0 +1,77 @@
+"""What stands in the way of one model here: what it is not known to be, where it does not work, and what does not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.classifier.classifier import HardwareAwareModelClassifier
+from hwmatrix.faults.error_records import of_type
+from hwmatrix.records import Basis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hwmatrix.classifier.answers import ModelAnswer
+    from hwmatrix.classifier.classifier import Sources
+    from hwmatrix.faults.error_records import ReportedError
+
+COMPONENT: Final = "model_integration"
+
+
+def errors_of(model_name: str, sources: Sources) -> tuple[ReportedError, ...]:
+    """Ask the integration about a model, and give what speaks against it.
+
+    Raises:
+        ConfigError: no model can have this name.
+        StoreError: the database is none of ours.
+    """
+    answer = HardwareAwareModelClassifier(sources=sources).classify_model(model_name)
+    return (*_of_the_model(answer), *_of_the_hardware(answer))
+
+
+def _of_the_model(answer: ModelAnswer) -> Iterator[ReportedError]:
+    name, profiles, needs = answer["model_name"], answer["hardware_profile"], answer["resource_requirements"]
+    if answer["family"] is None:
+        told = answer["classification"]["source"]
+        yield of_type("family_unknown", f"it is not known what {name} is for: {told}", component=COMPONENT, model_name=name)
+    if needs["min_memory_mb"] is None:
+        yield of_type("size_unknown", str(needs["note"]), component=COMPONENT, model_name=name)
+    if not any(_usable(profile) for profile in profiles.values()):
+        here = [hardware for hardware, profile in profiles.items() if profile["available"]]
+        reasons = "; ".join(f"{hardware}: {_why(profiles[hardware])}" for hardware in here) or "there is no hardware here"
+        message = f"no hardware here is known to take {name}: {reasons}"
+        yield of_type("no_compatible_hardware", message, component=COMPONENT, model_name=name)
+
+
+def _of_the_hardware(answer: ModelAnswer) -> Iterator[ReportedError]:
+    """Hardware that is here and cannot take the model. What is not here is the detection's to tell."""
+    name = answer["model_name"]
+    for hardware, profile in answer["hardware_profile"].items():
+        if not profile["available"]:
+            continue
+        if profile["compatible"] is False:
+            verdict = "is not expected to work" if profile["basis"] == Basis.PRIOR else "does not work"
+            message = f"{name} {verdict} on {hardware}: {profile['reason']}"
+            yield of_type("hardware_incompatible", message, component=COMPONENT, hardware=hardware, model_name=name)
+        elif profile["fits"] is False:
+            message = f"{name} does not fit on {hardware}: {_memory(profile)}"
+            yield of_type("memory_insufficient", message, component=COMPONENT, hardware=hardware, model_name=name)
+
+
+def _usable(profile: Mapping[str, Any]) -> bool:
+    return profile["available"] is True and profile["compatible"] is True and profile["fits"] is not False
+
+
+def _why(profile: Mapping[str, Any]) -> str:
+    """In a few words; where it is said that a model does not work or fit, an error of its own has the rest."""
+    if profile["compatible"] is None:
+        return "not known to work"
+    if profile["compatible"] is False:
+        return "not expected to work" if profile["basis"] == Basis.PRIOR else "does not work"
+    return _memory(profile)
+
+
+def _memory(profile: Mapping[str, Any]) -> str:
+    """The two numbers that do not go together, in MiB, and what the first stands on."""
+    usage = profile["memory_usage"]
+    return f"it needs {usage['peak']:,} MiB ({usage['basis']}), and {profile['available_memory_mb']:,} MiB are left"

@@ -1,0 +1,243 @@
+"""The error reporter: every component's errors in one place, each once, with what to do, as Markdown or as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from hwmatrix import __version__
+from hwmatrix.classifier.classifier import Sources
+from hwmatrix.errors import ConfigError, Problem, StoreError
+from hwmatrix.faults.error_records import ReportedError, from_dict, in_utc, merged, of_type, recognised
+from hwmatrix.knowledge.compatibility_table import table_of
+from hwmatrix.knowledge.evidence import default_database
+from hwmatrix.knowledge.on_record import LATEST, NOTHING, OnRecord, on_record
+from hwmatrix.knowledge.stand_ins import DETECTION, hardware_detector, missing_parts
+from hwmatrix.pool.pool import get_global_resource_pool
+from hwmatrix.records import Status
+from hwmatrix.reporter import components, database_errors, model_errors, stack
+from hwmatrix.reporter.document import ErrorReport, report_of, to_json
+from hwmatrix.reporter.text import matrix_markdown, report_markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hwmatrix.faults.error_records import ErrorDict
+    from hwmatrix.knowledge.compatibility_table import TableRow
+    from hwmatrix.pool.pool import ResourcePool
+    from hwmatrix.reporter.components import Checked
+    from hwmatrix.reporter.stack import Run, StackResult
+
+ReportFormat = Literal["markdown", "json"]
+FORMATS: Final[tuple[str, ...]] = get_args(ReportFormat)
+_DETECTION: Final = "hardware_detection"
+_RECORDS: Final = "records"
+"""What other components handed in."""
+
+
+class HardwareCompatibilityReporter:
+    """Collects errors, and reports them. Nothing is asked before a method is called; each may be called again.
+
+    Args:
+        database: a merged database; None: ./reports/latest/matrix.duckdb, if it is there, and for the matrix what is published, too.
+        sources: where the integration reads from, if not from the usual places. Its database, too, is ``database`` unless it names one.
+        pool: the resource pool that is asked; None: this process's.
+        clock: what time it is, for the timestamps; None: the system's clock.
+        timeout_s: how long one runtime may take in :meth:`test_full_hardware_stack`, in seconds.
+        run: what runs a runtime's probe; None: a new process.
+    """
+
+    def __init__(
+        self,
+        database: Path | str | None = None,
+        *,
+        sources: Sources | None = None,
+        pool: ResourcePool | None = None,
+        clock: Callable[[], dt.datetime] | None = None,
+        timeout_s: float = stack.TIMEOUT_S,
+        run: Run | None = None,
+    ) -> None:
+        self._sources = sources or Sources()
+        self._database = Path(database) if database is not None else self._sources.database
+        self._pool = pool
+        self._clock = clock or (lambda: dt.datetime.now(dt.UTC))
+        self._timeout_s = timeout_s
+        self._run = run
+        self._collected: dict[str, list[ReportedError]] = {}
+        self._components: tuple[Checked, ...] | None = None
+        self._stack: tuple[StackResult, ...] | None = None
+        self._matrix: tuple[TableRow, ...] | None = None
+        self._measured: OnRecord = NOTHING
+
+    @property
+    def errors(self) -> tuple[ReportedError, ...]:
+        """What was collected so far, each once, the most severe first."""
+        return tuple(record for record, _ in merged(self._everything()))
+
+    def add(self, record: ReportedError | Mapping[str, Any]) -> None:
+        """Take a record that a component made: a :class:`ReportedError`, or a mapping with the same keys.
+
+        Raises:
+            ConfigError: a key is missing or unknown, or a value is none of those it may have.
+        """
+        known = record if isinstance(record, ReportedError) else from_dict(record)
+        self._take(_RECORDS, [*self._collected.get(_RECORDS, ()), known])
+
+    def check_components(self) -> list[ErrorDict]:
+        """Ask every part of hwmatrix whether it can be imported and answers, and look which targets' packages are here.
+
+        A part without which nothing works is ``critical``, one that leaves answers out an ``error``, a missing package of the host a
+        ``warning``, a runtime that only its image has is ``info``.
+        """
+        self._components, found = components.check()
+        return self._take("components", found)
+
+    def collect_hardware_detection_errors(self) -> list[ErrorDict]:
+        """Why each kind of hardware that is not here is not; also a detector that breaks."""
+        if self._sources.detector is None and DETECTION in missing_parts():
+            message = f"{DETECTION} cannot be imported: {missing_parts()[DETECTION]}"
+            return self._take(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
+        detector = self._sources.detector or hardware_detector()
+        try:
+            detections = detector.detect()
+        except Exception as error:  # noqa: BLE001 - a detector of somebody else's may raise anything, and that is what is reported
+            message = f"the detection of hardware failed: {type(error).__name__}: {error}"
+            return self._take(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
+        return self._take(
+            _DETECTION,
+            [
+                recognised(
+                    found.reason or "it is not here, and nothing says why",
+                    component=_DETECTION,
+                    hardware=hardware,
+                    status=Status.UNAVAILABLE,
+                    timestamp=found.detected_at,
+                )
+                for hardware, found in detections.items()
+                if not found.available
+            ],
+        )
+
+    def collect_resource_pool_errors(self) -> list[ErrorDict]:
+        """The models that the resource pool could not start, and those that it started on other hardware than was asked for."""
+        pool = self._pool or get_global_resource_pool()
+        found = [from_dict(record) for record in pool.errors()]
+        for report in pool.fallbacks:
+            fallback = of_type("fallback", report.sentence(), component="resource_pool", hardware=report.expected, model_name=report.model)
+            found.append(fallback)
+        return self._take("resource_pool", found)
+
+    def collect_model_integration_errors(self, model: str) -> list[ErrorDict]:
+        """What stands in the way of a model here: nobody knows what it is, it does not work or fit on what is here, nothing is left.
+
+        Raises:
+            ConfigError: no model can have this name.
+            StoreError: the database is none of ours.
+        """
+        sources = dataclasses.replace(self._sources, database=self._database)
+        return self._take(f"model {model}", model_errors.errors_of(model, sources))
+
+    def collect_database_errors(self) -> list[ErrorDict]:
+        """The errors of the cells on record here, and the shards that a merge refused. None where there is no database.
+
+        What others published is not counted: it is no error of this machine.
+
+        Raises:
+            StoreError: the database is none of ours, or the one that was named is not there.
+        """
+        database = self._where()
+        return self._take("database", database_errors.errors_in(database), stamp=False) if database is not None else []
+
+    def test_full_hardware_stack(self) -> list[dict[str, Any]]:
+        """Use everything that is here: a small product by each runtime that is installed, on each of its devices.
+
+        Each runtime has a process of its own, so that a crash or a hang is a result. It takes some seconds.
+
+        Returns:
+            What became of each: runtime, hardware, device, status, relative_error, wall_ms, message.
+        """
+        self._stack, found = stack.try_everything(run=self._run, timeout_s=self._timeout_s)
+        self._take("hardware_stack", found)
+        return [dict(vars(result)) | {"status": result.status.value} for result in self._stack]
+
+    def collect_all(self, models: Sequence[str] = ()) -> list[ErrorDict]:
+        """All of the above but :meth:`test_full_hardware_stack`, which executes something; the integration for these models."""
+        found = self.check_components() + self.collect_hardware_detection_errors() + self.collect_resource_pool_errors()
+        found += self.collect_database_errors()
+        for model in models:
+            found += self.collect_model_integration_errors(model)
+        return found
+
+    def generate_compatibility_matrix(self) -> str:
+        """Families and architectures against hardware, as Markdown: what was measured, and where nothing was, what is expected.
+
+        It is also a part of every report that is made afterwards.
+
+        Raises:
+            StoreError: the database is none of ours.
+        """
+        self._measured = on_record(self._database, latest=self._sources.reports or LATEST)
+        self._matrix = table_of(self._measured)
+        self._collected["compatibility_matrix"] = []
+        return matrix_markdown(self._document(), self._measured)
+
+    def generate_report(self, format: str = "markdown") -> str:  # noqa: A002 - the documented name
+        """Everything that was collected, each error once, the most severe first.
+
+        Args:
+            format: ``markdown`` or ``json`` (schema hwmatrix/error-report/1).
+
+        Raises:
+            ConfigError: there is no such format.
+        """
+        if format not in FORMATS:
+            hint = f"{FORMATS[0]} or {FORMATS[1]}"
+            raise ConfigError([Problem(where="format", what=f"a report cannot be written as {format!r}", hint=hint)])
+        document = self._document()
+        return to_json(document) if format == "json" else report_markdown(document, self._where(), self._measured)
+
+    def save_to_file(self, report: str, path: Path | str) -> Path:
+        """Write a report. A file that is there is replaced at once, or, if writing fails, left as it was.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        target = Path(path)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_text(report, encoding="utf-8", newline="\n")
+                return temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{target}: the report cannot be written: {error}", advice="Free space, or name another file.") from error
+
+    def _take(self, collection: str, found: Iterable[ReportedError], *, stamp: bool = True) -> list[ErrorDict]:
+        """Keep records instead of what the same collection gave before. ``stamp``: they were met now, if they do not say when."""
+        now = in_utc(self._clock()) if stamp else None
+        kept = [record if record.timestamp else dataclasses.replace(record, timestamp=now) for record in found]
+        self._collected[collection] = kept
+        return [record.to_dict() for record in kept]
+
+    def _everything(self) -> list[ReportedError]:
+        return [record for kept in self._collected.values() for record in kept]
+
+    def _document(self) -> ErrorReport:
+        return report_of(
+            merged(self._everything()),
+            generated_at=str(in_utc(self._clock())),
+            version=__version__,
+            collected=self._collected,
+            components=self._components,
+            stack=self._stack,
+            matrix=self._matrix,
+            evidence=self._measured.answer(),
+        )
+
+    def _where(self) -> Path | None:
+        return self._database or default_database(self._sources.reports or LATEST)

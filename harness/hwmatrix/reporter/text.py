@@ -1,0 +1,98 @@
+"""The error report and the compatibility matrix as Markdown, from the document that is also written as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from hwmatrix.faults.catalogue import entry_for
+from hwmatrix.records import Basis, Severity
+from hwmatrix.reporter.document import ReportEntry
+from hwmatrix.reporter.markdown import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hwmatrix.knowledge.on_record import OnRecord
+    from hwmatrix.reporter.document import ErrorReport
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alike:
+    """Errors that say the same, on the same hardware in the same place. ``entry`` is the first of them."""
+
+    entry: ReportEntry
+    models: tuple[str, ...]
+    occurrences: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """Errors of one type, for which the same is to be done. ``hardware`` names where they were met, if on any in particular."""
+
+    type: str
+    hardware: tuple[str, ...]
+    severity: Severity
+    summary: str
+    recommendations: tuple[str, ...]
+    count: int
+    alike: tuple[Alike, ...]
+
+
+def report_markdown(report: ErrorReport, database: Path | None, measured: OnRecord) -> str:
+    """The whole report. Messages and tracebacks are whole, in blocks of their own.
+
+    ``database`` is what its records are from, ``measured`` what its matrix is.
+    """
+    matrix = matrix_markdown(report, measured, level=2) if report.matrix is not None else ""
+    source = str(database) if "database" in report.collected else ""
+    return render("report.md.j2", report=report, groups=groups(report.errors), source=source, matrix=matrix)
+
+
+def matrix_markdown(report: ErrorReport, measured: OnRecord, *, level: int = 1) -> str:
+    """The compatibility matrix that a report has, under a heading of this level. ``measured`` is what its measurements are."""
+    rows = report.matrix or ()
+    cells = [cell for row in rows for cell in row.hardware.values()]
+    return render(
+        "matrix.md.j2",
+        level=level,
+        rows=rows,
+        hardware=list(rows[0].hardware) if rows else [],
+        cells=len(cells),
+        measured=sum(cell.basis is Basis.MEASURED for cell in cells),
+        sources=measured.sources,
+    )
+
+
+def groups(entries: Iterable[ReportEntry]) -> tuple[Group, ...]:
+    """Entries of one type, severity and advice, together, in the order of the first of each."""
+    found: dict[tuple[Severity, str, tuple[str, ...]], list[ReportEntry]] = {}
+    for entry in entries:
+        found.setdefault((entry.severity, entry.error_type, entry.recommendations), []).append(entry)
+    return tuple(
+        Group(
+            type=kind,
+            hardware=tuple(dict.fromkeys(entry.hardware_type for entry in same if entry.hardware_type is not None)),
+            severity=severity,
+            summary=entry_for(kind, same[0].hardware_type or "any").summary,
+            recommendations=advice,
+            count=len(same),
+            alike=_alike(same),
+        )
+        for (severity, kind, advice), same in found.items()
+    )
+
+
+def _alike(entries: Iterable[ReportEntry]) -> tuple[Alike, ...]:
+    found: dict[tuple[str | None, ...], list[ReportEntry]] = {}
+    for entry in entries:
+        found.setdefault((entry.hardware_type, entry.component, entry.message, entry.traceback), []).append(entry)
+    return tuple(
+        Alike(
+            entry=same[0],
+            models=tuple(dict.fromkeys(entry.model_name for entry in same if entry.model_name is not None)),
+            occurrences=sum(entry.occurrences for entry in same),
+        )
+        for same in found.values()
+    )

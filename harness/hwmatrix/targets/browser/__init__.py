@@ -1,0 +1,1 @@
+"""WebGPU and WebNN in headless Chromium."""

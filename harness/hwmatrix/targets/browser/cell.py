@@ -1,0 +1,219 @@
+"""One cell's page: it loads the runtime and ONNX exports, keeps the session that is placed best, runs it, hands out outputs."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hwmatrix.errors import CellFailure, UnavailableError
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
+from hwmatrix.targets.browser import files as browser_files
+from hwmatrix.targets.browser.devtools import DevTools, Page
+from hwmatrix.targets.browser.failures import failure_of
+from hwmatrix.targets.browser.log import Nodes, parse
+
+if TYPE_CHECKING:
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.targets.protocol import Arrays
+
+_PAGE: Final = Path(__file__).parent / "browser_page"
+_RUNTIME: Final = "ort.webgpu.min.mjs"
+_ASK_S: Final = 20.0
+"""How long a browser may take to say which adapter it has: with a hung GPU process it never does."""
+_NUMPY: Final = frozenset(
+    {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+)
+"""The types of ONNX Runtime Web that numpy has, by the same names."""
+_PIECE: Final = 8 << 20
+"""Bytes of an output that are fetched at once. An answer beyond 256 MiB never comes (Chromium 156), and base64 takes a third more."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """A session of one export: where its nodes were placed, the page's names of its outputs, and on what device it is."""
+
+    export: OnnxExport
+    nodes: Nodes
+    device: Mapping[str, Any] | None
+    graphs: tuple[tuple[str, ...], ...]
+
+
+class CellPage:
+    """A fresh page of the browser that the service keeps. Commands go to browser_page/page.js."""
+
+    def __init__(self, service: Mapping[str, Any] | None, *, assets: Path, threads: int) -> None:
+        self._service = service
+        self._assets = assets
+        self._threads = threads
+        self._folders: dict[str, Path] = {"page": _PAGE, "runtime": assets}
+        self._page: Page | None = None
+        self._exports: tuple[OnnxExport, ...] = ()
+        self._failures: tuple[OnnxFailure, ...] = ()
+        self._fetched: OnnxExport | None = None
+        self._made: Made | None = None
+        self._provider: Mapping[str, Any] = {}
+        self.product = ""
+        self.runtime_version = ""
+
+    def open(self) -> None:
+        """Serve the files and open the page.
+
+        Raises:
+            UnavailableError: there is no browser.
+            CrashedError: the browser does not answer.
+        """
+        if self._service is None:
+            raise UnavailableError("no browser was started for this cell", error_type="browser_not_started")
+        browser_files.serve(int(self._service["files"]), self._folders, kept=frozenset({"page", "runtime"}))
+        self._page = Page.open(DevTools(str(self._service["url"])).__enter__())  # let go of when the cell's process ends
+        self.product = str(self._service["product"])
+        self._page.go(f"http://127.0.0.1:{self._service['port']}/page/page.html")
+
+    def ask(self, command: str, **argument: Any) -> Any:
+        """As :meth:`call`, for what a browser that works answers at once.
+
+        Raises:
+            UnavailableError: it does not (``browser_hung``).
+        """
+        try:
+            return self.call(command, timeout_s=_ASK_S, **argument)
+        except TimeoutError as error:
+            message = f"the browser did not answer {command!r} within {_ASK_S:g} s"
+            raise UnavailableError(message, error_type="browser_hung") from error
+
+    def call(self, command: str, *, timeout_s: float | None = None, **argument: Any) -> Any:
+        """What a command of the page gives.
+
+        Raises:
+            CellFailure: the typed failure for the page's error.
+            CrashedError: the browser or the page's process ended.
+        """
+        assert self._page is not None  # noqa: S101 - opened first
+        answer = self._page.evaluate(f"hwmatrix.call({json.dumps(command)}, {json.dumps(argument)})", timeout_s=timeout_s)
+        if "error" in answer:
+            raise failure_of(answer)
+        return answer.get("value")
+
+    def load_runtime(self) -> None:
+        """Load ONNX Runtime Web into the page."""
+        self.runtime_version = str(self.call("runtime", url=f"/runtime/{_RUNTIME}", threads=self._threads))
+
+    def load(self, bundle: Bundle, *, only: str | None = None) -> None:
+        """Load the runtime, and the first export where there is any; that of one exporter, where ``only`` names it.
+
+        Raises:
+            BundleError: the exports are missing or damaged.
+        """
+        found = read_all(bundle, bundle.path.parent, only=only)
+        self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
+        self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
+        self.load_runtime()
+        if self._exports:
+            self.fetch(self._exports[0])
+
+    def prepare(self, provider: Mapping[str, Any], name: str, inputs: Arrays) -> Made:
+        """Make a session of each export until one is wholly on the provider, keep the best, hand it its inputs.
+
+        ``name`` is the provider's in the runtime's log.
+
+        Raises:
+            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one; it is named.
+            CellFailure: no exporter made a graph, or the runtime takes none: what it said of the first.
+        """
+        if not self._exports:
+            raise no_graph(self._failures)
+        made: list[Made] = []
+        failures: list[CellFailure] = []
+        for export in self._exports:
+            if self._fetched != export:
+                self.fetch(export)
+            try:
+                made.append(self._create(export, provider))
+            except CellFailure as failure:
+                failures.append(failure)
+                if failure.status == "crash":  # whatever was made is gone with the device
+                    break
+                continue
+            if made[-1].nodes.share(name) == 1.0:
+                break
+        if not made or (failures and failures[-1].status == "crash"):
+            for other in failures[1:]:
+                failures[0].add_note(f"of another export the runtime said: {other}")
+            raise failures[0] if not made else failures[-1]
+        best = max(made, key=lambda one: one.nodes.share(name))
+        self._choose(best.export, inputs)
+        self._made, self._provider = best, provider
+        return best
+
+    def run(self) -> float:
+        """One inference; milliseconds by the page's clock until its outputs could be read."""
+        return float(self.call("run"))
+
+    def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The outputs of the last run by the reference's names."""
+        assert self._made is not None  # noqa: S101 - prepared first
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for name, output in zip(self._made.export.outputs, self.call("outputs"), strict=True):
+            if name is not None:
+                data = np.frombuffer(base64.b64decode(output["data"]), dtype=output["dtype"]).reshape(output["shape"])
+                arrays[name] = _handed_out(data)
+        return arrays
+
+    def values(self, graph: OnnxExport, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """All outputs of the fetched graph by its own names, from one run on the provider of the prepared session, whose place it takes.
+
+        Outputs of a type that numpy lacks are left out.
+
+        Raises:
+            CellFailure: the runtime does not take the graph, or the device is lost.
+        """
+        self._create(graph, self._provider)
+        self._choose(graph, inputs)
+        self.run()
+        return {kind["name"]: self._value(kind) for kind in self.call("kinds") if kind["dtype"] in _NUMPY}
+
+    def _value(self, kind: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        size = int(kind["bytes"])
+        pieces = [self.call("piece", name=kind["name"], begin=begin, end=begin + _PIECE) for begin in range(0, size, _PIECE)]
+        data = np.frombuffer(b"".join(map(base64.b64decode, pieces)), dtype=kind["dtype"]).reshape(kind["shape"])
+        return _handed_out(data)
+
+    def _choose(self, export: OnnxExport, inputs: Arrays) -> None:
+        self.call("choose", name=export.exporter, inputs={name: encoded(inputs[name]) for name in export.inputs})
+
+    def fetch(self, export: OnnxExport) -> None:
+        """Load a graph with the files beside it into the page; afterwards they are not read any more."""
+        folder = export.path.parent
+        self._folders[export.exporter] = folder
+        beside = [file.name for file in sorted(folder.iterdir()) if file.name.startswith(f"{export.path.name}.")]
+        self.call(
+            "model",
+            file=f"/{export.exporter}/{export.path.name}",
+            beside=[{"path": name, "url": f"/{export.exporter}/{name}"} for name in beside],
+        )
+        self._fetched = export
+
+    def _create(self, export: OnnxExport, provider: Mapping[str, Any]) -> Made:
+        value = self.call("create", name=export.exporter, provider=dict(provider))
+        return Made(
+            export=export,
+            nodes=parse(value["log"]),
+            device=value["device"],
+            graphs=tuple(tuple(graph) for graph in value["graphs"]),
+        )
+
+
+def _handed_out(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data
+
+
+def encoded(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """An array as the page reads it: the type's name is the same in numpy and in ONNX Runtime Web."""
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "data": data}

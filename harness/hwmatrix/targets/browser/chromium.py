@@ -1,0 +1,160 @@
+"""A headless Chromium: started for a cell with a profile of its own, ended with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.errors import CellFailure, UnavailableError
+from hwmatrix.targets.browser.devtools import DevTools, DevToolsError, Page
+from hwmatrix.targets.browser.files import listening_socket
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from hwmatrix.hardware.browser import Installed
+
+_FLAGS: Final = (
+    "--headless=new",
+    "--no-sandbox",  # its sandbox needs privileges that a container of ours does not give; it loads nothing but our own page
+    "--remote-debugging-port=0",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-breakpad",  # whose process would outlive the browser
+    "--disable-extensions",
+    "--no-first-run",
+    "--no-default-browser-check",
+)
+_START_S: Final = 30.0
+_ANSWER_S: Final = 5.0
+_END_S: Final = 5.0
+_NAP_S: Final = 0.005
+_OWN_PAGE: Final = "chrome://version"
+"""A page of the browser's own, and so one that may ask for adapters."""
+ADAPTER: Final = "navigator.gpu ? navigator.gpu.requestAdapter().then(adapter => adapter !== null) : false"
+
+
+class Chromium:
+    """The service of the browser targets: a browser for one cell, since what it keeps of a model would count as the next one's memory.
+
+    ``warm_up`` is asked of a page of its own at the start, so that what the browser starts for it is there before a cell is measured.
+    """
+
+    def __init__(self, installed: Installed, *, flags: tuple[str, ...], shares_device: bool, warm_up: str = "true") -> None:
+        self.shares_device = shares_device
+        self._installed = installed
+        self._flags = flags
+        self._warm_up = warm_up
+        self._profile: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._files: socket.socket | None = None
+        self._url = ""
+
+    def start(self) -> Mapping[str, Any]:
+        """Start the browser; give its DevTools address, name and process, and the socket on which a cell's child serves the files.
+
+        Raises:
+            UnavailableError: it is not installed, or it does not start.
+        """
+        command = self._installed.command()
+        self._profile = Path(tempfile.mkdtemp(prefix="hwmatrix-browser-"))
+        self._files = listening_socket()
+        with (self._profile / "stderr").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*_dying_with_parent(), *command, *_FLAGS, *self._flags, f"--user-data-dir={self._profile}", "about:blank"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=os.environ | self._installed.environment() | dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "TMPDIR"), str(self._profile)),
+                start_new_session=True,
+            )
+        try:
+            self._url = self._wait_for_url()
+            with DevTools(self._url) as browser:
+                product = str(browser.call("Browser.getVersion", timeout_s=_START_S)["product"])
+                Page.open(browser, _OWN_PAGE, timeout_s=_START_S).evaluate(self._warm_up, timeout_s=_START_S)
+        except (CellFailure, DevToolsError, TimeoutError) as failure:
+            told = self._told()
+            self.stop()
+            raise UnavailableError(f"the browser does not start: {failure}{told}", error_type="browser_not_started") from failure
+        files = {"files": self._files.fileno(), "port": self._files.getsockname()[1]}
+        return {"url": self._url, "product": product, "process": self._process.pid, **files}
+
+    def alive(self) -> bool:
+        """Never: it has served its cell. Some graphs end the GPU process, and after a few of them a browser disables WebNN."""
+        return False
+
+    def stop(self) -> None:
+        """Kill every process of the browser, and remove its profile."""
+        if self._process is not None:
+            _kill_group(self._process)
+            self._process = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+        if self._profile is not None:
+            _remove(self._profile)
+            self._profile = None
+
+    def _wait_for_url(self) -> str:
+        """The browser writes port and path into its profile as soon as it listens."""
+        assert self._process is not None  # noqa: S101 - called by start alone
+        assert self._profile is not None  # noqa: S101 - as above
+        until = time.monotonic() + _START_S
+        while time.monotonic() < until:
+            with contextlib.suppress(FileNotFoundError):
+                lines = (self._profile / "DevToolsActivePort").read_text(encoding="ascii").splitlines()
+                if len(lines) == 2:  # noqa: PLR2004 - port and path
+                    return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+            if self._process.poll() is not None:
+                raise UnavailableError(f"it left with {self._process.returncode}", error_type="browser_not_started")
+            time.sleep(_NAP_S)
+        raise TimeoutError(f"no DevTools address within {_START_S:g} s")
+
+    def _told(self) -> str:
+        """The end of what the browser printed."""
+        if self._profile is None:
+            return ""
+        with contextlib.suppress(OSError):
+            text = (self._profile / "stderr").read_text(encoding="utf-8", errors="replace").strip()
+            return f"; it printed: {text[-2000:]}" if text else ""
+        return ""
+
+
+def _dying_with_parent() -> tuple[str, ...]:
+    """On Linux, util-linux's way to have a process killed when its parent is: a runner that was killed leaves no browser."""
+    setpriv = shutil.which("setpriv")
+    return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + _END_S
+    while time.monotonic() < until:
+        try:  # what it had started is ours now, where this process is a subreaper; elsewhere the system's
+            gone, _ = os.waitpid(-process.pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not gone:
+            time.sleep(_NAP_S)
+
+
+def _remove(profile: Path) -> None:
+    """Processes that are just ending may still write into it."""
+    until = time.monotonic() + _END_S
+    while profile.exists() and time.monotonic() < until:
+        shutil.rmtree(profile, ignore_errors=True)
+        time.sleep(_NAP_S)

@@ -1,0 +1,145 @@
+"""The ONNX standard's operator tests in a browser: one page runs many of them, by ONNX Runtime Web on WebGPU or WebNN."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hwmatrix.errors import UnsupportedError
+from hwmatrix.models.operator_tests import Tensor
+from hwmatrix.records import Dtype, Settings
+from hwmatrix.targets.browser.cell import encoded
+from hwmatrix.targets.browser.log import parse
+from hwmatrix.targets.browser.target import WebGpu, WebNn
+from hwmatrix.targets.protocol import Executed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hwmatrix.models.operator_tests import OperatorTest, Value
+    from hwmatrix.targets.browser.cell import CellPage
+    from hwmatrix.targets.browser.chromium import Chromium
+
+_SETTINGS: Final = Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=1, threads=1)
+_PACKED: Final = frozenset({"int4", "uint4"})
+"""Types that numpy lacks and ONNX Runtime Web has, as packed bytes."""
+
+
+class WebGpuOperators:
+    """On WebGPU, with the options of :class:`WebGpu`."""
+
+    packages: tuple[str, ...] = WebGpu.packages
+    precision = Dtype.FLOAT32
+    keeps_state = False
+    reserves_address_space = False
+
+    def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        self._target = WebGpu(settings=_SETTINGS, options=options, service=service)
+
+    @staticmethod
+    def preload() -> None:
+        """Nothing beyond this module's own imports."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> Chromium:
+        """One browser for all pages."""
+        return WebGpu.service(options)
+
+    def check(self) -> str:
+        """Open a page, ask for an adapter, load the runtime.
+
+        Raises:
+            UnavailableError: there is no adapter, or the browser hangs.
+        """
+        device, page = self._target.check(), self._target.page
+        page.load_runtime()
+        return f"{device}, ONNX Runtime Web {page.runtime_version}, {page.product}"
+
+    def execute(self, test: OperatorTest) -> Executed:
+        """One session, one run.
+
+        Raises:
+            UnsupportedError: the runtime has no kernel for an operator, or no such type of values.
+            CrashedError: the page, the browser or the device was lost.
+        """
+        answer = _executed(self._target.page, test, {"name": "webgpu"})
+        placement = self._target.placed(parse(answer["log"]), answer["device"])
+        return Executed(outputs=_outputs(answer), on_target=placement.on_target)
+
+
+class WebNnOperators:
+    """On WebNN, with the options of :class:`WebNn`."""
+
+    packages: tuple[str, ...] = WebNn.packages
+    precision = Dtype.FLOAT32
+    keeps_state = False
+    reserves_address_space = False
+
+    def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        self._target = WebNn(settings=_SETTINGS, options=options, service=service)
+        self._device = str(options.get("device", "cpu"))
+
+    @staticmethod
+    def preload() -> None:
+        """Nothing beyond this module's own imports."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> Chromium:
+        """A browser for each page."""
+        return WebNn.service(options)
+
+    def check(self) -> str:
+        """Open a page, ask for a context, load the runtime.
+
+        Raises:
+            UnavailableError: the browser has no WebNN, or not on this platform, or hangs.
+        """
+        device, page = self._target.check(), self._target.page
+        page.load_runtime()
+        return f"{device}, ONNX Runtime Web {page.runtime_version}, {page.product}"
+
+    def execute(self, test: OperatorTest) -> Executed:
+        """One session, one run.
+
+        Raises:
+            UnsupportedError: the runtime has no kernel for an operator, or no such type of values.
+            CrashedError: the page, the browser or the context was lost.
+        """
+        answer = _executed(self._target.page, test, {"name": "webnn", "deviceType": self._device})
+        placement = self._target.placed(parse(answer["log"]), answer["graphs"])
+        return Executed(outputs=_outputs(answer), on_target=placement.on_target)
+
+
+def _executed(page: CellPage, test: OperatorTest, provider: Mapping[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = page.call(
+        "execute",
+        graph=base64.b64encode(test.model).decode("ascii"),
+        provider=dict(provider),
+        inputs={name: _handed(value) for name, value in test.inputs},
+    )
+    return answer
+
+
+def _handed(value: Value) -> dict[str, Any]:
+    if not isinstance(value, Tensor):
+        raise UnsupportedError("ONNX Runtime Web takes tensors only", needs=("sequences and optionals",), error_type="unsupported_type")
+    if value.element == "string":
+        return {"dtype": "string", "shape": list(value.shape), "data": value.array.reshape(-1).tolist()}
+    if not value.native and value.element not in _PACKED:
+        raise UnsupportedError(f"ONNX Runtime Web has no type {value.element}", needs=(value.element,), error_type="unsupported_type")
+    return encoded(value.array) | {"dtype": value.element, "shape": list(value.shape)}
+
+
+def _outputs(answer: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    return tuple(_fetched(result) for result in answer["results"])
+
+
+def _fetched(result: Mapping[str, Any]) -> Tensor:
+    element, shape = str(result["dtype"]), tuple(result["shape"])
+    if element == "string":
+        return Tensor(element=element, shape=shape, array=np.array(result["data"], dtype=object).reshape(shape))
+    raw = np.frombuffer(base64.b64decode(result["data"]), dtype=np.uint8)
+    tensor = Tensor(element=element, shape=shape, array=raw)
+    return Tensor(element=element, shape=shape, array=raw.view(element).reshape(shape)) if tensor.native else tensor

@@ -1,0 +1,1 @@
+"""ONNX Runtime on the CPU, and what all targets that execute ONNX graphs share."""

@@ -1,0 +1,153 @@
+"""ONNX Runtime on the CPU: the ONNX exports of a bundle, as they are."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hwmatrix.errors import CellFailure, UnsupportedError
+from hwmatrix.hardware import onnxruntime as hardware
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
+from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets.onnx import graph as ort_graph
+from hwmatrix.targets.onnx import trace as onnx_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import Settings
+    from hwmatrix.records.traces import Trace
+    from hwmatrix.targets.protocol import Arrays
+
+_LOG_ERRORS: Final = 3
+"""ONNX Runtime's severity: errors and worse."""
+
+
+class OnnxRuntime:
+    """The first ONNX export of which ONNX Runtime makes a session, on its execution provider for processors.
+
+    ``options["export"]`` names the exporter whose export alone is taken.
+    """
+
+    packages: tuple[str, ...] = ("onnxruntime",)
+    reserves_address_space = False
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        self._settings = settings
+        self._export = options.get("export")
+        self._exports: tuple[OnnxExport, ...] = ()
+        self._failures: tuple[OnnxFailure, ...] = ()
+        self._taken: OnnxExport | None = None
+        self._session: Any = None
+        self._feed: dict[str, np.ndarray[Any, Any]] = {}
+        self._wanted: dict[str, str] = {}
+
+    @staticmethod
+    def preload(model_classes: Sequence[str]) -> None:
+        """Nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> None:
+        """Cells share nothing."""
+
+    def check(self) -> str:
+        """Import the runtime.
+
+        Raises:
+            UnavailableError: it is not installed.
+            UnsupportedError: the cell is not in float32, the precision of the exports.
+        """
+        if self._settings.dtype is not Dtype.FLOAT32:
+            message = f"the exports are in float32, and nothing here makes them {self._settings.dtype.value}"
+            raise UnsupportedError(message, needs=(self._settings.dtype.value,), error_type="unsupported_dtype")
+        name, _ = hardware.detect()
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(_LOG_ERRORS)
+        return f"{name}, {hardware.PROVIDER}"
+
+    def load(self, bundle: Bundle) -> int:
+        """Read and verify the exports. The number is that of the model's parameters: graphs hold folded copies besides."""
+        found = read_all(bundle, bundle.path.parent, only=self._export)
+        self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
+        self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
+        return bundle.parameters
+
+    def prepare(self, inputs: Arrays) -> str:
+        """Make a session of the first export that gives one.
+
+        Raises:
+            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one; it is named.
+            CellFailure: no exporter made a graph.
+        """
+        if not self._exports:
+            raise no_graph(self._failures)
+        failures: list[Exception] = []
+        for export in self._exports:
+            try:
+                self._session = self._made(export.path)
+            except MemoryError:
+                raise
+            except Exception as failure:  # noqa: BLE001 - whatever the runtime raises, the other export is tried
+                failure.add_note(f"This was the export by {export.exporter}.")
+                failures.append(failure)
+                continue
+            self._taken = export
+            self._feed = {name: np.ascontiguousarray(inputs[name]) for name in export.inputs}
+            names = [output.name for output in self._session.get_outputs()]
+            self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
+            return f"{export.exporter} ONNX export, opset {export.opset}"
+        told = "; ".join(f"{type(failure).__name__}: {failure}" for failure in failures)
+        refusal = ort_graph.refusal(str(failures[0]))
+        if refusal is not None:
+            raise UnsupportedError(told, needs=refusal.needs, error_type=refusal.error_type) from failures[0]
+        raise CellFailure(f"ONNX Runtime takes no export of this model: {told}", error_type="onnxruntime_graph_failed") from failures[0]
+
+    def run(self) -> Any:
+        """One synchronous inference."""
+        return self._session.run(list(self._wanted), self._feed)
+
+    def elapsed_ns(self) -> int | None:
+        """The host's clock is right: a run returns when it is done."""
+        return None
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Outputs by the reference's names."""
+        arrays = dict(zip(self._wanted.values(), result, strict=True))
+        return {name: data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data for name, data in arrays.items()}
+
+    def placement(self) -> Placement:
+        """The session's own record of which execution provider got which nodes."""
+        nodes = Counter(str(part.ep_name) for part in self._session.get_provider_graph_assignment_info() for _ in part.get_nodes())
+        own = nodes[hardware.PROVIDER]
+        share = own / nodes.total() if nodes else 0.0
+        return Placement(on_target=share, detail=f"{own} of {nodes.total()} nodes assigned to {hardware.PROVIDER}")
+
+    def device_use(self) -> None:
+        """The CPU's memory is the host's."""
+
+    def trace(self, bundle: Bundle) -> Trace:  # noqa: ARG002 - the graph and its inputs are here already
+        """All values of the graph with the usual optimisations, beside those without any.
+
+        Both are of the same kernels, so that what a kernel itself gets wrong reads as the graph's. What nodes become that are fused is
+        not seen: each of their values is kept here.
+        """
+        assert self._taken is not None  # noqa: S101 - the order of the protocol
+        with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as folder:
+            kept = onnx_trace.all_values(self._taken.path, Path(folder))
+            expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
+            values = onnx_trace.read(self._made(kept.path), self._feed, kept.names)
+        return onnx_trace.traced(kept, values=values, expected=expected, outputs=self._taken.outputs)
+
+    def _made(self, path: Path) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._settings.threads
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        return onnxruntime.InferenceSession(path, options, providers=[hardware.PROVIDER])

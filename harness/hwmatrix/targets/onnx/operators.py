@@ -1,0 +1,73 @@
+"""The ONNX standard's operator tests in ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.hardware import onnxruntime as hardware
+from hwmatrix.records import Dtype
+from hwmatrix.targets.onnx import graph as ort_graph
+from hwmatrix.targets.protocol import Executed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hwmatrix.models.operator_tests import OperatorTest
+
+_FATAL: Final = 4
+"""ONNX Runtime's severity: what a test's failure has to say comes as an exception."""
+
+
+class OnnxRuntimeOperators:
+    """One session a test, with ONNX Runtime's usual optimisations."""
+
+    packages: tuple[str, ...] = ("onnxruntime",)
+    precision = Dtype.FLOAT32
+    keeps_state = False
+    reserves_address_space = False
+
+    def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        """Nothing to remember."""
+
+    @staticmethod
+    def preload() -> None:
+        """Nothing: onnxruntime starts a thread when it is imported."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> None:
+        """Nothing is shared."""
+
+    def check(self) -> str:
+        """Import the runtime.
+
+        Raises:
+            UnavailableError: it is not installed.
+        """
+        name, _ = hardware.detect()
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(_FATAL)
+        return f"{name}, {hardware.PROVIDER}"
+
+    def execute(self, test: OperatorTest) -> Executed:
+        """One session, one run.
+
+        Raises:
+            UnsupportedError: an operator has no implementation for these types, or this version of ONNX is not known.
+        """
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        try:
+            session = onnxruntime.InferenceSession(test.model, options, providers=[hardware.PROVIDER])
+            outputs = ort_graph.run(session, test)
+        except Exception as error:
+            refusal = ort_graph.refusal(str(error))
+            if refusal is None:
+                raise
+            raise refusal from error
+        nodes = [part.ep_name for part in session.get_provider_graph_assignment_info() for _ in part.get_nodes()]
+        # Of some graphs no node is left: this provider has computed them all while the session was made.
+        return Executed(outputs=outputs, on_target=nodes.count(hardware.PROVIDER) / len(nodes) if nodes else 1.0)

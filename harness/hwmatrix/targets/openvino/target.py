@@ -1,0 +1,296 @@
+"""OpenVINO: the model converted to its own graph, compiled for one of its devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from hwmatrix.errors import UnavailableError, UnsupportedError
+from hwmatrix.models.build import load_model
+from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
+from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.records import Dtype, Placement
+from hwmatrix.targets.table import TRACE
+from hwmatrix.targets.torch.preload import preload_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import Settings
+    from hwmatrix.records.traces import Trace
+    from hwmatrix.targets.protocol import Arrays
+
+_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
+_MISSING: Final = re.compile(r"(?:No conversion rule found for operations|Conversion is failed for): *(.+)")
+"""The summary of OpenVINO's conversion failures: names such as ``aten::linalg_inv_ex``, separated by commas."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Converted:
+    """An OpenVINO model, the output name of each of its ports (None: not an output we compare), and how it was made."""
+
+    program: Any
+    output_names: tuple[str | None, ...]
+    method: str
+
+
+class OpenVino:
+    """transformers' own exporter first, then OpenVINO's converter; compiled for ``options["device"]`` (default CPU)."""
+
+    packages: tuple[str, ...] = ("openvino", "torch", "transformers")
+    reserves_address_space = False
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        self._settings = settings
+        self._device = str(options.get("device", "CPU"))
+        self._attention = options.get("attention")
+        self._export = options.get("export")
+        self._core: Any = None
+        self._model: torch.nn.Module | None = None
+        self._compiled: Any = None
+        self._request: Any = None
+        self._output_names: tuple[str | None, ...] = ()
+
+    @staticmethod
+    def preload(model_classes: Sequence[str]) -> None:
+        """The Python modules alone: a Core starts threads and belongs into the child."""
+        import openvino  # noqa: F401
+        from transformers.exporters import exporter_openvino  # noqa: F401
+
+        preload_torch(model_classes)
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> None:
+        """Cells share nothing."""
+
+    def check(self) -> str:
+        """Ask the runtime for the device.
+
+        Raises:
+            UnavailableError: the runtime does not list it.
+        """
+        import openvino
+
+        torch.set_num_threads(self._settings.threads)
+        self._core = openvino.Core()
+        devices = list(self._core.available_devices)
+        if self._device.split(".")[0] not in {device.split(".")[0] for device in devices}:
+            listed = ", ".join(devices) or "none"
+            raise UnavailableError(
+                f"OpenVINO {openvino.__version__} has no device {self._device!r} here (it lists: {listed})",
+                error_type="openvino_device_missing",
+            )
+        return f"{self._device}: {self._core.get_property(self._device, 'FULL_DEVICE_NAME')}"
+
+    def load(self, bundle: Bundle) -> int:
+        """Load the PyTorch model, which is what gets converted."""
+        self._model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=self._attention)
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def prepare(self, inputs: Arrays) -> str:
+        """Convert, fix the shapes to those of the inputs, compile. The PyTorch model is let go of afterwards.
+
+        Raises:
+            UnsupportedError: OpenVINO has no conversion for an operator of the model.
+        """
+        converted = self._convert(inputs)
+        self._output_names = converted.output_names
+        self._compiled = self._core.compile_model(converted.program, self._device, self._config())
+        self._request = self._compiled.create_infer_request()
+        taken = _input_names(self._compiled)
+        for name, array in inputs.items():
+            if name in taken:
+                self._request.set_tensor(name, _tensor(array, self._compiled.input(name)))
+        return converted.method
+
+    def _convert(self, inputs: Arrays) -> Converted:
+        """The graph of the loaded model, which is let go of, with the shapes of the inputs."""
+        assert self._model is not None  # noqa: S101 - the order of the protocol
+        converted = convert(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()}, only=self._export)
+        self._model = None
+        taken = _input_names(converted.program)
+        converted.program.reshape({name: list(array.shape) for name, array in inputs.items() if name in taken})
+        return converted
+
+    def _config(self) -> dict[str, str]:
+        hint = _PRECISION[self._settings.dtype]
+        config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": hint}
+        if self._device == "CPU":
+            config["INFERENCE_NUM_THREADS"] = str(self._settings.threads)
+        return config
+
+    def run(self) -> Any:
+        """One synchronous inference; inputs lie in the request already."""
+        self._request.infer()
+        return self._request
+
+    def elapsed_ns(self) -> int | None:
+        """The host's clock is right: a run returns when it is done."""
+        return None
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """A copy of each output, since the request overwrites its buffers in the next inference."""
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for index, name in enumerate(self._output_names):
+            if name is not None:
+                data = np.array(result.get_output_tensor(index).data)
+                arrays[name] = data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data
+        return arrays
+
+    def placement(self) -> Placement:
+        """EXECUTION_DEVICES of the compiled model, with the number of nodes of its executed graph."""
+        devices = [str(device) for device in self._compiled.get_property("EXECUTION_DEVICES")]
+        wanted = self._device.split(".")[0]
+        matching = [device for device in devices if device.strip("()").split(".")[0] == wanted]
+        kinds = Counter(operation.get_type_name() for operation in self._compiled.get_runtime_model().get_ops())
+        nodes = sum(kinds.values())
+        share = len(matching) / len(devices) if devices else 0.0
+        return Placement(on_target=share, detail=f"EXECUTION_DEVICES {devices}, {nodes} nodes in the compiled graph")
+
+    def device_use(self) -> None:
+        """OpenVINO does not tell what its plugins allocate."""
+
+    def trace(self, bundle: Bundle) -> Trace:
+        """The graph, converted anew, with every value as an output, beside the same graph computed without a plugin."""
+        from hwmatrix.targets.openvino.trace import trace_graph
+
+        self.load(bundle)
+        inputs = bundle.input_arrays()
+        converted = self._convert(inputs)
+        return trace_graph(self._core, self._device, self._config(), converted.program, converted.output_names, inputs)
+
+
+def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: str | None = None) -> Converted:
+    """Convert by transformers' exporter; where that fails, by tracing. The first failure is kept in the second's message.
+
+    ``only`` asks for one of the two alone: ``transformers`` or ``trace``.
+
+    Raises:
+        UnsupportedError: both failed, and OpenVINO named the operators that it lacks.
+    """
+    if only == TRACE:
+        return _trace(model, inputs, because="")
+    if only is not None:
+        return _export(model, inputs)
+    try:
+        return _export(model, inputs)
+    except MemoryError:  # the other way needs no less, and would hide the cause behind an error of its own
+        raise
+    except Exception as first:  # noqa: BLE001 - whatever an exporter raises, the other way is tried
+        because = f"{type(first).__name__}: {_first_line(first)}"
+        try:
+            return _trace(model, inputs, because=f" (exporter failed: {because})")
+        except Exception as second:
+            second.add_note(f"transformers' exporter had failed before: {type(first).__name__}: {first}")
+            operators = _missing_operators(second) or _missing_operators(first)
+            if operators:
+                told = f"OpenVINO has no conversion for {', '.join(operators)}"
+                if _missing_operators(second) and not _missing_operators(first):
+                    told += f" in a trace; transformers' exporter had failed: {because}"
+                raise UnsupportedError(told, needs=operators) from second
+            raise
+
+
+def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
+    from transformers.exporters.configs import OpenVINOConfig
+    from transformers.exporters.exporter_openvino import OpenVINOExporter
+    from transformers.exporters.utils import get_leaf_tensors
+
+    _without_cache(model)
+    exporter: Any = OpenVINOExporter
+    sample = dict(inputs)  # to which the exporter adds what it computes in advance
+    program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
+    _fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
+    names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
+    outputs = tuple(name.removeprefix(OUTPUT_PREFIX) if name is not None else None for name in names)
+    return Converted(program=program, output_names=outputs, method="transformers OpenVINO exporter")
+
+
+def _fit_inputs(program: Any, inputs: Mapping[str, torch.Tensor], prepared: Mapping[str, torch.Tensor]) -> None:
+    """Give inputs the bundle's names, and make constants of what the exporter prepared: an input that nobody sets holds anything.
+
+    Raises:
+        ValueError: an input is none of the bundle's and was not prepared.
+    """
+    from openvino import opset13
+
+    for parameter in program.get_parameters():
+        port = parameter.output(0)
+        names = port.get_names()
+        own = {name.removeprefix(INPUT_PREFIX) for name in names} & inputs.keys()
+        if names & inputs.keys():
+            continue
+        if own:
+            port.get_tensor().set_names(own)
+        elif found := names & prepared.keys():
+            value = prepared[found.pop()].numpy().astype(port.get_element_type().to_dtype(), copy=False)
+            port.replace(opset13.constant(value).output(0))
+            program.remove_parameter(parameter)
+        elif not port.get_target_inputs():  # a plain number: the trace has put it in place already
+            program.remove_parameter(parameter)
+        else:
+            raise ValueError(f"the exported graph has inputs that the model has not: {', '.join(sorted(names))}")
+
+
+def _without_cache(model: torch.nn.Module) -> None:
+    """The reference keeps no cache for a next token, so neither does the graph. The exporter asks the configurations."""
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
+
+
+def _trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: str) -> Converted:
+    """OpenVINO's own converter on a TorchScript trace: outputs come as a flat tuple in the order of the reference's names."""
+    import openvino
+
+    names: list[str] = []
+    options = call_options(model)
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            outputs = flatten_outputs(self.inner(**dict(zip(inputs, tensors, strict=True)), **options))
+            names[:] = list(outputs)
+            return tuple(outputs.values())
+
+    with torch.no_grad():
+        program = openvino.convert_model(Flat().eval(), example_input=tuple(inputs.values()))
+    for port, name in zip(program.inputs, inputs, strict=True):
+        port.get_tensor().set_names({name})
+    return Converted(program=program, output_names=tuple(names), method=f"openvino.convert_model{because}")
+
+
+def _input_names(program: Any) -> set[str]:
+    return {name for port in program.inputs for name in port.get_names()}
+
+
+def _tensor(array: np.ndarray[Any, Any], port: Any) -> Any:
+    import openvino
+
+    return openvino.Tensor(np.ascontiguousarray(array.astype(port.get_element_type().to_dtype(), copy=False)))
+
+
+def _missing_operators(error: BaseException) -> tuple[str, ...]:
+    """The operators named by OpenVINO's own conversion failure; nothing for any other kind of exception.
+
+    The first list counts: operators without a rule come before those whose conversion failed, often in consequence.
+    """
+    if not any(kind.__name__ == "OpConversionFailure" for kind in type(error).__mro__):
+        return ()
+    found = _MISSING.search(str(error))
+    return tuple(sorted(set(re.split(r",\s*", found[1].strip())))) if found else ()
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else "no message"

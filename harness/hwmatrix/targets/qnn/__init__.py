@@ -1,0 +1,1 @@
+"""QNN: Qualcomm's HTP backend, emulated on x86-64."""

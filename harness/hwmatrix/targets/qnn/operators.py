@@ -1,0 +1,66 @@
+"""The ONNX standard's operator tests on QNN's HTP backend, emulated: as float graphs, which the HTP computes in float16."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hwmatrix.hardware import qnn as hardware
+from hwmatrix.records import Dtype, Settings
+from hwmatrix.targets.onnx import graph as ort_graph
+from hwmatrix.targets.protocol import Executed
+from hwmatrix.targets.qnn.target import Qnn, nodes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hwmatrix.models.operator_tests import OperatorTest
+
+
+class QnnOperators:
+    """One session a test. QNN keeps state between the sessions of a process, so that some tests fail only after others."""
+
+    packages: tuple[str, ...] = ("onnxruntime-qnn", "onnxruntime")
+    precision = Dtype.FLOAT16
+    keeps_state = True
+    reserves_address_space = False
+
+    def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
+        settings = Settings(dtype=Dtype.FLOAT16, batch=1, sequence_length=1, threads=1)
+        self._target = Qnn(settings=settings, options=options)
+
+    @staticmethod
+    def preload() -> None:
+        """Nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> None:
+        """Nothing is shared."""
+
+    def check(self) -> str:
+        """Load the provider, and have the chip take a graph that every HTP can run.
+
+        Raises:
+            UnavailableError: the emulation cannot be loaded here, or QNN has no such chip.
+            UnsupportedError: the chip does not compute in float16.
+        """
+        return self._target.check()
+
+    def execute(self, test: OperatorTest) -> Executed:
+        """One session, one run. What QNN does not take is left to the CPU, and counted there.
+
+        Raises:
+            UnsupportedError: neither QNN nor the CPU has an operator for these types, or this version of ONNX is not known.
+        """
+        try:
+            session = self._target.session(test.model)
+            outputs = ort_graph.run(session, test)
+        except Exception as error:
+            refusal = ort_graph.refusal(str(error))
+            if refusal is None:
+                raise
+            raise refusal from error
+        nodes = nodes_of(session)
+        total = sum(kinds.total() for kinds in nodes.values())
+        taken = nodes[hardware.PROVIDER].total() if hardware.PROVIDER in nodes else 0
+        # Of some graphs no node is left: the CPU has computed them while the session was made.
+        return Executed(outputs=outputs, on_target=taken / total if total else 0.0)

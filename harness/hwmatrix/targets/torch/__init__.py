@@ -1,0 +1,1 @@
+"""PyTorch on processors and GPUs."""

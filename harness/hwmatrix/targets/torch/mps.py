@@ -1,0 +1,79 @@
+"""PyTorch on Apple's GPUs, through Metal Performance Shaders. Only on a Mac itself: containers there are Linux machines."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from hwmatrix.errors import UnavailableError, UnsupportedError
+from hwmatrix.hardware import mps as hardware
+from hwmatrix.targets.protocol import DeviceUse
+from hwmatrix.targets.torch.device import TorchDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hwmatrix.records import Settings
+    from hwmatrix.targets.protocol import Arrays
+
+_FALLBACK: Final = "PYTORCH_ENABLE_MPS_FALLBACK"
+_MISSING: Final = re.compile(r"The operator '([^']+)' is not current(?:ly)? (?:implemented|supported) for the MPS device")
+"""aten/src/ATen/mps/MPSFallback.mm; the wording without "ly" is that of versions before 2.0."""
+_MIB: Final = 2**20
+
+
+class TorchMps(TorchDevice):
+    """PyTorch on the Mac's GPU. Its queue is asynchronous: a run waits for it."""
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        super().__init__(settings=settings, options=options, service=service)
+        self.device = torch.device("mps")
+
+    def check(self) -> str:
+        """Find the chip, and ask PyTorch for it.
+
+        Raises:
+            UnavailableError: no Mac, no Apple silicon, PyTorch without MPS, or the silent fallback to the processor is on.
+        """
+        chip, _ = hardware.detect()
+        torch.set_num_threads(self._settings.threads)
+        if os.environ.get(_FALLBACK) == "1":  # read by PyTorch as it was loaded, so it is too late to take it back
+            message = f"{_FALLBACK}=1 is set: PyTorch would run on the processor, in silence, what MPS lacks; unset it"
+            raise UnavailableError(message, error_type="mps_fallback_enabled")
+        if not torch.backends.mps.is_available():
+            why = "needs a newer macOS" if torch.backends.mps.is_built() else "is built without MPS"
+            raise UnavailableError(f"this PyTorch ({torch.__version__}) {why}", error_type="torch_build")
+        return f"mps: {chip}"
+
+    def prepare(self, inputs: Arrays) -> str:
+        """As on every device; with ``compile`` it runs the model, and may meet an operator that MPS lacks."""
+        try:
+            return super().prepare(inputs)
+        except NotImplementedError as error:
+            raise _typed(error) from error
+
+    def run(self) -> Any:
+        """One forward pass, waited for.
+
+        Raises:
+            UnsupportedError: MPS has no kernel for an operator, which is named.
+        """
+        try:
+            result = self.forward()
+        except NotImplementedError as error:
+            raise _typed(error) from error
+        torch.mps.synchronize()
+        return result
+
+    def device_use(self) -> DeviceUse | None:
+        """What Metal has given to this process. It keeps no peak of what was used of it, and tells of no other process."""
+        return DeviceUse(peak_mb=None, reserved_mb=torch.mps.driver_allocated_memory() / _MIB, other_processes=None)
+
+
+def _typed(error: NotImplementedError) -> Exception:
+    """A missing operator as what it is; another error as itself."""
+    found = _MISSING.search(str(error))
+    return UnsupportedError(f"MPS has no kernel for {found[1]}", needs=(found[1],)) if found else error

@@ -1,0 +1,31 @@
+"""PyTorch on AMD's GPUs: ROCm answers to the names of CUDA, and is told apart by ``torch.version.hip``."""
+
+from __future__ import annotations
+
+import torch
+
+from hwmatrix.errors import UnavailableError
+from hwmatrix.hardware import rocm as hardware
+from hwmatrix.targets.torch.cuda import TorchCuda, built_for
+
+
+class TorchRocm(TorchCuda):
+    """As :class:`TorchCuda`. The device is called ``cuda`` in PyTorch, and the GPU's architecture (gfx...) is told with its name."""
+
+    def check(self) -> str:
+        """Find the driver and the GPU, and start HIP on it.
+
+        Raises:
+            UnavailableError: PyTorch is built for something else, or driver, GPU or rights are missing; the message says which.
+        """
+        if torch.version.hip is None:
+            raise UnavailableError(f"this PyTorch ({torch.__version__}) {built_for()}, not for ROCm", error_type="torch_build")
+        hardware.detect()
+        self._others = hardware.processes()  # before HIP starts here, so that every process that it counts is another one
+        self._begin()
+        architecture = str(getattr(torch.cuda.get_device_properties(self.device), "gcnArchName", "gfx?")).partition(":")[0]
+        self._name = f"{self._name} ({architecture})"
+        return f"{self.device}: {self._name}"
+
+    def _processes_now(self) -> int | None:
+        return hardware.processes()

@@ -1,0 +1,209 @@
+"""The cache of classifications: what is kept, what is rebuilt, what is refused, and that nothing of it can fail an answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import logging
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+from factory_rows import example
+
+from hwmatrix.classifier import cache as classification_cache
+from hwmatrix.classifier.cache import SCHEMA, ClassificationCache, Question, versions
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Classification, Family, SizeTier, Structure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BERT = Question(model_name="bert-base-uncased", tasks=("fill-mask",))
+ANSWER = Classification(
+    model_name="bert-base-uncased",
+    architecture="bert",
+    model_class=None,
+    family=Family.EMBEDDING,
+    subfamily="masked_lm",
+    structure=Structure.ENCODER_ONLY,
+    confidence=0.9,
+    evidence="task",
+    source="a test",
+    parameters=110_000_000,
+    size_tier=SizeTier.MEDIUM,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "models.duckdb"
+
+
+@pytest.fixture
+def cache(path: Path) -> ClassificationCache:
+    return ClassificationCache(path)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_nothing_is_touched_before_something_is_kept(path: Path, cache: ClassificationCache) -> None:
+    assert cache.get(BERT) is None
+    assert not path.parent.exists()
+
+
+def test_an_answer_comes_back_whole(path: Path, cache: ClassificationCache) -> None:
+    cache.put(BERT, ANSWER)
+    assert cache.get(BERT) == ANSWER
+    assert ClassificationCache(path).get(BERT) == ANSWER
+    nothing = dataclasses.replace(ANSWER, family=None, subfamily=None, confidence=0.0, structure=None, size_tier=None, parameters=None)
+    cache.put(BERT, nothing)
+    assert cache.get(BERT) == nothing
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_name": "Bert-base-uncased"},
+        {"model_class": "BertModel"},
+        {"architecture": "bert"},
+        {"tasks": ()},
+        {"methods": ("generate",)},
+        {"config": "{}"},
+    ],
+)
+def test_every_part_of_a_question_counts(cache: ClassificationCache, change: dict[str, str]) -> None:
+    cache.put(BERT, ANSWER)
+    assert cache.get(dataclasses.replace(BERT, **change)) is None
+
+
+def test_what_another_version_answered_does_not_count(cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put(BERT, ANSWER)
+    assert versions()["hwmatrix"]
+    monkeypatch.setattr(classification_cache, "versions", lambda: {"hwmatrix": "9.9", "transformers": None})
+    assert cache.get(BERT) is None
+
+
+def test_the_rows_can_be_read_by_anybody(path: Path, cache: ClassificationCache) -> None:
+    cache.put(BERT, ANSWER)
+    with duckdb.connect(str(path), read_only=True) as connection:
+        row = connection.execute("SELECT model_name, family, subfamily, confidence, tasks FROM classifications").fetchone()
+        assert connection.execute("SELECT value FROM meta").fetchone() == (SCHEMA,)
+    assert row == ("bert-base-uncased", "embedding", "masked_lm", 0.9, ["fill-mask"])
+
+
+@pytest.mark.parametrize("content", [b"{}", b"\0" * 20_000, b"DUCK" * 5_000])
+@pytest.mark.parametrize("first", ["get", "put"])
+def test_a_broken_file_is_moved_aside_and_begun_anew(
+    path: Path, cache: ClassificationCache, content: bytes, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    if first == "get":
+        assert cache.get(BERT) is None
+    cache.put(BERT, ANSWER)
+    assert cache.get(BERT) == ANSWER
+    assert path.with_name("models.duckdb.broken").read_bytes() == content
+    assert [said for said in warnings(caplog) if "is broken and begun anew" in said]
+
+
+def test_a_file_that_was_damaged_later_is_begun_anew(path: Path, cache: ClassificationCache) -> None:
+    cache.put(BERT, ANSWER)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:12_288] + bytes(byte ^ 0xFF for byte in whole[12_288:]))
+    assert cache.get(BERT) is None
+    cache.put(BERT, ANSWER)
+    assert cache.get(BERT) == ANSWER
+    assert path.with_name("models.duckdb.broken").exists()
+
+
+def test_an_older_cache_is_rebuilt_in_place(path: Path, cache: ClassificationCache) -> None:
+    cache.put(BERT, ANSWER)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE meta SET value = 'hwmatrix/classifications/0'")
+        connection.execute("ALTER TABLE classifications DROP COLUMN record")
+    assert cache.get(BERT) is None
+    cache.put(BERT, ANSWER)
+    assert cache.get(BERT) == ANSWER
+    assert not path.with_name("models.duckdb.broken").exists()
+
+
+def test_a_record_that_cannot_be_read_is_answered_anew(path: Path, cache: ClassificationCache, caplog: pytest.LogCaptureFixture) -> None:
+    cache.put(BERT, ANSWER)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("""UPDATE classifications SET record = '{"family": 1}'""")
+    assert cache.get(BERT) is None
+    assert "classified anew" in warnings(caplog)[0]
+
+
+def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    matrix = example(tmp_path / "matrix.duckdb")
+    before = matrix.read_bytes()
+    cache = ClassificationCache(matrix)
+    for ask in (lambda: cache.get(BERT), lambda: cache.put(BERT, ANSWER)):
+        with pytest.raises(StoreError, match="no cache of classifications") as caught:
+            ask()
+        assert caught.value.advice
+    assert matrix.read_bytes() == before
+    assert list(tmp_path.glob("*.broken")) == []
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="it is a folder"):
+        ClassificationCache(tmp_path).get(BERT)
+    with pytest.raises(StoreError, match="it is a folder"):
+        ClassificationCache(tmp_path).put(BERT, ANSWER)
+
+
+def test_a_place_that_cannot_be_written_is_told_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = ClassificationCache(tmp_path / "file" / "models.duckdb")
+    assert cache.get(BERT) is None
+    cache.put(BERT, ANSWER)
+    assert "is not kept in" in warnings(caplog)[0]
+
+
+def test_others_are_waited_for_and_then_left_alone(
+    path: Path, cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(classification_cache, "_WAIT_S", 0.05)
+    path.parent.mkdir()
+    with path.with_name("models.duckdb.lock").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        cache.put(BERT, ANSWER)
+    assert "another process is using it" in warnings(caplog)[0]
+    assert not path.exists()
+    cache.put(BERT, ANSWER)
+    assert cache.get(BERT) == ANSWER
+
+
+def test_a_file_that_another_process_has_open_is_no_broken_one(
+    path: Path, cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.put(BERT, ANSWER)
+
+    def locked(*_: object, **__: object) -> None:
+        raise duckdb.IOException("IO Error: Could not set lock on file: Conflicting lock is held in python (PID 1)")
+
+    monkeypatch.setattr(duckdb, "connect", locked)
+    assert cache.get(BERT) is None
+    cache.put(BERT, ANSWER)
+    assert "Could not set lock" in warnings(caplog)[0]
+    assert not path.with_name("models.duckdb.broken").exists()
+
+
+def test_a_disk_that_fills_up_is_told_and_no_error(
+    path: Path, cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.put(BERT, ANSWER)
+
+    def full(*_: object) -> None:
+        raise duckdb.IOException("IO Error: Could not write file: No space left on device")
+
+    monkeypatch.setattr(cache, "_write", full)
+    cache.put(dataclasses.replace(BERT, tasks=()), ANSWER)
+    assert "No space left" in warnings(caplog)[0]
+    assert cache.get(BERT) == ANSWER
+    assert not path.with_name("models.duckdb.broken").exists()

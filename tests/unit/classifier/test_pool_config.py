@@ -1,0 +1,112 @@
+"""How a pool is set up: one hardware for all if there is one, and what to do where not all of them fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factory_advice import detections, evidence, failed, fast, profiles, subject
+
+from hwmatrix.classifier.pool_config import PoolMember, pool_config
+from hwmatrix.knowledge.profiles import parse_overrides
+from hwmatrix.knowledge.recommend import choose
+from hwmatrix.records import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwmatrix.classifier.answers import PoolAnswer
+    from hwmatrix.knowledge.evidence import Evidence
+
+MEASURED = [evidence("bert", "cpu"), evidence("vit", "cpu", family=Family.VISION), fast("bert", "openvino", 2.4)]
+
+
+def member(name: str, family: Family, records: Iterable[Evidence], *here: str, host_mb: int | None = 16_000, **changes: Any) -> PoolMember:
+    asked = subject(name, family)
+    found = profiles(asked, records, detections(*here, memory_mb=host_mb), **changes)
+    return PoolMember(model_name=name, profiles=found, choice=choose(asked.classification, found))
+
+
+def configured(records: Iterable[Evidence], *here: str, **changes: Any) -> PoolAnswer:
+    known = list(records)
+    members = [member("bert", Family.EMBEDDING, known, *here, **changes), member("vit", Family.VISION, known, *here, **changes)]
+    return pool_config(members, lambda hardware: f"device of {hardware.value}")
+
+
+def texts(answer: PoolAnswer) -> str:
+    return "\n".join(f"{reason['basis']}: {reason['text']}" for reason in answer["reasons"])
+
+
+def test_the_hardware_that_is_best_for_all() -> None:
+    records = [*MEASURED, fast("vit", "openvino", 2.0, family=Family.VISION)]
+    found = configured(records, "openvino")
+    assert found["hardware_recommendations"] == {
+        "preferred_hardware": "openvino",
+        "torch_device": "device of openvino",
+        "by_model": {"bert": "openvino", "vit": "openvino"},
+    }
+    assert found["resource_pool_config"] == {"low_memory_mode": False, "recommended_timeout_mins": 30}
+    assert found["resource_requirements"] == {
+        "max_memory_mb": 1_250,
+        "total_memory_mb": 2_500,
+        "budget_mb": 12_800,
+        "models_of_unknown_size": [],
+    }
+    assert found["basis"] == "measured"
+    assert "estimated: memory: together they need up to 2500 MiB, 12800 MiB may be used" in texts(found)
+
+
+def test_hardware_on_which_one_of_them_fails_is_not_preferred() -> None:
+    found = configured([*MEASURED, failed("vit", "openvino", family=Family.VISION)], "openvino")
+    assert found["hardware_recommendations"]["preferred_hardware"] == "cpu"
+    assert found["hardware_recommendations"]["by_model"] == {"bert": "openvino", "vit": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("host_mb", "low", "minutes"), [(16_000, False, 30), (6_250, False, 30), (6_000, False, 10), (3_125, False, 10), (3_000, True, 2)]
+)
+def test_the_less_room_the_sooner_models_go(host_mb: int, low: bool, minutes: int) -> None:  # noqa: FBT001
+    found = configured(MEASURED, host_mb=host_mb)
+    assert found["resource_pool_config"] == {"low_memory_mode": low, "recommended_timeout_mins": minutes}
+
+
+def test_a_model_that_is_too_large_by_itself_is_told() -> None:
+    found = configured(MEASURED, host_mb=900)
+    assert found["resource_pool_config"]["low_memory_mode"] is True
+    assert "0 of 2 models work there and fit by themselves" in texts(found)
+    assert "bert on cpu: it needs 1000 MiB, 900 MiB are left" in texts(found)
+    assert found["hardware_recommendations"]["by_model"] == {"bert": None, "vit": None}
+
+
+def test_what_fits_together_comes_before_what_only_fits_alone() -> None:
+    found = configured(MEASURED, "cuda", memory_mb=18_000, host_mb=90_000)
+    assert found["hardware_recommendations"]["by_model"] == {"bert": "cuda", "vit": "cuda"}
+    assert found["hardware_recommendations"]["preferred_hardware"] == "cpu"
+
+
+def test_what_nobody_knows_is_none_and_named() -> None:
+    found = configured(MEASURED, memory_mb=None)
+    assert found["resource_requirements"]["max_memory_mb"] is None
+    assert found["resource_requirements"]["total_memory_mb"] is None
+    assert found["resource_requirements"]["models_of_unknown_size"] == ["bert", "vit"]
+    assert "none: memory: nothing is known of what the models need" in texts(found)
+    assert configured(MEASURED, host_mb=None)["resource_requirements"]["budget_mb"] is None
+
+
+def test_one_unknown_size_is_left_out_of_the_sum_and_said() -> None:
+    members = [member("bert", Family.EMBEDDING, MEASURED), member("vit", Family.VISION, MEASURED, memory_mb=None)]
+    found = pool_config(members, lambda hardware: hardware.value)
+    assert (found["resource_requirements"]["total_memory_mb"], found["resource_requirements"]["models_of_unknown_size"]) == (1_250, ["vit"])
+    assert "(without vit, of which nothing is known)" in texts(found)
+
+
+def test_what_the_caller_says_counts() -> None:
+    overrides = parse_overrides({"cpu": {"compatible": True, "memory_usage": {"peak": 12_000}}})
+    found = pool_config([member("bert", Family.EMBEDDING, MEASURED, overrides=overrides)], lambda hardware: hardware.value)
+    assert found["resource_requirements"]["max_memory_mb"] == 12_000
+    assert found["basis"] == "override"
+
+
+def test_the_basis_is_the_weakest_of_all() -> None:
+    found = configured([evidence("bert", "cpu")])
+    assert found["basis"] == "prior"

@@ -1,0 +1,185 @@
+"""``hwmatrix why`` and ``show`` over databases made by hand: what is told, and that hostile text stays text."""
+
+# ruff: noqa: RUF001 - typographic signs are meant
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import duckdb
+import jsonschema
+import pytest
+from factory_rows import Database, example, steady, unmeasured
+
+from hwmatrix.app.schemas import matrix_schema, why_schema
+from hwmatrix.cli import main
+from hwmatrix.report.why import explain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOSTILE = "\x1b]0;title\x07\x1b[31mred\x1b[0m [bold]markup[/bold] " + "x" * 5000
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return example(tmp_path / "matrix.duckdb")
+
+
+def hwmatrix(*argv: str) -> int:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return main.main(list(argv))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def ask(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert hwmatrix(*argv) == 0
+    return capsys.readouterr().out
+
+
+def test_a_failing_cell_is_explained(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with duckdb.connect(str(database)) as connection:
+        connection.execute(
+            "INSERT INTO stages SELECT cell_id, 'load', 12.5 FROM cells WHERE model = 'model-unsupported' AND target = 'openvino'"
+        )
+    told = ask(capsys, "why", "model-unsupported", "openvino", "--database", str(database))
+    assert "❌ unsupported: model-unsupported on openvino (tiny, float32, batch 1, 16 tokens)" in told
+    assert "how far:    load 12 ms → prepare ✗" in told
+    assert "error:      unsupported_operator (error): OpenVINO has no conversion for aten::special_bessel_j0" in told
+    assert "what to do: " in told
+    assert "works:      on cpu (✅ High)" in told
+    assert "repeat it:  hwmatrix matrix --models model-unsupported --targets openvino" in told
+    script = "hwmatrix generate --reproduce model-unsupported openvino --dtype float32 --size tiny --database"
+    assert f"as script:  {script} {database}" in told
+
+
+def test_a_cell_that_passes_says_how_well(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = ask(capsys, "why", "bert", "openvino", "--database", str(database))
+    assert "✅ High · 1.9×: bert on openvino" in told
+    assert "latency:    p50 1.70 ms" in told
+    assert "works:" not in told
+    assert "as script:" not in told, "nothing fails that could be shown"
+
+
+@pytest.mark.parametrize("name", ["bert", "google-bert/bert-base-uncased", "bert-base-uncased", "Bert_Base", "google-bert/bert-base"])
+def test_a_model_is_found_by_its_name_on_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as made:
+        made.run()
+        made.shard("cpu", "cpu")
+        made.cell(made.plan("bert", "cpu", hub_id="google-bert/bert-base-uncased"), "cpu", wall=steady(1.0))
+        made.cell(made.plan("gpt2", "cpu", cell_key="other"), "cpu", wall=steady(2.0))
+    assert ": bert on cpu" in ask(capsys, "why", name, "cpu", "--database", str(path))
+    shown = json.loads(ask(capsys, "show", "--models", name, "--database", str(path), "--format", "json"))
+    assert [cell["model"] for cell in shown["cells"]] == ["bert"]
+    history = json.loads(ask(capsys, "history", name, "cpu", "--database", str(path), "--format", "json"))
+    assert [moment["model"] for (moment,) in history["cells"]] == ["bert"]
+
+
+def test_what_is_not_here_names_what_works_instead(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = ask(capsys, "why", "bert", "gpu", "--database", str(database))
+    assert "➖ unavailable: bert on gpu" in told
+    assert "OpenVINO lists no device GPU here" in told
+    assert told.index("works:      on openvino") < told.index("works:      on cpu")  # the faster first
+
+
+def test_the_nearest_first(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as made:
+        made.run()
+        for target in ("cpu", "qnn"):
+            made.shard(target, target)
+        key = {"cell_key": "asked"}
+        made.cell(made.plan("bert", "qnn", dtype="float16", **key), "qnn", **unmeasured("mismatch"))
+        made.cell(made.plan("bert", "qnn", dtype="a16w8", cell_key="other dtype"), "qnn", wall=steady(9.0))
+        made.cell(made.plan("bert", "cpu"), "cpu", wall=steady(1.0))
+        made.cell(made.plan("bert-large", "qnn", cell_key="relative"), "qnn", wall=steady(1.0))
+        made.cell(made.plan("gte", "qnn", cell_key="family"), "qnn", wall=steady(1.0))
+        made.cell(made.plan("vit", "qnn", family="vision", cell_key="stranger"), "qnn", wall=steady(1.0))
+    failing = explain(path, "bert", "qnn")[0]
+    assert [each.differs for each in failing.alternatives] == [
+        "precision a16w8 instead of float16",
+        "on cpu in float32",
+        "bert-large, of the same architecture",
+        "gte, of the same family in float32",
+    ]
+    assert explain(path, "bert", "qnn")[1].cell.status.value == "pass"  # failing cells first
+
+
+def test_why_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(ask(capsys, "why", "model-oom", "openvino", "--database", str(database), "--format", "json"))
+    jsonschema.validate(document, why_schema())
+    assert document["schema"] == "hwmatrix/why/1"
+    (answer,) = document["answers"]
+    assert (answer["cell"]["status"], answer["error"]["type"]) == ("oom", "memory_pressure")
+    assert answer["error"]["recommendations"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "what"),
+    [
+        (("why", "brt", "cpu"), 2, "did you mean 'bert'?"),
+        (("why", "bert", "cp"), 2, "did you mean 'cpu'?"),
+        (("show", "--targets", "cp"), 2, "did you mean 'cpu'?"),
+        (("show", "--models", "brt"), 2, "did you mean 'bert'?"),
+        (("show", "--status", "crsh"), 2, "did you mean 'crash'?"),
+        (("show", "--run", "nonsense"), 7, "no run 'nonsense'"),
+    ],
+)
+def test_names_without_a_meaning(database: Path, argv: tuple[str, ...], code: int, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix(*argv, "--database", str(database)) == code
+    assert what in capsys.readouterr().err
+
+
+def test_the_matrix_in_a_terminal(database: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    told = ask(capsys, "show", "--database", str(database.parent))
+    lines = told.splitlines()
+    bert = next(line for line in lines if line.strip().startswith("bert"))
+    assert ("✅ High" in bert, "1.9×" in bert) == (True, True)
+    assert any(line.startswith("➖ gpu: OpenVINO lists no device GPU here") for line in lines)
+    assert "wholly on the target" in told
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = ask(capsys, "show", "--database", str(database.parent))
+    assert "embedding" in narrow
+    assert "…" not in narrow
+    assert all(len(line) <= 80 for line in narrow.splitlines() if line.startswith(("bert", "embedding", "──")))
+    monkeypatch.setenv("COLUMNS", "160")
+    assert "vit" not in ask(capsys, "show", "--models", "bert", "gpt2", "--database", str(database))
+    document = json.loads(ask(capsys, "show", "--models", "bert", "--format", "json", "--database", str(database)))
+    jsonschema.validate(document, matrix_schema())
+    assert {cell["model"] for cell in document["cells"]} == {"bert"}
+    only = ask(capsys, "show", "--status", "timeout", "--database", str(database))
+    assert "model-timeout" in only
+    assert "bert" not in only
+
+
+def test_hostile_text_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as made:
+        made.run()
+        made.shard("s", "cpu")
+        changes = unmeasured("error") | {"message": HOSTILE, "traceback": HOSTILE, "placement_detail": HOSTILE, "on_target": 0.5}
+        made.cell(made.plan("a [red]b\x1b[31m", "cpu"), "s", **changes)
+    for argv in (("why", "a [red]b\x1b[31m", "cpu"), ("show",)):
+        told = ask(capsys, *argv, "--database", str(path))
+        assert "\x1b" not in told
+        assert "\x07" not in told
+        assert "[red]" in told
+    assert hwmatrix("why", "a [red]b", "cpu", "--database", str(path)) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert "[red]" in told
+
+
+def test_a_run_without_anything_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as made:
+        made.run()
+        made.plan("bert", "cuda", unavailable="no driver")
+        made.plan("bert", "cpu")
+    assert "cuda: no driver" in ask(capsys, "show", "--database", str(path))
+    assert "not run: bert on cpu" in ask(capsys, "why", "bert", "cpu", "--database", str(path))

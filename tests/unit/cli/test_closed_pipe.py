@@ -1,0 +1,80 @@
+"""Output that nobody reads any more: every command ends quietly, with the code that a shell gives a program ended by SIGPIPE."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from factory_sweep import sweep
+
+from hwmatrix.app.schemas import REPORTS
+from hwmatrix.cli import main as program
+from hwmatrix.cli.main import main
+
+if TYPE_CHECKING:
+    import io
+
+CLOSED = 141
+COMMANDS = sorted(program._COMMANDS)
+
+
+def closed_pipe() -> io.TextIOWrapper:
+    """A stream as stdout is when its reader has left."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, "w", encoding="utf-8")
+
+
+def unread(*words: str) -> int:
+    """The exit code of a command whose stdout nobody reads. Streams are replaced in the test itself: pytest sets its own before."""
+    with closed_pipe() as stream, contextlib.redirect_stdout(stream):
+        return main([*words])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_ends_quietly(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert unread(command, "--help") == CLOSED
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("words", [["show"], ["show", "--format", "json"], ["groups"], ["why", "arch-000", "openvino"]])
+def test_what_rich_prints_ends_as_what_typer_prints(tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    database = sweep(tmp_path / "matrix.duckdb", models=14)
+    assert unread(*words, "--database", str(database)) == CLOSED
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_keeps_its_code(capfd: pytest.CaptureFixture[str]) -> None:
+    assert unread("show", "--database", "nowhere.duckdb") == 7
+    assert "nowhere.duckdb" in capfd.readouterr().err
+
+
+def test_errors_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closed_pipe() as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert main(["show", "--database", "nowhere.duckdb"]) == CLOSED
+
+
+def test_a_connection_that_breaks_is_no_closed_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise BrokenPipeError(32, "the other side has left")
+
+    for name in ("stdout", "stderr"):  # typer replaces them
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    monkeypatch.setitem(REPORTS, "matrix", broken)
+    with pytest.raises(BrokenPipeError, match="the other side has left"):
+        main(["schema", "matrix"])
+
+
+def test_no_file_stays_open(capsys: pytest.CaptureFixture[str]) -> None:
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = opened()
+    main(["--version"])
+    assert opened() == before
+    assert capsys.readouterr().out.startswith("hwmatrix ")

@@ -1,0 +1,136 @@
+"""``hwmatrix fit`` through ``main``: what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from factory_calibration import fixed
+from factory_rows import Database
+
+from hwmatrix.cli import fit as fitting
+from hwmatrix.cli import main
+from hwmatrix.knowledge import requirements
+from hwmatrix.knowledge.fit_document import json_schema
+from hwmatrix.records import Backend, Detection, Family, ModelPlan, Size, to_json
+
+PUBLISHED = Path(__file__).parents[3] / "reports" / "published" / "2026-11-20-performance"
+HOSTILE = "\x1b]0;title\x07\x1b[31m[bold]red[/bold] <script>"
+
+
+class FakeDetector:
+    """A machine with 2,000 MiB left and nothing but its processor."""
+
+    def detect(self) -> dict[str, Detection]:
+        absent = Detection(hardware_type="", available=False, name=None, features={}, reason=HOSTILE, detected_at="now")
+        found = {kind.value: dataclasses.replace(absent, hardware_type=kind.value) for kind in Backend}
+        cpu = dataclasses.replace(absent, hardware_type="cpu", available=True, reason=None, features={"memory_left_mb": 2000})
+        return found | {"cpu": cpu}
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fitting, "HardwareDetector", FakeDetector)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    made = fixed()
+    monkeypatch.setattr(requirements, "calibration", lambda: made)
+    monkeypatch.chdir(tmp_path)
+
+
+def hwmatrix(*argv: str) -> int:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return main.main(list(argv))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def ask(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert hwmatrix("fit", *argv) == 0
+    return capsys.readouterr().out
+
+
+def row(told: str, hardware: str) -> str:
+    return next(line for line in told.splitlines() if line.strip().startswith(f"{hardware} "))
+
+
+def test_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ask(capsys, "bert", "--hw", "cpu", "openvino", "--memory", "1000", "--database", str(PUBLISHED))
+    assert "bert: batch 1, 128 tokens" in told
+    assert "109,514,298 parameters" in told
+    assert row(told, "cpu").split()[1:] == ["✅", "fits", "float32", "892", "1,000", "1", "measured"]
+    assert "❌ does not fit" in row(told, "openvino")
+    assert "its measured peak is 1,464 MiB, 464 more than there are" in told
+    assert "measured on cpu in run 20261120T073313Z-6565c5, cell bert/full/cpu/float32/b1-s128-t1" in told
+
+
+def test_the_reports_of_the_folder_are_the_default(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "estimated" in row(ask(capsys, "bert", "--hw", "cpu"), "cpu")
+    (tmp_path / "reports" / "latest").mkdir(parents=True)
+    shutil.copy(PUBLISHED / "matrix.duckdb", tmp_path / "reports" / "latest")
+    assert "measured" in row(ask(capsys, "bert", "--hw", "cpu"), "cpu")
+
+
+def test_beyond_what_was_measured_the_exit_code_is_0_and_the_answer_no_yes(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ask(capsys, "bert", "--hw", "cpu", "--batch", "4", "--memory", "1000")
+    assert "❔ extrapolated" in row(told, "cpu")
+    assert "neither yes nor no: by the formula it would not fit" in told
+    assert "times the largest (calibrated from" in told
+    assert re.search(r"--batch 1: fits, with \d{3} to \d{3} MiB \(estimated\)", told)
+
+
+def test_nothing_asked_means_what_is_here_and_what_is_usual(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ask(capsys, "bert")
+    assert [row(told, hardware).split()[2] for hardware in ("cuda", "rocm", "mps", "cpu")] == ["unknown", "unknown", "unknown", "fits"]
+    assert "2,000" in row(told, "cpu")
+    assert "--memory says how much there is" in told
+    assert "\x1b" not in told
+    assert "\x07" not in told
+
+
+def test_json_follows_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(ask(capsys, "gpt2", "--hw", "cpu", "cuda", "--memory", "900", "--format", "json"))
+    jsonschema.Draft202012Validator(json_schema()).validate(document)
+    assert (document["schema"], document["model"], document["size"]) == ("hwmatrix/fit/1", "gpt2", "full")
+    assert [fit["memory_kind"] for fit in document["hardware"]] == ["host", "device"]
+    assert document["database"] is None
+
+
+def test_hostile_text_on_record_stays_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plan = ModelPlan(name="m", size=Size.FULL, family=Family.VISION, architecture=HOSTILE, model_class=HOSTILE)
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run(HOSTILE, plan=json.dumps({"models": [json.loads(to_json(plan))]}))
+        database.shard("s", HOSTILE, HOSTILE)
+        database.cell(database.plan("m", HOSTILE, HOSTILE, size="full", cell_key=HOSTILE, backend="cpu"), "s")
+    told = ask(capsys, "m", "--hw", "cpu", "--database", str(tmp_path / "m.duckdb"))
+    assert "its measured peak is 350 MiB" in told
+    assert "[bold]red[/bold] <script>" in told
+    assert "\x1b" not in told
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "told"),
+    [
+        (("brt",), 2, "did you mean bert"),
+        (("bert", "--hw", "cpuu"), 2, "did you mean 'cpu'?"),
+        (("bert", "--hw"), 2, "no value is given"),
+        (("bert", "--memory", "0"), 2, "--memory: 0 is no amount of memory"),
+        (("bert", "--memory", "-1", "--batch", "0"), 2, "--batch: 0 is no number of samples"),
+        (("bert", "--memory", "much"), 2, "--memory"),
+        (("bert", "--dtype", "float33"), 2, "float33"),
+        (("bert", "--dtype", "a8w8", "--hw", "cuda"), 2, "it has float32, float16, bfloat16"),
+        (("bert", "--database", "nowhere.duckdb"), 7, "there is no such file"),
+        ((), 2, "MODEL"),
+    ],
+)
+def test_what_is_refused(argv: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("fit", *argv) == code
+    assert told in capsys.readouterr().err

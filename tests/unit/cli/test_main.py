@@ -1,0 +1,371 @@
+"""The commands through ``main``: exit codes, what is printed, what is written. Where targets run is replaced; nothing else is."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import factory_plans as make
+import pytest
+from fake_place import FakePlace
+
+from hwmatrix import __version__
+from hwmatrix.app.schemas import REPORTS
+from hwmatrix.cli import main, running
+from hwmatrix.cli import schema as inspecting
+from hwmatrix.cli.main import _COMMANDS, program, spread
+from hwmatrix.errors import ConfigError, EngineError, ImageBuildError
+from hwmatrix.records import Detection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MATRIX = """\
+version: 1
+sizes:
+  tiny: {}
+  full: {}
+tolerances:
+  float32: {relative_error: 1.0e-3, reason: rounding}
+targets:
+  cpu: {backend: cpu, image: cpu}
+  openvino: {backend: openvino, image: openvino}
+models:
+  bert: {family: embedding, architecture: bert, class: BertModel, hub_id: google-bert/bert-base-uncased}
+  vit: {family: vision, architecture: vit, class: ViTModel}
+suites:
+  default: {models: all}
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a matrix.yaml, outside a git checkout, with a cache of its own."""
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(running, "commit_of", lambda _root: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> FakePlace:
+    fake = FakePlace()
+    monkeypatch.setattr(running, "choose", lambda _isolation, _workshop: fake)
+    return fake
+
+
+def hwmatrix(*argv: str) -> int:
+    return main.main(list(argv))
+
+
+def cells(project: Path) -> dict[str, str]:
+    document: Any = json.loads((project / "reports" / "latest" / "matrix.json").read_text(encoding="utf-8"))
+    return {f"{cell['model']}/{cell['target']}": cell["status"] for cell in document["cells"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("matrix", "matrix"),
+        ("matrix --models a b c", "matrix --models a --models b --models c"),
+        ("matrix --models a --models b", "matrix --models a --models b"),
+        ("matrix --models a b --size tiny --targets cpu gpu", "matrix --models a --models b --size tiny --targets cpu --targets gpu"),
+        ("matrix --architectures x y --resume", "matrix --architectures x --architectures y --resume"),
+        ("matrix --models=a --all", "matrix --models=a --all"),
+        ("merge one two --database d", "merge one two --database d"),
+        ("matrix --models a -v", "matrix --models a -v"),
+        ("types --compare", "types --compare newest"),
+        ("types --compare --format json", "types --compare newest --format json"),
+        ("types a --compare 5.23.0", "types a --compare 5.23.0"),
+        ("", ""),
+    ],
+)
+def test_options_that_take_several_words(words: str, expected: str) -> None:
+    assert spread(words.split()) == expected.split()
+
+
+@pytest.mark.parametrize("words", ["matrix --models", "matrix --models --all", "matrix --targets -v", "matrix --models a --architectures"])
+def test_such_an_option_without_words_is_refused(words: str) -> None:
+    """To leave it out would run everything, which nobody asked for."""
+    with pytest.raises(ConfigError, match="no value is given"):
+        spread(words.split())
+    assert hwmatrix(*words.split()) == 2
+
+
+def test_a_run_from_matrix_yaml_to_the_reports(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix") == 0
+    assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "pass", "vit/cpu": "pass", "vit/openvino": "pass"}
+    written = {path.name for path in (project / "reports" / "latest").iterdir()}
+    assert written >= {"matrix.md", "matrix.json", "errors.md", "errors.json", "summary.md", "matrix.duckdb", "runs"}
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "4 cells: 4 pass" in printed.err
+    assert "start with reports/latest/index.html" in printed.err
+    assert len(place.ran) == 4
+
+
+def test_what_is_selected_is_run(project: Path, place: FakePlace) -> None:
+    assert hwmatrix("matrix", "--models", "bert", "vit", "--targets", "cpu", "--size", "full", "--output-dir", "elsewhere") == 0
+    assert [key.split("/")[:3] for key in place.ran] == [["bert", "full", "cpu"], ["vit", "full", "cpu"]]
+    assert (project / "elsewhere" / "matrix.json").exists()
+
+
+def test_a_failing_model_is_no_error_and_a_failing_image_is_one(project: Path, place: FakePlace) -> None:
+    place.broken_images = frozenset({"openvino"})
+    assert hwmatrix("matrix") == 4
+    assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "infra_error", "vit/cpu": "pass", "vit/openvino": "infra_error"}
+
+
+def test_a_run_that_was_cut_off_is_resumed(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.dies_after = {"cpu": 1}
+    assert hwmatrix("matrix") == 5
+    assert cells(project)["vit/cpu"] == "infra_error"
+    place.dies_after, place.ran = {}, []
+    assert hwmatrix("matrix", "--resume") == 0
+    assert [key.split("/")[0] for key in place.ran] == ["vit"]
+    assert set(cells(project).values()) == {"pass"}
+    assert hwmatrix("matrix", "--resume") == 0
+    assert "nothing is missing" in capsys.readouterr().err
+    assert len(list((project / "reports" / "latest" / "runs").iterdir())) == 1
+
+
+def test_an_interrupted_run_is_reported_as_far_as_it_got(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.raises = {"openvino": KeyboardInterrupt()}
+    assert hwmatrix("matrix") == 130
+    assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "not_run", "vit/cpu": "pass", "vit/openvino": "not_run"}
+    assert "continue with --resume" in capsys.readouterr().err
+    assert not list(project.rglob("owner.pid"))
+
+
+@pytest.mark.parametrize(
+    "extra", ["--models bert", "--targets cpu", "--suite default", "--architectures bert", "--size tiny", "--all", "--isolation none"]
+)
+def test_a_resumed_run_does_what_was_planned(place: FakePlace, extra: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix") == 0
+    place.jobs.clear()
+    assert hwmatrix("matrix", "--resume", *extra.split()) == 2
+    assert "--resume: the last run is continued as it was planned" in capsys.readouterr().err
+    assert place.jobs == []
+
+
+@pytest.mark.usefixtures("place")
+def test_there_is_nothing_to_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix", "--resume") == 2
+    assert "holds no run to continue" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("place")
+def test_a_target_that_is_gone_cannot_be_resumed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix") == 0
+    text = MATRIX.replace("  openvino: {backend: openvino, image: openvino}\n", "")
+    (project / "matrix.yaml").write_text(text, encoding="utf-8")
+    assert hwmatrix("matrix", "--resume") == 2
+    assert "has targets that matrix.yaml no longer has: openvino" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("place")
+def test_a_matrix_file_that_changed_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix") == 0
+    assert hwmatrix("matrix", "--resume") == 0
+    assert "has changed" not in capsys.readouterr().err
+    (project / "matrix.yaml").write_text(f"{MATRIX}\n# another line\n", encoding="utf-8")
+    assert hwmatrix("matrix", "--resume") == 0
+    assert "matrix.yaml has changed since the run was planned; a run keeps its plan" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(place: FakePlace, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix") == 0
+    (folder,) = (project / "reports" / "latest" / "runs").iterdir()
+    index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}]}'
+    (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
+    text = MATRIX.replace("  vit: {family: vision, architecture: vit, class: ViTModel}\n", "")
+    text = text.replace("bert-base-uncased}", "bert-base-uncased, tiny: {config: {hidden_size: 48}}}")
+    (project / "matrix.yaml").write_text(text, encoding="utf-8")
+    place.ran.clear()
+    assert hwmatrix("matrix", "--stale") == 0
+    assert "its models and targets are taken as they are now" in " ".join(capsys.readouterr().err.split())
+    assert sorted(place.ran) == ["bert/tiny/cpu/float32/b1-s16-t1", "bert/tiny/openvino/float32/b1-s16-t1"]
+    plan: Any = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert (plan["run_id"], [model["name"] for model in plan["models"]]) == (folder.name, ["bert"])
+    assert plan["models"][0]["config"] == {"hidden_size": 48}
+    assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "pass"}
+    (project / "matrix.yaml").write_text(text.replace("  bert: ", "  roberta: "), encoding="utf-8")
+    assert hwmatrix("matrix", "--stale") == 3
+
+
+def test_no_target_is_here(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.missing = {"cpu": "no driver", "openvino": "no device"}
+    assert hwmatrix("matrix") == 6
+    assert "openvino: no device" in capsys.readouterr().err
+    assert set(cells(project).values()) == {"unavailable"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("matrix", "--bogus"), "--bogus"),
+        (("nonsense",), "nonsense"),
+        (("matrix", "--workers", "0"), "--workers"),
+        (("matrix", "--size", "medium"), "medium"),
+        (("matrix", "--isolation", "jail"), "jail"),
+        (("matrix", "--matrix", "missing.yaml"), "missing.yaml: cannot be read"),
+        (("matrix", "--models", "brt"), "did you mean 'bert'?"),
+        (("matrix", "--targets", "cpo", "--suite", "smoke"), "did you mean 'cpu'?"),
+        (("images", "--targets", "cpo"), "did you mean 'cpu'?"),
+        (("merge",), "holds no run"),
+        ((), "Usage"),
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_bad_arguments(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix(*argv) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err + printed.out
+    assert "Traceback" not in printed.err
+
+
+@pytest.mark.usefixtures("place")
+def test_a_broken_matrix_yaml(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "matrix.yaml").write_text(MATRIX.replace("backend: cpu", "backend: cpv").replace("models: all", "modls: all"))
+    assert hwmatrix("matrix") == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("error: matrix.yaml:8: targets.cpu.backend is 'cpv' (did you mean 'cpu'?")
+    assert lines[1].startswith("matrix.yaml:14: unknown key 'modls' at suites.default.modls (did you mean 'models'?")
+    assert not (project / "reports").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_nothing_matches(project: Path) -> None:
+    assert hwmatrix("matrix", "--models", "bert", "--architectures", "vit") == 3
+    assert not (project / "reports").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(EngineError("no engine"), 5), (ImageBuildError("no base", command=(), code=None, output=""), 4)]
+)
+def test_there_is_no_place_to_run(monkeypatch: pytest.MonkeyPatch, error: Exception, code: int) -> None:
+    def choose(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(running, "choose", choose)
+    assert hwmatrix("matrix") == code
+
+
+@pytest.mark.parametrize("argv", [("merge", "."), ("report", "--output-dir", "nowhere"), ("report", "--database", "matrix.yaml")])
+def test_files_that_are_none_of_ours(argv: tuple[str, ...]) -> None:
+    assert hwmatrix(*argv) == 7
+
+
+@pytest.mark.usefixtures("place")
+def test_an_output_that_cannot_be_written(project: Path) -> None:
+    (project / "file").write_text("in the way")
+    assert hwmatrix("matrix", "--output-dir", "file/latest") == 7
+
+
+def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(running, "choose", choose)
+    with pytest.raises(ZeroDivisionError):
+        hwmatrix("matrix")
+
+
+def test_merging_and_reporting_again(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("matrix", "--targets", "cpu") == 0
+    (run,) = (project / "reports" / "latest" / "runs").iterdir()
+    (run / "shards" / "cpu-broken.duckdb").write_text("text")
+    capsys.readouterr()
+    assert hwmatrix("merge") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "rejected cpu-broken.duckdb: it has no sidecar: it was never finished, or not copied whole",
+        "0 shards merged (0 rows), 1 known before, 1 rejected",
+    ]
+    assert hwmatrix("merge", str(run), "--database", "other.duckdb") == 0
+    assert "1 shards merged" in capsys.readouterr().out
+    assert hwmatrix("report", "--database", "other.duckdb", "--output-dir", "again") == 0
+    assert (project / "again" / "matrix.md").read_text() != ""
+    assert hwmatrix("report", "--database", "other.duckdb", "--run", "nonsense") == 7
+    assert len(place.ran) == 2
+
+
+def test_stale_cells_are_run_again(place: FakePlace, project: Path) -> None:
+    assert hwmatrix("matrix") == 0
+    index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}, {"model": "vit", "size": "tiny", "digest": "other"}]}'
+    (folder,) = (project / "reports" / "latest" / "runs").iterdir()
+    (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
+    first = len(place.ran)
+    assert hwmatrix("matrix", "--stale", "--max-age", "30") == 0
+    assert len(place.ran) == 2 * first
+    assert len(list((project / "reports" / "latest" / "runs").iterdir())) == 1
+    assert hwmatrix("matrix", "--max-age", "30") == 2
+    assert hwmatrix("matrix", "--stale", "--models", "bert") == 2
+
+
+@pytest.mark.parametrize("which", ["matrix-file", *REPORTS])
+def test_schemas_are_printed(which: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("schema", which) == 0
+    assert json.loads(capsys.readouterr().out)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_detection(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = [
+        Detection(
+            hardware_type="cpu", available=True, name="[red]A CPU", features={"cores": 2, "none": None}, reason=None, detected_at="now"
+        ),
+        Detection(hardware_type="openvino", available=False, name=None, features={}, reason="not installed", detected_at="now"),
+    ]
+    monkeypatch.setattr(inspecting, "detect_all", lambda: found)
+    assert hwmatrix("detect", "--format", "json") == 0
+    assert [one["reason"] for one in json.loads(capsys.readouterr().out)] == [None, "not installed"]
+    for argv in (("detect",), ("matrix", "--detect-only")):
+        assert hwmatrix(*argv) == 0
+        printed = capsys.readouterr().out
+        assert "[red]A CPU" in printed
+        assert "not installed" in printed
+        assert "cores: 2" in printed
+
+
+def test_classification(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("classify", "--models", "vit", "--format", "json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["model"], row["family"]) == ("vit", "vision")
+    assert hwmatrix("classify") == 0
+    assert "bert" in capsys.readouterr().out
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hwmatrix("--help") == 0
+    made = program()
+    names = {each.name for each in (*made.registered_commands, *made.registered_groups) if each.name}
+    assert names == _COMMANDS.keys()
+    assert names >= {"matrix", "images", "base", "detect", "classify", "merge", "report", "schema"}
+    shown = capsys.readouterr().out
+    for name in names:
+        assert name in shown
+        assert hwmatrix(name, "--help") == 0
+
+
+def test_the_plan_says_what_was_typed(project: Path, place: FakePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/hwmatrix", "matrix", "--models", "bert"])
+    assert hwmatrix("matrix", "--models", "bert") == 0
+    plan: Any = json.loads(next(project.rglob("plan.json")).read_text())
+    assert plan["command"] == "hwmatrix matrix --models bert"
+    assert plan["isolation"] == place.isolation.value
+    assert make.plan().schema == plan["schema"]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hwmatrix {__version__}\n"
+
+
+def test_a_log_level_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOGLEVEL", "DEBUGG")
+    assert hwmatrix("schema") == 2
+    assert "did you mean 'DEBUG'?" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""``hwmatrix plan`` and ``run``: planned here, worked off there, merged as one run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from fake_place import FakePlace
+
+from hwmatrix.cli import main, planning, running
+from hwmatrix.records import Isolation
+from hwmatrix.store.merge import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MATRIX = """\
+version: 1
+sizes: {tiny: {}, full: {}}
+tolerances: {float32: {relative_error: 1.0e-3, reason: rounding}}
+targets:
+  cpu: {backend: cpu, image: cpu}
+  cuda: {backend: cuda, image: cuda, gpus: true, runs_on: [self-hosted, cuda]}
+  mps: {backend: mps, image: cpu, native: true, runs_on: [macos-15]}
+models:
+  bert: {family: embedding, architecture: bert, class: BertModel}
+  vit: {family: vision, architecture: vit, class: ViTModel}
+suites: {default: {models: all}}
+github: {timeout_minutes: 45}
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    for module in (running, planning):
+        monkeypatch.setattr(module, "commit_of", lambda _root: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, FakePlace]]:
+    """Every place that was chosen, with what was asked for; cuda is not here."""
+    chosen: list[tuple[str, FakePlace]] = []
+
+    def choose(isolation: str, _workshop: Any) -> FakePlace:
+        place = FakePlace(isolation=Isolation(isolation), missing={"cuda": "no driver"})
+        chosen.append((isolation, place))
+        return place
+
+    monkeypatch.setattr(planning, "choose", choose)
+    return chosen
+
+
+def hwmatrix(*argv: str) -> int:
+    return main.main(list(argv))
+
+
+def planned(project: Path, *argv: str) -> Path:
+    assert hwmatrix("plan", "--output-dir", "planned", *argv) == 0
+    (folder,) = (project / "planned" / "runs").iterdir()
+    return folder
+
+
+def test_names_of_the_hub_are_planned_as_their_recipes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(Path(__file__).parents[3] / "matrix.yaml", project / "matrix.yaml")
+    assert main.main(["plan", "--models", "bert-base-uncased", "gpt2", "t5-small", "--targets", "cpu", "--format", "json"]) == 0
+    written = capsys.readouterr()
+    planned = json.loads(written.out)["models"]
+    assert {model["name"]: model["weights"] for model in planned} == {"bert": "recipe", "gpt2": "recipe", "t5": "recipe"}
+    assert [line.partition(":")[0] for line in written.err.splitlines()] == ["bert-base-uncased", "t5-small"]
+
+
+def test_a_plan_executes_nothing_and_needs_no_engine(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = planned(project, "--format", "github")
+    told = json.loads(capsys.readouterr().out)
+    assert told["run_id"] == folder.name
+    assert [(job["target"], job["runs_on"], job["hosted"], job["cells"], job["timeout_minutes"]) for job in told["include"]] == [
+        ("cpu", ["ubuntu-24.04"], True, 2, 45),
+        ("cuda", ["self-hosted", "cuda"], False, 2, 45),
+        ("mps", ["macos-15"], True, 2, 45),
+    ]
+    assert list((folder / "shards").iterdir()) == []
+
+
+def test_a_plan_in_a_workflow_gives_outputs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_OUTPUT", str(project / "output"))
+    (project / "images/cpu").mkdir(parents=True)
+    (project / "images/cpu/Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
+    folder = planned(project, "--format", "github", "--targets", "cpu", "cuda")
+    outputs = dict(line.split("=", 1) for line in (project / "output").read_text(encoding="utf-8").splitlines())
+    assert outputs["run-id"] == folder.name
+    assert [job["target"] for job in json.loads(outputs["hosted"])["include"]] == ["cpu"]
+    assert json.loads(outputs["images"]) == {"include": [{"target": "cpu"}]}
+    assert [job["runs_on"] for job in json.loads(outputs["own"])["include"]] == [["self-hosted", "cuda"]]
+    assert hwmatrix("plan", "--output-dir", "again", "--format", "github", "--targets", "cpu") == 0
+    assert (project / "output").read_text(encoding="utf-8").splitlines()[-1] == "own="  # GitHub takes no empty matrix
+
+
+def test_forms_of_a_plan(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned(project, "--models", "bert")
+    assert "3 cells, 1 models" in capsys.readouterr().out
+    assert hwmatrix("plan", "--output-dir", "again", "--format", "json") == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 6
+
+
+def test_parts_that_are_worked_off_elsewhere_make_one_run(project: Path, places: list[tuple[str, FakePlace]]) -> None:
+    folder = planned(project)
+    for target in ("cpu", "cuda", "mps"):
+        assert hwmatrix("run", str(folder), "--targets", target, "--output-dir", f"on-{target}") == 0
+        (part,) = (project / f"on-{target}" / "runs").iterdir()
+        assert part.name == folder.name
+        for file in (part / "shards").iterdir():
+            (folder / "shards" / file.name).write_bytes(file.read_bytes())
+    assert [isolation for isolation, _ in places] == ["container", "container", "venv"]  # mps is native
+    merged = merge([folder], project / "m.duckdb")
+    assert (len(merged.merged), merged.rejected) == (3, ())
+    with duckdb.connect(str(project / "m.duckdb"), read_only=True) as connection:
+        rows = connection.execute("SELECT target, model, status, message FROM results ORDER BY position").fetchall()
+    assert {(target, status) for target, _, status, _ in rows} == {("cpu", "pass"), ("cuda", "unavailable"), ("mps", "pass")}
+    assert {message for target, _, _, message in rows if target == "cuda"} == {"no driver"}
+
+
+def test_a_plan_can_be_named_by_its_file(project: Path, places: list[tuple[str, FakePlace]]) -> None:
+    folder = planned(project)
+    assert hwmatrix("run", str(folder / "plan.json"), "--targets", "cpu", "mps", "--output-dir", "here") == 0
+    assert sorted(places[0][1].ran) != []
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (("run", "{folder}", "--targets", "cdua"), "did you mean 'cuda'?"),
+        (("run", "nowhere", "--targets", "cpu"), "cannot be read"),
+        (("run", "{folder}"), "--targets"),
+        (("plan", "--targets", "cdua"), "did you mean 'cuda'?"),
+    ],
+)
+def test_bad_arguments(project: Path, argv: tuple[str, ...], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = planned(project)
+    assert hwmatrix(*(word.format(folder=folder) for word in argv)) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_another_matrix_yaml_or_version_is_refused(
+    project: Path, places: list[tuple[str, FakePlace]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = planned(project)
+    (project / "matrix.yaml").write_text(MATRIX + "# changed\n", encoding="utf-8")
+    monkeypatch.setattr(planning.hwmatrix, "__version__", "9.9")
+    assert hwmatrix("run", str(folder), "--targets", "cpu") == 2
+    told = capsys.readouterr().err
+    assert "it is not the one that the plan was made from" in told
+    assert "this is 9.9" in told
+    assert places == []

@@ -1,0 +1,288 @@
+"""What ``--models`` may name, and what becomes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import factory_plans as make
+import pytest
+
+from hwmatrix.app.selecting import fetch_weights, select
+from hwmatrix.errors import ConfigError, FactoryError, NothingSelectedError
+from hwmatrix.matrix.load import LoadedMatrix, load
+from hwmatrix.models import hub
+from hwmatrix.records import Family, Size, Structure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hwmatrix.matrix.plan import Selection
+
+ROOT = Path(__file__).parents[3]
+BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "max_position_embeddings": 12}
+
+
+@pytest.fixture
+def matrix() -> LoadedMatrix:
+    return load(ROOT / "matrix.yaml")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the hub was asked for: it cannot be reached."""
+    made: list[str] = []
+
+    def fetch(hub_id: str, _revision: str | None, _cache: Path) -> Path:
+        made.append(hub_id)
+        raise FactoryError(f"{hub_id} cannot be fetched (no route to host)", error_type="hub_unreachable")
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+    return made
+
+
+def checkpoint(folder: Path, config: dict[str, Any] | None = None, weights: str = "model.safetensors") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config or BERT), encoding="utf-8")
+    (folder / weights).write_bytes(b"")
+    return folder
+
+
+def chosen(matrix: LoadedMatrix, *models: str, **options: Any) -> Selection:
+    return select(matrix, models=models, cache=Path("cache"), **options)
+
+
+def refused(matrix: LoadedMatrix, *models: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        chosen(matrix, *models)
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.usefixtures("asked")
+def test_names_of_matrix_yaml(matrix: LoadedMatrix) -> None:
+    selection = chosen(
+        matrix, "bert", "vit", "bert", targets=("cpu",), suite="smoke", size=Size.FULL, everything=True, architectures=("bert",)
+    )
+    assert (selection.models, selection.extra) == (("bert", "vit"), ())
+    assert (selection.targets, selection.suite, selection.size, selection.everything) == (("cpu",), "smoke", Size.FULL, True)
+
+
+def test_a_listed_model_is_never_looked_for_elsewhere(matrix: LoadedMatrix, here: Path, asked: list[str]) -> None:
+    checkpoint(here / "bert")
+    assert chosen(matrix, "bert").extra == ()
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("bert-base-uncased", "bert"),
+        ("google-bert/bert-base-uncased", "bert"),
+        ("BERT_base_uncased", "bert"),
+        ("t5-small", "t5"),
+        ("vit-base-patch16-224", "vit"),
+        ("clip-vit-base-patch32", "clip"),
+        ("facebook/wav2vec2-base", "wav2vec2"),
+        ("llava-hf/llava-1.5-7b-hf", "llava"),
+    ],
+)
+def test_a_name_of_the_hub_runs_its_recipe_and_says_so(matrix: LoadedMatrix, asked: list[str], name: str, entry: str) -> None:
+    said: list[str] = []
+    selection = chosen(matrix, name, say=said.append)
+    assert (selection.models, selection.extra, selection.types) == ((entry,), (), ())
+    (line,) = said
+    assert line.startswith(f"{name}: runs {entry} of matrix.yaml")
+    assert str(matrix.spec.models[entry].hub_id) in line
+    assert "\n" not in line
+    assert asked == []  # the hub: the machine may be offline
+
+
+@pytest.mark.usefixtures("asked")
+def test_the_names_of_one_entry_select_it_once(matrix: LoadedMatrix) -> None:
+    said: list[str] = []
+    selection = chosen(matrix, "bert-base-uncased", "gpt2", "bert", "t5-small", say=said.append)
+    assert selection.models == ("bert", "gpt2", "t5")
+    assert [line.partition(":")[0] for line in said] == ["bert-base-uncased", "t5-small"]  # gpt2 is a name of matrix.yaml
+
+
+def changed(here: Path, old: str, new: str) -> LoadedMatrix:
+    """Our matrix.yaml with other words in one place."""
+    text = (ROOT / "matrix.yaml").read_text(encoding="utf-8")
+    assert old in text
+    (here / "matrix.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    return load(here / "matrix.yaml")
+
+
+def test_weights_of_an_entry_are_told(here: Path) -> None:
+    trained = changed(here, "    architecture: bert\n", "    architecture: bert\n    weights: hub\n")
+    said: list[str] = []
+    assert chosen(trained, "bert-base-uncased", say=said.append).models == ("bert",)
+    assert said == ["bert-base-uncased: runs bert of matrix.yaml (weights: hub)"]
+
+
+def test_a_checkpoint_s_folder_comes_before_another_spelling(matrix: LoadedMatrix, here: Path) -> None:
+    checkpoint(here / "bert-base-uncased")
+    (here / "t5-small").mkdir()  # of something else
+    selection = chosen(matrix, "bert-base-uncased", "t5-small")
+    assert [plan.weights for plan in selection.extra] == [str(here / "bert-base-uncased")]
+    assert selection.models == ("t5",)
+
+
+def test_a_type_comes_before_an_abbreviation(here: Path) -> None:
+    other = changed(here, "hub_id: google-bert/bert-base-uncased", "hub_id: someone/gemma3-small-it")
+    assert [plan.name for plan in chosen(other, "gemma3").types] == ["gemma3"]
+    assert chosen(other, "gemma3-small").models == ("bert",)
+    assert chosen(other, "type:bert").models == ("type:bert",)
+
+
+@pytest.mark.parametrize("spelling", ["./mine", "mine", "{here}/mine", "./sub/../mine"])
+def test_a_checkpoint_folder(matrix: LoadedMatrix, here: Path, spelling: str) -> None:
+    checkpoint(here / "mine")
+    (here / "sub").mkdir()
+    (plan,) = chosen(matrix, spelling.format(here=here)).extra
+    assert (plan.name, plan.family, plan.architecture, plan.model_class) == ("mine", Family.EMBEDDING, "bert", "BertForMaskedLM")
+    assert plan.weights == str(here / "mine")
+    assert Path(plan.selector).resolve() == here / "mine"
+    assert (plan.hub_id, plan.size, plan.batch, plan.sequence_length) == (None, Size.TINY, 1, 12)
+
+
+def test_a_folder_of_the_home_directory(matrix: LoadedMatrix, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    checkpoint(here / "mine")
+    assert chosen(matrix, "~/mine").extra[0].weights == str(here / "mine")
+
+
+def test_a_foreign_model_has_the_size_that_is_asked_for(matrix: LoadedMatrix, here: Path) -> None:
+    checkpoint(here / "mine", BERT | {"max_position_embeddings": 512})
+    assert chosen(matrix, "./mine").extra[0].sequence_length == 16
+    assert chosen(matrix, "./mine", size=Size.FULL).extra[0].sequence_length == 128
+    assert chosen(matrix, "./mine", suite="performance").extra[0].size is Size.FULL
+    assert chosen(matrix, "./mine", suite="performance", size=Size.TINY).extra[0].size is Size.TINY
+    assert chosen(matrix, "./mine", suite="no-such-suite").extra[0].size is Size.TINY  # which the plan refuses
+
+
+def test_folders_of_one_name_are_told_apart(matrix: LoadedMatrix, here: Path) -> None:
+    for folder in ("a/mine", "b/mine", "c/bert"):
+        checkpoint(here / folder)
+    selection = chosen(matrix, "bert", "a/mine", "./a/mine", "b/mine", "c/bert")
+    assert selection.models == ("bert",)
+    assert [plan.name for plan in selection.extra] == ["mine", str(here / "b/mine"), str(here / "c/bert")]
+
+
+def test_a_hub_id(matrix: LoadedMatrix, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = checkpoint(here / "snapshots" / "0123abc")
+    monkeypatch.setattr(hub, "fetch", lambda _hub_id, _revision, _cache: folder)
+    (plan,) = chosen(matrix, "someone/bert-small").extra
+    assert (plan.name, plan.hub_id, plan.selector) == ("someone/bert-small", "someone/bert-small", "someone/bert-small")
+    assert plan.weights == str(folder)
+
+
+def test_a_hub_that_cannot_be_reached(matrix: LoadedMatrix, asked: list[str]) -> None:
+    assert refused(matrix, "someone/bert-small") == [
+        "--models someone/bert-small: someone/bert-small cannot be fetched (no route to host) (hub_unreachable)"
+    ]
+    assert asked == ["someone/bert-small"]
+
+
+@pytest.mark.parametrize(
+    ("make_folder", "reason"),
+    [
+        (
+            lambda folder: checkpoint(folder, {"model_type": "evil", "architectures": ["Evil"], "auto_map": {"AutoConfig": "x.Y"}}),
+            "remote_code_refused",
+        ),
+        (lambda folder: checkpoint(folder, weights="pytorch_model.bin"), "pickle_refused"),
+        (lambda folder: checkpoint(folder, weights="notes.txt"), "no_weights"),
+        (lambda folder: folder.mkdir(), "no_checkpoint"),
+        (lambda _folder: None, "no_checkpoint"),
+        (lambda folder: checkpoint(folder, {"model_type": "bert"}), "config_incomplete"),
+    ],
+)
+def test_what_cannot_or_must_not_be_loaded(matrix: LoadedMatrix, here: Path, make_folder: Callable[[Path], object], reason: str) -> None:
+    make_folder(here / "mine")
+    (problem,) = refused(matrix, "./mine")
+    assert problem.startswith("--models ./mine: ")
+    assert problem.endswith(f"({reason})")
+
+
+@pytest.mark.parametrize(
+    ("words", "architectures"),
+    [
+        (["bert", "vit"], ("bert", "vit")),
+        (["speech"], ("whisper", "wav2vec2")),
+        (["decoder-only"], ("gpt2", "llama", "llava")),
+        (["mixture-of-experts", "state-space", "diffusion"], ("mixtral", "mamba", "stable-diffusion")),
+        (["t5", "encoder-decoder", "vit"], ("t5", "vit")),
+        (["encoder-only"], ("bert", "roberta", "vit", "swin", "clip", "xclip", "videomae")),
+    ],
+)
+def test_architectures_and_structures(matrix: LoadedMatrix, words: list[str], architectures: tuple[str, ...]) -> None:
+    assert chosen(matrix, architectures=words).architectures == architectures
+
+
+def test_every_structure_is_that_of_a_model_of_ours(matrix: LoadedMatrix) -> None:
+    listed = [name for structure in Structure for name in chosen(matrix, architectures=[structure.value]).architectures]
+    assert sorted(listed) == sorted({model.architecture for model in matrix.spec.models.values()})
+
+
+def test_a_structure_holds_for_a_checkpoint_too(matrix: LoadedMatrix, here: Path) -> None:
+    checkpoint(here / "mine", {"model_type": "falcon_mamba", "architectures": ["FalconMambaForCausalLM"]})
+    assert chosen(matrix, "./mine", architectures=["state-space"]).architectures == ("mamba", "falcon_mamba")
+
+
+def test_an_unknown_architecture_has_a_near_miss_among_both(matrix: LoadedMatrix) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chosen(matrix, architectures=["encoder", "encoder-onli", "brt", "vit"])
+    first, second, third = map(str, caught.value.problems)
+    assert first.startswith("--architectures: 'encoder' is not in matrix.yaml, and no structure (")
+    assert "did you mean 'encoder-only'? allowed: bert, clip, decoder-only," in second
+    assert "did you mean 'bert'?" in third
+
+
+def test_a_structure_that_no_model_has_selects_nothing(matrix: LoadedMatrix) -> None:
+    models = {name: model for name, model in matrix.spec.models.items() if name != "mamba"}
+    smaller = dataclasses.replace(matrix, spec=dataclasses.replace(matrix.spec, models=models))
+    with pytest.raises(NothingSelectedError, match=r"no model of matrix\.yaml is state-space"):
+        chosen(smaller, architectures=["state-space"])
+
+
+def test_a_name_that_means_nothing_has_a_near_miss(matrix: LoadedMatrix, asked: list[str]) -> None:
+    (problem,) = refused(matrix, "brt")
+    assert problem.startswith("--models: 'brt' is not in matrix.yaml (did you mean 'bert'? allowed: bert, clip,")
+    assert problem.endswith("; or a type of transformers (hwmatrix types), a hub id (owner/name), or a checkpoint's folder)")
+    assert asked == []
+
+
+def test_all_problems_at_once(matrix: LoadedMatrix, asked: list[str]) -> None:
+    assert len(refused(matrix, "brt", "a/b", "./nothing", "bert", "a/b/c")) == 4
+    assert asked == ["a/b"]
+
+
+def test_weights_that_cannot_be_had_are_told_in_the_plan(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(plan: Any, _cache: Path) -> Any:
+        raise FactoryError(f"{plan.hub_id} cannot be fetched", error_type="hub_unreachable")
+
+    monkeypatch.setattr(hub, "resolve", resolve)
+    checkpoint(here / "mine")
+    models = (
+        make.model_plan("recipe"),
+        make.model_plan("far", weights="hub"),
+        make.model_plan("near", weights="mine"),
+        make.model_plan("gone", weights="gone"),
+    )
+    plan = fetch_weights(dataclasses.replace(make.plan(), models=models), here)
+    assert [model.unbuildable for model in plan.models] == [
+        None,
+        "owner/far cannot be fetched",
+        None,
+        f"{here}/gone is no folder: name a checkpoint's folder",
+    ]
+    assert [model.weights for model in plan.models] == ["recipe", "hub", str(here / "mine"), "gone"]

@@ -1,0 +1,412 @@
+"""``hwmatrix test`` through ``main``: what is tried after what, what is told, what is kept. The place is replaced; nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import factory_plans as make
+import fake_types
+import jsonschema
+import pytest
+from fake_place import FakePlace
+
+from hwmatrix.app.trial_document import json_schema
+from hwmatrix.cli import main, running
+from hwmatrix.cli import test as testing
+from hwmatrix.hardware.detector import machine_identity
+from hwmatrix.records import CellPlan, Isolation, Placement, Plan, Status, cell_command
+from hwmatrix.store.shard import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from hwmatrix.store.shard import ShardWriter
+
+MATRIX = """\
+version: 1
+sizes:
+  tiny: {batch: 2}
+  full: {}
+tolerances:
+  float32: {relative_error: 1.0e-3, reason: rounding}
+  float16: {relative_error: 1.0e-2, reason: rounding}
+targets:
+  cpu: {backend: cpu, image: cpu, dtypes: [float32, float16]}
+  openvino: {backend: openvino, image: openvino}
+  cuda: {backend: cuda, image: cuda, base: torch-cuda}
+  qnn: {backend: qnn, image: qnn, base: python, execution: emulated, dtypes: [float16, float32]}
+models:
+  bert: {family: embedding, architecture: bert, class: BertModel, hub_id: google-bert/bert-base-uncased}
+  vit: {family: vision, architecture: vit, class: ViTModel}
+  huge: {family: text_generation, architecture: gpt2, class: GPT2LMHeadModel, tiny: {unbuildable: too large for this world}}
+suites:
+  default: {models: all}
+"""
+NO_GPU = "there is no GPU here"
+OUT_OF_MEMORY = "Unable to allocate 7.45 GiB for an array with shape (1000000000,) and data type float64"
+
+
+@dataclasses.dataclass
+class ScriptedPlace(FakePlace):
+    """Cells end as the script says, by target: one status after the other, and ``pass`` where it says no more."""
+
+    script: dict[str, list[Status]] = dataclasses.field(default_factory=dict)
+    fits: dict[str, int] = dataclasses.field(default_factory=dict)
+    """The largest batch that a target has memory for."""
+    messages: dict[Status, str] = dataclasses.field(default_factory=dict)
+
+    def _run_cell(self, shard: ShardWriter, plan: Plan, cell: CellPlan, _on_line: Callable[[str], None]) -> None:
+        batch, waiting = cell.settings.batch, self.script.get(cell.target, [])
+        status = Status.OOM if batch > self.fits.get(cell.target, batch) else waiting.pop(0) if waiting else Status.PASS
+        changes = {} if status is Status.PASS else make.failure(status)
+        if status is Status.MISMATCH:
+            changes["placement"] = Placement(on_target=1.0, detail="all of it")
+        if "error" in changes:
+            message = self.messages.get(status, OUT_OF_MEMORY if status is Status.OOM else f"{status.value} on {cell.target}")
+            kind = {Status.OOM: "memory_pressure"}.get(status, "unmatched")
+            changes["error"] = dataclasses.replace(changes["error"], type=kind, message=message)
+        result = make.result(cell, started_at=utc_now(), **changes)
+        shard.add_cell(result, command=cell_command(plan.model(cell.model, cell.size), cell, plan.isolation))
+        self.ran.append(cell.key)
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(running, "commit_of", lambda _root: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch) -> ScriptedPlace:
+    scripted = ScriptedPlace(missing={"cuda": NO_GPU})
+    monkeypatch.setattr(testing, "choose", lambda _isolation, _workshop: scripted)
+    monkeypatch.setattr(running, "choose", lambda _isolation, _workshop: scripted)
+    return scripted
+
+
+@pytest.fixture
+def tested(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    """Run the command; give its JSON, which must hold against the schema, as a dictionary."""
+
+    def run(*argv: str, expect: int = 0) -> dict[str, Any]:
+        code = main.main(["test", "--format", "json", *argv])
+        printed = capsys.readouterr()
+        assert code == expect, printed.err
+        document: dict[str, Any] = json.loads(printed.out)
+        jsonschema.validate(document, json_schema())
+        return document
+
+    return run
+
+
+def attempts(trial: dict[str, Any]) -> list[tuple[str, int, str]]:
+    return [(attempt["hardware"], attempt["batch"], attempt["status"]) for attempt in trial["attempts"]]
+
+
+# ── what is tried after what ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_model_on_hardware_that_is_here(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    document = tested("--model", "bert", "--device", "openvino")
+    (trial,) = document["trials"]
+    assert (trial["expected_hardware"], trial["actual_hardware"], trial["fell_back"]) == ("openvino", "openvino", False)
+    assert (trial["status"], trial["batch"], trial["dtype"], trial["target"]) == ("pass", 2, "float32", "openvino")
+    assert trial["p50_ms"] == pytest.approx(1.00002, rel=1e-3)
+    assert trial["sample_ms"] == trial["p50_ms"] / 2
+    assert trial["cost"] == {"expected_ms": None, "actual_ms": None, "factor": None, "note": "as expected"}
+    assert place.ran == ["bert/tiny/openvino/float32/b2-s16-t1"]
+
+
+@pytest.mark.parametrize("name", ["gemma3", "type:bert"])
+def test_a_type_of_transformers(
+    tested: Callable[..., dict[str, Any]], place: ScriptedPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fake_types.install(monkeypatch, tmp_path)
+    (trial,) = tested("--model", name, "--device", "openvino", "--batch-size", "4")["trials"]
+    assert (trial["status"], trial["batch"]) == ("pass", 4)
+    assert place.ran == [f"{name}/tiny/openvino/float32/b4-s16-t1"]
+
+
+def test_missing_hardware_is_replaced_by_what_comes_next(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    (trial,) = tested("--model", "vit", "--device", "cuda")["trials"]
+    assert attempts(trial) == [
+        ("cuda", 2, "unavailable"),
+        ("rocm", 2, "unavailable"),
+        ("mps", 2, "unavailable"),
+        ("openvino", 2, "pass"),
+    ]
+    assert [attempt["reason"] for attempt in trial["attempts"][:2]] == [NO_GPU, "matrix.yaml has no target for it"]
+    assert (trial["expected_hardware"], trial["actual_hardware"], trial["fell_back"]) == ("cuda", "openvino", True)
+    assert trial["cost"]["note"] == "not measured on the expected hardware"
+    assert len(place.ran) == 1
+
+
+def test_the_order_is_that_of_the_models_kind(tested: Callable[..., dict[str, Any]]) -> None:
+    document = tested("--model", "bert", "--device", "cuda")
+    assert [hardware for hardware, _, _ in attempts(document["trials"][0])] == ["cuda", "rocm", "mps", "cpu"]
+    assert document["order_stands_on"] == "the design documents' priority of text"
+
+
+def test_the_batch_halves_until_it_fits(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.fits = {"openvino": 3}
+    (trial,) = tested("--model", "bert", "--device", "openvino", "--batch-size", "12")["trials"]
+    assert attempts(trial) == [("openvino", 12, "oom"), ("openvino", 6, "oom"), ("openvino", 3, "pass")]
+    assert (trial["batch"], trial["actual_batch"], trial["fell_back"]) == (12, 3, True)
+    assert trial["attempts"][0]["error_type"] == "memory_pressure"
+    assert trial["command"] == "hwmatrix test --model bert --size tiny --device openvino --batch-size 3 --isolation container --no-fallback"
+    assert trial["lost_ms"] == pytest.approx(261.0)
+    assert "Use a smaller batch or a shorter sequence." in trial["recommendations"]
+
+
+def test_what_never_fits_goes_to_the_cpu_with_all_of_its_batch(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.fits = {"openvino": 0}
+    (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
+    assert attempts(trial) == [("openvino", 2, "oom"), ("openvino", 1, "oom"), ("cpu", 2, "pass")]
+
+
+def test_a_reference_that_does_not_fit_is_made_smaller(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.script = {"cpu": [Status.FACTORY_ERROR]}
+    place.messages = {Status.FACTORY_ERROR: f"BertModel fails on its inputs: RuntimeError: {OUT_OF_MEMORY}"}
+    (trial,) = tested("--model", "bert", "--device", "cpu", "--batch-size", "8")["trials"]
+    assert attempts(trial) == [("cpu", 8, "factory_error"), ("cpu", 4, "pass")]
+
+
+@pytest.mark.parametrize("status", [Status.CRASH, Status.TIMEOUT])
+def test_an_accident_is_tried_again(tested: Callable[..., dict[str, Any]], place: ScriptedPlace, status: Status) -> None:
+    place.script = {"openvino": [status, status]}
+    (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
+    assert attempts(trial) == [("openvino", 2, status.value)] * 2 + [("cpu", 2, "pass")]
+    assert [attempt["retry"] for attempt in trial["attempts"]] == [0, 1, 0]
+    place.script = {"openvino": [status, status]}
+    (trial,) = tested("--model", "bert", "--device", "openvino", "--retries", "2")["trials"]
+    assert (trial["actual_hardware"], len(trial["attempts"])) == ("openvino", 3)
+
+
+@pytest.mark.parametrize("status", [Status.ERROR, Status.UNSUPPORTED])
+def test_what_fails_on_special_hardware_is_done_by_the_cpu(
+    tested: Callable[..., dict[str, Any]], place: ScriptedPlace, status: Status
+) -> None:
+    place.script = {"openvino": [status]}
+    (trial,) = tested("--model", "vit", "--device", "openvino")["trials"]
+    assert attempts(trial) == [("openvino", 2, status.value), ("cpu", 2, "pass")]  # and not qnn, which comes before it
+
+
+def test_wrong_numbers_are_the_result(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.script = {"openvino": [Status.MISMATCH]}
+    (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
+    assert attempts(trial) == [("openvino", 2, "mismatch")]
+    assert (trial["actual_hardware"], trial["status"], trial["p50_ms"]) == ("openvino", "mismatch", None)
+
+
+def test_a_model_that_fails_everywhere_is_a_result(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.script = {"openvino": [Status.ERROR], "cpu": [Status.ERROR]}
+    (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
+    assert (trial["actual_hardware"], trial["actual_batch"], trial["status"], trial["sample_ms"]) == (None, None, "error", None)
+
+
+def test_a_model_that_cannot_be_made_is_a_result(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    (trial,) = tested("--model", "huge", "--device", "cpu")["trials"]
+    assert attempts(trial) == [("cpu", 2, "factory_error")]
+    assert trial["attempts"][0]["reason"] == "too large for this world"
+    assert place.ran == []
+
+
+def test_without_fallback_there_is_one_attempt(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    for status in (Status.OOM, Status.CRASH, Status.ERROR):
+        place.script = {"openvino": [status]}
+        (trial,) = tested("--model", "bert", "--device", "openvino", "--no-fallback")["trials"]
+        assert attempts(trial) == [("openvino", 2, status.value)]
+    main_code = main.main(["test", "--model", "bert", "--device", "cuda", "--no-fallback"])
+    assert main_code == 6
+
+
+# ── which hardware ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_all_hardware_each_for_itself(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.script = {"openvino": [Status.ERROR]}
+    place.fits = {"qnn": 1}
+    trials = tested("--model", "bert", "--all-hardware")["trials"]
+    assert [attempts(trial) for trial in trials] == [
+        [("cpu", 2, "pass")],
+        [("openvino", 2, "error")],
+        [("cuda", 2, "unavailable")],
+        [("qnn", 2, "oom"), ("qnn", 1, "pass")],
+    ]
+    assert [job.work for job in place.jobs].count("bundles") == 2  # one run for all first attempts, one for the smaller batch
+    emulated = trials[-1]
+    assert (emulated["execution"], emulated["actual_hardware"], emulated["actual_batch"]) == ("emulated", "qnn", 1)
+    assert (emulated["p50_ms"], emulated["sample_ms"], emulated["cost"]["actual_ms"]) == (None, None, None)  # no speed of any hardware
+
+
+def test_auto_takes_the_first_that_is_here_and_calls_nothing_else_expected(tested: Callable[..., dict[str, Any]]) -> None:
+    (trial,) = tested("--model", "vit")["trials"]
+    assert attempts(trial)[-1] == ("openvino", 2, "pass")
+    assert (trial["expected_hardware"], trial["fell_back"]) == ("openvino", False)
+
+
+def test_a_target_of_matrix_yaml_stands_for_its_hardware(
+    tested: Callable[..., dict[str, Any]], project: Path, place: ScriptedPlace
+) -> None:
+    text = MATRIX.replace("targets:\n", "targets:\n  half: {backend: cpu, image: cpu, dtypes: [float16]}\n")
+    (project / "matrix.yaml").write_text(text, encoding="utf-8")
+    (trial,) = tested("--model", "bert", "--device", "half")["trials"]
+    assert (trial["actual_hardware"], trial["target"], trial["dtype"]) == ("cpu", "half", "float16")
+    assert place.ran == ["bert/tiny/half/float16/b2-s16-t1"]
+
+
+def test_models_have_the_names_that_people_use(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    for name in ("bert", "google-bert/bert-base-uncased", "bert-base-uncased", "BERT"):
+        assert tested("--model", name, "--device", "cpu")["model"] == "bert"
+    assert len(place.ran) == 4
+
+
+# ── what is on record ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def on_record(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database in reports/latest with a run of this machine, in which OpenVINO took half a millisecond a sample."""
+    monkeypatch.setattr(make, "identity", _identity_of_this_machine(make.identity))
+    assert main.main(["matrix", "--models", "bert", "--targets", "openvino", "cpu"]) == 0
+    assert (project / "reports/latest/matrix.duckdb").exists()
+
+
+def _identity_of_this_machine(made: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments, **changes: made(*arguments, host=machine_identity(), **changes)
+
+
+@pytest.mark.usefixtures("on_record")
+def test_measured_hardware_comes_first(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    document = tested("--model", "bert")
+    assert document["order_stands_on"].startswith("measured on this machine: ")
+    assert attempts(document["trials"][0])[0][0] in {"cpu", "openvino"}  # and not cuda, which is only expected to be best
+    place.isolation = Isolation.NONE
+    elsewhere = tested("--model", "bert")
+    assert elsewhere["order_stands_on"] == "the design documents' priority of text"  # what containers took says nothing here
+
+
+@pytest.mark.usefixtures("on_record")
+def test_the_cost_of_a_fallback_is_measured(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.script = {"openvino": [Status.ERROR]}
+    (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
+    cost = trial["cost"]
+    assert cost["expected_ms"] == pytest.approx(0.5, rel=0.1)
+    assert cost["actual_ms"] == trial["sample_ms"]
+    assert cost["factor"] == pytest.approx(cost["actual_ms"] / cost["expected_ms"])
+    assert "expected: run " in cost["note"]
+
+
+def test_a_database_that_is_none_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "broken.duckdb").write_text("no database", encoding="utf-8")
+    assert main.main(["test", "--model", "bert", "--database", "broken.duckdb"]) == 7
+    assert "broken.duckdb" in capsys.readouterr().err
+
+
+# ── what is told and kept ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_table(place: ScriptedPlace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    place.fits = {"openvino": 1}
+    assert main.main(["test", "--model", "bert", "--device", "openvino"]) == 0
+    printed = capsys.readouterr()
+    assert "│ openvino │ openvino │ pass   │ float32 │ 1 (asked: 2) │" in printed.out
+    assert f"openvino, batch 2: oom: {OUT_OF_MEMORY}" in printed.out
+    assert "  - Use a smaller batch or a shorter sequence." in printed.out
+    assert "repeat: nox -s matrix -- --models bert --size tiny --targets openvino --isolation container" in printed.out
+    assert "repeat: hwmatrix test --model bert --size tiny --device openvino --batch-size 1" in printed.out
+
+
+def test_nothing_is_kept_without_save(project: Path, tested: Callable[..., dict[str, Any]]) -> None:
+    document = tested("--model", "bert", "--device", "cpu")
+    assert document["database"] is None
+    assert not (project / "reports").exists()
+    assert list((project / "cache" / "tests").iterdir()) == []
+
+
+def test_with_save_everything_is_kept(project: Path, tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.fits = {"openvino": 1}
+    document = tested("--model", "bert", "--device", "openvino", "--save")
+    kept = project / "reports" / "tests" / "bert"
+    assert document["database"] == str(kept / "matrix.duckdb")
+    assert {path.name for path in kept.iterdir()} >= {
+        "test.json",
+        "matrix.md",
+        "matrix.json",
+        "errors.md",
+        "summary.md",
+        "matrix.duckdb",
+        "runs",
+    }
+    assert json.loads((kept / "test.json").read_text(encoding="utf-8")) == document
+    with duckdb.connect(str(kept / "matrix.duckdb"), read_only=True) as connection:
+        rows = connection.execute("SELECT batch, status FROM matrix ORDER BY batch DESC").fetchall()
+    assert rows == [(2, "oom"), (1, "pass")]
+    again = tested("--model", "bert", "--device", "cuda", "--save")
+    assert set(again["runs"]).isdisjoint(document["runs"])
+    with duckdb.connect(str(kept / "matrix.duckdb"), read_only=True) as connection:
+        found = connection.execute("SELECT target, status FROM matrix WHERE run_id = ? ORDER BY target", again["runs"]).fetchall()
+    assert found == [("cpu", "pass"), ("cuda", "unavailable")]  # what was passed over is on record, too
+
+
+def test_a_folder_for_what_is_kept(project: Path, tested: Callable[..., dict[str, Any]]) -> None:
+    tested("--model", "bert", "--device", "cpu", "--save", "--output-dir", "elsewhere")
+    assert (project / "elsewhere" / "test.json").exists()
+
+
+# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--model", "brt"), "did you mean 'bert'"),
+        (("--model", "bert", "--device", "gpu"), "'gpu' is no hardware"),
+        (("--model", "bert", "--device", "cpu", "--all-hardware"), "contradict each other"),
+        (("--model", "bert", "--output-dir", "x"), "nothing is kept without --save"),
+        (("--model", "bert", "--batch-size", "0"), "--batch-size"),
+        (("--model", "bert", "--retries", "-1"), "--retries"),
+        (("--device", "cpu"), "--model"),
+        (("--model", "./nowhere"), "nowhere"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(
+    argv: tuple[str, ...], message: str, place: ScriptedPlace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["test", *argv]) == 2
+    assert message in capsys.readouterr().err
+    assert place.jobs == []
+
+
+def test_where_nothing_can_run_it_says_so(place: ScriptedPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.missing = dict.fromkeys(("cpu", "openvino", "cuda", "qnn"), "it is not here")
+    assert main.main(["test", "--model", "bert"]) == 6
+    assert "nothing could run here" in capsys.readouterr().err
+    assert main.main(["test", "--model", "bert", "--all-hardware", "--save"]) == 6
+
+
+def test_an_image_that_cannot_be_built_is_passed_over(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+    place.broken_images = frozenset({"openvino"})
+    (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
+    assert attempts(trial) == [("openvino", 2, "infra_error"), ("openvino", 2, "infra_error"), ("cpu", 2, "pass")]
+
+
+def test_where_only_images_fail_that_is_the_error(place: ScriptedPlace) -> None:
+    place.broken_images = frozenset({"openvino"})
+    assert main.main(["test", "--model", "bert", "--device", "openvino", "--no-fallback"]) == 4
+
+
+def test_the_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["test", "--help"]) == 0
+    assert "hwmatrix test --model vit --device cuda --batch-size 64" in capsys.readouterr().out

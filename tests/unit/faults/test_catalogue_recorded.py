@@ -1,0 +1,158 @@
+"""The catalogue against messages as they were really printed: each is recognised as what it is, and what only looks alike is not."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.resources
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from hwmatrix.faults.catalogue import UNMATCHED, catalogue, entry_for, match, severity_of
+from hwmatrix.records import Severity, Stage, Status
+
+FOLDER: Final = Path(__file__).parents[1] / "recorded" / "errors"
+LEAST: Final = 120
+PROGRAM: Final = "program"
+KEYS: Final = frozenset({"type", "hardware", "source", "message", "status", "stage", "exception", "not_type", "quotes"})
+
+
+def recorded(*, program: bool = False) -> list[dict[str, Any]]:
+    """Every recorded message, with the hardware of its file where it names none."""
+    found = []
+    for path in sorted(FOLDER.glob("*.yaml")):
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if (path.stem == PROGRAM) == program:
+            found += [{"hardware": document.get("hardware", "any"), "file": path.stem} | entry for entry in document["messages"]]
+    return found
+
+
+def name_of(entry: dict[str, Any]) -> str:
+    return f"{entry['file']}-{entry.get('type') or entry.get('not_type')}"
+
+
+def recognised(entry: dict[str, Any]) -> str:
+    return match(
+        entry["message"],
+        hardware=entry["hardware"],
+        status=Status(entry["status"]) if "status" in entry else None,
+        stage=Stage(entry["stage"]) if "stage" in entry else None,
+        exception=entry.get("exception"),
+    ).type
+
+
+POSITIVE: Final = [entry for entry in recorded() if "type" in entry]
+NEGATIVE: Final = [entry for entry in recorded() if "type" not in entry]
+
+
+@pytest.mark.parametrize("entry", POSITIVE, ids=name_of)
+def test_a_real_message_is_recognised(entry: dict[str, Any]) -> None:
+    assert recognised(entry) == entry["type"]
+    assert entry_for(entry["type"], entry["hardware"]).type == entry["type"]
+
+
+@pytest.mark.parametrize("entry", NEGATIVE, ids=name_of)
+def test_what_only_looks_alike_is_not(entry: dict[str, Any]) -> None:
+    assert recognised(entry) == UNMATCHED
+
+
+def test_there_are_enough_messages_each_with_its_source_and_no_key_that_nobody_reads() -> None:
+    assert len(POSITIVE) >= LEAST
+    assert len(NEGATIVE) >= 30
+    for entry in POSITIVE:
+        assert len(entry["source"]) > 5
+        assert len(entry["message"]) < 500, "short quotations only"
+    for entry in (*POSITIVE, *NEGATIVE, *recorded(program=True)):
+        assert entry.keys() <= KEYS | {"file"}
+
+
+def test_no_message_is_recorded_twice() -> None:
+    seen = [(entry["hardware"], entry["message"], entry.get("status"), entry.get("exception")) for entry in (*POSITIVE, *NEGATIVE)]
+    assert len(seen) == len(set(seen))
+
+
+def test_every_type_has_a_message() -> None:
+    known = {entry["type"] for entry in (*POSITIVE, *recorded(program=True))}
+    assert {entry.type for entry in catalogue()} - {UNMATCHED} == known
+
+
+@pytest.mark.parametrize("entry", [entry for entry in catalogue() if entry.when], ids=lambda entry: f"{entry.type}-{entry.hardware}")
+def test_every_entry_with_rules_is_reached_by_a_message(entry: Any) -> None:
+    """An entry that no recorded message reaches stands behind another one, or has no real message."""
+    reached = [found for found in POSITIVE if found["type"] == entry.type and entry_for(entry.type, found["hardware"]) == entry]
+    assert reached, f"record a message for {entry.type} on {entry.hardware}"
+
+
+@pytest.mark.parametrize("entry", recorded(program=True), ids=name_of)
+def test_the_program_says_what_is_recorded_where_it_sets_the_type(entry: dict[str, Any]) -> None:
+    constants = [found for path, found in literals().items() if f'"{entry["type"]}"' in sources()[path]]
+    assert constants, f"nothing sets {entry['type']}"
+    if not entry.get("quotes"):
+        assert any(len(chunk) >= 6 and chunk in entry["message"] for found in constants for chunk in found)
+    assert recognised(entry) in {entry["type"], UNMATCHED}, "the program and the catalogue disagree"
+
+
+def test_every_type_without_rules_is_set_by_the_program() -> None:
+    everything = "\n".join(sources().values())
+    unset = [entry.type for entry in catalogue() if not entry.when and entry.type != UNMATCHED and f'"{entry.type}"' not in everything]
+    assert unset == []
+
+
+def test_specific_entries_stand_before_general_ones() -> None:
+    """One message that holds the words of two types is the more particular one."""
+    nested = "OCI runtime create failed: runc create failed: pipe2: too many open files: unknown"
+    assert match(nested, hardware="cpu").type == "too_many_files"
+    memory = "Non-zero status code returned while running Expand node. Failed to allocate memory for requested buffer of size 4"
+    assert match(memory, hardware="onnxruntime").type == "memory_pressure"
+    provider = "Failed to load library libonnxruntime_providers_cuda.so with error: libcudnn.so.9: cannot open shared object file"
+    assert match(provider, hardware="onnxruntime").type == "onnx_provider_missing"
+    kernel = "terminate called after throwing an instance of 'c10::Error'\n  what(): CUDA error: an illegal memory access was encountered"
+    assert match(kernel, hardware="cuda", status=Status.CRASH).type == "gpu_illegal_access"
+    assert match(kernel, hardware="cpu", status=Status.CRASH).type == "abort"
+
+
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: f"{entry.type}-{entry.hardware}")
+def test_advice_is_to_be_acted_on(entry: Any) -> None:
+    assert 1 <= len(entry.recommendations) <= 4
+    for line in entry.recommendations:
+        assert 15 <= len(line) <= 200
+        assert line[0].isupper() or line.startswith(("libcuda", "pip"))
+        assert not re.search(r"\b(please|simply|just|try again later)\b", line, re.IGNORECASE)
+    assert len(set(entry.recommendations)) == len(entry.recommendations)
+
+
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: f"{entry.type}-{entry.hardware}")
+def test_no_pattern_grows_faster_than_the_message(entry: Any) -> None:
+    """Models and runtimes write what they like: half a megabyte of a pattern's own beginnings must not hold up a report."""
+    lines = [found["message"] for found in POSITIVE if found["type"] == entry.type] or ["x"]
+    long = (lines[0][: max(8, len(lines[0]) // 2)] + " ") * 2_000
+    for rule in entry.when:
+        if rule.message is not None:
+            rule.message.search(long[:200_000])
+
+
+def test_severities_are_the_four_and_all_are_used() -> None:
+    assert {entry.severity for entry in catalogue()} == set(Severity)
+    assert severity_of("gpu_memory_error", "cuda") is Severity.CRITICAL
+    assert severity_of("gpu_no_driver", "cuda") is Severity.INFO
+
+
+@functools.cache
+def sources() -> dict[Path, str]:
+    package = Path(str(importlib.resources.files("hwmatrix")))
+    return {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
+
+
+@functools.cache
+def literals() -> dict[Path, tuple[str, ...]]:
+    """The constant strings of every module, and the constant parts of its f-strings."""
+    return {
+        path: tuple(
+            node.value.strip() for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+        for path, text in sources().items()
+    }

@@ -1,0 +1,379 @@
+"""Generated tests: their names, what is in them, and that nothing of a model's name becomes code."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import fake_types
+import jinja2
+import pytest
+
+from hwmatrix.app.clearing import clear_cached
+from hwmatrix.classifier.answers import template_for
+from hwmatrix.errors import ConfigError
+from hwmatrix.generate import model_tests as generate
+from hwmatrix.generate import rendering, test_plan
+from hwmatrix.generate.generated_file import file_for, mark, slug
+from hwmatrix.generate.literals import WIDTH, literal
+from hwmatrix.generate.model_tests import GeneratedTest, generate_test
+from hwmatrix.generate.rendering import comment, plain, rows, write_templates
+from hwmatrix.generate.test_plan import Wish
+from hwmatrix.knowledge.requirements import RequirementsError
+from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import model_plan
+from hwmatrix.records import Basis, Dtype, Family, ModelPlan, Requirements, Size
+
+SPEC = load(Path(__file__).parents[3] / "matrix.yaml").spec
+BUILDABLE = [name for name, model in SPEC.models.items() if model.tiny.unbuildable is None]
+EVIL = 'we"ird\'s {{ 1234567*7 }} {% raw %}\n"""\\x0a#é☃'
+TEMPLATES = Path(generate.__file__).parent / "templates" / "tests"
+
+
+def needs(memory_mb: int = 300) -> Requirements:
+    return Requirements(
+        model_name="m",
+        hardware="cpu",
+        dtype=Dtype.FLOAT32,
+        batch=1,
+        sequence_length=16,
+        memory_kind="host",
+        min_memory_mb=memory_mb,
+        recommended_memory_mb=memory_mb * 2,
+        cpu_cores=1,
+        disk_space_mb=1,
+        batch_size=4,
+        parameters=1,
+        basis=Basis.ESTIMATED,
+        note="a test",
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a model needs is worked out elsewhere, with torch where it is there."""
+    monkeypatch.setattr(test_plan, "requirements_for", lambda *_, **__: needs())
+
+
+def generated(model: str, folder: Path, **wish: Any) -> tuple[GeneratedTest, dict[str, Any]]:
+    """A generated test, and the constants at its top."""
+    made = generate_test(model, spec=SPEC, folder=folder, wish=Wish(**wish))
+    tree = ast.parse(made.path.read_text(encoding="utf-8"))
+    constants = {
+        node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    return made, constants
+
+
+def arguments(call: ast.expr) -> dict[str, Any]:
+    assert isinstance(call, ast.Call)
+    return {str(each.arg): each.value for each in call.keywords}
+
+
+def plan_in(constants: dict[str, Any]) -> ModelPlan:
+    """The plan that a test holds, read without running the test."""
+    given = arguments(constants["MODEL"])
+    enums = {"size": Size, "family": Family}
+    values = {
+        name: enums[name][value.attr] if name in enums and isinstance(value, ast.Attribute) else ast.literal_eval(value)
+        for name, value in given.items()
+    }
+    return ModelPlan(**values)
+
+
+def devices_in(constants: dict[str, Any]) -> list[str]:
+    return [ast.literal_eval(arguments(place)["device"]) for place in constants["PLACES"].elts]
+
+
+@pytest.mark.parametrize("name", BUILDABLE)
+def test_a_test_of_every_model_holds_the_model_as_matrix_yaml_has_it(tmp_path: Path, name: str) -> None:
+    made, constants = generated(name, tmp_path)
+    held, wanted = plan_in(constants), model_plan(name, SPEC, Size.TINY)
+    assert held == dataclasses.replace(wanted, selector="")
+    assert made.path == tmp_path / f"test_hf_{name.replace('-', '_')}.py"
+    assert made.template == f"hf_{wanted.family.value}_template.py"
+    assert devices_in(constants) == list(made.devices)
+    assert made.devices[-1] == "cpu"
+
+
+def test_there_is_a_template_for_every_family() -> None:
+    assert {path.name for path in TEMPLATES.glob("hf_*")} == {f"hf_{family.value}_template.py.j2" for family in Family}
+
+
+@pytest.mark.parametrize("family", Family)
+def test_any_environment_renders_a_template_by_the_name_that_is_recommended(tmp_path: Path, family: Family) -> None:
+    """As a test generator of somebody else does it: a plain environment, and what a classification says; or the name alone."""
+    write_templates(tmp_path)
+    template = jinja2.Environment(loader=jinja2.FileSystemLoader(tmp_path)).get_template(str(template_for(family)))  # noqa: S701
+    given = {
+        "model_name": EVIL,
+        "model_family": family.value,
+        "model_subfamily": "causal_lm",
+        "recommended_hardware": "cuda",
+        "resource_requirements": {"min_memory_mb": None, "note": EVIL},
+        "torch_device": "cuda:0",
+    }
+    for values in (given, {"model_name": EVIL}):
+        tree = ast.parse(template.render(values))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "described"]
+        assert [ast.literal_eval(argument) for argument in calls[0].args] == [EVIL, values.get("recommended_hardware")]
+        tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert "test_outputs_agree_with_the_reference" in tests
+
+
+@pytest.mark.parametrize(
+    ("name", "subfamily", "present", "absent"),
+    [
+        ("bert-base-uncased", "masked_lm", "test_masked_tokens_change_nothing", "test_the_cache_changes_nothing"),
+        ("google/canine-s", None, "test_every_token_sees_every_other", "test_masked_tokens_change_nothing"),
+        ("gpt2", "causal_lm", "test_the_cache_changes_nothing", "test_the_decoder_listens_to_the_encoder"),
+        ("t5-small", "seq2seq_lm", "test_the_decoder_listens_to_the_encoder", "test_every_token_sees_every_other"),
+        ("vit", "image_classifier", "test_the_class_is_that_of_the_reference", "test_every_frame_counts"),
+        ("clip", "contrastive", "test_similarities_are_the_same_from_both_sides", "test_the_cache_changes_nothing"),
+    ],
+)
+def test_what_a_classification_says_chooses_the_tests(tmp_path: Path, name: str, subfamily: str | None, present: str, absent: str) -> None:
+    write_templates(tmp_path)
+    family = {"vit": "vision", "clip": "multimodal", "gpt2": "text_generation", "t5-small": "text_generation"}.get(name, "embedding")
+    template = jinja2.Environment(loader=jinja2.FileSystemLoader(tmp_path)).get_template(f"hf_{family}_template.py")  # noqa: S701
+    text = template.render(model_name=name, model_subfamily=subfamily)
+    assert f"def {present}(" in text
+    assert f"def {absent}(" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "present", "absent"),
+    [
+        ("bert", ["test_masked_tokens_change_nothing", "test_every_token_sees_every_other"], ["generation", "causal"]),
+        ("gpt2", ["test_a_later_token_changes_nothing_before_it", "test_the_cache_changes_nothing"], ["experts", "encoder"]),
+        ("mixtral", ["test_tokens_reach_several_experts", "test_both_ways_to_compute_experts_agree"], ["the_state_"]),
+        ("mamba", ["test_the_state_changes_nothing"], ["the_cache_changes", "experts"]),
+        ("t5", ["test_the_decoder_listens_to_the_encoder", "at its first position"], ["at its last position"]),
+        ("whisper", ["test_silence_gives_numbers_and_others_than_sound", "test_the_cache_changes_nothing"], ["as_many_frames"]),
+        ("wav2vec2", ["test_there_are_as_many_frames_as_the_sound_is_long"], ["generation"]),
+        ("clip", ["test_images_in_another_order_give_rows_in_another_order"], ["generation"]),
+        ("llava", ["test_image_and_text_both_count", "test_the_cache_changes_nothing"], ["similarities"]),
+        ("xclip", ["test_the_order_of_the_frames_counts", "logits_per_video"], ["test_the_class_is"]),
+        ("videomae", ["test_every_frame_counts", "test_the_class_is_that_of_the_reference"], ["similarities"]),
+    ],
+)
+def test_each_structure_has_the_tests_that_mean_something_for_it(tmp_path: Path, name: str, present: list[str], absent: list[str]) -> None:
+    text = generated(name, tmp_path)[0].path.read_text(encoding="utf-8")
+    assert [each for each in present if each not in text] == []
+    assert [each for each in absent if each in text] == []
+
+
+def test_devices_are_those_of_the_priorities_with_the_precision_and_tolerance_of_their_target(tmp_path: Path) -> None:
+    _, constants = generated("vit", tmp_path)
+    places = {ast.literal_eval(arguments(place)["device"]): arguments(place) for place in constants["PLACES"].elts}
+    assert list(places) == ["cuda", "rocm", "mps", "openvino", "qnn", "cpu"]
+    assert ast.unparse(places["qnn"]["dtype"]) == "Dtype.FLOAT16"
+    assert ast.literal_eval(places["qnn"]["tolerance"]) == SPEC.tolerances[Dtype.FLOAT16].relative_error
+    assert ast.literal_eval(places["qnn"]["options"]) == {"soc_model": 57}
+    assert ast.unparse(places["cuda"]["dtype"]) == "Dtype.FLOAT32"
+    assert ast.literal_eval(places["cpu"]["memory_mb"]) == 300
+
+
+def test_one_device_can_be_fixed(tmp_path: Path) -> None:
+    made, constants = generated("bert", tmp_path, device="webgpu")
+    assert made.devices == ("webgpu",)
+    assert devices_in(constants) == ["webgpu"]
+    assert generated("bert", tmp_path, device="auto")[0].devices == ("cuda", "rocm", "mps", "cpu")
+    with pytest.raises(ConfigError, match="'gpu' is no hardware"):
+        generate_test("bert", spec=SPEC, folder=tmp_path, wish=Wish(device="gpu"))
+
+
+def test_the_pool_keeps_the_model_as_long_as_was_asked_for(tmp_path: Path) -> None:
+    assert ast.literal_eval(generated("bert", tmp_path)[1]["POOL_TIMEOUT_MIN"]) == 30.0
+    assert ast.literal_eval(generated("bert", tmp_path, timeout_min=0.5)[1]["POOL_TIMEOUT_MIN"]) == 0.5
+
+
+def test_where_nothing_is_known_of_the_memory_none_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any, **__: Any) -> Requirements:
+        raise RequirementsError("nothing is known", advice="measure it")
+
+    monkeypatch.setattr(test_plan, "requirements_for", unknown)
+    _, constants = generated("bert", tmp_path)
+    assert all("memory_mb" not in arguments(place) for place in constants["PLACES"].elts)
+    assert "memory that it needs" not in (tmp_path / "test_hf_bert.py").read_text(encoding="utf-8")
+
+
+def test_why_a_template_was_chosen_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="hwmatrix.generate.model_tests"):
+        generated("mixtral", tmp_path)
+    assert "structure mixture-of-experts" in caplog.text
+    assert "template hf_text_generation_template.py, because" in caplog.text
+
+
+def test_what_cannot_be_built_or_is_only_a_name_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be built in tiny size: a pipeline of the diffusers library.*there is nothing to test"):
+        generate_test("stable-diffusion", spec=SPEC, folder=tmp_path)
+    with pytest.raises(ConfigError, match=r"186\.8 GB.*--size tiny may be buildable"):
+        generate_test("mixtral", spec=SPEC, folder=tmp_path, wish=Wish(size=Size.FULL))
+    with pytest.raises(ConfigError, match=r"is only a name: .*checkpoint's folder"):
+        generate_test("acme-model", spec=SPEC, folder=tmp_path, wish=Wish(cache=tmp_path / "cache"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["mamba2", "type:bert"])
+def test_a_type_of_transformers_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    fake_types.install(monkeypatch, tmp_path)
+    with pytest.raises(ConfigError, match=r"is a type of transformers.*run it: hwmatrix test --model " + name):
+        generate_test(name, spec=SPEC, folder=tmp_path / "tests", wish=Wish(cache=tmp_path / "cache"))
+
+
+def test_the_name_of_a_file_has_only_small_letters_digits_and_underscores() -> None:
+    names = {
+        "bert-base-uncased": "bert_base_uncased",
+        "facebook/wav2vec2-base": "facebook_wav2vec2_base",
+        "llava-hf/llava-1.5-7b-hf": "llava_hf_llava_1_5_7b_hf",
+        "../models/My Model (2)": "my_model_2",
+        "/models/x/été": "t",
+        "~/x.y": "x_y",
+        "☃": "model",
+        "": "model",
+        EVIL: "we_ird_s_7_7_raw_x0a",
+    }
+    assert {name: slug(name) for name in names} == names
+
+
+def test_a_long_name_is_cut_and_told_apart_by_a_checksum() -> None:
+    one, other = slug("a" * 300), slug("a" * 301)
+    assert len(one) == len(other) == 80
+    assert one != other
+
+
+def test_two_models_whose_names_give_one_file_get_two(tmp_path: Path) -> None:
+    first = file_for("acme/m-1", tmp_path)
+    first.write_text(f"{mark('acme/m-1')}\n", encoding="utf-8")
+    second = file_for("acme-m/1", tmp_path)
+    assert first.name == "test_hf_acme_m_1.py"
+    assert second.name.startswith("test_hf_acme_m_1_")
+    second.write_text(f"{mark('acme-m/1')}\n", encoding="utf-8")
+    assert file_for("acme-m/1", tmp_path) == second
+    assert file_for("acme/m-1", tmp_path) == first
+
+
+@pytest.mark.parametrize("text", ["import os\n", "", f"{mark('bert')[:-3]}\n", "# hwmatrix: this file was generated for os.system('x')\n"])
+def test_a_file_that_hwmatrix_has_not_generated_is_not_replaced(tmp_path: Path, text: str) -> None:
+    mine = tmp_path / "test_hf_bert.py"
+    mine.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="was not generated by hwmatrix"):
+        generate_test("bert", spec=SPEC, folder=tmp_path)
+    assert mine.read_text(encoding="utf-8") == text
+    assert [path.name for path in tmp_path.iterdir()] == ["test_hf_bert.py"]
+
+
+def test_generating_again_replaces_the_test_whole(tmp_path: Path) -> None:
+    path = generated("bert", tmp_path)[0].path
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before + "\nassert False\n", encoding="utf-8")
+    assert generated("bert", tmp_path)[0].path == path
+    assert path.read_text(encoding="utf-8") == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"--output-dir .* cannot be written"):
+        generate_test("bert", spec=SPEC, folder=tmp_path / "file")
+
+
+def test_a_name_full_of_quotes_braces_and_line_breaks_stays_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint's folder may be called anything."""
+    wanted = dataclasses.replace(
+        model_plan("bert", SPEC, Size.TINY), name=EVIL, weights=f"/checkpoints/{EVIL}", hub_id=EVIL, config={EVIL: [EVIL, {"x": EVIL}]}
+    )
+    monkeypatch.setattr(test_plan, "look_up", lambda *_, **__: wanted)
+    monkeypatch.setattr(test_plan, "classify", lambda *_, **known: _classified(known))
+    made, constants = generated(f"/checkpoints/{EVIL}", tmp_path)
+    assert plan_in(constants) == dataclasses.replace(wanted, selector="")
+    tree = ast.parse(made.path.read_text(encoding="utf-8"))
+    kinds = {type(node).__name__ for node in tree.body}
+    assert kinds <= {"Expr", "ImportFrom", "Import", "Assign", "FunctionDef", "If"}
+    assert [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)] == ["__name__ == '__main__'"]
+    assert [node for node in tree.body if isinstance(node, ast.Expr)] == tree.body[:1], "nothing but the docstring stands alone"
+    assert "8641969" not in str(ast.get_docstring(tree)), "a template in a name is not filled in"
+
+
+def _classified(known: dict[str, Any]) -> Any:
+    from hwmatrix.models.classify import classify
+
+    return classify("bert", **known)
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    3,
+    -1.5e-30,
+    float("1e400"),
+    "",
+    EVIL,
+    "'",
+    '"',
+    "both ' and \"",
+    "\ud83d\ude00 \N{SNOWMAN} \u202e",
+    [],
+    {},
+    (),
+    (1,),
+    [1, [2, "x" * 200], {"a": ("b",)}],
+    {"key " * 30: {"inner": list(range(100))}},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_literal_is_read_back_as_the_value(value: Any) -> None:
+    text = literal(value, indent=4, column=20)
+    assert eval(compile(f"x = ({text})".partition("= ")[2], "literal", "eval"), {"__builtins__": {"float": float}}) == value  # noqa: S307
+    assert text.isascii()
+
+
+def test_a_literal_fits_on_its_line_or_takes_one_an_item() -> None:
+    assert literal({"a": 1, "b": [2, 3]}) == '{"a": 1, "b": [2, 3]}'
+    text = literal({"a": list(range(60)), "b": 1}, indent=4, column=11)
+    assert text.splitlines()[0] == "{"
+    assert text.splitlines()[-1] == "    }"
+    assert max(map(len, text.splitlines())) <= WIDTH
+    with pytest.raises(TypeError, match="a set has no literal"):
+        literal({1})
+
+
+def test_comments_stay_comments_and_docstrings_end_where_they_should() -> None:
+    assert comment("one\ntwo\u2028three\x1b[0m") == "# one\n# two\n# three?[0m"
+    assert all(line.startswith("# ") and len(line) <= WIDTH for line in comment("word " * 100).splitlines())
+    assert comment("") == "#"
+    assert plain('a"""b\\c{d}\ne') == "a???b?c?d??e"
+    assert ast.literal_eval(rows([[1000 + n for n in range(100)]], indent=4, column=30).strip()) == [[1000 + n for n in range(100)]]
+
+
+def test_without_jinja2_the_command_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    rendering._environment.cache_clear()
+    with pytest.raises(ConfigError, match=r"pip install 'hwmatrix\[host\]'"):
+        generate_test("bert", spec=SPEC, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clearing_removes_the_bundles_of_the_model_and_no_others(tmp_path: Path) -> None:
+    wanted, other = model_plan("bert", SPEC, Size.TINY), model_plan("gpt2", SPEC, Size.TINY)
+    fields = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "weights")
+    for key, plan, version in (("a", wanted, "2.1"), ("b", wanted, "2.2"), ("c", other, "2.1"), ("d", None, "")):
+        folder = tmp_path / (key * 64)
+        folder.mkdir()
+        identity = {name: getattr(plan, name) for name in fields} | {"role": "model", "versions": {"torch": version}} if plan else {}
+        (folder / "manifest.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
+    exports = tmp_path / "onnx" / ("a" * 64) / "torch"
+    exports.mkdir(parents=True)
+    (exports / "model.onnx").write_bytes(b"x")
+    assert [path.name[0] for path in clear_cached(wanted, tmp_path)] == ["a", "b"]
+    assert sorted(path.parent.name[0] for path in tmp_path.glob("*/manifest.json")) == ["c", "d"]
+    assert not exports.exists()
+    assert clear_cached(wanted, tmp_path) == []
+    assert clear_cached(wanted, tmp_path / "nothing") == []

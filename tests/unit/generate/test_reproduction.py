@@ -1,0 +1,353 @@
+"""Scripts that show a failing cell again: which cell, what they say of it, and what they hold for each runtime."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import factory_plans as make
+import pytest
+from factory_rows import FAILURES, RUN, Database, unmeasured
+
+from hwmatrix.errors import ConfigError, NothingSelectedError, StoreError
+from hwmatrix.generate import reproduction as module
+from hwmatrix.generate.model_code import InputCode, ModelCode
+from hwmatrix.generate.reproduction import MARK, reproduce
+from hwmatrix.generate.type_code import Built
+from hwmatrix.knowledge.measured_cell import find_cell
+from hwmatrix.records import Backend, Dtype, Execution, Plan, Size, TargetPlan, Tolerance, to_json
+
+if TYPE_CHECKING:
+    from hwmatrix.records import ModelPlan
+
+PUBLISHED = Path(__file__).parents[3] / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
+EVIL = 'we"ird {{ 1234567*7 }}\n"""; import os\u2028# x'
+CODE = ModelCode(
+    inputs=(
+        InputCode(name="input_ids", code="", ids=[[1, 2, 3]], draws=("torch.randint(2, (1, 3), generator=generator)",)),
+        InputCode(name="pixel_values", code="torch.randn((1, 3, 8, 8), generator=generator)"),
+    ),
+    call={"return_dict": True},
+    vocabulary=256,
+    special=[0, 255],
+)
+BACKENDS = {
+    "cpu": {},
+    "cuda": {"device": 1, "compile": True},
+    "rocm": {},
+    "mps": {},
+    "openvino": {"device": "CPU"},
+    "onnxruntime": {},
+    "qnn": {"soc_model": 57},
+    "webgpu": {"adapter": "software"},
+    "webnn": {"device": "cpu"},
+}
+
+
+@pytest.fixture(autouse=True)
+def inputs_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inputs are worked out with torch elsewhere."""
+    monkeypatch.setattr(module, "model_code", lambda _plan: CODE)
+
+
+def plan_of(*models: ModelPlan, targets: dict[str, dict[str, Any]] = BACKENDS) -> Plan:
+    made = [
+        TargetPlan(name=name, backend=Backend(name), execution=Execution.HARDWARE, image=name, options=options)
+        for name, options in targets.items()
+    ]
+    tolerances = {dtype: Tolerance(relative_error=1e-3, reason="a test") for dtype in Dtype}
+    cells = tuple(make.cell_plan(model.name, target.name, size=model.size) for model in models for target in made)
+    return dataclasses.replace(make.plan(models=(), targets=()), models=models, targets=tuple(made), cells=cells, tolerances=tolerances)
+
+
+def database_of(
+    path: Path, target: str, *, status: str = "mismatch", model: ModelPlan | None = None, dtype: str = "float32", **cell: Any
+) -> Path:
+    """One cell of one model on one target, which failed."""
+    made = model or make.model_plan("bert")
+    with Database(path) as database:
+        database.run(plan=to_json(plan_of(made)))
+        database.shard(f"s-{target}", target, packages=json.dumps({"torch": "2.13.0+cpu", "transformers": "5.23.0"}))
+        key = f"{made.name}/{made.size.value}/{target}"
+        planned = database.plan(made.name, target, cell_key=key, size=made.size.value, dtype=dtype, hub_id=made.hub_id)
+        database.cell(planned, f"s-{target}", **_ending(status) | cell)
+    return path
+
+
+def _ending(status: str) -> dict[str, Any]:
+    return {} if status == "pass" else unmeasured(status)
+
+
+@pytest.fixture(scope="module")
+def every_end(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model for each status, which ends so on every target."""
+    path = tmp_path_factory.mktemp("ends") / "m.duckdb"
+    models = {status: make.model_plan(f"bert-{status.replace('_', '-')}", hub_id=None) for status in (*FAILURES, "pass")}
+    with Database(path) as database:
+        database.run(plan=to_json(plan_of(*models.values())))
+        for target in BACKENDS:
+            database.shard(f"s-{target}", target)
+            for status, model in models.items():
+                planned = database.plan(model.name, target, cell_key=f"{model.name}/tiny/{target}")
+                database.cell(planned, f"s-{target}", **_ending(status))
+    return path
+
+
+def script_of(path: Path, target: str, *, model: str = "bert") -> str:
+    made = reproduce(model, target, database=path, force=True)
+    ast.parse(made.script)
+    assert "hwmatrix import" not in made.script
+    assert "import hwmatrix" not in made.script
+    assert max(map(len, made.script.splitlines())) <= 140
+    return made.script
+
+
+def constant(script: str, name: str) -> Any:
+    found = [node.value for node in ast.parse(script).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name]
+    return ast.literal_eval(found[0])
+
+
+@pytest.mark.parametrize("target", BACKENDS)
+@pytest.mark.parametrize("status", ["mismatch", "error", "oom", "timeout", "crash", "fallback", "unsupported", "factory_error", "pass"])
+def test_there_is_a_script_of_every_end_on_every_runtime(every_end: Path, target: str, status: str) -> None:
+    model = f"bert-{status.replace('_', '-')}"
+    script = script_of(every_end, target, model=model)
+    assert script.splitlines()[0].startswith(f"# {model} (tiny) on {target}, float32: ")
+    assert script.splitlines()[2].startswith(MARK)
+    assert f"#   status: {status} at stage" in script
+    assert constant(script, "CONFIG") == {"hidden_size": 32, "rope": {"theta": 1e4}}
+    assert constant(script, "TOLERANCE") == 1e-3
+    if status != "pass":
+        assert FAILURES[status]["message"].split(":")[0] in script
+
+
+def test_what_was_measured_stands_at_its_top(tmp_path: Path) -> None:
+    path = database_of(tmp_path / "m.duckdb", "cpu", relative_error=0.25, method="torch eager mode, sdpa attention", bundle="cd" * 32)
+    head = script_of(path, "cpu").partition("from __future__")[0]
+    assert f"# Measured by hwmatrix 0.1.0, run {RUN}, 2026-01-02 03:04:06 UTC:" in head
+    assert "versions: torch 2.13.0, transformers 5.23.0" in head
+    assert "again with hwmatrix: hwmatrix matrix --models bert --targets cpu" in head
+    assert "prepared by: torch eager mode, sdpa attention" in head
+    assert f"bundle {'cd' * 32}" in head
+    assert "pip install torch==2.13.0 transformers==5.23.0" in head
+    assert "as measured 0.25" in script_of(path, "cpu")
+
+
+def test_a_message_full_of_quotes_and_line_breaks_stays_a_comment(tmp_path: Path) -> None:
+    model = make.model_plan("bert", config={EVIL: EVIL}, architecture=EVIL, hub_id=None)
+    path = database_of(tmp_path / "m.duckdb", "cpu", model=model, message=EVIL, method=EVIL, placement_detail=EVIL, command=EVIL)
+    script = script_of(path, "cpu")
+    assert constant(script, "CONFIG") == {EVIL: EVIL}
+    assert {type(node).__name__ for node in ast.parse(script).body} <= {"ImportFrom", "Import", "Assign", "FunctionDef", "If"}
+    modules = {name.name for node in ast.parse(script).body if isinstance(node, ast.Import) for name in node.names}
+    assert "os" not in modules
+    assert "8641969" not in script
+
+
+def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
+    oom = script_of(database_of(tmp_path / "a.duckdb", "openvino", status="oom"), "openvino")
+    assert "limit = 512 * 2**20" in oom
+    assert "import resource" in oom
+    hung = script_of(database_of(tmp_path / "b.duckdb", "cpu", status="timeout"), "cpu")
+    assert "faulthandler.dump_traceback_later(30.0, exit=True)" in hung
+    assert "RLIMIT_AS" not in script_of(database_of(tmp_path / "c.duckdb", "cuda", status="oom"), "cuda"), (
+        "a GPU's memory is not the host's"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "cell", "present", "absent"),
+    [
+        ("cuda", {}, ['torch.device("cuda:1")', "torch.compile", 'fp32_precision = "ieee"'], ["set_num_threads"]),
+        ("mps", {}, ['torch.device("mps")'], ["fp32_precision"]),
+        ("openvino", {"method": "transformers OpenVINO exporter"}, ["OpenVINOExporter()"], ["convert_model"]),
+        ("openvino", {"method": "openvino.convert_model (exporter failed: x)"}, ["openvino.convert_model(Flat()"], ["OpenVINOExporter"]),
+        ("onnxruntime", {"method": "transformers ONNX export, opset 20"}, ["OnnxExporter()"], ["torch.onnx.export("]),
+        ("onnxruntime", {"method": "torch ONNX export, opset 20"}, ["torch.onnx.export("], ["OnnxExporter"]),
+        ("onnxruntime", {"method": None, "error_type": "export_failed"}, ["torch.onnx.export("], ["OnnxExporter"]),
+        ("qnn", {"method": "transformers ONNX export"}, ['"soc_model": "57"'], ["fuse_norms", "raise_masks", "quantise"]),
+        ("qnn", {"method": "torch ONNX export, RMS norms fused"}, ["fuse_norms(model)"], ["raise_masks", "take_rows", "op.Reshape"]),
+        ("qnn", {"method": "torch ONNX export, RMS norms fused over rows"}, ["fuse_norms(model)", "op.Reshape(normed"], ["take_rows"]),
+        ("qnn", {"method": "torch ONNX export, rows taken by Gather"}, ["take_rows(model)"], ["raise_masks", "fuse_norms"]),
+        ("webgpu", {"method": "ONNX opset 20 by the torch exporter, ONNX Runtime Web"}, ['{"name": "webgpu"}', "torch.onnx.export("], []),
+        ("webnn", {}, ['"deviceType": "cpu"', "--enable-features=WebMachineLearningNeuralNetwork"], []),
+    ],
+)
+def test_the_script_takes_the_path_that_the_cell_took(
+    tmp_path: Path, target: str, cell: dict[str, Any], present: list[str], absent: list[str]
+) -> None:
+    script = script_of(database_of(tmp_path / "m.duckdb", target, **cell), target)
+    assert [each for each in present if each not in script] == []
+    assert [each for each in absent if each in script] == []
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("a16w8", "QUInt16"), ("a8w8", "QUInt8")])
+def test_quantised_cells_are_quantised_again(tmp_path: Path, dtype: str, kind: str) -> None:
+    script = script_of(database_of(tmp_path / "m.duckdb", "qnn", dtype=dtype, method=None), "qnn")
+    assert f"activations = quantization.QuantType.{kind}" in script
+    assert "fuse_norms(model)" in script, "where the cell could not say what was done, all is done that may have been"
+    assert "special = [0, 255]" in script
+
+
+def test_draws_stay_in_step(tmp_path: Path) -> None:
+    lines = script_of(database_of(tmp_path / "m.duckdb", "cpu"), "cpu").splitlines()
+    drawn = next(index for index, line in enumerate(lines) if "torch.randint(2, (1, 3), generator=generator)" in line)
+    assert drawn < next(index for index, line in enumerate(lines) if "torch.randn((1, 3, 8, 8), generator=generator)" in line)
+
+
+def built(**changes: Any) -> Built:
+    plain = Built(
+        config_class="BertConfig",
+        config={"hidden_size": 32, EVIL: EVIL},
+        gain=None,
+        tables=False,
+        switches=False,
+        attention="eager",
+        extents=(),
+        prepared=False,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+ON_ONNX = ("onnxruntime", "qnn", "webgpu", "webnn")
+OF_A_TYPE = make.model_plan("bert", weights="factory", hub_id=None, config={})
+
+
+@pytest.mark.parametrize("target", BACKENDS)
+def test_a_model_made_from_its_type_stands_in_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built()))
+    script = script_of(database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE), target)
+    assert constant(script, "CONFIG") == {"hidden_size": 32, EVIL: EVIL}
+    assert "config = transformers.BertConfig(**CONFIG)" in script
+    assert "model = transformers.BertForMaskedLM(config)" in script
+    assert "BertForMaskedLM.from_pretrained(folder, **options)" in script
+    assert "save_model(folder)" in script
+    assert "The smallest model of its type that hwmatrix could make" in script
+    assert "attach it" not in script, "there is no checkpoint"
+    assert [each for each in ("mul_(", "fill_(", "named_buffers", "get_leaf_tensors", "Computing") if each in script] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "of", "present"),
+    [
+        ("cpu", {"gain": 0.7}, ["parameter.mul_(0.7 / (parameter.std() * summed**0.5))"]),
+        ("cpu", {"tables": True}, ["for name, buffer in model.named_buffers():"]),
+        ("cpu", {"switches": True}, ["parameter.fill_(0.5)", "elif parameter.numel() and bool("]),
+        ("cpu", {"attention": "sdpa"}, ['def load_model(folder, dtype=torch.float32, attention="sdpa"):']),
+        ("cpu", {"attention": {"": "sdpa"}}, ['attention={"": "sdpa"}):']),
+        ("openvino", {"prepared": True}, ["port.replace(openvino.opset13.constant(value).output(0))"]),
+        *((target, {"prepared": True}, ["get_leaf_tensors(sample)", "register_initializer"]) for target in ON_ONNX),
+        *((target, {"extents": ("grid_thw",)}, ['for name in ["grid_thw"]})', "class Computing(", "import inspect"]) for target in ON_ONNX),
+    ],
+)
+def test_what_a_type_needs_besides_is_in_its_script_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, of: dict[str, Any], present: list[str]
+) -> None:
+    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built(**of)))
+    method = "transformers OpenVINO exporter" if target == "openvino" else "transformers ONNX export"
+    path = database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE, method=method)
+    script = script_of(path, target)
+    assert [each for each in present if each not in script] == []
+    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built()))
+    assert [each for each in present if each in script_of(path, target)] == [], "what a type has no use for is not in its script"
+
+
+def test_eager_attention_is_asked_for_as_the_type_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built(attention="sdpa")))
+    targets = {"cpu": {"attention": "eager"}, "openvino": {"device": "CPU"}}
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run(plan=to_json(plan_of(OF_A_TYPE, targets=targets)))
+        for target in targets:
+            database.shard(f"s-{target}", target)
+            planned = database.plan(OF_A_TYPE.name, target, cell_key=f"{OF_A_TYPE.name}/{OF_A_TYPE.size.value}/{target}")
+            database.cell(planned, f"s-{target}", **_ending("mismatch"))
+    assert 'load_model(folder, dtype, attention="sdpa")' in script_of(path, "cpu")
+    assert "load_model(folder, attention=None)" in script_of(path, "openvino"), "as its users load it"
+
+
+def test_a_checkpoint_is_loaded_from_where_others_have_it(tmp_path: Path) -> None:
+    hub = make.model_plan("bert", weights="/home/me/x", hub_id="acme/bert", revision="abc")
+    script = script_of(database_of(tmp_path / "a.duckdb", "cpu", model=hub), "cpu")
+    assert 'from_pretrained("acme/bert", revision="abc", **options)' in script
+    assert "save_model" not in script
+    local = dataclasses.replace(hub, hub_id=None, revision=None)
+    script = script_of(database_of(tmp_path / "b.duckdb", "cpu", model=local), "cpu")
+    assert 'from_pretrained("/home/me/x", **options)' in script
+    assert "attach it" in script
+
+
+def test_the_output_is_one_whose_numbers_were_wrong() -> None:
+    """diffusion_gemma also returns its cache on OpenVINO, which the reference does not."""
+    architectures = PUBLISHED.parents[1] / "2026-11-20-architectures" / "matrix.duckdb"
+    assert find_cell(architectures, "diffusion_gemma", "openvino").output == "logits"
+    assert find_cell(architectures, "superglue", "openvino").output == "keypoints", "the first of four of another shape"
+
+
+def test_the_newest_failing_cell_is_taken_and_the_others_are_named() -> None:
+    cell = find_cell(PUBLISHED, "mixtral", "qnn")
+    assert (cell.settings.dtype, cell.output, cell.target.options) == (Dtype.FLOAT16, "logits", {"soc_model": 57})
+    assert cell.also_failing == ("a16w8 in tiny: mismatch", "a8w8 in tiny: mismatch")
+    assert cell.reference_versions == {"torch": "2.13.0+cpu", "transformers": "5.23.0"}, "of the image that built the model"
+    assert find_cell(PUBLISHED, "mistralai/Mixtral-8x7B-v0.1", "qnn", dtype=Dtype.A8W8).settings.dtype is Dtype.A8W8
+    assert find_cell(PUBLISHED, "BERT-base-uncased", "cpu", passing=True).failed is False
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "options", "message"),
+    [
+        ("mixtrall", "qnn", {}, r"has no model 'mixtrall' \(did you mean 'mixtral'"),
+        ("bert", "qn", {}, r"has no target 'qn' \(did you mean 'qnn'.*nox -s matrix -- --models bert --targets qn"),
+        ("bert", "cuda", {}, r"was not executed \(unavailable\): no NVIDIA driver.*nox -s matrix"),
+        ("stable-diffusion", "cpu", {}, r"was not executed \(factory_error\): a pipeline of the diffusers.*nothing to run"),
+        ("bert", "qnn", {"dtype": Dtype.FLOAT32}, "in other settings only .*float16 in tiny"),
+        ("bert", "cpu", {"size": Size.FULL}, "in other settings only .*float32 in tiny"),
+    ],
+)
+def test_what_is_not_on_record_is_refused_with_what_to_do(model: str, target: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reproduce(model, target, database=PUBLISHED, **options)
+
+
+def test_a_cell_that_passes_has_no_failure_to_show() -> None:
+    with pytest.raises(NothingSelectedError, match=r"bert on cpu \(float32, tiny\) passes in run .*\n.*--force"):
+        reproduce("bert", "cpu", database=PUBLISHED)
+    assert "# bert (tiny) on cpu, float32: passes" in reproduce("bert", "cpu", database=PUBLISHED, force=True).script
+
+
+def test_a_model_that_was_never_on_a_target_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run(plan=to_json(plan_of(make.model_plan("bert"))))
+        database.plan("bert", "cpu")
+        database.plan("gpt2", "qnn")
+    with pytest.raises(ConfigError, match="has never seen the two together"):
+        reproduce("bert", "qnn", database=path)
+    with pytest.raises(ConfigError, match="has never seen the two together"):
+        reproduce("bert", "cpu", database=path)  # planned, and not run
+
+
+def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such file"):
+        reproduce("bert", "cpu", database=tmp_path / "nothing.duckdb")
+    (tmp_path / "text").write_text("x", encoding="utf-8")
+    with pytest.raises(StoreError, match="cannot be read"):
+        reproduce("bert", "cpu", database=tmp_path / "text")
+
+
+def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = database_of(tmp_path / "m.duckdb", "cpu")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("""UPDATE runs SET plan = '{"schema": "hwmatrix/plan/0"}'""")
+    with pytest.raises(StoreError, match="plan version 'hwmatrix/plan/0'"):
+        reproduce("bert", "cpu", database=path)
+
+
+def test_every_template_belongs_to_a_runtime() -> None:
+    folder = Path(module.__file__).parent / "templates" / "reproduce"
+    assert {path.name for path in folder.glob("[!_]*.j2")} == {f"{name}.py.j2" for name in module._TEMPLATES.values()}
+    assert module._TEMPLATES.keys() == set(Backend)

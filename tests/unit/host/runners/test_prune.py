@@ -1,0 +1,345 @@
+"""Clearing away: what is listed as ours, what goes first, and each thing that must never go."""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import factory_plans as make
+import pytest
+
+import hwmatrix
+from hwmatrix.cli import main
+from hwmatrix.host.base_image import MADE_TAG
+from hwmatrix.host.runners import facts, inventory, pruning
+from hwmatrix.host.runners.inventory import Item, Kind
+from hwmatrix.host.runners.pruning import Rule
+from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host.venvs import MARKER
+from hwmatrix.models.folder import LOCKS, MANIFEST
+from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOW = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
+OLD = dt.timedelta(days=90)
+EXPORTER = next(iter(EXPORTERS))
+KEYS = [f"{number:064x}" for number in range(3)]
+TITLED = {inventory.TITLE: "hwmatrix cpu"}
+EVERYTHING = Rule(older_than=None, keep_bytes=0)
+
+
+def image(tags: list[str] | None, *, name: str = "sha256:1", labels: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
+    given = {"Id": name, "RepoTags": tags, "Labels": TITLED if labels is None else labels, "Size": 100, "SharedSize": 60, "Created": 1}
+    return given | changes
+
+
+def aged(path: Path, days: float) -> None:
+    then = (NOW - dt.timedelta(days=days)).timestamp()
+    os.utime(path, (then, then))
+
+
+def bundle(cache: Path, key: str, days: float) -> Path:
+    folder = cache / inventory.BUNDLES / key
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"x" * 1000)
+    (folder / MANIFEST).write_text("{}")
+    aged(folder / MANIFEST, days)
+    return folder
+
+
+def item(name: str, days: float, size: int = 10, **changes: Any) -> Item:
+    given: dict[str, Any] = {"kind": Kind.BUNDLE, "name": name, "place": name, "size": size, "used_at": NOW - dt.timedelta(days=days)}
+    return Item(**(given | changes))
+
+
+def names(items: list[Item]) -> list[str]:
+    return [each.name for each in items]
+
+
+# What is ours
+
+
+def test_an_image_that_is_not_ours_is_not_listed() -> None:
+    assert inventory.images([image(["python:3.11"], labels={})], {}) == []
+    assert inventory.images([image(None, labels={})], {}) == []
+    assert inventory.images([image(None, labels={inventory.TITLE: "hwmatrixish"})], {}) == []
+
+
+def test_a_strangers_image_built_on_ours_is_not_listed() -> None:
+    assert inventory.images([image(["mine/app:1"])], {}) == []
+
+
+def test_untagged_images_of_ours_and_of_older_versions_may_go() -> None:
+    listed = inventory.images([image(None), image(["<none>:<none>"], name="sha256:2"), image(["hwmatrix/cpu:0.0.1"], labels={})], {})
+    assert [(each.kept, each.size) for each in listed] == [(None, 40)] * 3
+
+
+@pytest.mark.parametrize(
+    ("tags", "used", "why"),
+    [
+        ([f"hwmatrix/cpu:{hwmatrix.__version__}"], {}, "is current"),
+        ([f"hwmatrix/base-torch-cpu:{hwmatrix.__version__}", "hwmatrix/base-torch-cpu:0.0.1"], {}, "is current"),
+        ([MADE_TAG], {}, "is current"),
+        (["hwmatrix/cpu:0.0.1", "mine/cpu:1"], {}, "another name"),
+        (["hwmatrix/cpu:0.0.1"], {"sha256:1": "someone"}, "the container someone"),
+        (None, {"sha256:1": "someone"}, "the container someone"),
+    ],
+)
+def test_an_image_in_use_or_current_stays(tags: list[str] | None, used: dict[str, str], why: str) -> None:
+    (listed,) = inventory.images([image(tags)], used)
+    assert listed.kept is not None
+    assert why in listed.kept
+    assert pruning.choose([listed], EVERYTHING, NOW) == []
+
+
+def test_only_folders_that_prove_themselves_are_listed(tmp_path: Path) -> None:
+    bundle(tmp_path, KEYS[0], 90)
+    (tmp_path / inventory.BUNDLES / "notes").mkdir()
+    (tmp_path / inventory.BUNDLES / KEYS[1]).mkdir()  # without a manifest: half of one, or anything
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / inventory.BUNDLES / KEYS[2]).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / inventory.VENVS / "mine").mkdir(parents=True)  # without our marker
+    (tmp_path / inventory.BUNDLES / ONNX_DIR / KEYS[0] / "mine").mkdir(parents=True)  # no exporter of ours
+    assert names(inventory.bundles(tmp_path)) == [KEYS[0]]
+    assert inventory.environments(tmp_path) == []
+    assert inventory.exports(tmp_path) == []
+
+
+def test_a_checkpoint_is_of_our_own_cache_alone(tmp_path: Path) -> None:
+    assert inventory.checkpoints(tmp_path) == []
+    snapshot = tmp_path / "models--me--bert" / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").write_bytes(b"x" * 500)
+    (tmp_path / "models--me--bert" / "refs").mkdir()
+    (tmp_path / "models--me--bert" / "refs" / "main").write_text("a" * 40)
+    bundle(tmp_path, KEYS[0], 1)
+    (found,) = inventory.checkpoints(tmp_path)
+    assert (found.name, found.size) == ("me/bert", 500)
+    assert pruning.remove(found, None).problem is None
+    assert not (tmp_path / "models--me--bert").exists()
+
+
+# What goes first
+
+
+def test_the_longest_unused_goes_first_until_the_size_is_reached() -> None:
+    items = [item("new", 1), item("oldest", 90), item("older", 50), item("kept", 99, kept="in use")]
+    assert names(pruning.choose(items, Rule(older_than=None, keep_bytes=25), NOW)) == ["oldest", "older"]
+    assert names(pruning.choose(items, Rule(older_than=None, keep_bytes=40), NOW)) == []
+    assert names(pruning.choose(items, Rule(older_than=dt.timedelta(days=60), keep_bytes=None), NOW)) == ["oldest"]
+    assert names(pruning.choose(items, Rule(older_than=dt.timedelta(days=10), keep_bytes=30), NOW)) == ["oldest"]
+
+
+def environment(cache: Path, name: str, days: float, *below: str) -> Path:
+    folder = cache / inventory.VENVS / name
+    site = folder / "lib/python3.11/site-packages"
+    site.mkdir(parents=True)
+    (folder / MARKER).write_text("key")
+    aged(folder / MARKER, days)
+    if below:
+        lines = [str(cache / inventory.VENVS / other / "lib/python3.11/site-packages") for other in below]
+        (site / "hwmatrix-layers.pth").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_an_environment_that_others_stand_on_stays(tmp_path: Path) -> None:
+    environment(tmp_path, "base", 90)
+    environment(tmp_path, "old-harness", 80, "base")
+    environment(tmp_path, "new-harness", 1, "base")
+    items = inventory.environments(tmp_path)
+    assert names(pruning.choose(items, Rule(older_than=dt.timedelta(days=30), keep_bytes=None), NOW)) == ["old-harness"]
+    assert names(pruning.choose(items, EVERYTHING, NOW)) == ["old-harness", "new-harness", "base"]
+
+
+# What must never go
+
+
+def test_a_bundle_that_somebody_holds_stays(tmp_path: Path) -> None:
+    folder = bundle(tmp_path, KEYS[0], 90)
+    lock = tmp_path / inventory.BUNDLES / LOCKS / KEYS[0]
+    lock.parent.mkdir()
+    with lock.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        outcome = pruning.remove(inventory.bundles(tmp_path)[0], None)
+        assert outcome.problem is not None
+        assert "locked" in outcome.problem
+        assert (folder / MANIFEST).is_file()
+    assert pruning.remove(inventory.bundles(tmp_path)[0], None).problem is None
+    assert not folder.exists()
+
+
+def test_an_environment_or_an_export_that_somebody_makes_stays(tmp_path: Path) -> None:
+    venv = environment(tmp_path, "base", 90)
+    export = tmp_path / inventory.BUNDLES / ONNX_DIR / KEYS[0] / EXPORTER
+    export.mkdir(parents=True)
+    locks = [venv.with_suffix(".lock"), tmp_path / inventory.BUNDLES / ONNX_DIR / LOCKS / f"{KEYS[0]}-{EXPORTER}"]
+    items = [*inventory.environments(tmp_path), *inventory.exports(tmp_path)]
+    for each, lock in zip(items, locks, strict=True):
+        lock.parent.mkdir(exist_ok=True)
+        with lock.open("ab") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert pruning.remove(each, None).problem is not None
+        assert Path(each.place).is_dir()
+        assert pruning.remove(each, None).problem is None
+        assert not Path(each.place).exists()
+
+
+def run(output: Path, number: int) -> RunFolder:
+    folder = RunFolder.create(output, make.plan(run_id=f"2026010{number}T000000Z-aaaaaa"))
+    aged(folder.path / "plan.json", 90)
+    return folder
+
+
+def test_the_latest_run_and_one_that_is_worked_on_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [run(tmp_path, number) for number in (1, 2, 3)]
+    claim(folders[0])
+    listed = {each.name: each.kept for each in inventory.runs(tmp_path)}
+    assert listed[folders[0].path.name] == f"process {os.getpid()} works in it"
+    assert listed[folders[1].path.name] is None
+    assert listed[folders[2].path.name] == "it is the latest"
+    free = next(each for each in inventory.runs(tmp_path) if each.kept is None)
+    claim(folders[1])  # somebody takes it between the listing and the removal
+    assert "works in it" in str(pruning.remove(free, None).problem)
+    release(folders[1])
+    assert pruning.remove(free, None).problem is None
+    assert not folders[1].path.exists()
+    monkeypatch.setattr("hwmatrix.host.runs._lives", lambda *_: False)  # an owner that died owns nothing
+    assert inventory.runs(tmp_path)[0].kept is None
+
+
+def test_a_folder_that_is_no_run_is_not_listed(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    assert inventory.runs(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "work"),
+    [
+        (["/usr/bin/hwmatrix", "matrix", "--suite", "smoke"], True),
+        (["/usr/bin/python3", "/venv/bin/hwmatrix", "run", "plan.json"], True),
+        (["python", "-m", "hwmatrix.cli.main", "matrix"], True),
+        (["python", "-m", "hwmatrix.runner", "run", "--cache", "/cache"], True),
+        (["python", "-m", "hwmatrix.cli.main", "runner", "check"], False),
+        (["/usr/bin/python3", "/venv/bin/hwmatrix", "runner", "prune", "--yes"], False),
+        (["/usr/bin/python3.11", "-I", "/venv/bin/hwmatrix", "ops"], True),
+        (["vim", "docs/hwmatrix"], False),
+        (["python", "-m", "pytest"], False),
+        (["grep", "-r", "x", "hwmatrix"], False),
+    ],
+)
+def test_which_processes_are_at_work(command: list[str], work: bool) -> None:  # noqa: FBT001 - a column of the table
+    assert pruning.is_work(command) == work
+
+
+class Engine:
+    """A docker client that knows a few images, and what was asked of it."""
+
+    def __init__(self, tags: dict[str, list[str]], running: tuple[str, ...] = ()) -> None:
+        self.tags, self.running, self.removed = tags, running, list[str]()
+        self.images = self.containers = self.api = self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+    def list(self, **_: Any) -> Iterator[Any]:
+        return iter([type("Container", (), {"name": name})() for name in self.running])
+
+    def get(self, name: str) -> Any:
+        from docker.errors import ImageNotFound
+
+        if name not in self.tags:
+            raise ImageNotFound(name)
+        return type("Image", (), {"tags": self.tags[name]})()
+
+    def remove(self, name: str, *, force: bool) -> None:
+        from docker.errors import APIError
+
+        assert not force
+        if name == "sha256:used":
+            raise APIError("conflict", explanation="image is being used by running container 1")
+        self.removed.append(name)
+
+
+def dangling(place: str) -> Item:
+    return item("untagged hwmatrix cpu", 90, kind=Kind.IMAGE, place=place)
+
+
+def test_an_image_that_came_into_use_meanwhile_stays() -> None:
+    engine: Any = Engine({"sha256:1": [], "sha256:2": ["hwmatrix/cpu:9"], "sha256:used": [], "sha256:3": ["hwmatrix/a:0", "hwmatrix/b:0"]})
+    assert pruning.remove(dangling("sha256:1"), engine).problem is None
+    assert pruning.remove(dangling("sha256:2"), engine).problem == "it was tagged meanwhile"
+    assert "being used" in str(pruning.remove(dangling("sha256:used"), engine).problem)
+    assert pruning.remove(dangling("sha256:gone"), engine).problem is None
+    named = item("hwmatrix/a:0, hwmatrix/b:0", 90, kind=Kind.IMAGE, place="sha256:3")
+    assert pruning.remove(named, engine).problem is None
+    assert engine.removed == ["sha256:1", "hwmatrix/a:0", "hwmatrix/b:0"]
+    assert pruning.remove(named, None).problem == "no engine answers"
+
+
+def test_while_somebody_works_only_runs_may_go() -> None:
+    engine: Any = Engine({}, running=("hwmatrix-cpu-1",))
+    assert pruning.busy(engine, []) == "the container hwmatrix-cpu-1 is running"
+    assert pruning.busy(None, [(7, ["hwmatrix", "matrix"])]) == "process 7 (hwmatrix matrix) is working"
+    assert pruning.busy(None, [(7, ["hwmatrix", "runner", "check"])]) is None
+    items = [item(kind.value, 90, kind=kind) for kind in Kind]
+    assert names(pruning.choose(pruning.guarded(items, "somebody works"), EVERYTHING, NOW)) == ["run"]
+    assert len(pruning.choose(pruning.guarded(items, None), EVERYTHING, NOW)) == len(Kind)
+
+
+# The command
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with an old bundle and a new one, an old run and a newer one, and no engine."""
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(facts, "connected", lambda *_, **__: (None, "no engine"))
+    monkeypatch.setattr(pruning, "others", lambda: iter(()))
+    bundle(tmp_path / "cache", KEYS[0], 90)
+    bundle(tmp_path / "cache", KEYS[1], 0)
+    os.utime(tmp_path / "cache" / inventory.BUNDLES / KEYS[1] / MANIFEST)
+    run(tmp_path / "out", 1)
+    run(tmp_path / "out", 2)
+    for file in (tmp_path / "out").rglob("*"):
+        aged(file, 90)
+    return tmp_path
+
+
+def left(place: Path) -> set[str]:
+    return {
+        path.name for path in (*(place / "cache" / inventory.BUNDLES).iterdir(), *(place / "out" / "runs").iterdir()) if path.name[0] != "."
+    }
+
+
+def test_without_yes_nothing_is_removed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = left(place)
+    assert main.main(["runner", "prune", "--output-dir", str(place / "out")]) == 0
+    told = capsys.readouterr()
+    assert "would be removed" in told.out
+    assert "images are not looked at: no engine" in told.err
+    assert left(place) == before
+
+
+def test_with_yes_the_old_goes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["runner", "prune", "--output-dir", str(place / "out"), "--yes"]) == 0
+    assert "2 of 4 removed" in capsys.readouterr().out
+    assert left(place) == {KEYS[1], "20260102T000000Z-aaaaaa"}
+    plan = json.loads((place / "out" / "runs" / "20260102T000000Z-aaaaaa" / "plan.json").read_text())
+    assert plan["run_id"] == "20260102T000000Z-aaaaaa"
+
+
+def test_a_limit_below_zero_is_refused(place: Path) -> None:
+    assert main.main(["runner", "prune", "--keep-gb", "-1", "--output-dir", str(place / "out"), "--yes"]) == 2
+    assert len(left(place)) == 4

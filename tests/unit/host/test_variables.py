@@ -1,0 +1,128 @@
+"""What processes that run models get of the environment: no secret, whichever place they run in."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hwmatrix.host import containers
+from hwmatrix.host.images import BuiltImage
+from hwmatrix.host.places import ContainerPlace, Job, NoPlace, VenvPlace, Workshop
+from hwmatrix.host.process import Finished
+from hwmatrix.host.variables import for_models, is_secret
+from hwmatrix.host.venvs import VenvTarget
+from hwmatrix.matrix.load import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPEC = load(Path(__file__).parents[3] / "matrix.yaml").spec
+SECRETS = {
+    "GITHUB_TOKEN": "t0p",
+    "HF_TOKEN": "t0p",
+    "HF_TOKEN_PATH": "/t0p",
+    "AWS_SECRET_ACCESS_KEY": "t0p",
+    "OPENAI_API_KEY": "t0p",
+    "MY_PASSWORD": "t0p",
+    "npm_config_userconfig": "t0p",
+    "PIP_INDEX_URL": "https://user:t0p@index.example",
+    "HTTPS_PROXY": "http://user:t0p@proxy.example:3128",
+    "ACTIONS_RUNTIME_URL": "https://t0p",
+    "ACTIONS_ID_TOKEN_REQUEST_URL": "https://t0p",
+    "GITHUB_ENV": "/t0p",
+    "GITHUB_PATH": "/t0p",
+    "SSH_AUTH_SOCK": "/t0p",
+    "DOCKER_HOST": "unix:///t0p",
+    "KUBECONFIG": "/t0p",
+}
+KEPT = {
+    "PATH": "/usr/bin",
+    "HOME": "/home/me",
+    "LANG": "C.UTF-8",
+    "TOKENIZERS_PARALLELISM": "false",
+    "CUDA_VISIBLE_DEVICES": "0",
+    "HTTP_PROXY": "http://proxy.example:3128",
+    "OMP_NUM_THREADS": "1",
+    "GITHUB_RUN_ID": "7",
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_opens_a_door_is_kept_back(name: str) -> None:
+    assert is_secret(name, SECRETS[name])
+
+
+def test_what_programs_need_is_passed() -> None:
+    assert for_models(SECRETS | KEPT) == KEPT
+
+
+class Recording:
+    """Stands for the processes of a place, and keeps what they were given."""
+
+    def __init__(self) -> None:
+        self.environment: dict[str, str] = {}
+
+    def run(self, command: tuple[str, ...], *, environment: dict[str, str], on_line: Any) -> Finished:
+        del on_line
+        self.environment = dict(environment)
+        return Finished(command=command, code=0, output="")
+
+
+@pytest.mark.parametrize("kind", [VenvPlace, NoPlace])
+def test_no_secret_reaches_a_runner_outside_containers(kind: type[VenvPlace | NoPlace], tmp_path: Path) -> None:
+    place, processes = kind(workshop(tmp_path)), Recording()
+    place._processes = processes  # type: ignore[assignment]
+    if isinstance(place, VenvPlace):
+        place._venvs["cpu"] = VenvTarget(target="cpu", python=tmp_path / "python", digest="sha256:0", environment={"HF_HUB_OFFLINE": "1"})
+    ended = place.run(Job(target="cpu", work="run", plan_dir=tmp_path, cache=tmp_path, out=tmp_path), lambda _line: None)
+    assert ended.code == 0
+    assert processes.environment.keys() >= KEPT.keys()
+    assert not processes.environment.keys() & SECRETS.keys()
+    assert not any("t0p" in value for value in processes.environment.values())
+
+
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(
+        project_root=tmp_path,
+        spec=SPEC,
+        cache_dir=tmp_path,
+        environment=SECRETS | KEPT,
+        base_image=None,
+        commit=None,
+        say=lambda _line: None,
+        detail=lambda _line: None,
+    )
+
+
+class Container:
+    """A container that ends at once."""
+
+    stderr_tail = ""
+    oom_killed = False
+
+    def lines(self) -> list[str]:
+        return []
+
+    def wait(self) -> int:
+        return 0
+
+
+def test_a_container_gets_no_variable_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, Any]] = []
+
+    @contextlib.contextmanager
+    def running(_engine: object, **options: Any) -> Iterator[Container]:
+        started.append(options)
+        yield Container()
+
+    monkeypatch.setattr(containers, "running", running)
+    monkeypatch.setattr(containers, "prepare_writable", lambda folder, _engine: folder)
+    place = ContainerPlace(workshop(tmp_path), object())  # type: ignore[arg-type]
+    place._images["cpu"] = BuiltImage(target="cpu", tag="hwmatrix/cpu:1", digest="sha256:0", seconds=0, rebuilt=False)
+    place.run(Job(target="cpu", work="run", plan_dir=tmp_path, cache=tmp_path, out=tmp_path), lambda _line: None)
+    (options,) = started
+    assert "environment" not in options
+    assert "t0p" not in repr(options)

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import logging
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pool_machines import detection
+
+from hwmatrix.errors import ConfigError, FactoryError, StoreError
+from hwmatrix.knowledge import resolving
+from hwmatrix.knowledge.priorities import guess_from_name
+from hwmatrix.knowledge.resolving import Level, resolve_device, torch_absences
+from hwmatrix.records import Classification, Detection, Family, Status, Structure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ALL = ("cpu", "cuda", "rocm", "mps", "openvino", "qnn", "webgpu", "webnn", "onnxruntime")
+
+
+def here(*hardware: str) -> Callable[[], dict[str, Detection]]:
+    return lambda: {name: detection(name, reason=None if name in {"cpu", *hardware} else f"no {name}") for name in ALL}
+
+
+def classified(family: Family) -> Callable[[str], Classification]:
+    return lambda name: Classification(
+        model_name=name,
+        architecture=None,
+        model_class=None,
+        family=family,
+        subfamily=None,
+        structure=None,
+        confidence=1.0,
+        evidence="class",
+        source="a test",
+    )
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*_arguments: object) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def pytorch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A PyTorch that finds what it is told to."""
+
+    def install(*, cuda: str | None = None, hip: str | None = None, mps: bool = False) -> None:
+        torch = types.ModuleType("torch")
+        torch.__version__ = "2.13"
+        torch.cuda = types.SimpleNamespace(is_available=lambda: bool(cuda or hip))
+        torch.version = types.SimpleNamespace(cuda=cuda, hip=hip)
+        torch.backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: mps))
+        monkeypatch.setitem(sys.modules, "torch", torch)
+
+    return install
+
+
+def test_with_all_parts_the_best_of_the_family_that_is_here() -> None:
+    vision = classified(Family.VISION)
+    found = resolve_device("vit", detect=here("openvino", "mps"), classify=vision)
+    assert (found.hardware, found.torch_device, found.level) == ("mps", "mps", Level.FULL)
+    assert [(tried.attempt.hardware, tried.status, tried.reason) for tried in found.passed_over] == [
+        ("cuda", Status.UNAVAILABLE, "no cuda"),
+        ("rocm", Status.UNAVAILABLE, "no rocm"),
+    ]
+    assert resolve_device("vit", detect=here("openvino"), classify=vision).torch_device is None
+    assert resolve_device("vit", detect=here("rocm"), classify=vision).torch_device == "cuda"
+    assert resolve_device("vit", detect=here(), classify=vision).hardware == "cpu"
+
+
+def test_a_preference_is_taken_if_it_is_here() -> None:
+    text = classified(Family.TEXT_GENERATION)
+    assert resolve_device("gpt2", "openvino", detect=here("openvino", "cuda"), classify=text).hardware == "openvino"
+    assert resolve_device("gpt2", "webgpu", detect=here("webnn", "cuda"), classify=text).hardware == "webnn"
+    assert resolve_device("gpt2", "auto", detect=here("openvino", "cuda"), classify=text).hardware == "cuda"
+    with pytest.raises(ConfigError, match="'gpu' is no hardware"):
+        resolve_device("gpt2", "gpu", detect=here(), classify=text)
+
+
+@pytest.mark.parametrize("error", [ImportError("no such module"), OSError("cannot be read"), StoreError("broken")])
+def test_without_detection_pytorch_is_asked(error: Exception, pytorch: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    pytorch(cuda="13.0")
+    found = resolve_device("vit", detect=failing(error), classify=classified(Family.VISION))
+    assert (found.hardware, found.level) == ("cuda", Level.BASIC_DETECTION)
+    assert found.missing == (f"detection: {type(error).__name__}: {error}",)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"detection: {type(error).__name__}: {error}" in record.message
+    assert "PyTorch" in record.message
+
+
+@pytest.mark.parametrize(("built", "expected"), [({"cuda": "13.0"}, "cuda"), ({"hip": "7.2"}, "rocm"), ({"mps": True}, "mps"), ({}, "cpu")])
+def test_what_pytorch_says(built: dict[str, Any], expected: str, pytorch: Callable[..., None]) -> None:
+    pytorch(**built)
+    reasons = torch_absences()
+    assert set(reasons) == set(ALL)
+    assert {name for name, reason in reasons.items() if reason is None} == {"cpu", expected}
+    assert reasons["openvino"] == "only PyTorch was asked, which does not know it"
+    assert resolve_device("vit", "openvino", detect=failing(ImportError()), classify=classified(Family.VISION)).hardware == "cpu"
+
+
+def test_without_pytorch_either_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    reasons = torch_absences()
+    assert {name for name, reason in reasons.items() if reason is None} == {"cpu"}
+    assert str(reasons["cuda"]).startswith("PyTorch cannot be imported")
+
+
+def test_without_the_classifier_the_name_is_looked_at() -> None:
+    error = FactoryError("unknown", error_type="family_unknown")
+    found = resolve_device("openai/whisper-tiny", detect=here("openvino", "mps"), classify=failing(error))
+    assert (found.hardware, found.level) == ("openvino", Level.NAME_HEURISTIC)  # OpenVINO before MPS is the order of speech alone
+    assert found.classification is not None
+    assert (found.classification.family, found.classification.confidence) == (Family.AUDIO, 0.0)
+
+
+def test_without_both_the_preference_counts_unchecked_and_else_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    parts = {"detect": failing(ImportError("detection")), "classify": failing(ImportError("classifier"))}
+    asked = resolve_device("bert", "cuda", **parts)
+    assert (asked.hardware, asked.torch_device, asked.level) == ("cuda", "cuda", Level.PREFERENCE)
+    assert len(asked.missing) == 2
+    for nothing in (None, "auto"):
+        found = resolve_device("bert", nothing, **parts)
+        assert (found.hardware, found.level, found.classification) == ("cpu", Level.DEFAULT, None)
+    assert len(caplog.records) == 3  # one for each question
+    assert all("detection: " in record.message and "classification: " in record.message for record in caplog.records)
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == [
+        "the hardware that was asked for, unchecked",
+        "the CPU",
+        "the CPU",
+    ]
+
+
+def test_a_bug_of_a_part_is_not_a_missing_part() -> None:
+    with pytest.raises(ZeroDivisionError):
+        resolve_device("bert", detect=failing(ZeroDivisionError()), classify=classified(Family.EMBEDDING))
+
+
+def test_detection_that_forgets_a_kind_says_so() -> None:
+    found = resolve_device("bert", "cuda", detect=lambda: {"cpu": detection("cpu")}, classify=classified(Family.EMBEDDING))
+    assert found.hardware == "cpu"
+    assert found.passed_over[0].reason == "detection says nothing of it"
+
+
+def test_the_parts_of_this_package_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolving, "_detect", here("cuda"))
+    found = resolve_device("BertModel")
+    assert found.level is Level.FULL
+    assert found.hardware == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "structure"),
+    [
+        ("google-bert/bert-base-uncased", Family.EMBEDDING, None),
+        ("FacebookAI/roberta-base", Family.EMBEDDING, None),
+        ("sentence-transformers/all-MiniLM-L6-v2", Family.EMBEDDING, None),
+        ("openai-community/gpt2", Family.TEXT_GENERATION, None),
+        ("google-t5/t5-small", Family.TEXT_GENERATION, None),
+        ("HuggingFaceTB/SmolLM2-135M", Family.TEXT_GENERATION, None),
+        ("mistralai/Mixtral-8x7B-v0.1", Family.TEXT_GENERATION, Structure.MIXTURE_OF_EXPERTS),
+        ("state-spaces/mamba-130m-hf", Family.TEXT_GENERATION, Structure.STATE_SPACE),
+        ("google/vit-base-patch16-224", Family.VISION, None),
+        ("microsoft/swin-tiny-patch4-window7-224", Family.VISION, None),
+        ("openai/whisper-tiny", Family.AUDIO, Structure.SPEECH),
+        ("facebook/wav2vec2-base-960h", Family.AUDIO, Structure.SPEECH),
+        ("openai/clip-vit-base-patch32", Family.MULTIMODAL, None),
+        ("llava-hf/llava-1.5-7b-hf", Family.MULTIMODAL, None),
+        ("microsoft/xclip-base-patch32", Family.VIDEO, None),
+        ("MCG-NJU/videomae-base-finetuned-kinetics", Family.VIDEO, None),
+        ("stable-diffusion-v1-5/stable-diffusion-v1-5", Family.MULTIMODAL, Structure.DIFFUSION),
+        ("somebody/something", None, None),
+    ],
+)
+def test_what_a_name_most_likely_means(name: str, family: Family | None, structure: Structure | None) -> None:
+    guess = guess_from_name(name)
+    assert (guess.family, guess.structure) == (family, structure)
+    assert guess.evidence == ("name" if family else "none")

@@ -1,0 +1,506 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pool_machines import Clock, FakeMachine, Model, pool_of
+
+import hwmatrix
+from hwmatrix.errors import ConfigError
+from hwmatrix.pool import pool as pool_module
+from hwmatrix.pool.errors import ModelStartError, NestedRequestError, NotInPoolError
+from hwmatrix.pool.pool import ResourcePool, get_global_resource_pool
+from hwmatrix.pool.settings import PoolSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CPU = {"device": "cpu"}
+
+
+def held(pool: ResourcePool) -> list[str]:
+    return [entry["name"] for entry in pool.get_stats()["entries"]]
+
+
+def used(pool: ResourcePool, memory: str = "host") -> float:
+    return float(pool.get_stats()["memory"].get(memory, {"used_mb": 0.0})["used_mb"])
+
+
+# ── sharing and keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_model_is_constructed_once_and_shared() -> None:
+    pool, made = pool_of(), []
+    first = pool.get_model("vision", "vit", lambda: made.append(1) or Model(), CPU)
+    second = pool.get_model("vision", "vit", lambda: made.append(1) or Model(), CPU)
+    assert first is second
+    assert made == [1]
+    stats = pool.get_stats()
+    assert (stats["models"], stats["constructed"], stats["hits"], stats["failed"]) == (1, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"family": "audio"},
+        {"name": "swin"},
+        {"hardware_preferences": {"device": "cuda:0"}},
+        {"hardware_preferences": {"device": "cuda:1"}},
+        {"dtype": "float16"},
+    ],
+)
+def test_family_name_device_and_precision_tell_models_apart(other: dict[str, Any]) -> None:
+    pool = pool_of(FakeMachine(cuda=(1000, 1000)))
+    same = {"family": "vision", "name": "vit", "constructor": Model, "hardware_preferences": CPU, "dtype": "float32"}
+    first = pool.get_model(**same)
+    assert pool.get_model(**{**same, **other}) is not first
+    assert pool.get_model(**same) is first
+
+
+def test_a_precision_has_one_name() -> None:
+    pool = pool_of()
+    model = pool.get_model("vision", "vit", Model, CPU, dtype="torch.float16")
+    assert pool.get_model("vision", "vit", Model, CPU, dtype="float16") is model
+    assert [entry["dtype"] for entry in pool.get_stats()["entries"]] == ["float16"]
+
+
+def test_without_a_constructor_the_pool_is_only_looked_into() -> None:
+    pool = pool_of()
+    with pytest.raises(NotInPoolError, match=r"vision/vit is not in the pool \(cuda, .*cpu\), and no constructor"):
+        pool.get_model("vision", "vit")
+    model = pool.get_model("vision", "vit", Model, CPU)
+    assert pool.get_model("vision", "vit") is model
+
+
+# ── what is asked for ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hardware_preferences": {"devcie": "cpu"}}, "did you mean 'device'"),
+        ({"hardware_preferences": {"device": "gpu"}}, "'gpu' is no hardware"),
+        ({"hardware_preferences": {"device": "cuda:x"}}, "'cuda:x' is no device"),
+        ({"hardware_preferences": {"device": "cpu:1"}}, "'cpu:1' is no device"),
+        ({"hardware_preferences": {"device": "cuda", "priority_list": ["cpu"]}}, "contradict each other"),
+        ({"hardware_preferences": {"device": "cuda:1", "preferred_index": 0}}, "contradict each other"),
+        ({"hardware_preferences": {"priority_list": "cuda"}}, "no list of hardware"),
+        ({"hardware_preferences": {"priority_list": []}}, "no list of hardware"),
+        ({"hardware_preferences": {"priority_list": ["cuda", "tpu"]}}, "'tpu' is no hardware"),
+        ({"hardware_preferences": {"priority_list": ["cuda"], "preferred_index": -1}}, "no number of a GPU"),
+        ({"hardware_preferences": {"priority_list": ["cuda"], "preferred_index": True}}, "no number of a GPU"),
+        ({"constructor": "vit"}, "cannot be called"),
+        ({"constructor": lambda config, weights: (config, weights)}, "needs the arguments config, weights"),
+        ({"name": " "}, "no model's name"),
+        ({"family": 3}, "no family"),
+        ({"memory_mb": 0}, "no size in MiB"),
+        ({"memory_mb": True}, "no size in MiB"),
+    ],
+)
+def test_what_means_nothing_is_refused_before_anything_is_constructed(arguments: dict[str, Any], message: str) -> None:
+    pool = pool_of()
+    with pytest.raises(ConfigError, match=message):
+        pool.get_model(**{"family": "vision", "name": "vit", "constructor": Model, **arguments})
+    assert pool.get_stats()["models"] == pool.get_stats()["failed"] == 0
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as told:
+        pool_of().get_model("vision", "", "vit", {"device": "gpu"}, memory_mb=-1)  # type: ignore[arg-type]
+    assert {problem.where for problem in told.value.problems} == {"name", "constructor", "hardware", "memory_mb"}
+
+
+def test_a_coroutine_is_no_constructor() -> None:
+    async def construct() -> Model:
+        return Model()
+
+    with pytest.raises(ConfigError, match="coroutine"):
+        pool_of().get_model("vision", "vit", construct)
+
+
+def test_a_constructor_may_want_to_know_the_device() -> None:
+    told = []
+
+    def construct(device: str) -> Model:
+        told.append(device)
+        return Model()
+
+    pool = pool_of(FakeMachine(cuda=(1000, 1000), others=("openvino",)))
+    pool.get_model("vision", "a", construct, {"device": "cuda:1"})
+    pool.get_model("vision", "b", construct, {"device": "openvino"})
+    assert told == ["cuda:1", "openvino"]
+
+
+# ── failing constructors ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_constructor_that_fails_leaves_nothing_behind_and_the_next_request_tries_again() -> None:
+    pool = pool_of()
+
+    def broken() -> Model:
+        raise ValueError("no such checkpoint")
+
+    with pytest.raises(
+        ModelStartError, match=r"vision/vit could not be started\nfactory_error: cpu: ValueError: no such checkpoint"
+    ) as told:
+        pool.get_model("vision", "vit", broken, CPU, memory_mb=100)
+    assert isinstance(told.value.__cause__, ValueError)
+    stats = pool.get_stats()
+    assert (stats["models"], stats["failed"], stats["memory"]) == (0, 1, {})
+    assert isinstance(pool.get_model("vision", "vit", Model, CPU), Model)
+
+
+def test_a_failed_start_says_what_to_do() -> None:
+    def broken() -> Model:
+        raise MemoryError
+
+    pool = pool_of()
+    with pytest.raises(ModelStartError) as told:
+        pool.get_model("vision", "vit", broken, CPU)
+    assert told.value.error_type == "memory_pressure"
+    assert "Use a smaller model of the same architecture." in told.value.recommendations
+    assert "- Use a smaller model of the same architecture." in str(told.value)
+    (record,) = pool.errors()
+    assert record["model_name"] == "vit"
+    assert record["component"] == "resource_pool"
+    assert (record["hardware_type"], record["error_type"], record["severity"]) == ("cpu", "memory_pressure", "error")
+    assert record["recommendations"] == list(told.value.recommendations)
+    assert "MemoryError" in record["traceback"]
+
+
+def test_a_failure_that_nobody_recognises_still_says_what_to_do() -> None:
+    def broken() -> Model:
+        raise ValueError("nobody has ever seen this")
+
+    pool = pool_of()
+    with pytest.raises(ModelStartError) as told:
+        pool.get_model("vision", "vit", broken, CPU)
+    assert told.value.error_type == "unmatched"
+    assert told.value.recommendations
+    assert all(f"- {line}" in str(told.value) for line in told.value.recommendations)
+    (record,) = pool.errors()
+    assert record["recommendations"] == list(told.value.recommendations)
+
+
+@pytest.mark.parametrize(("dtype", "advised"), [(None, True), ("float32", True), ("float16", False)])
+def test_a_precision_that_was_asked_for_is_not_recommended(dtype: str | None, *, advised: bool) -> None:
+    def broken() -> Model:
+        raise MemoryError
+
+    with pytest.raises(ModelStartError) as told:
+        pool_of().get_model("vision", "vit", broken, CPU, dtype=dtype)
+    assert any("float16" in line for line in told.value.recommendations) is advised
+
+
+def test_a_constructor_that_gives_nothing_has_failed() -> None:
+    with pytest.raises(ModelStartError, match="gave None instead of a model"):
+        pool_of().get_model("vision", "vit", lambda: None, CPU)
+
+
+def test_a_constructor_may_ask_for_other_models() -> None:
+    pool = pool_of()
+    part = pool.get_model("vision", "whole", lambda: (pool.get_model("vision", "part", Model, CPU),), CPU)[0]
+    assert pool.get_model("vision", "part", Model, CPU) is part
+
+
+def test_a_constructor_that_asks_for_its_own_model_does_not_wait_for_ever() -> None:
+    pool = pool_of()
+
+    def construct() -> Model:
+        model: Model = pool.get_model("vision", "vit", Model, CPU)
+        return model
+
+    with pytest.raises(ModelStartError, match="NestedRequestError") as told:
+        pool.get_model("vision", "vit", construct, CPU)
+    assert isinstance(told.value.__cause__, NestedRequestError)
+
+
+def test_an_interrupted_constructor_leaves_nothing_behind() -> None:
+    pool = pool_of()
+
+    def interrupted() -> Model:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.get_model("vision", "vit", interrupted, CPU, memory_mb=10)
+    assert isinstance(pool.get_model("vision", "vit", Model, CPU), Model)
+    assert used(pool) == 0
+
+
+def test_memory_that_is_short_is_made_free_before_a_constructor_is_given_up() -> None:
+    pool = pool_of()
+    idle = weakref.ref(pool.get_model("vision", "idle", Model, CPU, memory_mb=10))
+    calls = []
+
+    def construct() -> Model:
+        calls.append(idle() is None)
+        if len(calls) == 1:
+            raise MemoryError
+        return Model()
+
+    assert isinstance(pool.get_model("vision", "vit", construct, CPU, memory_mb=10), Model)
+    assert calls == [False, True]
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    pool = pool_of(settings=PoolSettings(budget_mb={"host": 300}))
+    for name in ("a", "b", "c"):
+        pool.get_model("vision", name, Model, CPU, memory_mb=100)
+    pool.get_model("vision", "a", Model, CPU)
+    pool.get_model("vision", "d", Model, CPU, memory_mb=150)
+    assert held(pool) == ["a", "d"]
+    assert used(pool) == 250
+    assert pool.get_stats()["evicted_for_memory"] == 2
+
+
+def test_what_is_in_use_is_never_let_go_of() -> None:
+    pool = pool_of(settings=PoolSettings(budget_mb={"host": 300}))
+    mine = pool.get_model("vision", "mine", Model, CPU, memory_mb=200)
+    pool.get_model("vision", "idle", Model, CPU, memory_mb=100)
+    other = pool.get_model("vision", "other", Model, CPU, memory_mb=250)
+    assert held(pool) == ["mine", "other"]
+    assert used(pool) == 450  # above the budget, by nothing but what is in use
+    assert pool.get_model("vision", "mine", Model, CPU) is mine
+    del mine, other
+    pool.get_model("vision", "small", Model, CPU, memory_mb=50)
+    assert used(pool) <= 300
+
+
+def test_a_model_in_a_cycle_of_references_is_not_in_use() -> None:
+    pool = pool_of(settings=PoolSettings(budget_mb={"host": 100}))
+
+    def cyclic() -> Model:
+        model = Model()
+        model.part = model
+        return model
+
+    pool.get_model("vision", "cyclic", cyclic, CPU, memory_mb=100)
+    pool.get_model("vision", "next", Model, CPU, memory_mb=100)
+    assert held(pool) == ["next"]
+    assert pool.get_stats()["evicted_for_memory"] == 1
+
+
+def test_a_lease_keeps_a_model() -> None:
+    pool = pool_of(settings=PoolSettings(budget_mb={"host": 100}))
+    with pool.lease("vision", "leased", Model, CPU, memory_mb=100):  # nobody has it, but the lease
+        pool.get_model("vision", "other", Model, CPU, memory_mb=100)
+        assert "leased" in held(pool)
+        assert pool.get_stats()["entries"][0]["leases"] == 1
+    pool.get_model("vision", "next", Model, CPU, memory_mb=100)
+    assert held(pool) == ["next"]
+
+
+def test_a_lease_ends_with_an_error_too() -> None:
+    pool = pool_of()
+    with pytest.raises(ValueError, match="inside"), pool.lease("vision", "vit", Model, CPU):
+        raise ValueError("inside")
+    assert [entry["leases"] for entry in pool.get_stats()["entries"]] == [0]
+
+
+def test_what_cannot_be_watched_is_in_use_until_it_is_released() -> None:
+    pool = pool_of(settings=PoolSettings(budget_mb={"host": 100}))
+    pool.get_model("vision", "tuple", lambda: (1, 2), CPU, memory_mb=80)
+    pool.get_model("vision", "other", Model, CPU, memory_mb=80)
+    assert "tuple" in held(pool)
+    assert pool.release("vision", "tuple")
+    assert "tuple" not in held(pool)
+
+
+def test_what_cannot_be_watched_is_free_after_its_lease() -> None:
+    pool = pool_of(settings=PoolSettings(budget_mb={"host": 100}))
+    with pool.lease("vision", "tuple", lambda: (1, 2), CPU, memory_mb=80) as leased:
+        assert leased == (1, 2)
+        assert not pool.cleanup_unused_resources(0)
+    pool.get_model("vision", "other", Model, CPU, memory_mb=80)
+    assert held(pool) == ["other"]
+
+
+def test_memory_nobody_knows_is_not_taken_for_none_at_all() -> None:
+    pool = pool_of()
+    pool.get_model("vision", "unknown", Model, CPU)
+    (entry,) = pool.get_stats()["entries"]
+    assert entry["memory_measure"] in {"resident", "unknown"}
+    assert (entry["memory_mb"] is None) == (entry["memory_measure"] == "unknown")
+    assert pool.get_stats()["memory"]["host"]["unmeasured_models"] == (entry["memory_mb"] is None)
+
+
+def test_a_large_allocation_shows_in_the_resident_memory() -> None:
+    pool = pool_of()
+    block = pool.get_model("vision", "block", lambda: Model(bytearray(b"x") * (64 << 20)), CPU)
+    (entry,) = pool.get_stats()["entries"]
+    assert entry["memory_measure"] == "resident"
+    assert 50 < entry["memory_mb"] < 200
+    assert len(block.part) == 64 << 20
+
+
+def test_an_interpreters_garbage_collection_may_happen_at_any_time() -> None:
+    pool = pool_of(settings=PoolSettings(low_memory=True))
+    for number in range(50):
+        model = pool.get_model("vision", str(number), Model, CPU, memory_mb=1)
+        model.part = model
+        del model
+    gc.collect()
+    assert held(pool) == []
+    assert used(pool) == 0
+
+
+# ── age ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_nobody_asks_for_goes_after_the_time_out() -> None:
+    clock = Clock()
+    pool = pool_of(settings=PoolSettings(timeout_minutes=10), clock=clock)
+    pool.get_model("vision", "old", Model, CPU)
+    mine = pool.get_model("vision", "mine", Model, CPU)
+    clock.minutes += 9
+    pool.get_model("vision", "young", Model, CPU)
+    clock.minutes += 1
+    pool.get_model("vision", "newest", Model, CPU)
+    assert held(pool) == ["mine", "young", "newest"]
+    assert pool.get_stats()["evicted_for_age"] == 1
+    assert pool.get_model("vision", "mine", Model, CPU) is mine
+
+
+def test_clean_up_on_request() -> None:
+    clock = Clock()
+    pool = pool_of(clock=clock)
+    mine = pool.get_model("vision", "mine", Model, CPU)
+    pool.get_model("vision", "idle", Model, CPU)
+    assert pool.cleanup_unused_resources(max_age_minutes=5) == 0
+    clock.minutes += 5
+    assert pool.cleanup_unused_resources(max_age_minutes=5) == 1
+    assert held(pool) == ["mine"]
+    del mine
+    assert pool.cleanup_unused_resources() == 0  # younger than the pool's own time-out
+    assert pool.cleanup_unused_resources(0) == 1
+    with pytest.raises(ConfigError, match="is no age"):
+        pool.cleanup_unused_resources(-1)
+
+
+# ── low memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_in_low_memory_mode_nothing_is_kept_that_nobody_uses() -> None:
+    pool = pool_of(settings=PoolSettings(low_memory=True))
+    mine = pool.get_model("vision", "vit", Model, CPU, memory_mb=10)
+    assert pool.get_model("vision", "vit", Model, CPU) is mine
+    assert used(pool) == 10
+    del mine
+    assert held(pool) == []
+    assert used(pool) == 0
+
+
+def test_in_low_memory_mode_a_lease_keeps_a_model_until_its_end() -> None:
+    pool = pool_of(settings=PoolSettings(low_memory=True))
+    with pool.lease("vision", "vit", Model, CPU):
+        assert held(pool) == ["vit"]
+    assert held(pool) == []
+    with pool.lease("vision", "tuple", lambda: (1, 2), CPU):
+        assert held(pool) == ["tuple"]
+    assert held(pool) == []
+
+
+def test_low_memory_mode_has_half_the_budget() -> None:
+    budgets = []
+    for low in (False, True):
+        pool = pool_of(settings=PoolSettings(low_memory=low))
+        _model = pool.get_model("vision", "vit", Model, CPU)
+        budgets.append(pool.get_stats()["memory"]["host"]["budget_mb"])
+    assert budgets[0] == 2 * budgets[1] > 0
+
+
+# ── release and clear ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_release_keeps_a_model_no_longer() -> None:
+    pool = pool_of()
+    gone = weakref.ref(pool.get_model("vision", "vit", Model, CPU))
+    assert pool.release("vision", "vit")
+    assert gone() is None
+    assert not pool.release("vision", "vit")
+
+
+def test_what_was_released_and_is_in_use_counts_until_its_user_lets_go() -> None:
+    pool = pool_of()
+    mine = pool.get_model("vision", "vit", Model, CPU, memory_mb=10)
+    assert pool.release("vision", "vit")
+    assert used(pool) == 10
+    assert pool.get_model("vision", "vit", Model, CPU) is mine  # found again, and kept again
+    pool.release("vision", "vit")
+    del mine
+    assert used(pool) == 0
+
+
+def test_release_of_one_device_and_one_precision() -> None:
+    pool = pool_of(FakeMachine(cuda=(1000, 1000)))
+    for device in ("cpu", "cuda:0", "cuda:1"):
+        for dtype in ("float32", "float16"):
+            pool.get_model("vision", "vit", Model, {"device": device}, dtype=dtype)
+    assert pool.release("vision", "vit", device="cuda:1", dtype="float16")
+    assert pool.get_stats()["models"] == 5
+    assert pool.release("vision", "vit", device="cuda")
+    assert pool.get_stats()["models"] == 2
+    assert not pool.release("vision", "vit", device="cuda")
+    with pytest.raises(ConfigError, match="no hardware"):
+        pool.release("vision", "vit", device="gpu")
+
+
+def test_clear_keeps_nothing() -> None:
+    pool = pool_of()
+    mine = pool.get_model("vision", "mine", Model, CPU, memory_mb=10)
+    pool.get_model("vision", "idle", Model, CPU, memory_mb=10)
+    pool.clear()
+    assert held(pool) == ["mine"]
+    assert used(pool) == 10
+    del mine
+    assert held(pool) == []
+
+
+# ── the pool of the process ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def no_pool_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has not asked for its pool."""
+    monkeypatch.setattr(pool_module, "_GLOBAL", [])
+    yield
+    if pool_module._GLOBAL:
+        pool_module._GLOBAL[0].clear()
+
+
+@pytest.mark.usefixtures("no_pool_yet")
+def test_there_is_one_pool_a_process_whose_settings_are_read_when_it_is_first_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = get_global_resource_pool()
+    monkeypatch.setenv("RESOURCE_POOL_LOW_MEMORY", "1")  # after the pool was made, and before it was used
+    assert pool.get_stats()["low_memory_mode"] is True
+    monkeypatch.setenv("RESOURCE_POOL_LOW_MEMORY", "0")
+    assert get_global_resource_pool() is pool
+    assert pool.get_stats()["low_memory_mode"] is True  # read once
+
+
+def test_the_pool_is_a_public_name() -> None:
+    assert hwmatrix.ResourcePool is ResourcePool
+    assert hwmatrix.get_global_resource_pool is get_global_resource_pool
+
+
+@pytest.mark.parametrize(("word", "low"), [("1", True), ("true", True), (" ON ", True), ("", False), ("0", False), ("no", False)])
+def test_low_memory_mode_from_the_environment(word: str, low: bool) -> None:  # noqa: FBT001 - the column of the table above
+    assert PoolSettings.from_environment({"RESOURCE_POOL_LOW_MEMORY": word}).low_memory is low
+    assert PoolSettings.from_environment({}).low_memory is False
+
+
+@pytest.mark.parametrize("word", ["2", "maybe", "-1"])
+def test_a_word_that_is_neither_yes_nor_no_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"RESOURCE_POOL_LOW_MEMORY: .* is neither yes nor no \(use 1"):
+        PoolSettings.from_environment({"RESOURCE_POOL_LOW_MEMORY": word})
+
+
+@pytest.mark.parametrize("wrong", [{"timeout_minutes": 0}, {"timeout_minutes": float("nan")}, {"budget_mb": {"host": -1}}])
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is no positive number"):
+        PoolSettings(**wrong)

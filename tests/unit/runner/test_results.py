@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import math
+import signal
+from typing import Any
+
+import factory_plans as make
+import numpy as np
+import pytest
+
+from hwmatrix.faults.catalogue import catalogue
+from hwmatrix.measure.parity import compare
+from hwmatrix.records import CellResult, Divergence, MemoryRecord, Origin, Placement, Role, Severity, Stage, Status, Tolerance
+from hwmatrix.runner.cell import _verdict
+from hwmatrix.runner.forked import End, parse
+from hwmatrix.runner.results import error_record, not_executed, result_of
+
+TYPES = {entry.type for entry in catalogue()}
+FACTS: dict[str, Any] = {
+    "stages": {"load": 64.0, "prepare": 1.5},
+    "bundle": "cd" * 32,
+    "method": "torch eager",
+    "load_ms": 64.0,
+    "prepare_ms": 1.5,
+    "first_ms": 3.0,
+    "parameters": 30_000,
+    "placement": {"on_target": 1.0, "detail": "cpu"},
+    "parity": {"relative_error": 1e-6, "max_error": 2e-6, "cosine": 1.0, "top1": None},
+    "outputs": [{"name": "logits", "shape": [1, 2], "dtype": "float32", "parity": None}],
+    "memory": {"baseline_mb": 1.0, "load_peak_mb": 2.0, "peak_mb": 3.0, "delta_mb": 2.0, "uss_mb": None},
+    "samples_wall_ns": [3, 1, 2],
+    "samples_cpu_ns": [2, 1, 1],
+    "warmup_samples": 10,
+    "converged": True,
+}
+
+
+def end(*messages: dict[str, Any], **changes: Any) -> End:
+    plain: dict[str, Any] = {"exit_code": 0, "signal": None, "timed_out": False, "oom_killed": False, "log": "", "wall_ms": 130.0}
+    return End(messages=messages, **(plain | changes))
+
+
+def killed(number: int, *messages: dict[str, Any], **changes: Any) -> End:
+    return end(*messages, exit_code=None, signal=number, **changes)
+
+
+def stage(name: str, **facts: Any) -> dict[str, Any]:
+    return {"stage": name, "facts": facts}
+
+
+def verdict(status: str, error: dict[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
+    return {"verdict": status, "facts": facts, "error": error}
+
+
+def told(**changes: Any) -> dict[str, Any]:
+    return {"type": None, "message": "a message", "traceback": "Traceback", "exception": "builtins.RuntimeError"} | changes
+
+
+def result(ended: End) -> CellResult:
+    model, target = make.model_plan(), make.target_plan()
+    return result_of(ended, cell=make.cell_plan(), model=model, target=target, started_at="2026-01-02T03:04:06")
+
+
+def test_a_pass_keeps_everything_that_was_measured() -> None:
+    found = result(end(stage("load"), stage("measure"), verdict("pass", **FACTS)))
+    assert (found.status, found.stage, found.error) == (Status.PASS, Stage.MEASURE, None)
+    assert found.placement == Placement(on_target=1.0, detail="cpu")
+    assert found.memory == MemoryRecord(baseline_mb=1.0, load_peak_mb=2.0, peak_mb=3.0, delta_mb=2.0)
+    assert found.outputs[0].shape == (1, 2)
+    assert found.samples_wall_ns == (3, 1, 2)
+    assert found.stages == {Stage.LOAD: 64.0, Stage.PREPARE: 1.5}
+    assert (found.bundle, found.method, found.parameters) == ("cd" * 32, "torch eager", 30_000)
+    assert (found.load_ms, found.prepare_ms, found.first_ms, found.wall_ms) == (64.0, 1.5, 3.0, 130.0)
+    assert (found.key, found.model, found.target, found.role) == ("bert/tiny/cpu", "bert", "cpu", Role.MODEL)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status not in {Status.PASS, Status.NOT_RUN}])
+def test_a_verdict_is_believed_with_its_own_type(status: Status) -> None:
+    found = result(end(stage("compare"), verdict(status.value, told(type="mismatch"), load_ms=1.0)))
+    assert (found.status, found.stage) == (status, Stage.COMPARE)
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.error.traceback) == ("mismatch", "a message", "Traceback")
+    assert found.load_ms == 1.0
+
+
+WHERE = {"origin": "step", "at": "node_7", "operator": "TopK", "relative_error": 0.5, "inputs_error": 1e-3}
+
+
+def test_where_a_difference_begins_is_told_behind_the_verdict() -> None:
+    wrong = verdict("mismatch", told(type="mismatch"))
+    found = result(end(stage("compare"), wrong, {"divergence": WHERE}))
+    assert found.divergence == Divergence(origin=Origin.STEP, at="node_7", operator="TopK", relative_error=0.5, inputs_error=1e-3)
+    assert result(end(stage("compare"), wrong)).divergence is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"exit_code": 3}, "looking for it ended the process with exit code 3"),
+        ({"signal": signal.SIGSEGV, "exit_code": None}, "looking for it ended the process by SIGSEGV"),
+        ({"signal": signal.SIGKILL, "exit_code": None, "timed_out": True}, "the time of the cell was over before it was found"),
+    ],
+)
+def test_a_verdict_stands_whatever_becomes_of_the_search_behind_it(changes: dict[str, Any], detail: str) -> None:
+    found = result(end(stage("compare"), verdict("mismatch", told(type="mismatch")), **changes))
+    assert (found.status, found.stage) == (Status.MISMATCH, Stage.COMPARE)
+    assert found.error is not None
+    assert found.error.type == "mismatch"
+    assert found.divergence == Divergence(origin=Origin.UNKNOWN, detail=detail)
+
+
+def test_a_process_that_dies_behind_a_verdict_on_another_question_has_no_divergence() -> None:
+    assert result(killed(signal.SIGSEGV, stage("measure"), verdict("pass"))).divergence is None
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (told(exception="builtins.MemoryError"), "memory_pressure"),
+        (told(exception="builtins.ModuleNotFoundError", message="No module named 'x'"), "missing_package"),
+        (told(message="nobody has ever seen this"), "unmatched"),
+    ],
+)
+def test_errors_get_their_types_from_the_catalogue(error: dict[str, Any], expected: str) -> None:
+    found = result(end(stage("run"), verdict("error", error)))
+    assert found.error is not None
+    assert found.error.type == expected
+    assert found.error.type in TYPES
+
+
+def test_what_the_target_lacks_is_kept() -> None:
+    found = result(end(stage("prepare"), verdict("unsupported", told(type="unsupported_operator", needs=["aten::x"]))))
+    assert found.error is not None
+    assert found.error.needs == ("aten::x",)
+
+
+@pytest.mark.parametrize(
+    ("number", "error_type"),
+    [
+        (signal.SIGSEGV, "segmentation_fault"),
+        (signal.SIGBUS, "bus_error"),
+        (signal.SIGABRT, "abort"),
+        (signal.SIGILL, "illegal_instruction"),
+        (signal.SIGFPE, "floating_point_exception"),
+        (signal.SIGKILL, "killed"),
+        (signal.SIGTERM, "killed"),
+    ],
+)
+def test_a_signal_is_a_crash(number: signal.Signals, error_type: str) -> None:
+    found = result(killed(number, stage("load"), stage("run", load_ms=5.0), log="the last words"))
+    assert (found.status, found.stage, found.signal, found.exit_code) == (Status.CRASH, Stage.RUN, number, None)
+    assert found.load_ms == 5.0
+    assert found.error is not None
+    assert found.error.type == error_type
+    assert found.error.message == f"the process was ended by {number.name} (signal {number.value})"
+    assert found.error.traceback == "the last words"
+
+
+def test_a_real_time_signal_is_a_crash_too() -> None:
+    found = result(killed(signal.SIGRTMIN + 4, stage("run")))
+    assert found.status is Status.CRASH
+    assert found.error is not None
+    assert found.error.message.startswith("the process was ended by a real-time signal (signal ")
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_leaving_without_a_verdict_is_a_crash_whatever_the_code(code: int) -> None:
+    found = result(end(stage("prepare"), exit_code=code))
+    assert (found.status, found.stage, found.exit_code) == (Status.CRASH, Stage.PREPARE, code)
+    assert found.error is not None
+    assert found.error.message == f"the process left with exit code {code} before it gave a verdict"
+    assert found.error.type == "process_exit"
+
+
+def test_a_timeout_is_no_crash() -> None:
+    found = result(killed(signal.SIGKILL, stage("run"), timed_out=True, oom_killed=True))
+    assert found.status is Status.TIMEOUT
+    assert found.error is not None
+    assert (found.error.type, found.error.message) == ("timeout", "no end within 30 s; the process was killed")
+
+
+def test_the_limit_of_cpu_time_is_a_timeout() -> None:
+    found = result(killed(signal.SIGXCPU, stage("run")))
+    assert found.status is Status.TIMEOUT
+    assert found.error is not None
+    assert found.error.type == "cpu_time_limit"
+
+
+def test_killed_for_memory_is_out_of_memory_only_if_the_kernel_says_so() -> None:
+    found = result(killed(signal.SIGKILL, stage("load"), oom_killed=True))
+    assert found.status is Status.OOM
+    assert found.error is not None
+    assert found.error.type == "oom_killed"
+    assert result(killed(signal.SIGSEGV, stage("load"), oom_killed=True)).status is Status.CRASH
+
+
+@pytest.mark.parametrize(
+    ("ended", "status"),
+    [
+        (end(exit_code=1, log="Traceback:\nMemoryError"), Status.OOM),
+        (killed(signal.SIGABRT, log="terminate called after throwing an instance of 'std::bad_alloc'"), Status.OOM),
+        (killed(signal.SIGABRT, log="assertion failed"), Status.CRASH),
+        (end(exit_code=1, log="MemoryError\n1\n2\n3"), Status.CRASH),
+        (killed(signal.SIGSEGV, log="MemoryError"), Status.CRASH),
+        (end(exit_code=0, log="MemoryError"), Status.CRASH),
+    ],
+)
+def test_last_words_tell_of_memory_that_ran_out(ended: End, status: Status) -> None:
+    found = result(ended)
+    assert found.status is status
+    assert found.error is not None
+    assert (found.error.type == "memory_pressure") == (status is Status.OOM)
+
+
+def test_an_end_before_any_word_was_in_loading() -> None:
+    assert result(killed(signal.SIGSEGV)).stage is Stage.LOAD
+
+
+def test_nothing_measured_is_nothing() -> None:
+    found = result(killed(signal.SIGSEGV))
+    assert (found.placement, found.parity, found.memory, found.load_ms, found.converged) == (None, None, None, None, None)
+    assert (found.samples_wall_ns, found.outputs) == ((), ())
+
+
+def test_a_verdict_counts_even_if_leaving_fails() -> None:
+    assert result(killed(signal.SIGSEGV, stage("measure"), verdict("pass", **FACTS))).status is Status.PASS
+
+
+def test_every_crash_has_a_type_of_the_catalogue() -> None:
+    for number in range(1, signal.SIGRTMAX + 1):
+        found = result(killed(number))
+        assert found.error is not None
+        assert found.error.type in TYPES
+
+
+def test_a_cell_that_was_not_tried() -> None:
+    error = error_record("no bundle", hardware="cpu", status=Status.FACTORY_ERROR, stage=Stage.BUILD, error_type="factory_failed")
+    assert error.severity in set(Severity)
+    found = not_executed(
+        cell=make.cell_plan(),
+        model=make.model_plan(),
+        target=make.target_plan(),
+        started_at="2026-01-02T03:04:06",
+        status=Status.FACTORY_ERROR,
+        stage=Stage.BUILD,
+        error=error,
+    )
+    assert (found.status, found.stage, found.wall_ms, found.exit_code) == (Status.FACTORY_ERROR, Stage.BUILD, 0.0, None)
+
+
+def test_half_a_line_at_the_end_is_no_message_and_no_fault() -> None:
+    received = b'{"stage": "load", "facts": {}}\n{"verdict": "pass", "facts": {}}\n{"half'
+    messages, refused = parse(received)
+    assert ([list(message) for message in messages], refused) == ([["stage", "facts"], ["verdict", "facts"]], None)
+
+
+ON_TARGET = Placement(on_target=1.0, detail="all on cpu")
+TOLERANCE = Tolerance(relative_error=0.5, reason="a test")
+
+
+def judged(actual: dict[str, Any], expected: dict[str, Any], placement: Placement = ON_TARGET) -> tuple[Status, str | None]:
+    arrays = [{name: np.asarray(value, dtype=np.float32) for name, value in each.items()} for each in (actual, expected)]
+    status, error = _verdict(compare(*arrays), placement, TOLERANCE)
+    return status, error["type"] if error else None
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        ({"a": [1.0, 1.0]}, (Status.PASS, None)),
+        ({"a": [1.5, 1.5]}, (Status.PASS, None)),
+        ({"a": [1.6, 1.6]}, (Status.MISMATCH, "mismatch")),
+        ({"a": [math.nan, 1.0]}, (Status.MISMATCH, "non_finite_output")),
+        ({"b": [1.0, 1.0]}, (Status.MISMATCH, "missing_output")),
+        ({"a": [1.0, 1.0, 1.0]}, (Status.MISMATCH, "missing_output")),
+        ({"a": [1.0, 1.0], "more": [9.0]}, (Status.PASS, None)),
+    ],
+)
+def test_numbers_are_judged_against_the_tolerance(actual: dict[str, Any], expected: tuple[Status, str | None]) -> None:
+    assert judged(actual, {"a": [1.0, 1.0]}) == expected
+
+
+def test_a_reference_that_says_nothing_proves_nothing() -> None:
+    assert judged({"a": [1.0]}, {}) == (Status.MISMATCH, "missing_output")
+    assert judged({"a": [1.0]}, {"a": [math.nan]}) == (Status.MISMATCH, "non_finite_output")
+
+
+def test_right_numbers_from_elsewhere_are_a_fallback_and_in_part_a_pass() -> None:
+    same = {"a": [1.0]}
+    assert judged(same, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
+    assert judged(same, same, Placement(on_target=0.3, detail="two layers")) == (Status.PASS, None)
+    assert judged({"a": [9.0]}, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
