@@ -227,7 +227,7 @@ def test_this_machine_s_own_reasons_are_recognised() -> None:
 
 def test_the_graph_beside_the_probe_is_one_product_of_its_sizes() -> None:
     onnx = pytest.importorskip("onnx")
-    model = onnx.load_model_from_string(importlib.resources.files("hwmatrix.advice").joinpath("stack_probe.onnx").read_bytes())
+    model = onnx.load_model_from_string(importlib.resources.files("hwmatrix.reporter").joinpath("stack_probe.onnx").read_bytes())
     onnx.checker.check_model(model, full_check=True)
     assert [node.op_type for node in model.graph.node] == ["MatMul"]
     shapes = {

@@ -230,4 +230,4 @@ def _schema_of(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
 
 
 def _sql() -> str:
-    return (importlib.resources.files("hwmatrix.classifier") / "classification_cache.sql").read_text(encoding="utf-8")
+    return (importlib.resources.files("hwmatrix.classifier") / "cache.sql").read_text(encoding="utf-8")

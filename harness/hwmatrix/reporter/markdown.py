@@ -17,7 +17,7 @@ def render(name: str, **values: Any) -> str:
     Raises:
         ConfigError: the package that fills templates is not installed.
     """
-    return _environment().get_template(f"reporter/{name}").render(**values).strip() + "\n"
+    return _environment().get_template(name).render(**values).strip() + "\n"
 
 
 @functools.cache

@@ -190,8 +190,8 @@ def test_a_name_that_says_something_is_believed_as_far_as_names_are() -> None:
 
 def test_the_examples_of_the_documents_stand_in_where_nothing_else_is_known(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "matrix.yaml").unlink()
-    for asking in ("integration", "requirements"):
-        monkeypatch.setattr(f"hwmatrix.advice.{asking}.shipped_model", lambda _: None)
+    for asking in ("classifier.classifier", "knowledge.requirements"):
+        monkeypatch.setattr(f"hwmatrix.{asking}.shipped_model", lambda _: None)
     answer = classifier().classify_model("bert-base-uncased")
     needs = answer["resource_requirements"]
     assert (needs["min_memory_mb"], needs["recommended_memory_mb"], needs["basis"]) == (4000, 8000, "prior")

@@ -143,6 +143,6 @@ def test_every_type_is_documented_as_it_is() -> None:
 
 
 def test_the_file_holds_nothing_that_is_not_read() -> None:
-    raw = yaml.safe_load((importlib.resources.files("hwmatrix.advice") / "catalogue.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load((importlib.resources.files("hwmatrix.faults") / "catalogue.yaml").read_text(encoding="utf-8"))
     assert set(raw) == {"version", "errors"}
     assert len(raw["errors"]) == len(catalogue())

@@ -113,7 +113,8 @@ def test_a_comprehension_is_told_by_the_function_around_it() -> None:
 
 
 def test_where_no_exporter_made_a_graph_the_first_ones_place_counts() -> None:
-    own = 'Traceback (most recent call last):\n  File "/site-packages/hwmatrix/targets/onnx/onnxruntime.py", line 80, in prepare\n    raise x\n'
+    path = "/site-packages/hwmatrix/targets/onnx/onnxruntime.py"
+    own = f'Traceback (most recent call last):\n  File "{path}", line 80, in prepare\n    raise x\n'
     message = "hwmatrix.errors.CellFailure: no exporter made a graph: Caused by: (transformers/models/led/modeling_led.py:1 in other)\n"
     led = frames((f"{PACKAGES}/transformers/models/led/modeling_led.py", "forward"), (f"{PACKAGES}/torch/fx/sym_node.py", "guard_bool"))
     torch = frames((f"{PACKAGES}/transformers/models/bart/modeling_bart.py", "forward"))

@@ -126,7 +126,7 @@ def test_unknown_hardware_is_refused_with_what_there_is(wrong: str) -> None:
     ],
 )
 def test_a_broken_table_is_refused(old: str, new: str, message: str) -> None:
-    text = (importlib.resources.files("hwmatrix.advice") / "priorities.yaml").read_text(encoding="utf-8")
+    text = (importlib.resources.files("hwmatrix.knowledge") / "priorities.yaml").read_text(encoding="utf-8")
     assert old in text
     with pytest.raises(pydantic.ValidationError, match=message):
         pydantic.TypeAdapter(Priorities).validate_python(yaml.safe_load(text.replace(old, new, 1)))

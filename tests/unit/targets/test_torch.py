@@ -14,11 +14,7 @@ from hwmatrix.records import Dtype, Settings
 torch = pytest.importorskip("torch")
 
 from hwmatrix.targets.protocol import DeviceUse  # noqa: E402
-from hwmatrix.targets.torch import (
-    cuda,
-    mps,
-    rocm,
-)
+from hwmatrix.targets.torch import cuda, mps, rocm  # noqa: E402
 from hwmatrix.targets.torch.cpu import TorchCpu  # noqa: E402
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.targets.protocol import Arrays
 
-_PAGE: Final = Path(__file__).parent / "browser_page"
+_PAGE: Final = Path(__file__).parent / "page"
 _RUNTIME: Final = "ort.webgpu.min.mjs"
 _ASK_S: Final = 20.0
 """How long a browser may take to say which adapter it has: with a hung GPU process it never does."""
