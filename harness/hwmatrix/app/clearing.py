@@ -1,4 +1,4 @@
-"""Forgetting what is kept of a model: its bundles with their ONNX exports, and what this process's resource pool has of it."""
+"""Deletes a model's cached data: its bundles with their ONNX exports, and its entries in this process's resource pool."""
 
 from __future__ import annotations
 

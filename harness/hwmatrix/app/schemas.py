@@ -1,4 +1,4 @@
-"""The JSON Schemas of the JSON reports, generated from the types that write them. docs/schemas has them as files."""
+"""The JSON Schemas of the JSON reports, generated from the types that write them and stored in docs/schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Surveys: what every target's image sees and knows, asked inside it. ``detect --images`` and ``classify --images`` show one each."""
+"""Surveys executed inside every target's image, shown by ``detect --images`` and ``classify --images``."""
 
 from __future__ import annotations
 

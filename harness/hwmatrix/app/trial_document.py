@@ -1,4 +1,4 @@
-"""What ``hwmatrix test`` gives as JSON: the types, and their JSON Schema."""
+"""The JSON of ``hwmatrix test``: types and JSON Schema."""
 
 from __future__ import annotations
 

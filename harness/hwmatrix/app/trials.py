@@ -1,4 +1,4 @@
-"""Trials: one model on one kind of hardware each, run for real, and followed by what the fallback policy says until nothing is left.
+"""Trials: executes one model on one kind of hardware at a time, and follows the fallback policy until it ends.
 
 Every attempt is a run like any other: planned, executed cell by cell, merged. Attempts of several trials with one batch are one run.
 """

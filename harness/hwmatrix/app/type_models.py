@@ -1,4 +1,4 @@
-"""Model types of transformers as models: what ``--models gemma3`` and a suite with ``models: types`` stand for."""
+"""Transformers model types as models: what ``--models gemma3`` and a suite with ``models: types`` refer to."""
 
 from __future__ import annotations
 

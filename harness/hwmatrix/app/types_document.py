@@ -1,4 +1,4 @@
-"""What ``hwmatrix types`` answers: the types, and their JSON Schema. Every key is always there; what is not known is null."""
+"""The answer of ``hwmatrix types``: types and JSON Schema. Every key is always present; unknown values are null."""
 
 from __future__ import annotations
 

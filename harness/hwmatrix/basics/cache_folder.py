@@ -1,4 +1,4 @@
-"""Where hwmatrix keeps what it can make again: one folder for all its parts."""
+"""The one cache folder of all parts of hwmatrix; its content can be recreated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign text in Markdown: names, messages and tracebacks can break no table and bring no HTML, link, image or mention.
+"""Untrusted text in Markdown: names, messages and tracebacks cannot break tables or inject HTML, links, images or mentions.
 
 Templates of reports need no discipline for it: everything they print goes through :func:`md`, unless it is :class:`markupsafe.Markup`,
 which only the functions here (and templates themselves) make. In a table no ``|`` and no line break is ever left over.

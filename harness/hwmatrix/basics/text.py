@@ -1,4 +1,4 @@
-"""Texts that are too long to be kept or shown whole."""
+"""Shortens texts that are too long to store or show."""
 
 from __future__ import annotations
 

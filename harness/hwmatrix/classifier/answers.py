@@ -1,4 +1,4 @@
-"""The answers of the integration as callers get them: plain dictionaries, whose keys are the contract (docs/integration.md)."""
+"""The answers of the integration as plain dictionaries, whose keys are the public contract (docs/integration.md)."""
 
 from __future__ import annotations
 

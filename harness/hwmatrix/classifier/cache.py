@@ -1,4 +1,4 @@
-"""The cache of classifications: one DuckDB file that several processes may share. Without it everything works, only slower.
+"""The cache of classifications: one DuckDB file that several processes may share. Everything also works without it, but slower.
 
 What is in the way of using it now (another process writes, the disk is full, it may not be written) is logged, and the answer is
 computed. A file that is broken is moved aside under the suffix ``.broken`` and begun anew. A database that is not ours is refused.

@@ -1,4 +1,4 @@
-"""How to set up a resource pool for a set of models: where they all work and fit, and how long to keep them."""
+"""Recommended resource pool settings for a set of models: hardware on which all of them work and fit, and how long to keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file says, kept until the file changes."""
+"""Caches the content of a file until the file changes."""
 
 from __future__ import annotations
 

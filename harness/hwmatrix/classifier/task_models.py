@@ -1,4 +1,4 @@
-"""The models for a task, in the order in which they are recommended, and those that fit it and are not."""
+"""The models for a task, in the order of recommendation, and suitable models that are not recommended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which models a task can be given to: by the hub's pipeline tags, and by what a model was made for."""
+"""Which models suit a task: by the hub's pipeline tags, and by what a model was made for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the answers of the integration are printed for people: every recommendation with what it stands on."""
+"""Prints the answers of the integration: every recommendation with its basis."""
 
 from __future__ import annotations
 

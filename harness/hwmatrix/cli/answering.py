@@ -1,4 +1,4 @@
-"""``hwmatrix why``, ``show``: what a run says of one cell, and the whole matrix in a terminal."""
+"""``hwmatrix why``, ``show``: the result of one cell, and the whole matrix in a terminal."""
 
 # ruff: noqa: RUF001 - typographic signs are meant
 from __future__ import annotations
@@ -56,9 +56,9 @@ def why_command(
     run: Run = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say why a cell is as it is: how far it got, the first error, what to do, and the nearest thing that works.
+    """Explain the result of a cell: how far it got, the first error, what to do, and the closest configuration that works.
 
-    Everything comes from the run on record; nothing is executed. Examples:
+    Everything comes from the recorded run; nothing is executed. Examples:
 
         hwmatrix why mixtral qnn
 
@@ -79,10 +79,10 @@ def why_command(
 
 def show_command(
     *,
-    models: Annotated[list[str] | None, typer.Option("--models", help="Only these: --models bert gpt2", metavar="M ...")] = None,
-    targets: Annotated[list[str] | None, typer.Option("--targets", help="Only these: --targets cpu qnn", metavar="T ...")] = None,
+    models: Annotated[list[str] | None, typer.Option("--models", help="Only these models: --models bert gpt2", metavar="M ...")] = None,
+    targets: Annotated[list[str] | None, typer.Option("--targets", help="Only these targets: --targets cpu qnn", metavar="T ...")] = None,
     status: Annotated[
-        list[str] | None, typer.Option("--status", help="Only rows that have one of these: --status mismatch error", metavar="S ...")
+        list[str] | None, typer.Option("--status", help="Only rows with one of these statuses: --status mismatch error", metavar="S ...")
     ] = None,
     database: Database = DEFAULT_OUTPUT,
     run: Run = None,

@@ -1,4 +1,4 @@
-"""``hwmatrix artifacts``: shards on their way between machines."""
+"""``hwmatrix artifacts``: transfers shards between machines."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 
 from hwmatrix.host.artifacts import pack, unpack
 
-Folder = Annotated[Path, typer.Argument(help="The folder of a run: it holds plan.json and shards/.", metavar="RUN")]
+Folder = Annotated[Path, typer.Argument(help="The folder of a run, with plan.json and shards/.", metavar="RUN")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    artifacts = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Pack the shards of a target, or check and unpack them.")
+    artifacts = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Pack the shards of a target, or validate and unpack them.")
     artifacts.command("pack")(pack_command)
     artifacts.command("unpack")(unpack_command)
     app.add_typer(artifacts, name="artifacts")
@@ -25,7 +25,7 @@ def pack_command(
     target: Annotated[str, typer.Argument(help="A target of the run.", metavar="TARGET")],
     archive: Annotated[Path, typer.Argument(help="The archive to write.", metavar="FILE")],
 ) -> None:
-    """Pack a target's whole shards, the run's plan and the sums of all into one archive.
+    """Pack a target's complete shards, the run's plan and all checksums into one archive.
 
     An example of that:
 
@@ -37,11 +37,11 @@ def pack_command(
 
 def unpack_command(
     folder: Folder,
-    archives: Annotated[list[Path], typer.Argument(help="What artifacts pack wrote elsewhere.", metavar="FILE ...")],
+    archives: Annotated[list[Path], typer.Argument(help="An archive written by artifacts pack.", metavar="FILE ...")],
 ) -> None:
-    """Check archives, and put their shards into the run that they belong to. One that is not as it must be is refused whole.
+    """Validate archives, and add their shards to the run that they belong to. An invalid archive is rejected completely.
 
-    Checked are the kinds and names of files, sizes, sums, sidecars, and that the archive is of this run. An example of that:
+    File types, names, sizes, checksums and sidecars are checked, and that the archive belongs to this run. An example of that:
 
         hwmatrix artifacts unpack reports/latest/runs/20261120T072723Z-42934e shards-cuda.tar shards-mps.tar
     """

@@ -46,16 +46,18 @@ if TYPE_CHECKING:
 
 Names = Annotated[
     list[str] | None,
-    typer.Option("--model", help="Also say where this model works, and where to run it here; may be given again.", metavar="M"),
+    typer.Option("--model", help="Also show where this model works, and where to run it here. Repeatable.", metavar="M"),
 ]
-Task = Annotated[str | None, typer.Option("--task", help="Recommend models for a task of the hub: text-generation, ...", metavar="T")]
+Task = Annotated[str | None, typer.Option("--task", help="Recommend models for a hub task: text-generation, ...", metavar="T")]
 Hardware = Annotated[list[str] | None, typer.Option("--hw", help="Consider only this hardware: --hw cuda mps", metavar="H ...")]
-Pool = Annotated[list[str] | None, typer.Option("--resource-config", help="Configure a resource pool for these models.", metavar="M ...")]
+Pool = Annotated[
+    list[str] | None, typer.Option("--resource-config", help="Recommend resource pool settings for these models.", metavar="M ...")
+]
 Database = Annotated[
     Path | None,
-    typer.Option("--database", help="Measurements: these alone. [default: reports/latest, and what is published]", metavar="FILE"),
+    typer.Option("--database", help="Use only these measurements. [default: reports/latest and the published results]", metavar="FILE"),
 ]
-ModelDatabase = Annotated[Path | None, typer.Option("--model-db", help="Keep classifications in this file.", metavar="FILE")]
+ModelDatabase = Annotated[Path | None, typer.Option("--model-db", help="Cache classifications in this file.", metavar="FILE")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -81,10 +83,10 @@ def classify_command(
     verbose: Verbose = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say what models are, where they work and what they need; recommend models for a task; configure a pool.
+    """Show what models are, where they work and what they need; recommend models for a task; configure a pool.
 
-    Without options: what the models of matrix.yaml are. Every answer says what it stands on: measured, estimated or expected.
-    With --images, every target's image is asked what the models are, and the answers are kept in shards and in the database. Examples:
+    Without options, the models of matrix.yaml are classified. Every answer names its basis: measured, estimated or expected.
+    With --images, the models are classified inside every target's image, and the results are stored in shards and in the database. Examples:
 
         hwmatrix classify
 

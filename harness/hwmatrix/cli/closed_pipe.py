@@ -1,4 +1,4 @@
-"""A reader that went away, as in ``hwmatrix show | head -1``: known for sure, and left quietly.
+"""Detects that the reader of the output closed the pipe (``hwmatrix show | head -1``), and exits quietly.
 
 Python turns the signal SIGPIPE off and raises BrokenPipeError; rich and typer make an exit code of 1 of that. A broken connection to
 something else raises the same, so the outputs themselves are asked whether anybody still reads them.

@@ -1,4 +1,4 @@
-"""``hwmatrix wait``, ``collect``, ``summary``, ``assets``: what the jobs of a workflow call after the targets."""
+"""``hwmatrix wait``, ``collect``, ``summary``, ``assets``: called by the jobs of a workflow after the targets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DATABASE: Final = "matrix.duckdb"
 PROBLEMS: Final = "collected.txt"
 _SLACK_MINUTES: Final = 10
 
-Run = Annotated[Path, typer.Argument(help="The folder of the planned run: it holds plan.json.", metavar="RUN")]
-States = Annotated[Path, typer.Option("--states", help="What became of the targets' jobs.", metavar="FILE")]
+Run = Annotated[Path, typer.Argument(help="The folder of the planned run, with plan.json.", metavar="RUN")]
+States = Annotated[Path, typer.Option("--states", help="The state of the targets' jobs.", metavar="FILE")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,14 +43,14 @@ def wait_command(
     *,
     states: States = Path("states.json"),
     matrix: Matrix = Path("matrix.yaml"),
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between questions.", metavar="S")] = 20.0,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between polls.", metavar="S")] = 20.0,
     runner_minutes: Annotated[
         float | None, typer.Option("--runner-minutes", min=0, help="How long a job may wait for a runner. [default: matrix.yaml's]")
     ] = None,
 ) -> None:
-    """In a workflow: wait until each target's job has ended, or no runner has taken it for github.wait_minutes.
+    """In a workflow, wait until each target's job has ended, or no runner has picked it up for github.wait_minutes.
 
-    It asks GitHub's API about the run that it is in. An API that fails ends the waiting and nothing else. An example of that:
+    It polls GitHub's API for the jobs of its own workflow run. An API failure only ends the waiting. An example of that:
 
         hwmatrix wait planned/runs/20261120T072723Z-42934e --states states.json
     """
@@ -77,12 +77,12 @@ def wait_command(
 def collect_command(
     folder: Run,
     *,
-    arrived: Annotated[Path, typer.Option("--arrived", help="The artifacts, a folder each.", metavar="DIR")],
+    arrived: Annotated[Path, typer.Option("--arrived", help="The downloaded artifacts, one folder each.", metavar="DIR")],
     states: States = Path("states.json"),
 ) -> None:
-    """Check what the targets handed over, and put it into the planned run; a target without a runner becomes unavailable.
+    """Validate the targets' artifacts, and add them to the planned run; a target without a runner becomes unavailable.
 
-    What is refused is named (exit code 7), and the rest is used all the same. An example of that:
+    Rejected artifacts are named (exit code 7); the others are still used. An example of that:
 
         hwmatrix collect planned/runs/20261120T072723Z-42934e --arrived arrived
     """
@@ -106,14 +106,14 @@ def summary_command(
     output_dir: Output = DEFAULT_OUTPUT,
     run: Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")] = None,
     collected: Annotated[
-        Path | None, typer.Option("--collected", help="What hwmatrix collect found wrong: the folder of its run.", metavar="RUN")
+        Path | None, typer.Option("--collected", help="The folder of the run in which hwmatrix collect recorded problems.", metavar="RUN")
     ] = None,
     matrix: Matrix = Path("matrix.yaml"),
     annotate_as: Annotated[
-        str | None, typer.Option("--annotate-as", help="matrix.yaml as the repository calls it. [default: --matrix]", metavar="FILE")
+        str | None, typer.Option("--annotate-as", help="The path of matrix.yaml in the repository. [default: --matrix]", metavar="FILE")
     ] = None,
 ) -> None:
-    """Append the matrix and the failures to the summary of a workflow's job ($GITHUB_STEP_SUMMARY), or print them.
+    """Append the matrix and the failures to the job summary ($GITHUB_STEP_SUMMARY), or print them.
 
     In a workflow, failures also become annotations on the lines of matrix.yaml that have their models. An example of that:
 
@@ -139,16 +139,18 @@ def summary_command(
 
 def assets_command(
     reports: Annotated[Path, typer.Argument(help="A folder of reports.", metavar="REPORTS")],
-    folder: Annotated[Path, typer.Argument(help="Where the files of the release are written; made.", metavar="DIR")],
+    folder: Annotated[Path, typer.Argument(help="The folder for the release files; created if missing.", metavar="DIR")],
     *,
     images: Annotated[
-        Path | None, typer.Option("--images", help="What the jobs that pushed images handed over, a folder each.", metavar="DIR")
+        Path | None, typer.Option("--images", help="Artifacts of the jobs that pushed images, one folder each.", metavar="DIR")
     ] = None,
-    last: Annotated[Path | None, typer.Option("--last", help="The last release's database, if there is one.", metavar="FILE")] = None,
-    body: Annotated[Path | None, typer.Option("--body", help="The text that the release has now.", metavar="FILE")] = None,
-    notes: Annotated[Path | None, typer.Option("--notes", help="Write the release's new text there.", metavar="FILE")] = None,
+    last: Annotated[
+        Path | None, typer.Option("--last", help="The database of the previous release, if there is one.", metavar="FILE")
+    ] = None,
+    body: Annotated[Path | None, typer.Option("--body", help="The current text of the release.", metavar="FILE")] = None,
+    notes: Annotated[Path | None, typer.Option("--notes", help="Write the new release text to this file.", metavar="FILE")] = None,
 ) -> None:
-    """Make the files of a release from reports, with their sums; and its text: the matrix and what changed since the last release.
+    """Create the files of a release from reports, with checksums, and its text: the matrix and the changes since the last release.
 
     An example of that:
 

@@ -1,4 +1,4 @@
-"""``hwmatrix diff``, ``gate``: what changed since another run, and whether that may be."""
+"""``hwmatrix diff``, ``gate``: what changed since another run, and whether that is acceptable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DiffFormat(enum.StrEnum):
 
 
 Old = Annotated[str, typer.Argument(metavar="OLD", help="A merged database or a folder of reports; @ID after it names a run.")]
-New = Annotated[str, typer.Argument(metavar="NEW", help="The same, for what it is compared with.")]
+New = Annotated[str, typer.Argument(metavar="NEW", help="The other side, in the same form.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -54,12 +54,12 @@ def diff_command(
     old: Old,
     new: New = str(DEFAULT_OUTPUT),
     *,
-    output: Annotated[DiffFormat, typer.Option("--format", help="A table to read, or a document.")] = DiffFormat.TABLE,
-    file: Annotated[Path | None, typer.Option("--output", help="Write there instead of printing.", metavar="FILE")] = None,
+    output: Annotated[DiffFormat, typer.Option("--format", help="A table, or a document.")] = DiffFormat.TABLE,
+    file: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of printing.", metavar="FILE")] = None,
 ) -> None:
-    """Say what changed between two runs: newly broken, newly works, slower, faster, memory, placement, packages.
+    """Show what changed between two runs: newly broken, newly works, slower, faster, memory, placement, packages.
 
-    Speed is compared only where it can be: on hardware, on the same machine, undisturbed. Examples:
+    Speed is compared only for hardware execution, on the same machine, without contention. Examples:
 
         hwmatrix diff reports/published/2026-11-20-default
 
@@ -80,21 +80,21 @@ def diff_command(
 
 def gate_command(
     *,
-    run: Annotated[str, typer.Option("--run", help="What to judge: as for diff.", metavar="RUN")] = str(DEFAULT_OUTPUT),
-    baseline: Annotated[str | None, typer.Option("--baseline", help="What to compare with: as for diff.", metavar="RUN")] = None,
+    run: Annotated[str, typer.Option("--run", help="The run to judge, as for diff.", metavar="RUN")] = str(DEFAULT_OUTPUT),
+    baseline: Annotated[str | None, typer.Option("--baseline", help="The run to compare with, as for diff.", metavar="RUN")] = None,
     require: Annotated[
-        list[str] | None, typer.Option("--require", help="Targets that must have given verdicts: --require cpu cuda", metavar="T ...")
+        list[str] | None, typer.Option("--require", help="Targets that must have verdicts: --require cpu cuda", metavar="T ...")
     ] = None,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
-            "--fail-on", help=f"Changes since the baseline that must not be. [default: {' '.join(DEFAULT_KINDS)}]", metavar="KIND ..."
+            "--fail-on", help=f"Changes since the baseline that fail the gate. [default: {' '.join(DEFAULT_KINDS)}]", metavar="KIND ..."
         ),
     ] = None,
     matrix: Matrix = Path("matrix.yaml"),
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Open for a run that holds what matrix.yaml expects and is no worse than a baseline; otherwise exit with 8 and say why.
+    """Pass if a run meets the expectations of matrix.yaml and is no worse than a baseline; otherwise exit with 8 and say why.
 
     A failing cell needs an entry under expect: in matrix.yaml, with a reason and a link. An entry that no longer holds fails too. Examples:
 

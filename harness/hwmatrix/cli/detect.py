@@ -1,4 +1,4 @@
-"""``hwmatrix detect``: what is here, or what every target's image sees."""
+"""``hwmatrix detect``: the hardware of this machine, or what every target's image sees."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def detect_command(
     base_image: BaseImage = None,
     verbose: Verbose = False,
 ) -> None:
-    """Say what hardware and runtimes are here, and why others are not.
+    """Show which hardware and runtimes are available, and why others are not.
 
-    With --images, every target's image is asked instead, and the answers are kept in shards and in the database. Examples:
+    With --images, detection runs inside every target's image, and the results are stored in shards and in the database. Examples:
 
         hwmatrix detect
 

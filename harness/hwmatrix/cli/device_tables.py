@@ -1,4 +1,4 @@
-"""How ``hwmatrix devices`` prints its answers for people, and the list of single devices."""
+"""How ``hwmatrix devices`` prints its tables, and the list of single devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hwmatrix devices``: what hardware is here, from what is kept where that holds, and which device a model would be run on.
+"""``hwmatrix devices``: available hardware, from the cache if it is valid, and the device on which a model would run.
 
 What only some of the options need is imported by them: the command itself is to answer at once.
 """
@@ -49,19 +49,17 @@ class Priority(enum.StrEnum):
     ALL = "all"
 
 
-Listing = Annotated[bool, typer.Option("--list-devices", help="Every single device: each GPU, each device of OpenVINO, with its memory.")]
-Compatible = Annotated[
-    bool, typer.Option("--hardware-compatibility", help="Which families and architectures work on which hardware, as far as is known.")
+Listing = Annotated[
+    bool, typer.Option("--list-devices", help="List each single device: every GPU, every OpenVINO device, with its memory.")
 ]
+Compatible = Annotated[bool, typer.Option("--hardware-compatibility", help="Show which families and architectures work on which hardware.")]
 ModelName = Annotated[
-    str | None, typer.Option("--model", help="Say which device this model would be run on: a name, a hub id, a folder.", metavar="M")
+    str | None, typer.Option("--model", help="Show the device on which this model would run: a name, a hub id, a folder.", metavar="M")
 ]
 Asked = Annotated[Device, typer.Option("--device", help="With --model or --priority: the hardware to run on.")]
-Priorities = Annotated[
-    Priority | None, typer.Option("--priority", help="The same for models of matrix.yaml: high is its first suite, all are all.")
-]
-Refresh = Annotated[bool, typer.Option("--refresh", help="Ask everything anew, whatever is kept.")]
-Clear = Annotated[bool, typer.Option("--clear-cache", help="Forget what is kept, and do nothing else.")]
+Priorities = Annotated[Priority | None, typer.Option("--priority", help="The same for models of matrix.yaml: high means its first suite.")]
+Refresh = Annotated[bool, typer.Option("--refresh", help="Ignore the cache and detect everything again.")]
+Clear = Annotated[bool, typer.Option("--clear-cache", help="Only delete the cache.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -82,9 +80,9 @@ def devices_command(
     output_dir: Output = DEFAULT_OUTPUT,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say what hardware is here, what a container sees of it, and which device a model would be run on.
+    """Show the available hardware, what a container sees of it, and on which device a model would run.
 
-    Nothing is imported or started for it, so runtimes are judged by their files; hwmatrix detect starts them. Examples:
+    Runtimes are not imported or started, only their files are checked; hwmatrix detect starts them. Examples:
 
         hwmatrix devices
 

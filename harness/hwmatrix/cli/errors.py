@@ -1,4 +1,4 @@
-"""``hwmatrix errors``: what is wrong on this machine and on record, and what to do about it."""
+"""``hwmatrix errors``: errors of this machine and of recorded runs, and what to do about them."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ def add_to(app: typer.Typer) -> None:
 
 def errors_command(
     *,
-    collect_all: Annotated[bool, typer.Option("--collect-all", help="Ask every component, and the database; this is the default.")] = False,
+    collect_all: Annotated[
+        bool, typer.Option("--collect-all", help="Collect errors from all components and the database (the default).")
+    ] = False,
     matrix: Annotated[bool, typer.Option("--matrix", help="Add the table of models against hardware: measured, else expected.")] = False,
     test_hardware: Annotated[
-        bool, typer.Option("--test-hardware", help="Use every runtime on everything that is here, each in a process of its own.")
+        bool, typer.Option("--test-hardware", help="Run every runtime on all available hardware, each in its own process.")
     ] = False,
     check_model: Annotated[
-        list[str] | None, typer.Option("--check-model", help="Say what stands in the way of a model here. May be repeated.", metavar="M")
+        list[str] | None, typer.Option("--check-model", help="Show what prevents a model from running here. Repeatable.", metavar="M")
     ] = None,
-    output: Annotated[ReportFormat, typer.Option("--format", help="Text to read, or JSON to process.")] = ReportFormat.MARKDOWN,
-    file: Annotated[Path | None, typer.Option("--output", help="Write into a file instead of printing.", metavar="FILE")] = None,
+    output: Annotated[ReportFormat, typer.Option("--format", help="Text, or JSON.")] = ReportFormat.MARKDOWN,
+    file: Annotated[Path | None, typer.Option("--output", help="Write to a file instead of printing.", metavar="FILE")] = None,
     database: Annotated[
-        Path | None, typer.Option("--database", help="[default: reports/latest/matrix.duckdb, if it is there]", metavar="FILE")
+        Path | None, typer.Option("--database", help="[default: reports/latest/matrix.duckdb, if it exists]", metavar="FILE")
     ] = None,
 ) -> None:
-    """Report errors of this machine and of what is on record, most severe first, each with what to do.
+    """Report errors of this machine and of recorded runs, most severe first, each with what to do.
 
-    Without an option: all components are asked, and nothing is executed. Several options make one report. Examples:
+    Without options, errors come from all components, and nothing is executed. Several options are combined into one report. Examples:
 
         hwmatrix errors
 

@@ -1,4 +1,4 @@
-"""``hwmatrix evidence``: which measurements answers stand on here, and the compact form of published ones that comes with hwmatrix."""
+"""``hwmatrix evidence``: the measurements that answers are based on, and the compact form of published ones in the package."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ def add_to(app: typer.Typer) -> None:
     app.command("evidence")(evidence_command)
 
 
-Named = Annotated[
-    Path | None, typer.Option("--database", help="A merged database, or a folder of reports: what it alone holds.", metavar="DB")
-]
+Named = Annotated[Path | None, typer.Option("--database", help="Show only this merged database or folder of reports.", metavar="DB")]
 Published = Annotated[Path, typer.Option("--published", help="With --write or --check: the folder of published results.", metavar="DIR")]
 Write = Annotated[bool, typer.Option("--write", help="Write the latest verdict of every published cell into --file.")]
-Check = Annotated[bool, typer.Option("--check", help="Say whether --file is made of the published databases; exit code 7 if it is not.")]
-File = Annotated[Path, typer.Option("--file", help="With --write or --check. [default: the file that comes with hwmatrix]", metavar="FILE")]
+Check = Annotated[bool, typer.Option("--check", help="Check that --file matches the published databases; exit code 7 if not.")]
+File = Annotated[Path, typer.Option("--file", help="With --write or --check. [default: the file in the package]", metavar="FILE")]
 
 
 def evidence_command(
@@ -39,9 +37,9 @@ def evidence_command(
     file: File = SNAPSHOT,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say which measurements answers stand on here: where they lie, when they were taken, and with which versions.
+    """Show the measurements that answers are based on here: their sources, age and versions.
 
-    A cell counts from the first place that has it: reports/latest, reports/published, and what is published with hwmatrix. Examples:
+    Each cell is taken from the first source that has it: reports/latest, reports/published, the published results in the package. Examples:
 
         hwmatrix evidence
 

@@ -1,4 +1,4 @@
-"""The line that ends every answer from measurements: where they lie, how old they are, and which versions executed them."""
+"""The last line of every answer from measurements: their sources, age and versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hwmatrix fit``: whether a model fits into the memory of some hardware, and what that stands on."""
+"""``hwmatrix fit``: whether a model fits into the memory of given hardware, and the basis of that answer."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def add_to(app: typer.Typer) -> None:
 Name = Annotated[str, typer.Argument(help="A name of matrix.yaml or of the database, a hub id, a checkpoint's folder.", metavar="MODEL")]
 Hardware = Annotated[
     list[str] | None,
-    typer.Option("--hw", help="On this hardware. [default: what is here, and what such models are given to]", metavar="HW ..."),
+    typer.Option("--hw", help="On this hardware. [default: what is here, and what such models usually run on]", metavar="HW ..."),
 ]
-Memory = Annotated[int | None, typer.Option("--memory", help="MiB that the model may have. [default: what is free here]", metavar="MB")]
-Batch = Annotated[int | None, typer.Option("--batch", help="Samples in one pass. [default: the model's]", metavar="N")]
-Length = Annotated[int | None, typer.Option("--sequence-length", help="Tokens of a text. [default: the model's]", metavar="N")]
-Precision = Annotated[Dtype | None, typer.Option("--dtype", help="The precision to compute in. [default: the hardware's usual]")]
+Memory = Annotated[int | None, typer.Option("--memory", help="Available memory in MiB. [default: the free memory here]", metavar="MB")]
+Batch = Annotated[int | None, typer.Option("--batch", help="Batch size. [default: the model's]", metavar="N")]
+Length = Annotated[int | None, typer.Option("--sequence-length", help="Sequence length in tokens. [default: the model's]", metavar="N")]
+Precision = Annotated[Dtype | None, typer.Option("--dtype", help="The compute precision. [default: the usual one of the hardware]")]
 Database = Annotated[
     Path | None,
     typer.Option(
-        "--database", help="A merged database, or a folder of reports. [default: reports/latest, and what is published]", metavar="DB"
+        "--database", help="A merged database, or a folder of reports. [default: reports/latest and the published results]", metavar="DB"
     ),
 ]
 
@@ -66,9 +66,9 @@ def fit_command(
     database: Database = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say whether a model fits: what it needs, what there is, the largest batch, and what would make it fit.
+    """Show whether a model fits: needed and available memory, the largest batch, and what would make it fit.
 
-    Measured peaks answer first, then the calibrated estimate. What lies beyond both reads "extrapolated", which is neither yes nor no.
+    Measured peaks come first, then the calibrated estimate. Outside both, the answer is "extrapolated", neither yes nor no.
     Nothing is executed or downloaded. Examples:
 
         hwmatrix fit bert

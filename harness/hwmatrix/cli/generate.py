@@ -1,4 +1,4 @@
-"""``hwmatrix generate``: tests of models, and scripts that show a failing cell again."""
+"""``hwmatrix generate``: writes model tests, and scripts that reproduce a failing cell."""
 
 from __future__ import annotations
 
@@ -36,39 +36,38 @@ _STANDARD_OUTPUT: Final = Path("-")
 
 Names = Annotated[
     list[str] | None,
-    typer.Option("--model", "--models", help="A name of matrix.yaml, a hub id, a checkpoint's folder; several: --model A B", metavar="M"),
+    typer.Option("--model", "--models", help="A name of matrix.yaml, a hub id, or a checkpoint folder: --model A B", metavar="M"),
 ]
 More = Annotated[list[str] | None, typer.Argument(help="More models.", metavar="[M ...]", show_default=False)]
 Folder = Annotated[Path, typer.Option("--output-dir", help="Where tests are written.", metavar="DIR")]
 Database = Annotated[
-    Path | None, typer.Option("--database", help="Measurements. [default: reports/latest/matrix.duckdb, if it is there]", metavar="FILE")
+    Path | None, typer.Option("--database", help="Measurements. [default: reports/latest/matrix.duckdb, if it exists]", metavar="FILE")
 ]
 Priorities = Annotated[
-    Priority | None, typer.Option("--priority", help="Models of matrix.yaml: high is its first suite, all are all.", metavar="high|all")
+    Priority | None, typer.Option("--priority", help="Models of matrix.yaml: high means its first suite.", metavar="high|all")
 ]
-Templates = Annotated[
-    Path | None, typer.Option("--templates", help="Instead of tests: their templates, for a generator of your own.", metavar="DIR")
-]
+Templates = Annotated[Path | None, typer.Option("--templates", help="Write only the templates, for your own generator.", metavar="DIR")]
 Everything = Annotated[bool, typer.Option("--all", help="All models of matrix.yaml.")]
 SizeOption = Annotated[Size | None, typer.Option("--size", help="tiny or full. [default: tiny]")]
 Device = Annotated[
-    str | None, typer.Option("--device", help="Test on this hardware only. [default: all that the model's kind is tried on]", metavar="D")
+    str | None,
+    typer.Option("--device", help="Test only on this hardware. [default: all hardware in the order for this kind of model]", metavar="D"),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", help="Minutes for which the resource pool keeps a model that nobody uses.", metavar="MIN", min=0)
+    float, typer.Option("--timeout", help="Minutes for which the resource pool keeps an unused model.", metavar="MIN", min=0)
 ]
 ClearCache = Annotated[bool, typer.Option("--clear-cache", help="Remove the models' bundles and exports first.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Say why each template was chosen.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print why each template was chosen.")]
 Again = Annotated[
     tuple[str, str] | None,
-    typer.Option("--reproduce", help="Instead of tests: a script that shows this cell's failure again.", metavar="MODEL TARGET"),
+    typer.Option("--reproduce", help="Instead of tests, write a script that reproduces the failure of this cell.", metavar="MODEL TARGET"),
 ]
-DtypeOption = Annotated[Dtype | None, typer.Option("--dtype", help="With --reproduce: the cell in this precision.")]
+DtypeOption = Annotated[Dtype | None, typer.Option("--dtype", help="With --reproduce: the precision of the cell.")]
 OutputFile = Annotated[
     Path | None,
     typer.Option("--output", help="With --reproduce: the file, or - to print it. [default: reproduce_<model>_<target>.py]", metavar="FILE"),
 ]
-Force = Annotated[bool, typer.Option("--force", help="With --reproduce: also for a cell that passes.")]
+Force = Annotated[bool, typer.Option("--force", help="With --reproduce: also for a passing cell.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -97,9 +96,9 @@ def generate_command(
     matrix: Matrix = Path("matrix.yaml"),
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Write tests of models: plain pytest, one file a model, which skip with the reason where hardware is missing.
+    """Write model tests: plain pytest, one file per model, skipped with the reason if hardware is missing.
 
-    With --reproduce, write a script of a failing cell for an issue of the library or the runtime: it needs none of hwmatrix. Examples:
+    With --reproduce, write a script that reproduces a failing cell without hwmatrix, for a bug report to the library or runtime. Examples:
 
         hwmatrix generate --model bert
 

@@ -1,4 +1,4 @@
-"""``hwmatrix groups``: the failures of a run that one change would mend, those that block the most architectures first."""
+"""``hwmatrix groups``: failures grouped by the change that would fix them, groups that block the most architectures first."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def add_to(app: typer.Typer) -> None:
 
 def groups_command(
     database: Annotated[
-        Path, typer.Option("--database", help="A merged database, or a folder of reports that holds one.", metavar="FILE")
+        Path, typer.Option("--database", help="A merged database, or a folder of reports that contains one.", metavar="FILE")
     ] = DEFAULT_OUTPUT,
     *,
     targets: Targets = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Groups of each target that a table shows.", metavar="N")] = 10,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of groups to show for each target.", metavar="N")] = 10,
     run_id: Annotated[str | None, typer.Option("--run", help="The id of a run. [default: the latest]", metavar="ID")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say what blocks most: operators that a target lacks, constructs in models' code, errors by their words.
+    """Show what blocks most: missing operators, constructs in model code, errors grouped by message.
 
-    Each group has its smallest example and the command that repeats it. JSON has all groups, with tracebacks. Examples:
+    Each group has its smallest example and the command that reproduces it. JSON contains all groups, with tracebacks. Examples:
 
         hwmatrix groups
 

@@ -1,4 +1,4 @@
-"""``hwmatrix history``: runs kept over time, and how single cells went."""
+"""``hwmatrix history``: runs kept over time, and how single cells changed."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def add_to(app: typer.Typer) -> None:
 
 
 def history_command(
-    model: Annotated[str | None, typer.Argument(help="Show how this model went.", metavar="MODEL")] = None,
-    target: Annotated[str | None, typer.Argument(help="On this target only.", metavar="TARGET")] = None,
+    model: Annotated[str | None, typer.Argument(help="Show the history of this model.", metavar="MODEL")] = None,
+    target: Annotated[str | None, typer.Argument(help="Only on this target.", metavar="TARGET")] = None,
     *,
     adding: Annotated[
         list[Path] | None,
-        typer.Option("--add", help="Take up these merged databases or folders of reports first: --add A B", metavar="RUN ..."),
+        typer.Option("--add", help="First add these merged databases or folders of reports: --add A B", metavar="RUN ..."),
     ] = None,
-    release: Annotated[str | None, typer.Option("--release", help="What to call the runs that are added.", metavar="NAME")] = None,
-    database: Annotated[Path, typer.Option("--database", help="The history; made if missing.", metavar="FILE")] = DEFAULT_HISTORY,
-    output: Annotated[HistoryFormat, typer.Option("--format", help="A table to read, or a document.")] = HistoryFormat.TABLE,
+    release: Annotated[str | None, typer.Option("--release", help="A label for the added runs.", metavar="NAME")] = None,
+    database: Annotated[Path, typer.Option("--database", help="The history; created if missing.", metavar="FILE")] = DEFAULT_HISTORY,
+    output: Annotated[HistoryFormat, typer.Option("--format", help="A table, or a document.")] = HistoryFormat.TABLE,
 ) -> None:
-    """Keep runs over time, and show how cells went: statuses, latency, memory, images.
+    """Keep runs over time, and show how cells changed: statuses, latency, memory, images.
 
     A history is a merged database of many runs: diff, gate and report read it too (FILE@RUN). Examples:
 

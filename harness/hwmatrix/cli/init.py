@@ -1,4 +1,4 @@
-"""``hwmatrix init``: the first files for models of one's own."""
+"""``hwmatrix init``: the first files for your own models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Mine = Annotated[
     list[str] | None,
     typer.Option(
         "--models",
-        help="Hub ids, folders of checkpoints, or types of transformers: --models openai-community/gpt2 ./my-model gemma3",
+        help="Hub ids, checkpoint folders, or transformers types: --models openai-community/gpt2 ./my-model gemma3",
         metavar="M ...",
     ),
 ]
@@ -51,11 +51,11 @@ def init_command(
     models: Mine = None,
     targets: Targets = None,
     workflow: Annotated[bool, typer.Option("--workflow", help=f"Write {WORKFLOW} too.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write a short matrix.yaml for models of your own into this folder, and a nox session that runs it.
+    """Write a short matrix.yaml for your own models into this folder, and a nox session that runs it.
 
-    Nothing that is there is replaced without --force. A noxfile.py of your own is never changed: the session is printed. Examples:
+    Existing files are replaced only with --force. An existing noxfile.py is never changed; the session is printed instead. Examples:
 
         hwmatrix init --models openai-community/gpt2 ./my-checkpoint
 

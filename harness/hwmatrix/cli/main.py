@@ -1,4 +1,4 @@
-"""The command ``hwmatrix``. Here argv, the environment and the exit code are handled; everything inward gets values."""
+"""The command ``hwmatrix``. argv, the environment and the exit code are handled here; other modules get parsed values."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer's signature
 
 
 def _always_named(
-    *, version: Annotated[bool, typer.Option("--version", help="Say which version this is.", callback=_say_version, is_eager=True)] = False
+    *, version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True)] = False
 ) -> None:
     """Without this, typer takes the only command of a module for the program itself."""
 

@@ -49,9 +49,7 @@ def add_to(app: typer.Typer) -> None:
 def ops_command(
     *,
     targets: Targets = None,
-    tests: Annotated[
-        str, typer.Option("--tests", help="Only tests in whose name this regular expression is found.", metavar="PATTERN")
-    ] = "",
+    tests: Annotated[str, typer.Option("--tests", help="Only tests whose name matches this regular expression.", metavar="PATTERN")] = "",
     isolation: Isolating = IsolationChoice.AUTO,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last run of operator tests: only what is missing.")] = False,
     write_docs: Annotated[bool, typer.Option("--write-docs", help="Also write docs/operators.md beside matrix.yaml.")] = False,
@@ -60,7 +58,7 @@ def ops_command(
     base_image: BaseImage = None,
     verbose: Verbose = False,
 ) -> None:
-    """Run the ONNX standard's operator tests: which operators each target has, and whether it runs them itself.
+    """Run the ONNX standard's operator tests: which operators each target supports, and whether they run on the target itself.
 
     Without --targets, on every target that executes ONNX. Examples:
 

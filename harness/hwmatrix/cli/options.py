@@ -1,4 +1,4 @@
-"""Options that several commands share, and what the commands get of the outside world."""
+"""Options shared by several commands, and the environment that commands get."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class IsolationChoice(enum.StrEnum):
     NONE = "none"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="A table to read, or JSON to process.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="A table, or JSON.")]
 
 
 def matrix_or_shipped(path: Path) -> Path:
@@ -68,7 +68,7 @@ Matrix = Annotated[
     Path,
     typer.Option(
         "--matrix",
-        help="The matrix.yaml to read; without one here, the one that comes with hwmatrix.",
+        help="The matrix.yaml to read. [default: the one here, else the packaged one]",
         metavar="FILE",
         callback=_unless_named,
     ),
@@ -78,7 +78,7 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--models",
-        help="Names of matrix.yaml, types of transformers, hub ids or checkpoint folders: --models bert gemma3",
+        help="Names of matrix.yaml, transformers types, hub ids or checkpoint folders: --models bert gemma3",
         metavar="M ...",
     ),
 ]
@@ -91,27 +91,27 @@ Architectures = Annotated[
 ]
 Timing = Annotated[
     bool | None,
-    typer.Option("--timing/--no-timing", help="Measure how fast, or only whether it works. [default: as the suite says, else --timing]"),
+    typer.Option("--timing/--no-timing", help="Measure speed, or only whether models work. [default: as the suite says, else --timing]"),
 ]
 Adapt = Annotated[
     bool | None,
-    typer.Option("--adapt/--no-adapt", help="Try cells that fail again, changed, or leave it at that. [default: as matrix.yaml says]"),
+    typer.Option("--adapt/--no-adapt", help="Retry failed cells with one setting changed, or don't. [default: as matrix.yaml says]"),
 ]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
-BaseImage = Annotated[str | None, typer.Option("--base-image", help="What the images start from, instead of matrix.yaml's images.base.")]
-Images = Annotated[bool, typer.Option("--images", help="Ask inside every target's image, and keep the answers.")]
-Isolating = Annotated[IsolationChoice, typer.Option("--isolation", help="What separates targets from this machine.")]
+BaseImage = Annotated[str | None, typer.Option("--base-image", help="The base of all images, instead of images.base in matrix.yaml.")]
+Images = Annotated[bool, typer.Option("--images", help="Run inside every target's image, and store the results.")]
+Isolating = Annotated[IsolationChoice, typer.Option("--isolation", help="How targets are isolated from this machine.")]
 CacheLimit = Annotated[
     float,
     typer.Option(
         "--cache-limit",
         min=0,
         envvar=LIMIT_VARIABLE,
-        help="How much the cache of bundles may have between the waves of a run.",
+        help="The limit of the bundle cache between the waves of a run.",
         metavar="GB",
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all output of builds, as plain lines.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all build output, as plain lines.")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

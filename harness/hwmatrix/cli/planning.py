@@ -1,4 +1,4 @@
-"""``hwmatrix plan``, ``run``: a run that is planned in one place and worked off in others, each with the hardware of some targets."""
+"""``hwmatrix plan``, ``run``: plans a run in one place and executes it in others, each with the hardware of some targets."""
 
 from __future__ import annotations
 
@@ -73,17 +73,19 @@ def plan_command(
     suite: Suite = None,
     targets: Targets = None,
     architectures: Architectures = None,
-    size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
+    size: Annotated[Size | None, typer.Option("--size", help="tiny or full; overrides the suite's size.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
     timing: Timing = None,
-    isolation: Annotated[Isolation, typer.Option("--isolation", help="What separates targets from their machines.")] = Isolation.CONTAINER,
+    isolation: Annotated[
+        Isolation, typer.Option("--isolation", help="How targets are isolated from their machines.")
+    ] = Isolation.CONTAINER,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
-    output: Annotated[PlanFormat, typer.Option("--format", help="A table, the whole plan, or a job matrix.")] = PlanFormat.TABLE,
+    output: Annotated[PlanFormat, typer.Option("--format", help="A table, the complete plan, or a job matrix.")] = PlanFormat.TABLE,
 ) -> None:
-    """Plan a run without executing anything: what ``hwmatrix run`` works off elsewhere, target by target.
+    """Plan a run without executing anything. ``hwmatrix run`` executes the plan elsewhere, target by target.
 
-    Whether a target is available is found out where it runs. Examples:
+    Whether a target is available is determined where it runs. Examples:
 
         hwmatrix plan --suite smoke
 
@@ -118,17 +120,17 @@ def plan_command(
 
 
 def run_command(
-    plan: Annotated[Path, typer.Argument(help="A plan.json, or the folder of a run that has one.", metavar="PLAN")],
+    plan: Annotated[Path, typer.Argument(help="A plan.json, or the folder of a run that contains one.", metavar="PLAN")],
     *,
-    targets: Annotated[list[str], typer.Option("--targets", help="Targets of the plan to work off here.", metavar="T ...")],
+    targets: Annotated[list[str], typer.Option("--targets", help="Targets of the plan to run here.", metavar="T ...")],
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
     verbose: Verbose = False,
 ) -> None:
-    """Work off some targets of a plan on this machine. It leaves shards and no reports: ``hwmatrix merge`` takes them.
+    """Run some targets of a plan on this machine. This writes shards but no reports; merge them with ``hwmatrix merge``.
 
-    A target that is not available here leaves a shard that says so and why: that is a result. Examples:
+    An unavailable target writes a shard that says why; this counts as a result. Examples:
 
         hwmatrix run reports/latest/runs/20261120T072723Z-42934e --targets cuda
     """

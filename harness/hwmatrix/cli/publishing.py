@@ -1,4 +1,4 @@
-"""What ``hwmatrix images`` does with images once they are built: describe them, and push them."""
+"""What ``hwmatrix images`` does with built images: write their SBOMs, and push them."""
 
 from __future__ import annotations
 

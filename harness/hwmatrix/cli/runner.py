@@ -1,4 +1,4 @@
-"""``hwmatrix runner``: what a machine needs to take jobs, what it should be called, where targets would run, and what to clear away."""
+"""``hwmatrix runner``: labels of a machine, what it lacks, where targets would run, and what to clean up."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ class LabelFormat(enum.StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    runner = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="A machine as a CI runner: labels, checks, cleaning up, placing."
-    )
+    runner = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage a CI runner: labels, checks, cleanup, placement.")
     runner.command("labels")(labels_command)
     runner.command("check")(check_command)
     runner.command("plan")(plan_command)
@@ -54,7 +52,7 @@ def labels_command(
         LabelFormat, typer.Option("--format", help="A table with reasons, JSON, or one line for config.sh.")
     ] = LabelFormat.TABLE,
 ) -> None:
-    """Say which labels this machine should carry as a runner, each with the fact it stands on.
+    """Print the labels that this machine should have as a runner, each with its evidence.
 
     An example of that:
 
@@ -104,13 +102,13 @@ def check_command(
 def plan_command(
     *,
     runners: Annotated[
-        list[str], typer.Option("--runners", help="A YAML file of runners, or NAME:label,label; several of them.", metavar="R ...")
+        list[str], typer.Option("--runners", help="A YAML file of runners, or NAME:label,label. Repeatable.", metavar="R ...")
     ],
     targets: Targets = None,
     matrix: Matrix = Path("matrix.yaml"),
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say which target would run on which of the given runners, and which has none. Examples.
+    """Show which target would run on which of the given runners, and which targets have none. Examples.
 
     hwmatrix runner plan --runners runners.yaml
 
@@ -131,19 +129,19 @@ def plan_command(
 def prune_command(
     *,
     older_than: Annotated[
-        float | None, typer.Option("--older-than", help="Only what was not used for so many days.", metavar="DAYS", min=0)
+        float | None, typer.Option("--older-than", help="Only data that was not used for this many days.", metavar="DAYS", min=0)
     ] = None,
     keep_gb: Annotated[
-        float | None, typer.Option("--keep-gb", help="Stop when no more than this is left of it (GiB).", metavar="GB", min=0)
+        float | None, typer.Option("--keep-gb", help="Stop when at most this much is left (GiB).", metavar="GB", min=0)
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it. Without this, it is only told.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Really remove the data. Without this option it is only listed.")] = False,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
-    """Remove what hwmatrix has left: images, environments, bundles, exports, checkpoints, runs; the longest unused first.
+    """Remove old data of hwmatrix: images, environments, bundles, exports, checkpoints, runs; least recently used first.
 
-    Without a limit: what was not used for 30 days. Never removed: images of this version or with a container, bundles that somebody
-    holds, the latest run, runs that are worked on, and nothing at all of images and cache while any command of hwmatrix works here.
-    To see what a week without use would free, and to remove down to a size:
+    By default, this is everything unused for 30 days. Never removed: images of this version or used by a container, locked bundles,
+    the latest run, and running runs. While another hwmatrix command runs here, images and the cache are not touched.
+    To list what was unused for a week, and to remove data down to a size:
 
         hwmatrix runner prune --older-than 7
 

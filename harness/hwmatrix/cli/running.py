@@ -1,4 +1,4 @@
-"""``hwmatrix matrix``, ``images``, ``base``: what runs models or gets ready to."""
+"""``hwmatrix matrix``, ``images``, ``base``: run models, or prepare to."""
 
 from __future__ import annotations
 
@@ -79,18 +79,22 @@ def matrix_command(
     suite: Suite = None,
     targets: Targets = None,
     architectures: Architectures = None,
-    size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
+    size: Annotated[Size | None, typer.Option("--size", help="tiny or full; overrides the suite's size.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
     timing: Timing = None,
     adapt: Adapt = None,
-    detect_only: Annotated[bool, typer.Option("--detect-only", help="Only say what hardware is here.")] = False,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
+    detect_only: Annotated[bool, typer.Option("--detect-only", help="Only print the detected hardware.")] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Number of targets to run in parallel, each on its own cores.", metavar="N")
+    ] = 1,
     isolation: Isolating = IsolationChoice.AUTO,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: only what is missing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: run only missing cells.")] = False,
     stale: Annotated[
-        bool, typer.Option("--stale", help="Continue the last run: also cells whose image or model has moved since, or that are too old.")
+        bool, typer.Option("--stale", help="Continue the last run: also rerun cells whose image or model has changed, or that are too old.")
     ] = False,
-    max_age: Annotated[int | None, typer.Option("--max-age", min=0, help="With --stale: how old a verdict may be.", metavar="DAYS")] = None,
+    max_age: Annotated[
+        int | None, typer.Option("--max-age", min=0, help="With --stale: the maximum age of a verdict.", metavar="DAYS")
+    ] = None,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
@@ -99,7 +103,7 @@ def matrix_command(
 ) -> None:
     """Run the matrix: every selected model on every selected target, then the reports.
 
-    A model that fails is a result, not an error: the exit code is 0. Examples:
+    A failing model is a result, not an error: the exit code is 0. Examples:
 
         hwmatrix matrix
 
@@ -284,16 +288,17 @@ def images_command(
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
     push: Annotated[
-        str | None, typer.Option("--push", help="Push them, with their SBOM and images.json written to --sbom.", metavar="REGISTRY/PREFIX")
+        str | None,
+        typer.Option("--push", help="Push the images, and write their SBOMs and images.json to --sbom.", metavar="REGISTRY/PREFIX"),
     ] = None,
     sbom: Annotated[
-        Path | None, typer.Option("--sbom", help="Write what each image is made of, as CycloneDX. [reports/latest]", metavar="DIR")
+        Path | None, typer.Option("--sbom", help="Write a CycloneDX SBOM for each image. [reports/latest]", metavar="DIR")
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Build the images of the targets that can run here (or of those named), or find that nothing has changed.
+    """Build the images of the targets that can run here, or of the given targets. Unchanged images are not rebuilt.
 
-    An image whose label org.hwmatrix.push is never (qnn) is pushed nowhere. Logins are those of docker login. An example of that:
+    An image with the label org.hwmatrix.push=never (qnn) is never pushed. Credentials come from docker login. An example of that:
 
         hwmatrix images --targets cpu openvino --push registry.example/team/hwmatrix
     """

@@ -31,10 +31,11 @@ def merge_command(
     folders: Annotated[
         list[Path] | None, typer.Argument(help="Folders of runs (plan.json, shards/). [default: the latest run's]", metavar="RUN")
     ] = None,
-    database: Annotated[Path, typer.Option("--database", help="What to merge into; made if missing.", metavar="FILE")] = DEFAULT_OUTPUT
-    / "matrix.duckdb",
+    database: Annotated[
+        Path, typer.Option("--database", help="The database to merge into; created if missing.", metavar="FILE")
+    ] = DEFAULT_OUTPUT / "matrix.duckdb",
 ) -> None:
-    """Merge the shards of runs into a database. Merging again changes nothing; broken shards are listed, and left out."""
+    """Merge the shards of runs into a database. Merging again changes nothing; broken shards are listed and skipped."""
     report = merge(folders or [_latest(database.parent)], database)
     for rejection in report.rejected:
         typer.echo(f"rejected {rejection.file}: {rejection.reason}")
@@ -50,18 +51,19 @@ def report_command(
     database: Annotated[Path | None, typer.Option("--database", help="[default: matrix.duckdb in --output-dir]", metavar="FILE")] = None,
     run: Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")] = None,
     asked: Annotated[
-        str | None, typer.Option("--query", help=f"Your own report: a file with SQL, or one of: {', '.join(OURS)}", metavar="SQL")
+        str | None, typer.Option("--query", help=f"Your own report: an SQL file, or one of: {', '.join(OURS)}", metavar="SQL")
     ] = None,
     template: Annotated[Path | None, typer.Option("--template", help="A Jinja2 template for its rows.", metavar="FILE")] = None,
     file: Annotated[
-        Path | None, typer.Option("--output", help="Write your own report there instead of printing it.", metavar="FILE")
+        Path | None, typer.Option("--output", help="Write your own report to this file instead of printing it.", metavar="FILE")
     ] = None,
     history: Annotated[
-        Path | None, typer.Option("--history", help="Earlier runs for index.html. [default: ../history.duckdb, if there]", metavar="FILE")
+        Path | None,
+        typer.Option("--history", help="Earlier runs for index.html. [default: ../history.duckdb, if it exists]", metavar="FILE"),
     ] = None,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
-    """Write the reports of a merged database; or your own: a query with a template for its rows (without one, JSON).
+    """Write the reports of a merged database, or your own report: a query with a template for its rows (without one, JSON).
 
     Examples of that:
 

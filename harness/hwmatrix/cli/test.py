@@ -1,4 +1,4 @@
-"""``hwmatrix test``: one model really run on the hardware that is wanted, and where that does not work on other hardware, or with less."""
+"""``hwmatrix test``: runs one model on the requested hardware, and falls back to other hardware or a smaller batch."""
 
 from __future__ import annotations
 
@@ -69,20 +69,21 @@ def add_to(app: typer.Typer) -> None:
 def trial_command(
     *,
     model: Annotated[
-        str, typer.Option("--model", help="A name of matrix.yaml, a type of transformers, a hub id or a checkpoint's folder.", metavar="M")
+        str, typer.Option("--model", help="A name of matrix.yaml, a transformers type, a hub id or a checkpoint folder.", metavar="M")
     ],
     device: Annotated[str, typer.Option("--device", help="A kind of hardware, a target of matrix.yaml, or auto.", metavar="D")] = AUTO,
-    all_hardware: Annotated[bool, typer.Option("--all-hardware", help="On every target of matrix.yaml, each for itself.")] = False,
+    all_hardware: Annotated[bool, typer.Option("--all-hardware", help="Test every target of matrix.yaml separately.")] = False,
     size: Annotated[Size, typer.Option("--size", help="tiny or full.")] = Size.TINY,
     batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="[default: matrix.yaml's]", metavar="N")] = None,
-    retries: Annotated[
-        int, typer.Option("--retries", min=0, help="How often to repeat after a crash or a time-out.", metavar="N")
-    ] = RETRIES,
-    no_fallback: Annotated[bool, typer.Option("--no-fallback", help="One attempt: no retry, smaller batch or other hardware.")] = False,
+    retries: Annotated[int, typer.Option("--retries", min=0, help="Number of retries after a crash or a timeout.", metavar="N")] = RETRIES,
+    no_fallback: Annotated[
+        bool, typer.Option("--no-fallback", help="Make only one attempt: no retry, no smaller batch, no other hardware.")
+    ] = False,
     save: Annotated[bool, typer.Option("--save", help="Keep the database and the reports in --output-dir.")] = False,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", help="[default: reports/tests/<model>]", metavar="DIR")] = None,
     database: Annotated[
-        Path | None, typer.Option("--database", help="What is on record. [default: reports/latest, and what is published]", metavar="FILE")
+        Path | None,
+        typer.Option("--database", help="Earlier measurements. [default: reports/latest and the published results]", metavar="FILE"),
     ] = None,
     isolation: Isolating = IsolationChoice.AUTO,
     matrix: Matrix = Path("matrix.yaml"),
@@ -90,10 +91,10 @@ def trial_command(
     output: FormatOption = Format.TABLE,
     verbose: Verbose = False,
 ) -> None:
-    """Test one model: run it on the hardware that is wanted, and say where and how it really ran.
+    """Test one model: run it on the requested hardware, and report where and how it actually ran.
 
-    Where that does not work, the next attempt is run: a smaller batch if memory is short, other hardware if it is missing or fails,
-    the same again after a crash. Wrong numbers are a result and end it. A model that fails everywhere is a result too. Examples:
+    If that fails, it tries a smaller batch (out of memory), other hardware (missing or failing hardware), or the same again (crash).
+    Wrong numbers are a result and end the test. A model that fails everywhere is a result too. Examples:
 
         hwmatrix test --model bert
 

@@ -1,4 +1,4 @@
-"""What ``hwmatrix test`` tells: a table on the screen, JSON, and what is kept with ``--save``."""
+"""The output of ``hwmatrix test``: a table, JSON, and the files written by ``--save``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hwmatrix types``: the model types that suite ``all`` is made of, what is known of each, and what has changed since a version."""
+"""``hwmatrix types``: the model types of suite ``all``, their pinned results, and the changes since a version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ Names = Annotated[list[str] | None, typer.Argument(help="Only these types.", met
 FamilyOption = Annotated[Family | None, typer.Option("--family", help="Only types of this family.")]
 Since = Annotated[
     str | None,
-    typer.Option("--compare", help="What has changed since this version of transformers; alone: the newest pinned.", metavar="[VERSION]"),
+    typer.Option(
+        "--compare",
+        help="Show the changes since this version of transformers. [without a value: the newest pinned one]",
+        metavar="[VERSION]",
+    ),
 ]
 
 
@@ -43,7 +47,7 @@ def types_command(
     since: Since = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show the model types of transformers: what suite `all` is made of, and what became of each when the pinned list was written.
+    """Show the model types of transformers, the content of suite `all`, and the result of each in the pinned list.
 
     Nothing is built, and torch is not needed. Examples:
 

@@ -1,4 +1,4 @@
-"""``hwmatrix workflow``, ``pins``: the workflow files of GitHub, and what they pin."""
+"""``hwmatrix workflow``, ``pins``: GitHub workflow files, and the versions pinned in them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def add_to(app: typer.Typer) -> None:
 
 def workflow_command(
     *,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is not what would be written.")] = False,
-    folder: Annotated[Path, typer.Option("--output-dir", help="Where workflows lie.", metavar="DIR")] = Path(".github/workflows"),
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
+    folder: Annotated[Path, typer.Option("--output-dir", help="The folder of the workflows.", metavar="DIR")] = Path(".github/workflows"),
     matrix: OwnMatrix = Path("matrix.yaml"),
 ) -> None:
     """Write the workflow files of GitHub Actions from matrix.yaml: ci.yml, matrix.yml, release.yml, pins.yml.
@@ -63,13 +63,13 @@ def pins_command(
     *,
     matrix: OwnMatrix = Path("matrix.yaml"),
     compiled: Annotated[
-        Path | None, typer.Option("--compiled", help="What pip-compile resolved: the packages' new versions.", metavar="FILE")
+        Path | None, typer.Option("--compiled", help="The output of pip-compile with the new package versions.", metavar="FILE")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only say what would change.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only report what would change.")] = False,
 ) -> None:
-    """Look for newer actions, versions of packages and the digest of the base image, and write them where they are pinned.
+    """Look up newer actions, package versions and the digest of the base image, and update the pins.
 
-    GITHUB_TOKEN, if set, is used to ask for releases of actions. Nothing is installed. An example of that:
+    GITHUB_TOKEN, if set, is used to query the releases of actions. Nothing is installed. An example of that:
 
         hwmatrix pins --check
     """

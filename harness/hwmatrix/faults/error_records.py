@@ -1,4 +1,4 @@
-"""The standard record of an error, whichever component it comes from, and how many records become one list."""
+"""The standard error record for all components, and the merging of records into one list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error says, and where it was raised, without what differs from model to model: numbers, shapes, addresses, paths and names.
+"""An error's message and source line without model-specific parts: numbers, shapes, addresses, paths and names.
 
 Two errors with the same words and the same place are most likely one thing to mend.
 """

@@ -1,4 +1,4 @@
-"""The file of a generated test: one rule from a model's name, and how two models that would share one are kept apart."""
+"""The file name of a generated test, derived from the model's name, and how collisions are resolved."""
 
 from __future__ import annotations
 

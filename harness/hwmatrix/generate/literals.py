@@ -1,4 +1,4 @@
-"""Python literals: values as source text, for files that are generated. Whatever a value holds, it stays a value."""
+"""Values as Python literals for generated files. No value can inject code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model and its inputs as source code: what a script needs to make both anew without hwmatrix."""
+"""A model and its inputs as source code, so that a script can rebuild both without hwmatrix."""
 
 from __future__ import annotations
 

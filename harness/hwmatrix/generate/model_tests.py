@@ -1,4 +1,4 @@
-"""Tests of models, generated: plain pytest files from templates by family, which know the model's hardware and needs."""
+"""Generates model tests: plain pytest files from one template per family, with the model's hardware and requirements."""
 
 from __future__ import annotations
 

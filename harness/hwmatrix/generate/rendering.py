@@ -1,4 +1,4 @@
-"""Templates for Python files: names, messages and settings reach them as values, and come out as literals or as comments."""
+"""Templates for Python files: names, messages and settings are inserted only as literals or comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smallest script that shows a failing cell again without hwmatrix: for an issue of the library or runtime that fails."""
+"""Generates the smallest script that reproduces a failing cell without hwmatrix, for a bug report to the failing library or runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test is of: the model that a name stands for, and the devices to try it on. Asked when a test is written, or when it runs."""
+"""What a test covers: the model that a name refers to, and the devices to use. Resolved when a test is generated or when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model made from its type alone, as source code: its configuration as values, how its weights are drawn, its inputs.
+"""A model built from its type alone, as source code: its configuration, how its weights are drawn, its inputs.
 
 The factory's rules decide these here, once. The script that comes of it knows their outcome and none of the rules.
 """

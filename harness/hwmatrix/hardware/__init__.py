@@ -1,1 +1,1 @@
-"""What is here: one module a kind of hardware, and a detector over them."""
+"""Hardware detection: one module per kind of hardware, and a detector over them."""

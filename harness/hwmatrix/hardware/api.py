@@ -1,4 +1,4 @@
-"""The library's way to ask what hardware is here: kept between processes, asked again on request, no framework imported.
+"""The public detection API: cached between processes, refreshed on request, imports no framework.
 
 The public functions give plain dicts; their keys are the contract (docs/hardware.md).
 """

@@ -1,4 +1,4 @@
-"""What a Python file assigns, read without executing it: packages keep their versions and build options in such files."""
+"""Reads assignments from a Python file without executing it: packages store their versions and build options in such files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The browser that executes WebGPU and WebNN, and the runtime that its pages load. Which adapter it gives is asked in each cell.
+"""The browser that runs WebGPU and WebNN, and the runtime that its pages load. The adapter is determined in each cell.
 
 Whether a browser has WebNN only a started one tells: see ``webnn``.
 """

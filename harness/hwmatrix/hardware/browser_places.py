@@ -1,4 +1,4 @@
-"""Where systems install browsers: those that are driven (through Chromium's DevTools protocol), and those that are only told as present."""
+"""Where systems install browsers: supported ones (Chromium's DevTools protocol), and those that are only listed."""
 
 from __future__ import annotations
 

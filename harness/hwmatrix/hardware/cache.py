@@ -1,4 +1,4 @@
-"""What was found is kept in a file, with what must not have changed for it to hold.
+"""Caches detected hardware in a file, with everything that must be unchanged for the cache to be valid.
 
 Only what is here is kept, and only where asking takes long. What is absent is asked again each time: that is quick, and what was
 installed a minute ago must count. A file that cannot be read, is another program's or another version's is made anew.

@@ -1,4 +1,4 @@
-"""What cgroups leave to this process: cores and memory, in version 1, version 2 and both at once, in a container and outside.
+"""The cores and memory that cgroups allow this process: v1, v2 and mixed, inside and outside a container.
 
 A limit of any group on the way up holds, so every level that can be seen is read. Formats: the kernel's documentation,
 admin-guide/cgroup-v1 (memory, cpusets), scheduler/sched-bwc, admin-guide/cgroup-v2; mountinfo: proc(5).

@@ -1,4 +1,4 @@
-"""Which device PyTorch is to use: the first of a list that is here, that this PyTorch is built for, and that nothing hides."""
+"""Which device PyTorch should use: the first of a list that is available, supported by this build, and visible."""
 
 from __future__ import annotations
 

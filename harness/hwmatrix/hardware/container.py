@@ -1,4 +1,4 @@
-"""Containers: whether this process is in one, and what one that is started here would see of each kind of hardware.
+"""Containers: whether this process runs in one, and which hardware a container started here would see.
 
 Engines are not asked for that, only files are read: device nodes, the container toolkit's programs, CDI specifications
 (which describe devices to engines) and the settings of Docker's daemon.

@@ -1,4 +1,4 @@
-"""The processor and memory of this machine, and the part of them that this container may use."""
+"""The CPU and memory of this machine, and the part of them that this container may use."""
 
 from __future__ import annotations
 

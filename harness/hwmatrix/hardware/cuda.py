@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as their driver's own library (NVML) tells of them: no CUDA context is made, nothing is used on a GPU."""
+"""NVIDIA GPUs as reported by the driver's own library (NVML), without creating a CUDA context."""
 
 from __future__ import annotations
 

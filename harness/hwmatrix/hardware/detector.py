@@ -1,4 +1,4 @@
-"""What is here: every kind of hardware that a target can use, asked one by one. A kind that is missing says why."""
+"""Detects every kind of hardware that a target can use, one by one. Unavailable hardware has a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine's memory: how much there is, how much of it this process may still take, and whether it is short."""
+"""This machine's memory: the total, how much of it this process may still use, and whether it is short."""
 
 from __future__ import annotations
 

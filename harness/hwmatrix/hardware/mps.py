@@ -1,4 +1,4 @@
-"""Apple's GPUs, which PyTorch reaches through Metal: this Mac's chip and memory, as sysctl tells."""
+"""Apple GPUs, which PyTorch uses through Metal: this Mac's chip and memory, from sysctl."""
 
 from __future__ import annotations
 

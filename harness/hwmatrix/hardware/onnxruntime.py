@@ -1,4 +1,4 @@
-"""ONNX Runtime's own execution provider for processors."""
+"""ONNX Runtime's CPU execution provider."""
 
 from __future__ import annotations
 

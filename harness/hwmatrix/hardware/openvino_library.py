@@ -1,4 +1,4 @@
-"""OpenVINO asked through its own C library, which the package brings along: ten times faster than importing the package.
+"""Queries OpenVINO through the C library in its package, ten times faster than importing the package.
 
 The functions and structures are those of OpenVINO's C API 2.0 (ov_core.h, ov_common.h). Nothing is compiled, and no thread is left.
 """

@@ -1,4 +1,4 @@
-"""Qualcomm's HTP as QNN emulates it on an x86-64 Linux host: the package, and whether it can be loaded here."""
+"""Qualcomm's HTP, emulated by QNN on x86-64 Linux: the package, and whether it can be loaded here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMD's GPUs as the kernel's compute driver (KFD) lists them; rocminfo, where it is installed, adds the names on the box."""
+"""AMD GPUs as listed by the kernel's compute driver (KFD); rocminfo, if installed, adds their marketing names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What macOS tells by its own program sysctl: a name and a value a line."""
+"""Reads macOS's sysctl: one name and value per line."""
 
 from __future__ import annotations
 

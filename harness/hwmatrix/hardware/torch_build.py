@@ -1,4 +1,4 @@
-"""What the installed PyTorch is built for. It is not imported for that: its version.py says it, and importing takes a second."""
+"""What the installed PyTorch was built for, read from its version.py, because importing it takes a second."""
 
 from __future__ import annotations
 

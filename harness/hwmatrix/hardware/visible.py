@@ -1,4 +1,4 @@
-"""Which GPUs a program will see: environment variables hide and reorder them for CUDA and HIP, not for the drivers that list them."""
+"""Which GPUs a program will see: environment variables hide and reorder them for CUDA and HIP, but not for their drivers."""
 
 from __future__ import annotations
 

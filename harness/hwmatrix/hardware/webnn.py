@@ -1,4 +1,4 @@
-"""Whether the browser here has WebNN. Many have its interface and nothing behind it, so one is started and asked for a context."""
+"""Whether a browser here implements WebNN. Many have only the interface, so one is started and asked for a context."""
 
 from __future__ import annotations
 

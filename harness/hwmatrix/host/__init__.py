@@ -1,1 +1,1 @@
-"""Who runs it: images, containers, virtual environments, and what a person sees meanwhile."""
+"""The host side of a run: images, containers, virtual environments, and console output."""

@@ -1,4 +1,4 @@
-"""Cells that failed, tried again with something changed: which of a run are to be tried now, and the plan of that.
+"""Retries failed cells with one setting changed: selects the cells of the next round, and makes its plan.
 
 A round of them is a plan of its own beside the run's, with the same run id, so that bundles and targets are worked off as ever and the
 shards lie with the others. A cell is changed once a round; what came of it decides the next.

@@ -1,4 +1,4 @@
-"""Shards on their way between machines: packed into one archive a target, and checked before anything reads them.
+"""Transfers shards between machines: one archive per target, validated before anything reads it.
 
 An archive comes from a machine that ran models of strangers. It is taken apart by hand: only files of the names that belong there, no
 links, no paths out of the folder, within limits of size and number, with the checksums that it promises, of the run that is being

@@ -1,4 +1,4 @@
-"""The image that the common base starts from: a choice, found or made, and said in one line."""
+"""Chooses, finds or builds the base image, and reports the choice in one line."""
 
 from __future__ import annotations
 

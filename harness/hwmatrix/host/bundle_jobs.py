@@ -1,4 +1,4 @@
-"""The reference image's jobs of a run: its bundles, and more exports of those of which a target has refused the first."""
+"""The reference image's jobs of a run: bundles, and additional exports where a target rejected the first one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeping the cache of bundles under a limit between the waves of a run: the longest unused goes first, never what is needed still."""
+"""Keeps the bundle cache under its limit between the waves of a run: removes the least recently used, never what is still needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live view on a terminal, plain lines everywhere else."""
+"""Console output during a run: a live view on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 

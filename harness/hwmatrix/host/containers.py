@@ -1,4 +1,4 @@
-"""One hardened container: started, read line by line, waited for, and removed whatever happens."""
+"""One hardened container: started, its output read line by line, waited for, and always removed."""
 
 from __future__ import annotations
 

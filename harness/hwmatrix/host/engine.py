@@ -1,4 +1,4 @@
-"""The container engine: where it answers, what it can do, and which client of this machine can build with it."""
+"""The container engine: where it listens, what it supports, and which client on this machine can build with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a job: the runner's events go to the view, and why it failed becomes part of its output."""
+"""Follows a job: forwards the runner's events to the view, and records why the job failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of the targets, built with BuildKit: the base stages once, then the targets side by side."""
+"""Builds the images of the targets with BuildKit: the base stages once, then the targets in parallel."""
 
 from __future__ import annotations
 

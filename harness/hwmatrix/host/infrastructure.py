@@ -1,4 +1,4 @@
-"""Failures of ours: an image that cannot be built, a container that dies. Recorded as such, never as the models'."""
+"""Infrastructure failures: an image that cannot be built, a container that dies. Never recorded as failures of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Package folders of this machine, served to a build while it lasts: nothing is copied, and nothing stays in a layer."""
+"""Serves this machine's package folders to a build while it runs: nothing is copied or stored in a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package-index settings of this machine's pip, read as pip reads them, so that a build can have the same."""
+"""The package-index settings of this machine's pip, read as pip reads them and passed to builds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the runner runs: in containers, in virtual environments, or right here. One straight class each."""
+"""Where the runner executes: in containers, in virtual environments, or in this interpreter. One class each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes whose output is shown as it comes, and of which none outlives the block that started it."""
+"""Child processes whose output is shown immediately, and which never outlive the block that started them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images on their way to a registry of the user's choice: tagged, pushed, and written down with digest, size and parts.
+"""Pushes images to a registry of the user's choice: tags, pushes, and records digest, size and SBOM.
 
 Logins are those of the user's docker client (``docker login``): they are in no argument, and in nothing that is written here.
 """

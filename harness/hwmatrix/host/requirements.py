@@ -1,4 +1,4 @@
-"""What an image's requirements are: the same files, layer by layer, for the image and for its virtual environment."""
+"""The requirements of an image: the same files, layer by layer, for the image and for its virtual environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run, step by step: prepare, then wave by wave bundles and one job a target, and what to do when one of them fails."""
+"""A run, step by step: prepare, then for each wave bundles and one job per target, with the handling of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a run: ``<output>/runs/<run id>/`` with plan.json, bundles/, shards/. What a killed run leaves is here."""
+"""The folder of a run: ``<output>/runs/<run id>/`` with plan.json, bundles/, shards/. A killed run leaves its data here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an image is made of, as CycloneDX 1.6: asked inside the image, in a container without network."""
+"""The SBOM of an image as CycloneDX 1.6, collected inside the image, in a container without network."""
 
 from __future__ import annotations
 

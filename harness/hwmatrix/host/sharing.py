@@ -1,4 +1,4 @@
-"""How much of a machine a job may use: its cores, and for how many pieces of work at a time there is memory."""
+"""How much of a machine a job may use: its cores, and for how many parallel tasks there is memory."""
 
 from __future__ import annotations
 

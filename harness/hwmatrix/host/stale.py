@@ -1,4 +1,4 @@
-"""Which verdicts of a run no longer stand for what is here: another image, another model, or too long ago."""
+"""Which verdicts of a run are out of date: another image, another model, or too old."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first files of somebody's own repository: a short matrix.yaml for their models, and a nox session."""
+"""The first files for a user's own repository: a short matrix.yaml for their models, and a nox session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job on every target of a plan that has no cells: each leaves a shard, and one that fails costs the others nothing."""
+"""One job on every target of a plan without cells: each writes a shard, and a failure does not affect the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process that runs models without a container gets of the environment: nothing that opens a door.
+"""The environment of processes that run models without a container: nothing that gives access to secrets or to the runner.
 
 A container gets no variable of this machine at all. A virtual environment, or this interpreter, needs some of them (PATH, HOME, what
 chooses devices), so what looks like a secret is left out, and so is what GitHub's runner obeys.

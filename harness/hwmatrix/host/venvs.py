@@ -1,4 +1,4 @@
-"""Virtual environments that stand in for images where there is no container engine: the same requirements, layer by layer.
+"""Virtual environments as a replacement for images without a container engine: the same requirements, layer by layer.
 
 A layer is a small virtual environment that sees the packages of the layers below it through a ``.pth`` file, as an image's
 layer sees the files below. So PyTorch is installed once for all targets, and a change of the harness costs a second.

@@ -1,4 +1,4 @@
-"""A run in waves: so many models at a time, with all their cells, so that no more bundles need to lie on the disk than a wave has."""
+"""A run in waves: a limited number of models at a time with all their cells, which bounds the disk space for bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness as a wheel: equal files give equal bytes, so that an image's last layer is rebuilt only for a reason."""
+"""The harness as a reproducible wheel: equal files give equal bytes, so an image's last layer is rebuilt only after a change."""
 
 from __future__ import annotations
 

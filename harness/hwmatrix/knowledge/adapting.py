@@ -1,4 +1,4 @@
-"""What to change of a cell that failed, so that its model may work on the same target after all: a pure policy.
+"""Which change to a failed cell may make its model work on the same target: a policy without side effects.
 
 ``fallback`` asks the same for a model that may move to other hardware; both halve a batch by the same rule.
 """

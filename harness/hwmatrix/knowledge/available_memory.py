@@ -1,4 +1,4 @@
-"""How much memory is free here for a model: of the host, within the limit of this container, or of a GPU."""
+"""How much memory is free for a model here: of the host, within this container's limit, or of a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a cell takes: a formula whose coefficients come from measured peaks, kept in calibration.yaml.
+"""How much memory a cell needs: a formula whose coefficients were fitted to measured peaks (calibration.yaml).
 
     load = constant + stored x S + weights x W + copied x K + tied x T
     run  = constant + stored x S + weights x W + tied x T + activations x A + comparison x C

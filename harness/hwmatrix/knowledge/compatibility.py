@@ -1,4 +1,4 @@
-"""Whether a model works on a kind of hardware, whatever is here: from what was measured, else from what somebody expects.
+"""Whether a model works on a kind of hardware, independent of this machine: from measurements, else from expectations.
 
 What is nearest to the model decides: executions of the model itself, of its architecture, of its family, and last the priors of its
 family. A record that is further away is never mixed with one that is nearer.

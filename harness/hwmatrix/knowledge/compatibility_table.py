@@ -1,4 +1,4 @@
-"""Families and architectures against hardware: what was measured, with counts, and beside it what was expected."""
+"""The table of families and architectures against hardware: measured counts, else expectations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence: what a merged database has on record of models, and how near each record is to the model that is asked about."""
+"""What a merged database contains about models, and how closely each record matches the requested model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to try after an attempt that did not work: a pure policy. And the report that every fallback leaves.
+"""What to try after a failed attempt: a policy without side effects, and the report of every fallback.
 
 The policy knows statuses and hardware and nothing else, so that a run of cells, the resource pool and a scheduler can all follow it.
 """

@@ -1,4 +1,4 @@
-"""What is on record of a model for a fallback: on which hardware it passed, the fastest first, and what a sample took there.
+"""Recorded measurements for a fallback: hardware on which a model passed, fastest first, and the time per sample.
 
 Times of another machine, another isolation or another size are no comparison, so only rows like the present ones count.
 """

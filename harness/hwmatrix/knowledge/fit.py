@@ -1,4 +1,4 @@
-"""Will a model fit: from measured peaks first, else from the calibrated estimate. What lies beyond both is never a plain yes or no."""
+"""Whether a model fits: from measured peaks, else from the calibrated estimate. Outside both, the answer is never a plain yes or no."""
 
 from __future__ import annotations
 

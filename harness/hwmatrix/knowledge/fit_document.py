@@ -1,4 +1,4 @@
-"""What ``hwmatrix fit`` answers: the types, and their JSON Schema. Every key is always there; what is not known is null. Memory in MiB."""
+"""The answer of ``hwmatrix fit``: types and JSON Schema. Every key is always present; unknown values are null. Memory in MiB."""
 
 from __future__ import annotations
 

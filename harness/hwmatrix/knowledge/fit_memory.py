@@ -1,4 +1,4 @@
-"""How much memory one model takes on one backend in one precision, at any batch: as measured, else by the calibrated formula."""
+"""How much memory one model needs on one backend in one precision, at any batch: measured, else from the calibrated formula."""
 
 from __future__ import annotations
 

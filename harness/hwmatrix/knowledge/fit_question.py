@@ -1,4 +1,4 @@
-"""What ``hwmatrix fit`` is asked, checked, and the model that its name stands for."""
+"""The validated arguments of ``hwmatrix fit``, and the model that its name refers to."""
 
 from __future__ import annotations
 

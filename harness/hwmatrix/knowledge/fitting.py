@@ -1,4 +1,4 @@
-"""Fitting the memory formula to measured peaks, and how far off it is: in sample, with each model left out, and on models never seen."""
+"""Fits the memory formula to measured peaks, and computes its errors: in sample, leave-one-out, and on unseen models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The size of a model: from the meta device, or, where torch is not installed, from the table that comes with hwmatrix."""
+"""The size of a model: from the meta device, or, without torch, from the packaged table."""
 
 from __future__ import annotations
 

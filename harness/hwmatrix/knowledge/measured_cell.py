@@ -1,4 +1,4 @@
-"""One executed cell as a database has it, with everything that is needed to see it again."""
+"""One executed cell from a database, with everything that is needed to reproduce it."""
 
 from __future__ import annotations
 

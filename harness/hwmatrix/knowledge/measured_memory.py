@@ -1,4 +1,4 @@
-"""Peaks of memory that are on record: those of a model with its very settings, and what models a name stands for."""
+"""Recorded memory peaks: for a model with the same settings, and for the models that a name refers to."""
 
 from __future__ import annotations
 

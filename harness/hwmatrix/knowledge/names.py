@@ -1,4 +1,4 @@
-"""A model from its name: an entry of matrix.yaml, a checkpoint's folder, or a checkpoint that the hub's cache already has."""
+"""Finds a model by its name: an entry of matrix.yaml, a checkpoint folder, or a checkpoint in the hub's cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on record, and where: the one place that decides which measurements an answer stands on.
+"""Recorded measurements and their sources: the one place that decides which measurements an answer uses.
 
 A database that is named is asked alone. Else these are asked, each for the cells that those before it do not have: reports/latest of
 the working folder, what the working folder has published, and the snapshot that comes with hwmatrix.

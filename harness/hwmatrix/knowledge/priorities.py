@@ -1,4 +1,4 @@
-"""On which hardware a model is tried, in which order: data in priorities.yaml, and the rule that decides between its lists."""
+"""The order in which hardware is tried for a model: data in priorities.yaml, and the rule that selects a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles: for each hardware, whether a model works there, and, beside it, whether that hardware is here and large enough.
+"""Profiles: for each hardware, whether a model works there, and separately whether that hardware is available and large enough.
 
 The two are separate answers: a model may work on hardware that this system lacks, and fail on hardware that it has. A caller's own
 profile overrides what is known of a model, never what is here.

@@ -1,4 +1,4 @@
-"""Which hardware to run a model on, here and now: measurements first, then what it needs, then what is expected.
+"""Which hardware to run a model on here: measurements first, then requirements, then expectations.
 
 The cpu is the baseline. That a model was measured there proves nothing against hardware that was not tried, so it is recommended
 before other hardware only where that is slower, absent, too small, or nothing says that the model works on it.

@@ -1,4 +1,4 @@
-"""What a model needs on a kind of hardware: memory, cores, disk, and the largest batch that fits. Each answer says what it stands on."""
+"""What a model needs on a kind of hardware: memory, cores, disk, and the largest batch that fits. Each answer names its basis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which device to use for a model, also where the parts that should answer that are missing or broken."""
+"""Which device to use for a model, even if detection or the classifier is missing or broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that hwmatrix brings along: known by name in every folder, also where there is neither a matrix.yaml nor a database."""
+"""The models in the package: known by name in every folder, without a matrix.yaml or a database."""
 
 from __future__ import annotations
 

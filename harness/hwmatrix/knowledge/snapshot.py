@@ -1,4 +1,4 @@
-"""Published evidence in a compact form: of every cell the latest verdict, read from databases or from the file that is in the package.
+"""Published evidence in compact form: the latest verdict of every cell, from databases or from the file in the package.
 
 The file is JSON, compressed: a column of the cells after another, words by their place in a list. It holds no samples, no outputs and no
 tracebacks; those are in the databases that it names.

@@ -1,4 +1,4 @@
-"""What stands in for a part of hwmatrix that cannot be imported, so that the other parts go on without it.
+"""Replacements for parts of hwmatrix that cannot be imported, so that the other parts continue to work.
 
 | missing | in its place |
 |---|---|

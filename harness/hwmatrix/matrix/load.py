@@ -1,4 +1,4 @@
-"""Reading matrix.yaml: every mistake at once, each with file, line, what is allowed, and a near miss."""
+"""Reads matrix.yaml, and reports all mistakes together, each with file, line, allowed values, and the closest match."""
 
 from __future__ import annotations
 

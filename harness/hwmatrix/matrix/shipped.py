@@ -1,4 +1,4 @@
-"""What comes with hwmatrix besides its code: the default matrix.yaml, and images/. They lie in the wheel, or in the checkout that runs."""
+"""The packaged matrix.yaml and images/, from the wheel or from the checkout."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How well: latency, memory, parity. Nothing here knows which backend it measures."""
+"""Measurements: latency, memory, parity, with the same code for every backend."""

@@ -1,4 +1,4 @@
-"""Where a wrong result begins: the first step whose values differ although it was given the right ones."""
+"""Where a wrong result begins: the first step whose output is wrong although its inputs are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's memory that a cell takes: at its start, at its highest, and what is its own.
+"""The host memory of a cell: at its start, its peak, and what it added.
 
 A cell runs in its own process, or in those of a browser. Linux keeps a high-water mark of each process, which can be reset; macOS keeps
 one of a process's life, with the buffers of Metal in it. Where a mark is older than the cell, or there is none, only the reason is told.

@@ -1,4 +1,4 @@
-"""How fast the machine itself is while a cell is timed: what a fixed computation takes, before and after.
+"""The speed of the machine itself while a cell is timed: the time of a fixed computation, before and after.
 
 A machine's speed drifts: a neighbour on the same host, heat, the clock of the processor. On a virtual machine of two cores it moved
 by 2 to 5 % within minutes, and models on PyTorch and OpenVINO moved with it. Two runs are compared in units of this computation: of the

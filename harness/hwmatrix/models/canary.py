@@ -1,4 +1,4 @@
-"""The two models that tell whether a shard can be believed.
+"""The two models that show whether the results of a shard are valid.
 
 One must pass. The other's weights are not those that made its expected outputs, so a target that really runs the model and
 really compares must say ``mismatch``. A target that reports anything else has proved nothing about any model.

@@ -1,4 +1,4 @@
-"""A checkpoint folder, judged by its files alone: what it is, and whether its weights can be trusted.
+"""Inspects a checkpoint folder by its files alone: what it is, and whether its weights can be trusted.
 
 Nothing here imports or runs anything that the folder brings along. Code and pickles of strangers are refused: a pickle can run
 any program when it is read, and a repository's own Python code does so openly.

@@ -1,4 +1,4 @@
-"""What a model is, from whatever is known of it: its configuration, its class, what it is used for, or only its name.
+"""Classifies a model from whatever is known: its configuration, its class, its tasks, or only its name.
 
 One procedure. Everything that is given speaks as a witness; how far each is believed was measured (docs/classification.md), the
 most credible decides, and a witness that contradicts it lowers the confidence. All facts stand in taxonomy.yaml.

@@ -1,4 +1,4 @@
-"""Witnesses: what each thing that is known of a model says about its kind, and how far that is to be believed."""
+"""What each known fact says about a model's kind, and with what confidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that prove themselves: every file listed with its size and SHA-256, written aside, put in place by one rename.
+"""Self-verifying folders: every file listed with its size and SHA-256, written to a temporary folder, then renamed.
 
 Whoever makes a folder writes its files, then a manifest with the :func:`listing` of them, then calls :func:`settle` and renames.
 Whoever reads one calls :func:`check` with the listing of its manifest.

@@ -1,4 +1,4 @@
-"""Checkpoints from the hub: safetensors and their configuration only, and a quick, clear answer when the hub is out of reach."""
+"""Downloads checkpoints from the hub: only safetensors and configuration, with a quick, clear error if the hub is unreachable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a model's inputs its outputs depend on: an image that changes nothing was not looked at, whatever was passed."""
+"""Which inputs influence a model's outputs: an image whose change has no effect was not used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of the matrix.yaml that comes with hwmatrix in full size: known by name everywhere, also without torch."""
+"""Full-size models of the packaged matrix.yaml: known by name everywhere, without torch."""
 
 from __future__ import annotations
 

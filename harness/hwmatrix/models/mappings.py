@@ -1,4 +1,4 @@
-"""What the installed transformers says about its own classes and model types: its auto mappings, read as text.
+"""The auto mappings of the installed transformers (classes and model types), read as text.
 
 Importing them would import torch, which takes seconds. They are plain tables of strings, so reading the file is enough, and it
 also works where only transformers is installed.

@@ -1,4 +1,4 @@
-"""What a model can be called: by an entry of matrix.yaml, or as on the hub."""
+"""The accepted names of a model: an entry of matrix.yaml, or a hub name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX exports of a bundle, made once in the reference image and read by every target that executes ONNX.
+"""ONNX exports of a bundle: created once in the reference image, and read by every target that executes ONNX.
 
 There are two exporters, because neither exports every model: transformers' own, and ``torch.onnx.export``. The second is called where the
 first made no graph, and where a target chooses between graphs or has refused the first (``runner/exports``). What each gave lies under

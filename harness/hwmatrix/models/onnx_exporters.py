@@ -1,4 +1,4 @@
-"""The two exporters: what each makes of a bundle, as a graph in a file and what its manifest must know of it."""
+"""The two ONNX exporters: each turns a bundle into a graph file and the facts for its manifest."""
 
 from __future__ import annotations
 

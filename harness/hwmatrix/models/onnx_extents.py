@@ -1,4 +1,4 @@
-"""Inputs that tell extents (grids of patches, sizes of images, lengths of sounds) held fixed while a model is traced.
+"""Holds inputs that describe sizes (patch grids, image sizes, audio lengths) constant while a model is traced.
 
 Models read such inputs as Python numbers, to slice and to loop, and a graph can hold neither where the numbers are data. The shapes of
 an export are fixed in any case, and these inputs say nothing but shapes: with their values known, whatever follows from them alone is

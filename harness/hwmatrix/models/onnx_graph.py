@@ -1,4 +1,4 @@
-"""An exported graph fitted to its bundle: what it takes has the names of the bundle's inputs, what it gives is told by the reference's.
+"""Adapts an exported graph to its bundle: its inputs get the bundle's names, and its outputs are matched with the reference.
 
 Two things stand between a graph and its bundle. In a graph every value has one name, so a model that returns an input, or something of
 the same name, has an input and an output that cannot both be called so. And transformers' exporter computes in advance what a model

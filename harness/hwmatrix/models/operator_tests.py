@@ -1,4 +1,4 @@
-"""The operator tests of the ONNX standard: written once where ``onnx`` is installed, read by every target without it.
+"""The operator tests of the ONNX standard: written once where ``onnx`` is installed, and read by targets without it.
 
 ``onnx.backend.test`` has a small graph, inputs, expected outputs and tolerances for each behaviour of each operator. They lie under
 ``<cache>/operator-tests/<version of onnx>/``: ``tests.json`` says what there is, ``tests.bin`` holds all graphs and tensors one after

@@ -1,4 +1,4 @@
-"""What a model returns, as named tensors: the one naming that the reference and every target share."""
+"""A model's outputs as named tensors, with the same naming for the reference and every target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a model is before it runs: its weights, and what one forward pass holds at most, without using memory for either.
+"""The size of a model before it runs: its weights, and the peak of one forward pass, without allocating either.
 
 The model is built on torch's meta device, where tensors have shapes and no storage, and its forward pass is run there while a
 dispatch mode adds up the tensors that are alive. That takes about a tenth of a second. Where a forward pass depends on values,

@@ -1,4 +1,4 @@
-"""Which entry of a list of models a name stands for: people write hub ids, their last parts, and shorter."""
+"""Which entry of a list of models a name refers to: users write hub ids, their last parts, and short forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model is built and how large it is: from its configuration and its parameters where they are known, else from tables and names."""
+"""A model's structure and size: from its configuration and parameters if known, else from tables and names."""
 
 from __future__ import annotations
 

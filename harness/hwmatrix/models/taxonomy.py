@@ -1,4 +1,4 @@
-"""The table of what models are: taxonomy.yaml, checked, and turned round so that a head, a task or a type finds its kind."""
+"""The classification table: taxonomy.yaml, validated, and indexed by head, task and type."""
 
 from __future__ import annotations
 

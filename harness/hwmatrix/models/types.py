@@ -1,4 +1,4 @@
-"""The model types that transformers can build, each with the class that stands for it: what suite ``all`` runs.
+"""The model types that transformers can build, each with its class: the content of suite ``all``.
 
 Read from the tables of strings of the transformers that is installed here, so that neither torch nor transformers is imported; where it
 is not installed, or keeps its tables in another form, from the pinned list of the newest version that has one.

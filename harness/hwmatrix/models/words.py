@@ -1,4 +1,4 @@
-"""What words give away: the words of a model's name, of an architecture that no table has, or of a class's stem."""
+"""What words indicate: words in a model's name, in an unknown architecture, or in a class name."""
 
 from __future__ import annotations
 

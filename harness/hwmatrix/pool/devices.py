@@ -1,4 +1,4 @@
-"""Devices as the resource pool sees them: what a caller may ask for, what is here, and on which GPU there is room."""
+"""Devices of the resource pool: what callers may request, what is available, and which GPU has room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a request to the resource pool fails."""
+"""The errors of resource pool requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request's way through the pool: find the model, wait for it, or construct it on the first device that takes it."""
+"""How the pool handles one request: find the model, wait for it, or construct it on the first device that accepts it."""
 
 from __future__ import annotations
 

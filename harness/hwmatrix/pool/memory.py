@@ -1,4 +1,4 @@
-"""How much memory a model takes, and how that is known."""
+"""How much memory a model uses, and how that was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a resource pool, checked: which model, made how, on which hardware in which order."""
+"""A validated request to the resource pool: which model, its constructor, and the hardware in order."""
 
 from __future__ import annotations
 

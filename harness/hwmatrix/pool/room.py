@@ -1,4 +1,4 @@
-"""Room for models: what each memory's budget is, what is taken of it, and letting go of what nobody uses."""
+"""Memory budgets of the pool: what is used of each, and the eviction of unused models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a resource pool behaves: read once from the environment, handed in, or changed later."""
+"""Settings of a resource pool: read once from the environment, passed in, or changed later."""
 
 from __future__ import annotations
 

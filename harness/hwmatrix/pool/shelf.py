@@ -1,4 +1,4 @@
-"""The models that a pool knows, with what each takes of which memory. Whoever calls holds the pool's lock.
+"""The models in a pool, with the memory that each uses. Callers must hold the pool's lock.
 
 Whether somebody uses a model is known by letting go of it: the pool drops its own reference, and if a weak one still finds the
 model, somebody else has it; then it is taken back. So nobody has to say that they are done with a model.

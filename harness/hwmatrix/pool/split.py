@@ -1,4 +1,4 @@
-"""One PyTorch module spread over several GPUs, where it fits none of them alone, by the library accelerate.
+"""Splits a PyTorch module over several GPUs with the library accelerate, if it fits on none of them alone.
 
 Which layers go where is accelerate's to say (``infer_auto_device_map``), and so is moving what they give each other
 (``dispatch_model``).

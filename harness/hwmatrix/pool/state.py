@@ -1,4 +1,4 @@
-"""What threads that ask a pool share: what is there, what is being constructed, and who waits for whom."""
+"""State shared by the threads that use a pool: which models exist, which are being constructed, and who waits for whom."""
 
 from __future__ import annotations
 

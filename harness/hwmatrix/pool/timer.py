@@ -1,4 +1,4 @@
-"""A thread that tends a pool's room without a request: models that are too old, and memory that is short."""
+"""A thread that evicts old models, and unused ones when memory is short, without a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vocabulary: closed enums and the frozen records that travel between the parts.
+"""The vocabulary: closed enums and the frozen records that are passed between the parts.
 
 The three wings (runner, host, report) never import each other. What they exchange are files, and the records here are
 what those files hold.

@@ -1,4 +1,4 @@
-"""What may be changed of a cell that failed, so that its model works after all, and what was changed of one that was tried again."""
+"""Which changes to a failed cell may be tried, and which change a retried cell has."""
 
 from __future__ import annotations
 

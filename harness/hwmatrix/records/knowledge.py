@@ -1,4 +1,4 @@
-"""What is known or estimated about a model before it runs: its classification, and what it needs. Each says what it stands on."""
+"""What is known or estimated about a model before it runs: its classification and its requirements, each with its basis."""
 
 from __future__ import annotations
 

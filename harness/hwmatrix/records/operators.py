@@ -1,4 +1,4 @@
-"""What became of one test of one operator on one target."""
+"""The result of one operator test on one target."""
 
 from __future__ import annotations
 

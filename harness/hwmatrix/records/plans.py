@@ -1,4 +1,4 @@
-"""What a run is to do: models, targets, cells, and the rules that hold for them."""
+"""The plan of a run: models, targets, cells, and the rules that apply to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found: the result of a cell with all that was measured, and what hardware is here."""
+"""Results: a cell with all its measurements, and detected hardware."""
 
 from __future__ import annotations
 

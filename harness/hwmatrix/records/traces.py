@@ -1,4 +1,4 @@
-"""The values between a model's inputs and its outputs: a target's own beside those of a reference, step by step.
+"""Intermediate values of a model: a target's own and those of a reference, step by step.
 
 The package does not import this module: what only looks at hardware has no use for numpy, which starts threads.
 """

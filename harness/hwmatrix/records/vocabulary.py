@@ -1,4 +1,4 @@
-"""The closed enums: every word that a file or a report may use."""
+"""The closed enums: every word that files and reports may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was tried with cells that had failed: in words, and as entries of reports."""
+"""What was tried for failed cells: as text, and as entries of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables whose raw text is as easy to read as their rendering: columns padded to the same width."""
+"""Aligns Markdown tables, so that they are readable as raw text: columns padded to equal width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Badges: what works, in a few words, for a model, a target or a family. As an SVG, and as JSON for badge services.
+"""Badges: short results for a model, a target or a family, as SVG, and as JSON for badge services.
 
 The JSON has the form of the endpoint badges of shields.io: https://shields.io/badges/endpoint-badge.
 """

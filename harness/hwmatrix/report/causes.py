@@ -1,4 +1,4 @@
-"""Errors of a run by cause: a type with what to do about it, then where it happened, then the cells."""
+"""Errors of a run by cause: the type with recommendations, then the location, then the cells."""
 
 from __future__ import annotations
 

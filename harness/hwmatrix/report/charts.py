@@ -1,4 +1,4 @@
-"""Charts of a run as Vega-Lite specifications: one for the pictures and the page alike.
+"""Charts of a run as Vega-Lite specifications, shared by the pictures and the page.
 
 What was emulated or done in software is in none of those that measure.
 

@@ -1,4 +1,4 @@
-"""What to choose, in sentences: hardware for a family of models, models under a memory limit, and what each target is good for.
+"""Recommendations in sentences: hardware for a family, models under a memory limit, and the strengths of each target.
 
 Every number is a measurement of the run. Only models in full size say anything about speed, and only hardware is recommended: emulation
 and software show what works.

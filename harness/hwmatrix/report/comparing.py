@@ -1,4 +1,4 @@
-"""What changed between two executions of the same cell: verdict, speed, memory, placement. Pure rules, each with its threshold."""
+"""What changed between two executions of the same cell: verdict, speed, memory, placement. Pure rules with thresholds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON reports as types: what is written, and the JSON Schemas that are published, both come from here.
+"""The types of the JSON reports: the written JSON and the published JSON Schemas both come from here.
 
 Every key is always there. What was not measured is null, never 0. Times are milliseconds of wall clock, memory is MiB,
 timestamps are UTC in ISO 8601.

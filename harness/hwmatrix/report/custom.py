@@ -1,4 +1,4 @@
-"""Reports of one's own: a query, and a template for its rows."""
+"""Your own reports: a query, and a template for its rows."""
 
 from __future__ import annotations
 

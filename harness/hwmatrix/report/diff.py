@@ -1,4 +1,4 @@
-"""Two runs compared: what broke, what works now, what got slower or faster, and what changed in the images meanwhile."""
+"""Compares two runs: what broke, what works now, what became slower or faster, and what changed in the images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reports print of foreign text: the functions of :mod:`hwmatrix.basics.escape`, which the reports of errors share."""
+"""Escaping of untrusted text in reports: the functions of :mod:`hwmatrix.basics.escape`, shared with the error reports."""
 
 from __future__ import annotations
 

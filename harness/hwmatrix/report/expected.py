@@ -1,4 +1,4 @@
-"""Expected against measured: what the design documents and the priorities expect of each family on each hardware, and what a run found.
+"""Expected against measured: the expectations of design documents and priorities, compared with the results of a run.
 
 The rules are those of docs/expected.md. What was expected is never shown as a result: where nothing was measured, there is no level.
 """

@@ -1,4 +1,4 @@
-"""expected.json as types: what is written and the JSON Schema that is published both come from here. Every key is always there."""
+"""The types of expected.json: the written JSON and the published JSON Schema both come from here. Every key is always present."""
 
 from __future__ import annotations
 

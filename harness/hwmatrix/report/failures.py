@@ -1,4 +1,4 @@
-"""Everything that went wrong in a run, as records of errors with what to do about each."""
+"""All failures of a run as error records, each with recommendations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: does a run hold what matrix.yaml expects, and is nothing worse than in a baseline."""
+"""The gate: whether a run meets the expectations of matrix.yaml, and is no worse than a baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate says: a short table, JSON, and annotations for GitHub."""
+"""The output of a gate: a short table, JSON, and annotations for GitHub."""
 
 from __future__ import annotations
 

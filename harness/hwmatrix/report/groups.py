@@ -1,4 +1,4 @@
-"""Failures that one change would mend: by the operator that a target lacks or has wrong, the construct in a model's code, or the words.
+"""Failures that one change would fix, grouped by missing or wrong operator, by construct in model code, or by message.
 
 A group is of one target in one isolation. What says nothing about hardware (models that could not be made, our own machinery) makes
 groups of its own kind, which are never counted against any.

@@ -1,4 +1,4 @@
-"""What a history tells: its runs, and how single cells went over time. As records, Markdown and JSON."""
+"""The content of a history: its runs, and how single cells changed over time. As records, Markdown and JSON."""
 
 from __future__ import annotations
 

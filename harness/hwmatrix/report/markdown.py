@@ -1,4 +1,4 @@
-"""matrix.md, summary.md and errors.md: the templates in ``templates``, and the facts they are given."""
+"""matrix.md, summary.md and errors.md: the templates in ``templates``, and their data."""
 
 from __future__ import annotations
 

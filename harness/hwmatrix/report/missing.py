@@ -1,4 +1,4 @@
-"""What a run does not hold, in sentences: a page of a half empty database says so instead of showing empty tables."""
+"""What a run does not contain, in sentences: the page of an incomplete database says so instead of showing empty tables."""
 
 from __future__ import annotations
 

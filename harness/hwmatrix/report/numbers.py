@@ -1,4 +1,4 @@
-"""Numbers as people read them: three significant digits, no exponent, and a dash where nothing was measured."""
+"""Number formatting: three significant digits, no exponent, and a dash for missing values."""
 
 # ruff: noqa: RUF001, RUF002 - typographic signs are meant
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ops.md and ops.json: what each target can do of each operator of the ONNX standard."""
+"""ops.md and ops.json: the coverage of ONNX operators on each target."""
 
 from __future__ import annotations
 

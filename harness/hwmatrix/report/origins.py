@@ -1,4 +1,4 @@
-"""Where wrong results begin, in words: a sentence for one cell, and what cells of one cause have in common."""
+"""Where wrong results begin, as text: a sentence for one cell, and the common part of cells with one cause."""
 
 from __future__ import annotations
 

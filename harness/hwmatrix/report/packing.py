@@ -1,4 +1,4 @@
-"""Data inside a page: tables by column, as small as they get without a codec, and JSON that no HTML parser can misread."""
+"""Data inside a page: compact tables by column, and JSON that no HTML parser can misread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""index.html: the whole run as one page that opens from disk, loads nothing, and runs no script but its own.
+"""index.html: the whole run as one page that opens from disk, makes no requests, and runs only its own scripts.
 
 ``page_files`` has what it is made of: templates for what stands still, scripts for the matrix and a cell's evidence, and the style.
 The scripts are classic ones, put together in the order of :data:`SCRIPTS`; each defines one name. The page's policy names the digest

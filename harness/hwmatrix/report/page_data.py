@@ -1,4 +1,4 @@
-"""The data of the page: the matrix and every cell's evidence, by column. Nothing is computed here but what is shown of it.
+"""The data of the page: the matrix and every cell's evidence, by column.
 
 What an emulator took is in none of it: its times are no speed.
 """

@@ -1,4 +1,4 @@
-"""The history as the page shows it: charts over runs, or why there are none."""
+"""The history on the page: charts over runs, or the reason why there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the page shows of a run, beside :class:`ReportRows`: stages, spread of samples, installed packages."""
+"""Data that only the page shows, in addition to :class:`ReportRows`: stages, spread of samples, installed packages."""
 
 from __future__ import annotations
 

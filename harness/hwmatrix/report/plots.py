@@ -1,4 +1,4 @@
-"""Charts as SVG pictures, for Markdown and papers. Drawn by vl-convert, which has Vega inside and needs no browser and no network."""
+"""Charts as SVG pictures, drawn by vl-convert, which embeds Vega and needs no browser and no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report is made from: the views of a merged database, read once into frozen records.
+"""The data of a report: the views of a merged database, read once into frozen records.
 
 Nothing is computed here. Times are milliseconds, memory is MiB, timestamps are UTC; None means that it was not measured.
 """

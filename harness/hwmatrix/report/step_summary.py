@@ -1,4 +1,4 @@
-"""What GitHub shows of a run: the summary of a job, annotations on lines of matrix.yaml, the notes of a release."""
+"""GitHub output of a run: the job summary, annotations on lines of matrix.yaml, release notes."""
 
 from __future__ import annotations
 

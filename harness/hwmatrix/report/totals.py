@@ -1,4 +1,4 @@
-"""The totals of a run: of how many cells that were tried how many passed, by family and target."""
+"""The totals of a run: passed out of tried cells, by family and target."""
 
 from __future__ import annotations
 

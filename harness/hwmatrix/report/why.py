@@ -1,4 +1,4 @@
-"""Why a cell is as it is: how far it got, the first error, what to do, and the nearest thing that works. From one run, offline."""
+"""Explains the result of a cell: how far it got, the first error, what to do, and the closest configuration that works."""
 
 from __future__ import annotations
 

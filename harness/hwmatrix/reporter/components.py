@@ -1,4 +1,4 @@
-"""The parts of hwmatrix, asked whether they can be imported and answer; and the packages that its targets need."""
+"""Checks whether the parts of hwmatrix can be imported and work, and whether the packages of its targets are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors on record: what a merged database holds of cells that did not pass, and of shards that were refused."""
+"""Recorded errors: cells of a merged database that did not pass, and rejected shards."""
 
 from __future__ import annotations
 

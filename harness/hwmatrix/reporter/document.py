@@ -1,4 +1,4 @@
-"""The error report as a document: what is written as JSON, and the JSON Schema that is published, both come from here.
+"""The error report as a document: both the JSON that is written and the published JSON Schema come from here.
 
 Every key is always there. A part that nobody asked for is null, never empty.
 """

@@ -1,4 +1,4 @@
-"""Reports as Markdown. Foreign text can break no table and bring no HTML, link or mention: it stands in code, or is escaped."""
+"""Reports as Markdown. Untrusted text cannot break tables or inject HTML, links or mentions: it is put into code spans or escaped."""
 
 from __future__ import annotations
 

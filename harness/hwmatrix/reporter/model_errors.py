@@ -1,4 +1,4 @@
-"""What stands in the way of one model here: what it is not known to be, where it does not work, and what does not fit."""
+"""What prevents a model from running here: what is unknown about it, where it does not work, and where it does not fit."""
 
 from __future__ import annotations
 

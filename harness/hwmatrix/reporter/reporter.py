@@ -1,4 +1,4 @@
-"""The error reporter: every component's errors in one place, each once, with what to do, as Markdown or as JSON."""
+"""The error reporter: collects the errors of all components, each once, with recommendations, as Markdown or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hardware stack, really used: every runtime that is installed, on everything that it finds here, each in a process of its own.
+"""Tests the hardware stack: every installed runtime on all available hardware, each in its own process.
 
 A crash, a hang or wrong numbers end that process and become a result. Nothing is executed in the process that asks.
 """

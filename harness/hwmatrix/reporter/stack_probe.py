@@ -1,4 +1,4 @@
-"""One runtime on everything that it can use here: a small product, compared with the same one in float64.
+"""One runtime on all hardware that it can use here: a small matrix product, compared with float64.
 
 Run as a program in a process of its own (``python -m hwmatrix.reporter.stack_probe torch``), because a driver may end or stop it. Each
 device is announced before it is used, so that whoever waits knows which one it was.

@@ -1,4 +1,4 @@
-"""The error report and the compatibility matrix as Markdown, from the document that is also written as JSON."""
+"""The error report and the compatibility matrix as Markdown, rendered from the JSON document."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""In the image: a warm parent, and one forked child a cell."""
+"""Inside the image: a warm parent, and one forked child per cell."""

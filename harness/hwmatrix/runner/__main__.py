@@ -1,4 +1,4 @@
-"""What an image runs: ``python -m hwmatrix.runner bundles|run|...``. The host talks to it in files and events."""
+"""The entry point of an image: ``python -m hwmatrix.runner bundles|run|...``. It exchanges files and events with the host."""
 
 from __future__ import annotations
 

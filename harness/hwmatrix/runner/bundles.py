@@ -1,4 +1,4 @@
-"""Building the bundles of a plan, in the reference image: each in a forked child, so that one bad model harms no other.
+"""Builds the bundles of a plan in the reference image: each in a forked child, so that a broken model affects no other.
 
 As many at once as there are cores and memory for: nothing is timed here. What ran out of time or memory, or lost its worker, is tried once
 more when the rest is done, with nothing beside it: that it failed may have been the machine's doing.

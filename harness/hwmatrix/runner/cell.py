@@ -1,4 +1,4 @@
-"""One cell, in its forked child: load, prepare, run, prove placement, compare, measure; where numbers are wrong, find where that begins.
+"""One cell in its forked child: load, prepare, run, verify placement, compare, measure; on a mismatch, find where it begins.
 
 Every stage is announced to the parent before it begins, with all facts known so far, so that a cell which dies tells how
 far it got and what it had measured. Its verdict is told before anything is looked for behind it.

@@ -1,4 +1,4 @@
-"""Several pieces of work at a time: workers that the warm parent forks, each of which forks a child a piece, as the parent would.
+"""Runs several tasks in parallel: workers forked by the warm parent, each of which forks one child per task.
 
 The parent forks its workers before anything is computed, hands each a piece whenever it is free, and alone keeps and tells what came
 of it. A worker that dies takes nothing with it but the piece that it had: that is told, and another worker takes its place.

@@ -1,4 +1,4 @@
-"""What the machine has, asked in a child: asking starts runtimes, and one that breaks must not take the parent along."""
+"""Detects hardware in a child process, because detection starts runtimes, and a crash must not kill the parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a child that told nothing that can be used ended, and how busy the machine was, in words."""
+"""How a child without a usable message ended, and how busy the machine was, as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runner tells the host while it works: one JSON object a line on standard output."""
+"""The runner's events for the host: one JSON object per line on standard output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making the ONNX exports that a plan's targets need, in the reference image: each in a forked child of its own."""
+"""Creates the ONNX exports that a plan's targets need, in the reference image: each in its own forked child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One piece of work in one forked child: started, limited, waited for without polling, and its end told exactly.
+"""One task in one forked child: started, limited, waited for without polling, and its end classified exactly.
 
 The warm parent has imported the frameworks and stays at one thread without ever computing: a child forked from a parent
 that had run a parallel loop hangs in its first one. The child talks through a pipe, one JSON object a line; whatever it

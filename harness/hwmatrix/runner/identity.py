@@ -1,4 +1,4 @@
-"""What this interpreter is and what is installed in it: evidence for every row."""
+"""This interpreter and its installed packages: evidence for every row."""
 
 from __future__ import annotations
 

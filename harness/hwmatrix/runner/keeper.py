@@ -1,4 +1,4 @@
-"""Keeps the service that all cells of a shard share (a browser): started when first needed, anew if it died, always ended."""
+"""Manages the service that the cells of a shard share (a browser): started on demand, restarted if it dies, always stopped."""
 
 from __future__ import annotations
 

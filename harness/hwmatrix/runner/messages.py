@@ -1,4 +1,4 @@
-"""What children tell their parent, checked line by line: a child runs strangers' models, and whatever it sends may be wrong.
+"""The messages of children, validated line by line: a child runs untrusted models, and may send anything.
 
 Each kind of work has its own messages. Nothing of a line is used before all of it was checked: names, types, closed words, numbers
 that the database can hold, texts of a length that somebody can read.

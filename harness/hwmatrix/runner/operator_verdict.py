@@ -1,4 +1,4 @@
-"""Is what an operator test gave what the standard says: types, shapes, values."""
+"""Whether the outputs of an operator test match the standard: types, shapes, values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ONNX standard's operator tests on one target, in its image: many in each forked child, each with a verdict of its own.
+"""The ONNX standard's operator tests on one target, in its image: many per forked child, each with its own verdict.
 
 A child tells which test it begins, so that the one that ends it is known; that one is tried once more alone, in case another had
 broken something before it, and the rest goes on in a new child. A test that takes too long is ended by an alarm of the kernel's.

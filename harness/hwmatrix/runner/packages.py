@@ -1,4 +1,4 @@
-"""What is installed in the image that this runs in: one JSON object a line, for the list of an image's parts (SBOM).
+"""The packages installed in this image, one JSON object per line, for its SBOM.
 
 ``python -m hwmatrix.runner.packages`` needs no network, writes nothing, and imports nothing of what it lists.
 """

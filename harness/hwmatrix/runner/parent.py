@@ -1,4 +1,4 @@
-"""The warm parent: imports the frameworks once, has a child forked a cell, keeps each result as soon as it is there.
+"""The warm parent: imports the frameworks once, forks one child per cell, and stores each result immediately.
 
 Cells run one after the other wherever they could disturb each other: where they are timed or share a device. Else as many run at once as
 the order and the cores allow, by workers (``crew``), each of which keeps a service (a browser) of its own where cells need one; the parent

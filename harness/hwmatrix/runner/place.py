@@ -1,4 +1,4 @@
-"""Where a model is tried: a device, the precision it computes in, and by which measure its outputs count as right."""
+"""Where a model is tested: a device, its precision, and the tolerance for its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a child's end to a result: how a cell that passed, failed, crashed, hung or was killed is told apart."""
+"""Turns a child's end into a result: distinguishes cells that passed, failed, crashed, hung or were killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a generated test is asked for when it runs: its model by name, the devices, the batch; and the test as a program of its own."""
+"""What a generated test calls when it runs: resolves its model, devices and batch; also runs the test as a program."""
 
 from __future__ import annotations
 

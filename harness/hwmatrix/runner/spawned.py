@@ -1,4 +1,4 @@
-"""A child in an interpreter of its own, for systems where a process with frameworks in it cannot be forked (macOS).
+"""A child in a new interpreter, for systems where a process with loaded frameworks cannot be forked (macOS).
 
 There a forked child may use neither Metal nor Accelerate: Apple allows after a fork only what is safe in a signal handler, up to
 an exec. The price is the time in which each child imports its frameworks anew.

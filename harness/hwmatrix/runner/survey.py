@@ -1,4 +1,4 @@
-"""A survey of one target's image: what hardware it sees, and what the plan's models are to the packages in it. Nothing is executed."""
+"""A survey of one target's image: the hardware that it sees, and how its packages classify the plan's models. Runs no model."""
 
 from __future__ import annotations
 

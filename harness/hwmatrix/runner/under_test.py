@@ -1,4 +1,4 @@
-"""One model on one device, in this process: what generated tests are written against.
+"""One model on one device, in this process: the API for generated tests.
 
 It has the model's bundle (weights, inputs, expected outputs) and runs it there: through PyTorch with a model from the resource
 pool, or through any other target that hwmatrix has.

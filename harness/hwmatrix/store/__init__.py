@@ -1,1 +1,1 @@
-"""What is kept: the schema, one shard an image, the merge, and the queries."""
+"""Storage: the schema, one shard per image, the merge, and the queries."""

@@ -1,4 +1,4 @@
-"""Opening what strangers may have made: a shard or a database is data, and nothing that is written in it may reach other files.
+"""Opens untrusted shards and databases: data only, and nothing inside them can access other files.
 
 In DuckDB a table can be a view, and a view can read any file or address that the process may (``read_text('/home/...')``). What is
 opened here has no access to anything outside, and cannot ask for it.

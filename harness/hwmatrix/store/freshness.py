@@ -1,4 +1,4 @@
-"""What the latest execution of each cell in some shards was made with, so that one can tell what has moved since."""
+"""The versions behind the latest execution of each cell in some shards, to tell which cells are out of date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A history: one database that takes up merged databases, run by run. It is a merged database itself, so that all reports read it."""
+"""A history: one database of many merged databases, keyed by run. It is itself a merged database, so all reports can read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging shards into one database: only whole ones, in one pass, again and again with the same result."""
+"""Merges shards into one database: only complete shards, in one pass, and repeatable with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run was to do: one plan of all that there are of it, since each machine of a run keeps only its own part."""
+"""The plan of a run: the union of the plans that its machines have, because each stores only its own part."""
 
 from __future__ import annotations
 

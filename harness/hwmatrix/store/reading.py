@@ -1,4 +1,4 @@
-"""Reading a merged database: the one place that opens it, checks its version, and turns rows into records."""
+"""Reads a merged database: the one place that opens it, checks its version, and turns rows into records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing a merged database: always a copy, which takes its place by a rename, so that a failure changes nothing."""
+"""Changes a merged database: always in a copy that replaces it by a rename, so a failure changes nothing."""
 
 from __future__ import annotations
 

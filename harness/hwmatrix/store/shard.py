@@ -1,4 +1,4 @@
-"""One shard: the DuckDB file of one target's run, written cell by cell, made whole by a rename and a sidecar.
+"""One shard: the DuckDB file of one target's run, written cell by cell, finished by a rename and a sidecar.
 
 While it grows it is called ``<name>.duckdb.partial``; every cell is one transaction and a checkpoint, so that a killed
 run keeps all finished cells. ``seal`` renames it and writes ``<name>.duckdb.json`` with its SHA-256 and row counts: a

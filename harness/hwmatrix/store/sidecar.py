@@ -1,4 +1,4 @@
-"""The JSON file beside a whole shard: whose it is, its SHA-256, how many rows it holds."""
+"""The JSON file beside a finished shard: its run, its SHA-256, and its numbers of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend must do for a cell, and no more.
+"""The minimal interface that a backend implements to run a cell.
 
 A target is constructed in the forked child of one cell and used in this order: ``check``, ``load``, ``prepare``, ``run``
 (many times), ``outputs``, ``placement``. It may raise the typed failures of ``hwmatrix.errors``; anything else that it

@@ -1,4 +1,4 @@
-"""The files of a release: reports, the database, pictures in archives, and the sums of all."""
+"""The files of a release: reports, the database, archives of pictures, and checksums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What target jobs left, put into the planned run: shards that stand the check, and for targets without a runner a shard that says so."""
+"""Adds the artifacts of target jobs to the planned run: validated shards, and an `unavailable` shard for targets without a runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the jobs of a workflow run are, asked of GitHub's API: https://docs.github.com/en/rest/actions/workflow-jobs."""
+"""The state of a workflow run's jobs, from GitHub's API: https://docs.github.com/en/rest/actions/workflow-jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for the log of a GitHub runner, which takes some of what is printed for commands."""
+"""Lines for the log of a GitHub runner, which interprets some output as commands."""
 
 from __future__ import annotations
 

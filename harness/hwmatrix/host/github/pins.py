@@ -1,4 +1,4 @@
-"""What is pinned, looked up anew: the actions of the workflows, the packages of the images, the digest of the base image.
+"""Updates of pinned versions: actions of the workflows, packages of the images, the digest of the base image.
 
 Each answer comes from somewhere else and is checked before it is written: a commit, a version, a digest. Texts are changed where the
 pin stands, and nowhere else.

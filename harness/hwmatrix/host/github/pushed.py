@@ -1,4 +1,4 @@
-"""Images of a release: which are pushed, and what the jobs that pushed them wrote down, gathered for the release's files."""
+"""Images of a release: which ones are pushed, and the records of the jobs that pushed them, collected for the release files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflow files from matrix.yaml. Nothing of it can become an expression or a command: values are quoted, and refused where that fails."""
+"""Workflow files from matrix.yaml. No value can inject an expression or a command: values are quoted, or rejected."""
 
 from __future__ import annotations
 

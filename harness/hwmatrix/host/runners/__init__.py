@@ -1,1 +1,1 @@
-"""Machines that take jobs: what they are called, what they lack, what lies about on them, which target they would take."""
+"""CI runners: their labels, what they lack, what to clean up, and which targets they would take."""

@@ -1,4 +1,4 @@
-"""Whether a machine can take the jobs of each target: what is there, what is missing, and how to mend it."""
+"""Whether a machine can take the jobs of each target: what is available, what is missing, and how to fix it."""
 
 from __future__ import annotations
 

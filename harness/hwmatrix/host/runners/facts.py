@@ -1,4 +1,4 @@
-"""What a machine has for taking jobs, gathered once: nothing is built, pulled or executed but small questions."""
+"""The facts about a machine as a runner, collected once: nothing is built or pulled; only quick queries are executed."""
 
 from __future__ import annotations
 

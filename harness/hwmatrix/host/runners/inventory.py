@@ -1,4 +1,4 @@
-"""What hwmatrix has left on a machine: images, environments, bundles, exports, checkpoints, runs; each with its size and its last use.
+"""The data that hwmatrix keeps on a machine: images, environments, bundles, exports, checkpoints, runs; with sizes and last use.
 
 Only what proves itself to be ours is listed: by a label or a name that only we give, or by the file that only we write.
 """

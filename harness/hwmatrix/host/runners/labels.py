@@ -1,4 +1,4 @@
-"""The labels that a machine should carry as a CI runner: each from a fact that was detected, none from a wish."""
+"""The labels that a machine should have as a CI runner, each derived from a detected fact."""
 
 from __future__ import annotations
 

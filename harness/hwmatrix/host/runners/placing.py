@@ -1,4 +1,4 @@
-"""Which target of matrix.yaml would run on which of the given runners, by GitHub's rule: a runner that has all labels asked for."""
+"""Which target of matrix.yaml would run on which of the given runners, by GitHub's rule: a runner needs all requested labels."""
 
 from __future__ import annotations
 

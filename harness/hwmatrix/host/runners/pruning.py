@@ -1,4 +1,4 @@
-"""Clearing away what hwmatrix has left: the longest unused first, and nothing that is in use or anybody else's."""
+"""Removes old data of hwmatrix: least recently used first, never data in use or of other programs."""
 
 from __future__ import annotations
 

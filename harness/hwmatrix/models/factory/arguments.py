@@ -1,4 +1,4 @@
-"""What each argument of a model's ``forward`` is made of: one maker an argument, reading the model's configuration.
+"""Generators for the arguments of a model's ``forward``: one per argument, based on the model's configuration.
 
 Shapes are those of transformers' own processors. A maker gives None for what the model does not need.
 """

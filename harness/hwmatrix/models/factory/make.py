@@ -1,4 +1,4 @@
-"""A tiny model of a type, with its inputs: built by the rules, by gentler ones where those break it, within a cap of parameters."""
+"""A tiny model of a type with its inputs: built by the rules, or by gentler ones if those fail, within a cap on parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kinds of input a model takes, and how many tokens of its text stand for an image, a film or a sound."""
+"""Which kinds of input a model takes, and how many tokens of its text represent an image, a video or audio."""
 
 from __future__ import annotations
 

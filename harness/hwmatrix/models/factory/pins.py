@@ -1,4 +1,4 @@
-"""Pinned lists: what became of every model type of one version of transformers, kept as data, so that a later loss is seen."""
+"""Pinned lists: the result for every model type of one version of transformers, as data, so that regressions are detected."""
 
 from __future__ import annotations
 

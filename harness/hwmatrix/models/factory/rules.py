@@ -1,4 +1,4 @@
-"""The rules of rules.yaml and the overrides of overrides/*.yaml: read, checked, and turned round so that a field finds its rule."""
+"""The rules of rules.yaml and the overrides of overrides/*.yaml: read, validated, and indexed by field."""
 
 from __future__ import annotations
 

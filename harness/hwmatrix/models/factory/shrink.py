@@ -1,4 +1,4 @@
-"""A configuration made small: the default one of its class, with fewer layers, narrower, and still of one piece."""
+"""Reduces a configuration: the default one of its class, with fewer and narrower layers, but still consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of any architecture, made up from its own configuration and the arguments of its ``forward``.
+"""Generates inputs for any architecture from its configuration and the arguments of its ``forward``.
 
 What an argument needs is read from the configuration where it says so, counted by the model itself where it can (how many tokens of the
 text stand for an image), and taken from the type's override where neither does.

@@ -1,4 +1,4 @@
-"""One cell's page: it loads the runtime and ONNX exports, keeps the session that is placed best, runs it, hands out outputs."""
+"""One cell's page: loads the runtime and the ONNX exports, keeps the best-placed session, runs it, and returns the outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A headless Chromium: started for a cell with a profile of its own, ended with all that it started."""
+"""A headless Chromium: started for each cell with its own profile, and stopped with all its processes."""
 
 from __future__ import annotations
 

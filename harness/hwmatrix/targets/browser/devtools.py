@@ -1,4 +1,4 @@
-"""A browser's DevTools protocol (CDP) over one websocket, as far as a page of ours needs it.
+"""The part of Chromium's DevTools protocol (CDP) that our pages need, over one websocket.
 
 Synchronous and without threads or a driver process: a cell's child may use little address space, and a warm parent no threads.
 """

@@ -1,4 +1,4 @@
-"""What a page's error means: each message is one that a browser or ONNX Runtime Web really gave (docs/targets/webgpu.md)."""
+"""What a page's error means: each message was really produced by a browser or ONNX Runtime Web (docs/targets/webgpu.md)."""
 
 from __future__ import annotations
 

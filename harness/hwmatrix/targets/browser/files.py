@@ -1,4 +1,4 @@
-"""The files of a cell's page, served on this machine's loopback by a thread of the cell's own child.
+"""Serves the files of a cell's page on the loopback interface, from a thread of the cell's child.
 
 The warm parent holds the listening socket, so that the page's origin is the same for all cells: the browser then keeps the
 runtime's compiled code. A page is isolated from others by its headers, which is what browsers ask for before threads.

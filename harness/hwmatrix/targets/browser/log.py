@@ -1,4 +1,4 @@
-"""What ONNX Runtime's verbose log tells of a session: which node was placed on which execution provider."""
+"""Reads from ONNX Runtime's verbose log which node was placed on which execution provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ONNX standard's operator tests in a browser: one page runs many of them, by ONNX Runtime Web on WebGPU or WebNN."""
+"""The ONNX standard's operator tests in a browser: one page runs many, by ONNX Runtime Web on WebGPU or WebNN."""
 
 from __future__ import annotations
 

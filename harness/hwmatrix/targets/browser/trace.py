@@ -1,4 +1,4 @@
-"""The values between a model's inputs and its outputs in a page, beside those of ONNX Runtime on the processor, of the same graph."""
+"""Intermediate values of a model in a page, with those of the same graph on ONNX Runtime's CPU provider."""
 
 from __future__ import annotations
 

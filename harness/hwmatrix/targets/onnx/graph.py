@@ -1,4 +1,4 @@
-"""Small ONNX graphs in ONNX Runtime: what goes in and comes out, also in types that numpy lacks, and what its refusals mean."""
+"""Runs small ONNX graphs in ONNX Runtime: inputs and outputs, also in types that numpy lacks, and the meaning of its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU: the ONNX exports of a bundle, as they are."""
+"""ONNX Runtime on the CPU: runs the ONNX exports of a bundle unchanged."""
 
 from __future__ import annotations
 

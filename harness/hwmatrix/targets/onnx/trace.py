@@ -1,4 +1,4 @@
-"""The values between the inputs and the outputs of an ONNX graph: which there are, what makes them, and what they should be."""
+"""Intermediate values of an ONNX graph: which ones exist, which node computes them, and their reference values."""
 
 from __future__ import annotations
 

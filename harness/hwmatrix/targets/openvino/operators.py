@@ -1,4 +1,4 @@
-"""The ONNX standard's operator tests in OpenVINO, through its own reader of ONNX."""
+"""The ONNX standard's operator tests in OpenVINO, through its ONNX frontend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenVINO's graph, computed without a plugin: operator by operator, by OpenVINO's own reference implementations and PyTorch's."""
+"""Computes an OpenVINO graph without a plugin, operator by operator, with OpenVINO's reference implementations and PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenVINO: the model converted to its own graph, compiled for one of its devices."""
+"""OpenVINO: converts the model to an OpenVINO graph, compiled for one of its devices."""
 
 from __future__ import annotations
 

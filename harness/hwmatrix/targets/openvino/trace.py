@@ -1,4 +1,4 @@
-"""Every value of OpenVINO's graph on a device, beside the same graph without a plugin: where a wrong result begins."""
+"""Intermediate values of an OpenVINO graph on a device, compared with the same graph without a plugin."""
 
 from __future__ import annotations
 

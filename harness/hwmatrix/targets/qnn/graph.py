@@ -1,4 +1,4 @@
-"""From an ONNX export to the graph that QNN is given: what the HTP has wrong written otherwise, and, in 8 or 16 bits, quantised."""
+"""Rewrites an ONNX export for QNN: replaces operators that the HTP computes wrongly, and quantizes to 8 or 16 bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QNN: ONNX exports on Qualcomm's HTP backend, which x86-64 hosts emulate: operators, graph preparation and numbers, not speed."""
+"""QNN: ONNX exports on Qualcomm's HTP backend, emulated on x86-64: tests operators, graph preparation and numbers, not speed."""
 
 from __future__ import annotations
 

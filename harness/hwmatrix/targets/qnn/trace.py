@@ -1,4 +1,4 @@
-"""The values of a graph on QNN, as far as keeping them leaves alone what is looked for.
+"""Intermediate values of a graph on QNN, as far as requesting them does not change the error.
 
 QNN prepares a graph as a whole: with other outputs, it is another graph, whose numbers may be wrong elsewhere, or right. So values are
 believed where the model's own outputs are still what the cell had.

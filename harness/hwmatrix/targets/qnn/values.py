@@ -1,4 +1,4 @@
-"""Sessions on QNN, and values of a graph from one in a process of its own.
+"""QNN sessions, and intermediate values of a graph from a session in a separate process.
 
 QNN keeps state between the sessions of a process, and may end it. Little is imported here, so that the process is there at once.
 """

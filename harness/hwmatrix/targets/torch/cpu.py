@@ -1,4 +1,4 @@
-"""PyTorch on the processor: the reference that every other target is compared with."""
+"""PyTorch on the CPU: the reference that every other target is compared with."""
 
 from __future__ import annotations
 

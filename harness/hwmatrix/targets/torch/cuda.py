@@ -1,4 +1,4 @@
-"""PyTorch on NVIDIA's GPUs. ROCm's PyTorch has the same interface under the same names: ``rocm`` builds on this module."""
+"""PyTorch on NVIDIA GPUs. PyTorch for ROCm uses the same names, so ``rocm`` builds on this module."""
 
 from __future__ import annotations
 

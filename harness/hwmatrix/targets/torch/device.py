@@ -1,4 +1,4 @@
-"""What is the same on every device of PyTorch: load, move, run, prove where it ran. Each device is a module of its own."""
+"""What all PyTorch devices share: load, move, run, verify placement. Each device is a separate module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch on Apple's GPUs, through Metal Performance Shaders. Only on a Mac itself: containers there are Linux machines."""
+"""PyTorch on Apple GPUs, through Metal Performance Shaders. Always native, because containers on a Mac run Linux."""
 
 from __future__ import annotations
 

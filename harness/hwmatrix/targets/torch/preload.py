@@ -1,4 +1,4 @@
-"""What the warm parent imports for targets that load models with torch."""
+"""The warm parent's imports for targets that load models with torch."""
 
 from __future__ import annotations
 

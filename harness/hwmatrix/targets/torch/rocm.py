@@ -1,4 +1,4 @@
-"""PyTorch on AMD's GPUs: ROCm answers to the names of CUDA, and is told apart by ``torch.version.hip``."""
+"""PyTorch on AMD GPUs: PyTorch for ROCm uses CUDA's names, and is recognized by ``torch.version.hip``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the layers of a model are given and give, beside the same layers of the reference: where a wrong result begins in PyTorch."""
+"""Inputs and outputs of a model's layers, compared with those of the reference: where a wrong result begins in PyTorch."""
 
 from __future__ import annotations
 
