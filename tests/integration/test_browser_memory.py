@@ -18,7 +18,7 @@ from hwmatrix.targets.browser.devtools import DevTools, Page
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of a browser's processes is told on Linux alone")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of browser processes is available only on Linux")
 TAKEN_MB = 200
 TAKE = f"new Uint8Array({TAKEN_MB} << 20).fill(1).reduce((sum, one) => sum + one, 0)"
 

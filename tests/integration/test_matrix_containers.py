@@ -250,7 +250,7 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on_with_the_rest(eng
         command.process.send_signal(signal.SIGINT)
         assert command.end(timeout_s=60) == 130, command.output
         assert ours(engine, command) == []
-    assert "interrupted: what is finished is kept; continue with --resume" in command.output
+    assert "interrupted: finished work is kept; continue with --resume" in command.output
     assert left_behind(tmp_path) == []
     found = statuses(tmp_path)
     assert len(found) == 8

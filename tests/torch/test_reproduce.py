@@ -308,7 +308,7 @@ def test_a_hung_script_says_where_and_ends(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
     plan = model_plan("bert", SPEC, Size.TINY)
-    with pytest.raises(ConfigError, match=r"is no folder.*on the machine that has the checkpoint"):
+    with pytest.raises(ConfigError, match=r"is not a folder.*on the machine that has the checkpoint"):
         model_code(dataclasses.replace(plan, weights=str(tmp_path / "gone")))
 
 

@@ -65,6 +65,6 @@ def _is_of(manifest: Path, plan: ModelPlan, weights: Any) -> bool:
         identity = json.loads(manifest.read_bytes())["identity"]
         same = {name: identity[name] for name in (*_SAME, "role", "weights")}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        _LOG.info("%s is no manifest of a bundle: %r", manifest, error)
+        _LOG.info("%s is not a bundle manifest: %r", manifest, error)
         return False
     return same == {name: getattr(plan, name) for name in _SAME} | {"role": plan.role.value, "weights": weights}

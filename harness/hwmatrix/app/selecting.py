@@ -151,7 +151,7 @@ def _fetched(model: ModelPlan, cache: Path) -> ModelPlan:
         if model.weights not in {RECIPE, FACTORY}:
             folder = Path(model.weights).absolute()
             if not folder.is_dir():
-                return dataclasses.replace(model, unbuildable=f"{folder} is no folder: name a checkpoint's folder")
+                return dataclasses.replace(model, unbuildable=f"{folder} is not a folder: name a checkpoint's folder")
             return dataclasses.replace(model, weights=str(folder))
     except CellFailure as failure:
         return dataclasses.replace(model, unbuildable=str(failure))

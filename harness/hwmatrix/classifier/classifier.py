@@ -344,7 +344,7 @@ def words(values: Sequence[str], where: str) -> tuple[str, ...]:
         raise ConfigError([Problem(where=where, what=f"it is the word {values!r}, not a list", hint=f"[{values!r}]")])
     others = [value for value in values if not isinstance(value, str)]
     if others:
-        raise ConfigError([Problem(where=where, what=f"{value!r} is no word", hint="names are text") for value in others])
+        raise ConfigError([Problem(where=where, what=f"{value!r} is not a string", hint="names are text") for value in others])
     return tuple(dict.fromkeys(values))
 
 

@@ -86,7 +86,7 @@ def classify_command(
     """Show what models are, where they work and what they need; recommend models for a task; configure a pool.
 
     Without options, the models of matrix.yaml are classified. Every answer names its basis: measured, estimated or expected.
-    With --images, the models are classified inside every target's image, and the results are stored in shards and in the database. Examples:
+    With --images, the models are classified inside every target's image, and results are stored in shards and in the database. Examples:
 
         hwmatrix classify
 
@@ -185,7 +185,7 @@ def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Se
     """
     found = classifier.recommend_model_for_task(task, hardware)
     if not found["recommendations"] and not found["not_recommended"]:
-        raise NothingSelectedError(f"none of the models here does the task {task}", advice="Add one to matrix.yaml, or run one.")
+        raise NothingSelectedError(f"no model here suits the task {task}", advice="Add one to matrix.yaml, or run one.")
     _print(found, output, lambda: advice_text.show_task(found))
 
 

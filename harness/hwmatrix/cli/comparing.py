@@ -119,7 +119,7 @@ def gate_command(
         _print_violations(violations, matrix)
     if violations:
         things = "one thing does" if len(violations) == 1 else f"{len(violations)} things do"
-        raise GateError(f"the gate stays shut: {things} not hold in run {side.run.run_id}")
+        raise GateError(f"the gate failed: {things} not hold in run {side.run.run_id}")
     if output is Format.TABLE:
         typer.echo(f"the gate is open: run {side.run.run_id}, {len(side.cells)} cells, nothing unexpected")
 

@@ -84,4 +84,4 @@ def _check(databases: dict[str, Path], file: Path) -> None:
         StoreError: it is made of others, or cannot be read.
     """
     if not in_step(databases, read(file)):
-        raise StoreError(f"{file}: it is not made of what is published now", advice="Write it anew: hwmatrix evidence --write.")
+        raise StoreError(f"{file}: it does not match the published results", advice="Update it: hwmatrix evidence --write.")

@@ -152,7 +152,9 @@ def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | 
         what = f"{' and '.join(chosen)} contradict each other: each says what to write"
         problems.append(Problem(where=chosen[-1], what=what, hint="leave all but one of them out"))
     if not math.isfinite(timeout):
-        problems.append(Problem(where="--timeout", what=f"{timeout} is no number of minutes", hint="0 keeps nothing that nobody uses"))
+        problems.append(
+            Problem(where="--timeout", what=f"{timeout} is not a valid number of minutes", hint="0 releases unused models at once")
+        )
     if again is None:
         options = {"dtype": "--dtype", "output_file": "--output", "force": "--force"}
         problems += [
@@ -280,5 +282,7 @@ def _free(path: Path) -> Path:
         ConfigError: one has.
     """
     if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
-        raise ConfigError([Problem(where=str(path), what="is there, and is no such script", hint="name another file with --output")])
+        raise ConfigError(
+            [Problem(where=str(path), what="already exists, and is not such a script", hint="name another file with --output")]
+        )
     return path

@@ -85,7 +85,7 @@ def init_command(
 def _refuse_to_replace(paths: list[Path], *, force: bool) -> None:
     there = [path for path in paths if path.exists()]
     if there and not force:
-        raise ConfigError([Problem(where=str(path), what="it is there already", hint="--force replaces it") for path in there])
+        raise ConfigError([Problem(where=str(path), what="it already exists", hint="--force replaces it") for path in there])
 
 
 def _plans(models: list[str] | tuple[str, ...], shipped: MatrixSpec, cache: Path) -> list[ModelPlan]:
@@ -109,7 +109,7 @@ def _plans(models: list[str] | tuple[str, ...], shipped: MatrixSpec, cache: Path
             hint = f"a hub id has its owner's name in it (owner/name), a folder must be there; of types of transformers: {near}"
             problems.append(Problem(where="--models", what=f"{model!r} is unknown", hint=hint))
         elif not re.fullmatch(NAME_PATTERN, plan.architecture):
-            problems.append(Problem(where=f"--models {model}", what=f"{plan.architecture!r} is no name of an architecture"))
+            problems.append(Problem(where=f"--models {model}", what=f"{plan.architecture!r} is not a valid architecture name"))
         elif plan.unbuildable is not None:
             problems.append(Problem(where=f"--models {model}", what=f"it cannot be made: {plan.unbuildable}", hint="name a checkpoint"))
         else:

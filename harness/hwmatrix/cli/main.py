@@ -103,7 +103,7 @@ def _main(argv: list[str] | None) -> int:
         error.show()
         return ConfigError.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        stderr.print("interrupted: what is finished is kept; continue with --resume", markup=False)
+        stderr.print("interrupted: finished work is kept; continue with --resume", markup=False)
         return INTERRUPTED
     return result if isinstance(result, int) else 0
 
@@ -166,7 +166,7 @@ def _log_at(level: str) -> None:
     if level.upper() not in known:
         from hwmatrix.matrix.load import near_miss
 
-        raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is no level", hint=near_miss(level.upper(), known))])
+        raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is not a log level", hint=near_miss(level.upper(), known))])
     logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")
 
 

@@ -96,7 +96,7 @@ def check_command(
         _tell(report)
     failing = [it.target for it in report.targets if not it.ready]
     if failing and (targets or len(failing) == len(report.targets)):
-        raise NoTargetAvailableError(f"cannot run here: {', '.join(failing)}", advice="Mend what is missing: see docs/runners.md.")
+        raise NoTargetAvailableError(f"cannot run here: {', '.join(failing)}", advice="Install what is missing: see docs/runners.md.")
 
 
 def plan_command(

@@ -113,5 +113,5 @@ def _tell(text: str, file: Path | None) -> None:
 def _latest(output: Path) -> Path:
     runs = sorted((output / RUNS).glob("*/plan.json"))
     if not runs:
-        raise ConfigError([Problem(where="hwmatrix merge", what=f"{output / RUNS} holds no run", hint="name a run's folder")])
+        raise ConfigError([Problem(where="hwmatrix merge", what=f"{output / RUNS} contains no run", hint="name a run's folder")])
     return runs[-1].parent

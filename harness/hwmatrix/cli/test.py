@@ -136,7 +136,7 @@ def _check_device(wish: Wish, loaded: LoadedMatrix) -> None:
     """
     known = {AUTO, *(backend.value for backend in Backend), *loaded.spec.targets}
     if wish.device not in known:
-        raise ConfigError([Problem(where="--device", what=f"{wish.device!r} is no hardware", hint=near_miss(wish.device, known))])
+        raise ConfigError([Problem(where="--device", what=f"{wish.device!r} is not a hardware name", hint=near_miss(wish.device, known))])
     if wish.everything and wish.device != AUTO:
         what = f"{wish.device} and all hardware contradict each other"
         raise ConfigError([Problem(where="--device", what=what, hint="leave out --device or --all-hardware")])

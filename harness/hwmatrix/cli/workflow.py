@@ -53,7 +53,7 @@ def workflow_command(
             problems.append(Problem(where=str(path), what=f"cannot be read: {error}", hint="nox -s workflow writes it"))
             continue
         if not same:
-            problems.append(Problem(where=str(path), what="it is not what matrix.yaml gives", hint="nox -s workflow writes it anew"))
+            problems.append(Problem(where=str(path), what="it does not match matrix.yaml", hint="update it with nox -s workflow"))
     if problems:
         raise ConfigError(problems)
     typer.echo(f"{len(places)} workflow files are in step with {matrix}")

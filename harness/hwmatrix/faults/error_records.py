@@ -137,7 +137,7 @@ def from_dict(record: Mapping[str, Any]) -> ReportedError:
     ]
     words = [severity.value for severity in Severity]
     if record.get("severity", words[0]) not in words:
-        problems.append(Problem(where="error record", what=f"{record['severity']!r} is no severity", hint=f"one of {', '.join(words)}"))
+        problems.append(Problem(where="error record", what=f"{record['severity']!r} is not a severity", hint=f"one of {', '.join(words)}"))
     if problems:
         raise ConfigError(problems)
     changed = {"severity": Severity(record["severity"]), "timestamp": in_utc(record["timestamp"])}
@@ -155,7 +155,7 @@ def in_utc(stamp: str | dt.datetime | None) -> str | None:
     try:
         parsed = stamp if isinstance(stamp, dt.datetime) else dt.datetime.fromisoformat(stamp)
     except ValueError as error:
-        problem = Problem(where="timestamp", what=f"{stamp!r} is no time", hint="write it in ISO 8601: 2026-11-20T08:15:00Z")
+        problem = Problem(where="timestamp", what=f"{stamp!r} is not a time", hint="write it in ISO 8601: 2026-11-20T08:15:00Z")
         raise ConfigError([problem]) from error
     aware = parsed.replace(tzinfo=dt.UTC) if parsed.tzinfo is None else parsed.astimezone(dt.UTC)
     return aware.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -55,7 +55,7 @@ class Installed:
         driven = next((found.program for found in here if found.driven), None)
         if driven is None:
             looked_for = ", ".join(places.name for places in browser_places.BROWSERS if places.driven)
-            raise UnavailableError(f"no browser here that is driven ({looked_for}){_others(here)}", error_type="browser_missing")
+            raise UnavailableError(f"no supported browser here ({looked_for}){_others(here)}", error_type="browser_missing")
         return (driven,)
 
     def environment(self) -> Mapping[str, str]:
@@ -99,7 +99,7 @@ def detect() -> tuple[str, dict[str, Any]]:
     try:
         runtime = installed.runtime_version()  # before a browser is started for its version, which takes a tenth of a second
     except UnavailableError as missing:
-        raise UnavailableError(f"{missing}; {program} is here{_others(here)}", error_type=missing.error_type) from missing
+        raise UnavailableError(f"{missing}; {program} is installed{_others(here)}", error_type=missing.error_type) from missing
     browser = installed.browser_version()
     nodes = sorted(_DRM.glob("renderD*"))
     facts: dict[str, Any] = {

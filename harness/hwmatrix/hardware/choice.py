@@ -72,7 +72,9 @@ def kind_of(name: str, *, where: str) -> Backend:
         known = [kind.value for kind in Backend]
         close = difflib.get_close_matches(str(name).lower(), known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ConfigError([Problem(where=where, what=f"{name!r} is no hardware", hint=f"{hint}known: {', '.join(known)}")]) from None
+        raise ConfigError(
+            [Problem(where=where, what=f"{name!r} is not a hardware name", hint=f"{hint}known: {', '.join(known)}")]
+        ) from None
 
 
 def parse(priorities: Sequence[str]) -> list[Wanted]:
@@ -103,7 +105,7 @@ def choose(wanted: Sequence[Wanted], preferred_index: int, given: Circumstances)
         ConfigError: ``preferred_index`` is negative or no number.
     """
     if isinstance(preferred_index, bool) or not isinstance(preferred_index, int) or preferred_index < 0:
-        what = f"{preferred_index!r} is no device number"
+        what = f"{preferred_index!r} is not a valid device number"
         raise ConfigError([Problem(where="preferred_index", what=what, hint="devices are counted from 0")])
     passed: list[tuple[str, str]] = []
     for entry in wanted:
@@ -158,7 +160,7 @@ def _usable(kind: Backend, given: Circumstances) -> tuple[int, str]:
     if kind is Backend.CPU:
         return 1, "it is always here"
     if kind not in DEFAULT_ORDER:
-        return 0, "it is no device of PyTorch: its own runtime executes models"
+        return 0, "it is not a device of PyTorch: its own runtime executes models"
     found = given.ask(kind)
     if not found.available:
         return 0, found.reason or "it is not here"

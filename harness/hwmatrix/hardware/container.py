@@ -104,8 +104,8 @@ def _rocm(found: Detection, around: Surroundings) -> View:
     if not found.available:
         return View(visible=False, why=found.reason or "no GPU here")
     if "/dev/kfd" in around.nodes and any(node.startswith("/dev/dri/renderD") for node in around.nodes):
-        return View(visible=True, why="a container that is given /dev/kfd and /dev/dri sees it")
-    return View(visible=False, why="/dev/kfd or /dev/dri/renderD* is not here to be given to a container")
+        return View(visible=True, why="a container with /dev/kfd and /dev/dri sees it")
+    return View(visible=False, why="/dev/kfd or /dev/dri/renderD* does not exist, so it cannot be passed to a container")
 
 
 def _software(kind: Backend, around: Surroundings) -> View:

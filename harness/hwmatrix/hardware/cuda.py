@@ -42,7 +42,7 @@ def detect() -> tuple[str, dict[str, Any]]:
         gpus = [{"index": index, **_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index))} for index in range(nvml.nvmlDeviceGetCount())]
         driver, cuda = _text(nvml.nvmlSystemGetDriverVersion()), nvml.nvmlSystemGetCudaDriverVersion_v2()
     if not gpus:
-        raise UnavailableError(f"NVIDIA's driver {driver} is here and lists no GPU", error_type="gpu_not_found")
+        raise UnavailableError(f"NVIDIA's driver {driver} is installed but lists no GPU", error_type="gpu_not_found")
     names = [str(gpu["name"]) for gpu in gpus]
     facts = {"driver": driver, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}", "cudnn": cudnn_version(), "count": len(gpus), "gpus": gpus}
     return ", ".join(f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)), facts

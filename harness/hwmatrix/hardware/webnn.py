@@ -67,7 +67,7 @@ def installed() -> tuple[str, dict[str, Any]]:
     """
     name, _ = browser.detect()
     raise UnavailableError(
-        f"not probed: {name} is here, and only once it is started it tells whether it has WebNN", error_type="webnn_unavailable"
+        f"not probed: {name} is installed, but must be started to find out whether it has WebNN", error_type="webnn_unavailable"
     )
 
 
@@ -78,7 +78,7 @@ def asked(installed: Installed, timeout_s: float = PROBE_S) -> str:
         UnavailableError: it does not start, or does not answer in time; or this system has no way to ask it.
     """
     if sys.platform == "win32":
-        raise UnavailableError("not probed: on Windows nothing here asks a browser for WebNN", error_type="webnn_unavailable")
+        raise UnavailableError("not probed: browsers are not probed for WebNN on Windows", error_type="webnn_unavailable")
     with tempfile.TemporaryDirectory(prefix="hwmatrix-probe-", ignore_cleanup_errors=True) as folder:
         page = Path(folder) / "page.html"  # a file is a secure context, which an empty tab is not
         page.write_text("<!doctype html><title>probe</title>", encoding="utf-8")

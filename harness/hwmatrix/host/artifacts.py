@@ -121,7 +121,7 @@ def _extract(archive: Path, into: Path, limits: Limits) -> frozenset[str]:
                 raise _refused(archive, f"it holds more than {limits.files} files")
             name = member.name
             if not member.isreg() or member.islnk() or member.issym():
-                raise _refused(archive, f"{name!r} is no plain file")
+                raise _refused(archive, f"{name!r} is not a regular file")
             if name not in {PLAN, SUMS} and not _SHARD.fullmatch(name) and not _SIDECAR.fullmatch(name):
                 raise _refused(archive, f"{name!r} does not belong into it")
             if name in names:
@@ -132,7 +132,7 @@ def _extract(archive: Path, into: Path, limits: Limits) -> frozenset[str]:
                 raise _refused(archive, f"{name!r} is too large")
             source = tar.extractfile(member)
             if source is None:
-                raise _refused(archive, f"{name!r} is no plain file")
+                raise _refused(archive, f"{name!r} is not a regular file")
             with source, (into / name).open("xb") as file:
                 shutil.copyfileobj(source, file, 2**20)
             names.add(name)

@@ -57,7 +57,7 @@ def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Cal
 def _requested(client: docker.DockerClient, engine: Engine, name: str, on_line: Callable[[str], None]) -> BaseImage:
     found = image_digest(client, name)
     if found:
-        return BaseImage(reference=name, digest=found, reason="asked for, and here already")
+        return BaseImage(reference=name, digest=found, reason="requested, and already here")
     problem = _registry_problem(client, name)
     if problem is None:
         return _pull(engine, name, "asked for, and pulled", on_line)
@@ -79,11 +79,11 @@ def _default(client: docker.DockerClient, engine: Engine, name: str, on_line: Ca
         return _pull(engine, name, "pulled", on_line)
     found = image_digest(client, MADE_TAG)
     if found:
-        return BaseImage(reference=MADE_TAG, digest=found, reason=f"made here before; {name} cannot be pulled: {problem}")
+        return BaseImage(reference=MADE_TAG, digest=found, reason=f"built here before; {name} cannot be pulled: {problem}")
     if shutil.which("mmdebstrap", path=engine.environment.get("PATH")):
         on_line(f"{name} cannot be pulled ({problem}): making {MADE_TAG} from Debian's packages")
         made = make_base(engine, on_line=on_line)
-        return dataclasses.replace(made, reason=f"made here; {name} cannot be pulled: {problem}")
+        return dataclasses.replace(made, reason=f"built here now; {name} cannot be pulled: {problem}")
     raise ImageBuildError(
         f"no base image: {name} is not on this machine, its registry does not give it, and mmdebstrap is not installed",
         command=("docker", "pull", name),

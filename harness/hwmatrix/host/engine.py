@@ -133,7 +133,7 @@ def _context_url(folder: Path, environment: Mapping[str, str]) -> str | None:
         return None
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise EngineError(
-            f"the docker client's settings in {folder} cannot be read: {error!r}", advice="Mend them, or set DOCKER_HOST."
+            f"the docker client's settings in {folder} cannot be read: {error!r}", advice="Fix them, or set DOCKER_HOST."
         ) from error
 
 

@@ -162,7 +162,7 @@ def _pushed(events: Iterable[dict[str, Any]], reference: str, on_line: Callable[
     if digest is None:
         raise EngineError(f"pushing {reference} ended without a digest", advice=_ADVICE)
     if not _DIGEST.fullmatch(digest):
-        raise EngineError(f"pushing {reference} gave {digest[:80]!r}, which is no digest", advice=_ADVICE)
+        raise EngineError(f"pushing {reference} gave {digest[:80]!r}, which is not a digest", advice=_ADVICE)
     return digest
 
 

@@ -54,7 +54,7 @@ class AttemptPlan:
         if self.batch < 1:
             problems.append(Problem(where="batch", what=f"{self.batch} samples make no batch", hint="use 1 or more"))
         if self.retries < 0:
-            problems.append(Problem(where="retries", what=f"{self.retries} is no number of retries", hint="use 0 or more"))
+            problems.append(Problem(where="retries", what=f"{self.retries} is not a valid number of retries", hint="use 0 or more"))
         if problems:
             raise ConfigError(problems)
 

@@ -60,7 +60,7 @@ class FitQuestion:
         """
         backends = [backend.value for backend in Backend]
         problems = [
-            Problem(where="--hw", what=f"{name!r} is no hardware", hint=near_miss(name, backends))
+            Problem(where="--hw", what=f"{name!r} is not a hardware name", hint=near_miss(name, backends))
             for name in self.hardware
             if name not in backends
         ]

@@ -84,7 +84,7 @@ def find_cell(
         message = (
             f"{row['model']} on {row['target']} ({row['dtype']}, {row['size']}) passes in run {row['run_id']}: there is no failure to show"
         )
-        raise NothingSelectedError(message, advice="To write the script all the same, add --force.")
+        raise NothingSelectedError(message, advice="To write the script anyway, add --force.")
     raise _unknown(model, target, database, rows=rows, wanted=wanted, known=known)
 
 
@@ -111,7 +111,7 @@ def _unknown(
         for kind, name, names in (("target", target, targets), ("model", model, models))
         if name not in names
     ]
-    return ConfigError(problems or [Problem(where=where, what=f"{database} has never seen the two together", hint=measure)])
+    return ConfigError(problems or [Problem(where=where, what=f"{database} has no result for this combination", hint=measure)])
 
 
 def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) -> MeasuredCell:

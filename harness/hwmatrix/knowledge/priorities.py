@@ -161,7 +161,9 @@ def backend_of(hardware: str) -> Backend:
         return Backend(hardware)
     except ValueError as error:
         allowed = [backend.value for backend in Backend]
-        raise ConfigError([Problem(where="hardware", what=f"{hardware!r} is no hardware", hint=near_miss(hardware, allowed))]) from error
+        raise ConfigError(
+            [Problem(where="hardware", what=f"{hardware!r} is not a hardware name", hint=near_miss(hardware, allowed))]
+        ) from error
 
 
 def _rule_for(classification: Classification) -> Priority | None:

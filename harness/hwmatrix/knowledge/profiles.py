@@ -178,7 +178,7 @@ def _problems(hardware: object, entry: Any) -> Iterator[Problem]:
     where = f"hardware profile, {hardware}"
     names = [backend.value for backend in Backend]
     if hardware not in names:
-        yield Problem(where="hardware profile", what=f"{hardware!r} is no hardware", hint=near_miss(str(hardware), names))
+        yield Problem(where="hardware profile", what=f"{hardware!r} is not a hardware name", hint=near_miss(str(hardware), names))
     if not isinstance(entry, Mapping):
         yield Problem(where=where, what=f"it is {entry!r}", hint='a mapping belongs here: {"compatible": True}')
         return

@@ -222,13 +222,17 @@ def _full(name: str, memory: tuple[MemoryOnRecord, ...]) -> ModelPlan | None:
 
 def _checked(hardware: str, batch: int | None, sequence_length: int | None) -> Backend:
     problems = [
-        Problem(where=name, what=f"{value} is no number of {kind}", hint="give 1 or more")
+        Problem(where=name, what=f"{value} is not a valid number of {kind}", hint="give 1 or more")
         for name, value, kind in (("batch", batch, "samples"), ("sequence_length", sequence_length, "tokens"))
         if value is not None and value < 1
     ]
     if hardware not in tuple(Backend):
         problems.append(
-            Problem(where="hardware", what=f"{hardware!r} is no hardware", hint=near_miss(hardware, [backend.value for backend in Backend]))
+            Problem(
+                where="hardware",
+                what=f"{hardware!r} is not a hardware name",
+                hint=near_miss(hardware, [backend.value for backend in Backend]),
+            )
         )
     if problems:
         raise ConfigError(problems)

@@ -181,10 +181,10 @@ class _Browser:
             UnknownError: the system does not tell the sizes of one, or there is none.
         """
         if not sys.platform.startswith("linux"):
-            raise UnknownError("the memory of a browser's processes is told on Linux alone")
+            raise UnknownError("the memory of browser processes is available only on Linux")
         sizes = [size for size in map(self._size, self._processes()) if size is not None]
         if not sizes:
-            raise UnknownError("no memory is told of the browser's processes: they have ended, or this kernel does not tell")
+            raise UnknownError("the browser's processes report no memory: they have exited, or this kernel does not report it")
         now, above, private = (sum(column) for column in zip(*sizes, strict=True))
         detail = f"of the {len(sizes)} processes of the browser; what they share counts once"
         return Resident(now_mb=now, peak_mb=now + above), private, detail
@@ -220,7 +220,7 @@ class _Browser:
         except FileNotFoundError as error:
             if not folder.exists():
                 return None
-            raise UnknownError("this kernel does not tell what processes share (smaps_rollup)") from error
+            raise UnknownError("this kernel does not report shared memory (smaps_rollup)") from error
         except PermissionError as error:
             raise UnknownError(f"the browser's process {pid} does not show its memory: {error}") from error
         return _sum_mb(_PROPORTIONAL, rollup), max(0.0, peak - now), _sum_mb(_PRIVATE, rollup)

@@ -105,7 +105,7 @@ def plan_for(
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not folder.is_dir():
-        raise FactoryError(f"{folder} is no folder: name a checkpoint's folder", error_type="no_checkpoint")
+        raise FactoryError(f"{folder} is not a folder: name a checkpoint's folder", error_type="no_checkpoint")
     if not path.is_file():
         found = "a pipeline of diffusers (model_index.json)" if (folder / "model_index.json").is_file() else "no checkpoint of transformers"
         raise FactoryError(f"{folder} has no config.json: it is {found}", error_type="no_checkpoint")

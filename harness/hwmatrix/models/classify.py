@@ -144,16 +144,16 @@ def _known(
         ConfigError: something is not text where text belongs.
     """
     problems = [
-        Problem(where=where, what=f"{value!r} is no list of words", hint="give a list, such as ['fill-mask']")
+        Problem(where=where, what=f"{value!r} is not a list of strings", hint="give a list, such as ['fill-mask']")
         for where, value in (("tasks", tasks), ("methods", methods))
         if isinstance(value, str) or not all(isinstance(word, str) for word in value)
     ]
     kind, classes = config.get("model_type"), config.get("architectures") or ()
     if kind is not None and not isinstance(kind, str):
-        problems.append(Problem(where="config.model_type", what=f"{kind!r} is no text", hint="name an architecture, such as 'bert'"))
+        problems.append(Problem(where="config.model_type", what=f"{kind!r} is not a string", hint="name an architecture, such as 'bert'"))
     if not isinstance(classes, (list, tuple)) or not all(isinstance(name, str) for name in classes):
         hint = "list class names, such as ['BertForMaskedLM']"
-        problems.append(Problem(where="config.architectures", what=f"{classes!r} is no list of class names", hint=hint))
+        problems.append(Problem(where="config.architectures", what=f"{classes!r} is not a list of class names", hint=hint))
     if problems:
         raise ConfigError(problems)
     named = config.get("_class_name")  # what diffusers calls it

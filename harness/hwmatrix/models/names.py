@@ -30,7 +30,7 @@ def check_name(model_name: str) -> None:
     hint = "a name has at most 200 letters, digits, '-', '_', '.', and one '/' between owner and name"
     if proposal and _NAME.fullmatch(proposal):
         hint += f"; did you mean {proposal!r}?"
-    raise ConfigError([Problem(where=where, what=f"{model_name[:_LONGEST]!r} is no model's name", hint=hint)])
+    raise ConfigError([Problem(where=where, what=f"{model_name[:_LONGEST]!r} is not a valid model name", hint=hint)])
 
 
 def is_name(model_name: str) -> bool:

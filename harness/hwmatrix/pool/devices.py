@@ -76,7 +76,7 @@ def device_of(word: str) -> Device:
         return Device(hardware=backend.value)
     if backend not in _WITH_MEMORY or not (number.isascii() and number.isdigit()):
         hint = f"use {', '.join(f'{each.value}:0' for each in sorted(_WITH_MEMORY))} for the first GPU, or a kind alone"
-        raise ConfigError([Problem(where="device", what=f"{word!r} is no device", hint=hint)])
+        raise ConfigError([Problem(where="device", what=f"{word!r} is not a known device", hint=hint)])
     return Device(hardware=backend.value, index=int(number))
 
 

@@ -124,7 +124,7 @@ class ResourcePool:
         """
         age = self._state.settings.timeout_minutes if max_age_minutes is None else max_age_minutes
         if not age >= 0:
-            raise ConfigError([Problem(where="max_age_minutes", what=f"{age!r} is no age", hint="0 lets go of all that nobody uses")])
+            raise ConfigError([Problem(where="max_age_minutes", what=f"{age!r} is not a valid age", hint="0 releases all unused models")])
         return self._state.room.clean(age * 60)
 
     def configure(self, **settings: Any) -> PoolSettings:

@@ -106,7 +106,7 @@ def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple
     """
     given = dict(preferences or {})
     problems = [
-        Problem(where="hardware_preferences", what=f"{key!r} is no preference", hint=near_miss(str(key), _PREFERENCES))
+        Problem(where="hardware_preferences", what=f"{key!r} is not a known preference", hint=near_miss(str(key), _PREFERENCES))
         for key in given
         if key not in _PREFERENCES
     ]
@@ -115,7 +115,7 @@ def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple
         problems.append(Problem(where="hardware_preferences", what=what, hint="give one of them: the first of a list is the device"))
     index = given.get("preferred_index")
     if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
-        what = f"preferred_index {index!r} is no number of a GPU"
+        what = f"preferred_index {index!r} is not a valid GPU index"
         problems.append(Problem(where="hardware_preferences", what=what, hint="GPUs are counted from 0"))
     if problems:
         raise ConfigError(problems)
@@ -131,7 +131,7 @@ def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple
 
 def _checked(words: object) -> tuple[str, ...]:
     if isinstance(words, str) or not isinstance(words, list | tuple) or not words:
-        what = f"priority_list {words!r} is no list of hardware"
+        what = f"priority_list {words!r} is not a list of hardware"
         raise ConfigError([Problem(where="hardware_preferences", what=what, hint='for example ["cuda", "cpu"]')])
     return tuple(dict.fromkeys(str(device_of(str(word))) for word in words))
 
@@ -178,16 +178,16 @@ def _classification(family: object, name: object) -> Classification:
 def _name_problems(family: object, name: object) -> list[Problem]:
     problems = []
     if not isinstance(name, str) or not name.strip():
-        problems.append(Problem(where="name", what=f"{name!r} is no model's name", hint="any text that tells models apart"))
+        problems.append(Problem(where="name", what=f"{name!r} is not a valid model name", hint="any text that identifies the model"))
     if family is not None and not isinstance(family, str):
-        problems.append(Problem(where="family", what=f"{family!r} is no family", hint=f"one of: {', '.join(Family)}; or None"))
+        problems.append(Problem(where="family", what=f"{family!r} is not a known family", hint=f"one of: {', '.join(Family)}; or None"))
     return problems
 
 
 def _memory_problems(memory_mb: object) -> list[Problem]:
     if memory_mb is None or (isinstance(memory_mb, int | float) and not isinstance(memory_mb, bool) and memory_mb > 0):
         return []
-    return [Problem(where="memory_mb", what=f"{memory_mb!r} is no size in MiB", hint="leave it out if it is not known")]
+    return [Problem(where="memory_mb", what=f"{memory_mb!r} is not a size in MiB", hint="leave it out if it is not known")]
 
 
 def _constructor_problems(constructor: object) -> list[Problem]:
@@ -198,7 +198,7 @@ def _constructor_problems(constructor: object) -> list[Problem]:
     if not callable(constructor):
         return [Problem(where="constructor", what=f"{constructor!r} cannot be called", hint=hint)]
     if inspect.iscoroutinefunction(constructor):
-        return [Problem(where="constructor", what="it is a coroutine, which nobody would await", hint=hint)]
+        return [Problem(where="constructor", what="it is a coroutine function, which the pool cannot await", hint=hint)]
     wrong = [name for name in _required(constructor) if name != _DEVICE_ARGUMENT]
     return [Problem(where="constructor", what=f"it needs the arguments {', '.join(wrong)}", hint=hint)] if wrong else []
 

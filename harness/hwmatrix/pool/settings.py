@@ -54,7 +54,7 @@ class PoolSettings:
             **{f"budget_mb[{place!r}]": value for place, value in self.budget_mb.items()},
         }
         problems = [
-            Problem(where=where, what=f"{value!r} is no positive number", hint="leave it out for the default")
+            Problem(where=where, what=f"{value!r} is not a positive number", hint="leave it out for the default")
             for where, value in numbers.items()
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isnan(value)
         ]
@@ -105,7 +105,7 @@ class PoolSettings:
         """
         known = {field.name for field in dataclasses.fields(self)}
         problems = [
-            Problem(where=name, what="is no setting of the pool", hint=near_miss(name, known | set(_RECOMMENDED)))
+            Problem(where=name, what="is not a setting of the pool", hint=near_miss(name, known | set(_RECOMMENDED)))
             for name in changes
             if name not in known | set(_RECOMMENDED)
         ]
@@ -135,4 +135,4 @@ def _number(variable: str, word: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise ConfigError([Problem(where=variable, what=f"{word!r} is no number", hint="leave it out for the default")]) from None
+        raise ConfigError([Problem(where=variable, what=f"{word!r} is not a number", hint="leave it out for the default")]) from None

@@ -32,7 +32,7 @@ def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
         first = error.errors()[0]
         at = ".".join(str(part) for part in first["loc"])
         message = f"{where}: not a valid {kind.__name__}: {first['msg']} at {at or 'the top'} ({error.error_count()} in all)"
-        raise StoreError(message, advice="The file was written by another version of hwmatrix, or damaged: make it anew.") from error
+        raise StoreError(message, advice="The file was written by another version of hwmatrix, or is damaged: create it again.") from error
 
 
 def plan_from_json(text: str | bytes, *, where: str) -> Plan:

@@ -311,7 +311,7 @@ def parse(received: bytes) -> tuple[tuple[dict[str, Any], ...], str | None]:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
 def _oom_kills() -> int:

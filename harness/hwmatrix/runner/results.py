@@ -129,11 +129,11 @@ def _divergence(end: End, told: CellTold) -> Divergence | None:
     if told.divergence is not None:
         return told.divergence
     if end.timed_out:
-        return Divergence(origin=Origin.UNKNOWN, detail="the time of the cell was over before it was found")
+        return Divergence(origin=Origin.UNKNOWN, detail="the cell's time limit ended the search")
     if end.signal is not None:
-        return Divergence(origin=Origin.UNKNOWN, detail=f"looking for it ended the process by {_signal_name(end.signal)}")
+        return Divergence(origin=Origin.UNKNOWN, detail=f"the search killed the process with {_signal_name(end.signal)}")
     if end.exit_code:
-        return Divergence(origin=Origin.UNKNOWN, detail=f"looking for it ended the process with exit code {end.exit_code}")
+        return Divergence(origin=Origin.UNKNOWN, detail=f"the search ended the process with exit code {end.exit_code}")
     return None
 
 

@@ -179,7 +179,7 @@ def _check_file(path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict
     if sidecar.shard_id in have:
         raise _RefusedError("a shard of the same id and other content is there already")
     if sidecar.run_id not in plans:
-        raise _RefusedError(f"it is foreign: it belongs to the run {sidecar.run_id}, which is not one of those merged")
+        raise _RefusedError(f"it belongs to another run, {sidecar.run_id}, which is not being merged")
     if path.with_name(f"{path.name}.wal").exists():
         raise _RefusedError("it has a write-ahead log: something wrote to it after it was finished")
     if sha256_of(path) != sidecar.sha256:
@@ -221,11 +221,11 @@ def _unplanned(connection: duckdb.DuckDBPyConnection, alias: str, plan: Plan, wi
     cells = connection.execute(f"SELECT cell_key, run_id FROM {alias}.cells WHERE role = ?", [Role.MODEL.value]).fetchall()  # noqa: S608
     foreign = sorted(key for key, run_id in cells if run_id != plan.run_id)
     if foreign:
-        raise _RefusedError(f"it is foreign: it has cells of another run: {_few(foreign)}")
+        raise _RefusedError(f"it has cells of another run: {_few(foreign)}")
     missing = {key for key, _ in cells} - {cell.key for cell in plan.cells} - withdrawn
     run_from = connection.execute(f"SELECT matrix_sha256 FROM {alias}.runs").fetchone()  # noqa: S608
     if missing and run_from == (plan.matrix_sha256,):
-        raise _RefusedError(f"it is foreign: no plan of its run that is merged has its cells {_few(sorted(missing))}")
+        raise _RefusedError(f"no plan of its run contains its cells {_few(sorted(missing))}")
     return missing
 
 
@@ -238,7 +238,7 @@ def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> 
     asked = connection.execute("SELECT database_name, view_name FROM duckdb_views() WHERE NOT internal")
     views = sorted(name for alias, name in asked.fetchall() if alias in aliases)
     if views:
-        raise _RefusedError(f"it is no shard: it has views, which could read other files: {', '.join(views)}")
+        raise _RefusedError(f"it is not a valid shard: it has views, which could read other files: {', '.join(views)}")
 
 
 def _versions(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> dict[str, str]:

@@ -365,7 +365,7 @@ def test_one_word_is_no_list(ask: str) -> None:
         getattr(classifier(), ask)(*arguments)
     with pytest.raises(ConfigError, match="the list is empty"):
         classifier().get_optimal_resource_pool_config([])
-    with pytest.raises(ConfigError, match="7 is no word"):
+    with pytest.raises(ConfigError, match="7 is not a string"):
         classifier().get_optimal_resource_pool_config(["bert", 7])  # type: ignore[list-item]
 
 

@@ -29,7 +29,7 @@ def test_how_a_model_fits_a_task(task: str, subfamily: str | None, fit: Fit | No
 def test_an_unknown_task_is_told_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'text-generation'"):
         fit_of("text-generaton", classification(subfamily="causal_lm"))
-    with pytest.raises(ConfigError, match="'' is no task"):
+    with pytest.raises(ConfigError, match="'' is not a known task"):
         subfamily_for("")
 
 

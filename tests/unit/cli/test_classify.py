@@ -132,7 +132,7 @@ def test_models_for_a_task(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_task_that_no_model_here_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("classify", "--task", "text-to-speech") == 3
-    assert "none of the models here does the task text-to-speech" in capsys.readouterr().err
+    assert "no model here suits the task text-to-speech" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("database")

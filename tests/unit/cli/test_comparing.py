@@ -104,7 +104,7 @@ def test_the_gate_stays_shut_and_says_why(capsys: pytest.CaptureFixture[str]) ->
     assert "✗ unexpected failure: bert on cpu" in told.out
     assert "✗ regression: bert on cpu" in told.out
     assert "matrix.yaml:5" in told.out
-    assert "the gate stays shut: 2 things do not hold in run bad" in told.err
+    assert "the gate failed: 2 things do not hold in run bad" in told.err
 
 
 def test_the_gate_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,7 +196,7 @@ def test_without_gpus_a_vision_model_goes_to_openvino_and_not_to_an_emulation(
     printed = shown(capsys, monkeypatch, "--model", "vit")
     assert "order: the design documents' priority of vision" in printed
     assert "no openvino" in printed
-    assert "it is no device of PyTorch" in printed
+    assert "it is not a device of PyTorch" in printed
 
 
 @pytest.mark.parametrize(
@@ -309,8 +309,8 @@ def test_what_is_kept_is_used_and_can_be_forgotten(capsys: pytest.CaptureFixture
         (("--list-devices", "--device", "cuda"), "it is given for no model"),
         (("--model", "bert", "--device", "tpu"), "'tpu' is not one of"),
         (("--priority", "low"), "'low' is not one of"),
-        (("--model", "a b"), "is no model's name"),
-        (("--model", "./nowhere"), "is no folder"),
+        (("--model", "a b"), "is not a valid model name"),
+        (("--model", "./nowhere"), "is not a folder"),
         (("--model", "bert", "--matrix", "other.yaml"), "other.yaml: cannot be read"),
         (("--priority", "high", "--matrix", "other.yaml"), "other.yaml: cannot be read"),
     ],

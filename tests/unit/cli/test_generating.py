@@ -159,12 +159,12 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
         (("--model", "bert", "--templates", "there"), 2, "--model and --templates contradict each other"),
         (("--templates", "matrix.yaml"), 2, "matrix.yaml: cannot be written"),
         (("--model", "bert", "--timeout", "-1"), 2, "--timeout"),
-        (("--model", "bert", "--timeout", "inf"), 2, "is no number of minutes"),
-        (("--model", "bert", "--device", "gpu"), 2, "'gpu' is no hardware"),
+        (("--model", "bert", "--timeout", "inf"), 2, "is not a valid number of minutes"),
+        (("--model", "bert", "--device", "gpu"), 2, "'gpu' is not a hardware name"),
         (("--model", "bertt"), 2, "is only a name"),
-        (("--model", "we{{ird}}"), 2, "no model's name"),
+        (("--model", "we{{ird}}"), 2, "not a valid model name"),
         (("--model", ""), 2, "it is empty"),
-        (("--model", "./nothing"), 2, "is no folder"),
+        (("--model", "./nothing"), 2, "is not a folder"),
         (("--model", "bert", "--output", "x.py"), 2, "--output: it has a meaning with --reproduce only"),
         (("--model", "bert", "--matrix", "other.yaml"), 2, "other.yaml: cannot be read"),
         (("--reproduce", "mixtral", "qnn"), 2, "reports/latest/matrix.duckdb is missing"),
@@ -221,7 +221,7 @@ def test_a_script_can_be_printed_or_put_elsewhere(project: Path, capsys: pytest.
 def test_a_file_of_somebody_else_is_not_replaced_unasked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "reproduce_mixtral_qnn.py").write_text("x = 1\n", encoding="utf-8")
     assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--database", str(PUBLISHED)) == 2
-    assert "is no such script" in capsys.readouterr().err
+    assert "is not such a script" in capsys.readouterr().err
     assert (project / "reproduce_mixtral_qnn.py").read_text(encoding="utf-8") == "x = 1\n"
 
 

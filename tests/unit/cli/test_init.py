@@ -144,7 +144,7 @@ def test_bad_arguments(argv: tuple[str, ...], words: str, here: Path, capsys: py
 def test_nothing_that_is_there_is_replaced_unless_it_is_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "matrix.yaml").write_text("mine\n", encoding="utf-8")
     init("--models", "gpt2", "--workflow", expect=2)
-    assert "matrix.yaml: it is there already (--force replaces it)" in capsys.readouterr().err
+    assert "matrix.yaml: it already exists (--force replaces it)" in capsys.readouterr().err
     assert [path.name for path in here.iterdir()] == ["matrix.yaml"]
     assert (here / "matrix.yaml").read_text(encoding="utf-8") == "mine\n"
     init("--models", "gpt2", "--workflow", "--force")

@@ -217,7 +217,7 @@ def test_no_target_is_here(project: Path, place: FakePlace, capsys: pytest.Captu
         (("matrix", "--models", "brt"), "did you mean 'bert'?"),
         (("matrix", "--targets", "cpo", "--suite", "smoke"), "did you mean 'cpu'?"),
         (("images", "--targets", "cpo"), "did you mean 'cpu'?"),
-        (("merge",), "holds no run"),
+        (("merge",), "contains no run"),
         ((), "Usage"),
     ],
 )

@@ -283,6 +283,6 @@ def test_weights_that_cannot_be_had_are_told_in_the_plan(here: Path, monkeypatch
         None,
         "owner/far cannot be fetched",
         None,
-        f"{here}/gone is no folder: name a checkpoint's folder",
+        f"{here}/gone is not a folder: name a checkpoint's folder",
     ]
     assert [model.weights for model in plan.models] == ["recipe", "hub", str(here / "mine"), "gone"]

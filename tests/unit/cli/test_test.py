@@ -372,7 +372,7 @@ def test_a_folder_for_what_is_kept(project: Path, tested: Callable[..., dict[str
     ("argv", "message"),
     [
         (("--model", "brt"), "did you mean 'bert'"),
-        (("--model", "bert", "--device", "gpu"), "'gpu' is no hardware"),
+        (("--model", "bert", "--device", "gpu"), "'gpu' is not a hardware name"),
         (("--model", "bert", "--device", "cpu", "--all-hardware"), "contradict each other"),
         (("--model", "bert", "--output-dir", "x"), "nothing is kept without --save"),
         (("--model", "bert", "--batch-size", "0"), "--batch-size"),

@@ -50,9 +50,9 @@ def test_a_record_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"severity": "fatal"}, "'fatal' is no severity"),
+        ({"severity": "fatal"}, "'fatal' is not a severity"),
         ({"hint": "x"}, "it has 'hint'"),
-        ({"timestamp": "yesterday"}, "'yesterday' is no time"),
+        ({"timestamp": "yesterday"}, "'yesterday' is not a time"),
     ],
 )
 def test_a_record_that_is_none_is_refused(change: dict[str, Any], told: str) -> None:

@@ -184,7 +184,7 @@ def test_one_device_can_be_fixed(tmp_path: Path) -> None:
     assert made.devices == ("webgpu",)
     assert devices_in(constants) == ["webgpu"]
     assert generated("bert", tmp_path, device="auto")[0].devices == ("cuda", "rocm", "mps", "cpu")
-    with pytest.raises(ConfigError, match="'gpu' is no hardware"):
+    with pytest.raises(ConfigError, match="'gpu' is not a hardware name"):
         generate_test("bert", spec=SPEC, folder=tmp_path, wish=Wish(device="gpu"))
 
 

@@ -365,7 +365,7 @@ def test_webnn_is_probed_where_it_is_wanted_and_what_was_found_is_kept(machine: 
 
 @pytest.mark.parametrize("name", ["cudda", "", "gpu", "cuda:0"])
 def test_an_unknown_name_is_an_error(name: str) -> None:
-    with pytest.raises(ConfigError, match="is no hardware"):
+    with pytest.raises(ConfigError, match="is not a hardware name"):
         HardwareDetector().is_available(name)
 
 

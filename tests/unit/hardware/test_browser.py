@@ -94,10 +94,10 @@ def test_without_a_browser_or_a_runtime_nothing_is_started(monkeypatch: pytest.M
     assert "/usr/bin/chromium is here" in str(refused())
     assert "Firefox present" in str(refused())
     here(monkeypatch, FIREFOX)
-    assert "no browser here that is driven" in str(refused())
+    assert "no supported browser here" in str(refused())
     assert "Firefox present" in str(refused())
     here(monkeypatch)
-    assert "no browser here that is driven" in str(refused())
+    assert "no supported browser here" in str(refused())
     assert "Firefox" not in str(refused())
     assert started == []
 

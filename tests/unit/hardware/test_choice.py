@@ -77,7 +77,7 @@ def test_the_first_that_can_be_used(priorities: list[str], index: int, expected:
 def test_what_was_passed_over_is_told() -> None:
     choice = choose(parse(["openvino", "rocm", "cuda"]), 0, given(nvidia()))
     assert (choice.hardware, choice.torch_device, choice.reason) == ("cuda", "cuda:0", "a cuda is here")
-    assert choice.passed_over == (("openvino", "it is no device of PyTorch: its own runtime executes models"), ("rocm", "no rocm"))
+    assert choice.passed_over == (("openvino", "it is not a device of PyTorch: its own runtime executes models"), ("rocm", "no rocm"))
 
 
 @pytest.mark.parametrize(("priorities", "index"), [(["cuda"], 2), (["cuda:7"], 1)])
@@ -89,7 +89,7 @@ def test_a_number_that_is_not_here_becomes_0_with_a_warning(priorities: list[str
 
 @pytest.mark.parametrize("index", [-1, True, 1.0, "1"])
 def test_a_number_that_is_none_is_an_error(index: Any) -> None:
-    with pytest.raises(ConfigError, match=r"preferred_index: .* is no device number"):
+    with pytest.raises(ConfigError, match=r"preferred_index: .* is not a valid device number"):
         choose(parse(["cpu"]), index, given())
 
 

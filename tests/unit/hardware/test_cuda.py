@@ -158,7 +158,7 @@ def test_a_driver_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     nvml.names = []
     install(monkeypatch, nvml)
-    assert "610.43.02 is here and lists no GPU" in refused("gpu_not_found")
+    assert "610.43.02 is installed but lists no GPU" in refused("gpu_not_found")
 
 
 @pytest.mark.usefixtures("nowhere")

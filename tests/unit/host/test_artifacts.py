@@ -172,7 +172,7 @@ def test_what_is_not_as_it_must_be_is_refused_whole(there: Path, here: Path, tmp
 )
 def test_nothing_but_plain_files(there: Path, here: Path, tmp_path: Path, entry: tarfile.TarInfo) -> None:
     pack(there, "cpu", tmp_path / "good.tar")
-    with pytest.raises(StoreError, match="is no plain file"):
+    with pytest.raises(StoreError, match="is not a regular file"):
         unpack(write(tmp_path / "bad.tar", files(tmp_path / "good.tar"), entry), here)
     assert content(here) == {"plan.json"}
 

@@ -143,7 +143,7 @@ def test_every_sequence_ends_and_repeats_nothing(order: list[str], batch: int, r
         ({"order": ()}, "there is none to try"),
         ({"order": ("cpu", "cpu")}, "listed twice"),
         ({"order": ORDER, "batch": 0}, "make no batch"),
-        ({"order": ORDER, "retries": -1}, "no number of retries"),
+        ({"order": ORDER, "retries": -1}, "not a valid number of retries"),
     ],
 )
 def test_a_plan_that_means_nothing_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -231,8 +231,8 @@ def test_what_is_asked_about_by_itself() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"hardware": ("cpuu",)}, ["'cpuu' is no hardware (did you mean 'cpu'?"]),
-        ({"memory_mb": 0}, ["--memory: 0 is no amount of memory (give 1 or more)"]),
+        ({"hardware": ("cpuu",)}, ["'cpuu' is not a hardware name (did you mean 'cpu'?"]),
+        ({"memory_mb": 0}, ["--memory: 0 is not a valid amount of memory (give 1 or more)"]),
         ({"memory_mb": -5, "batch": 0, "sequence_length": -1}, ["--memory: -5", "--batch: 0", "--sequence-length: -1"]),
         ({"hardware": ("qnn",), "dtype": Dtype.FLOAT32}, ["qnn does not compute in float32 (it has float16, a16w8, a8w8"]),
         (
@@ -241,8 +241,8 @@ def test_what_is_asked_about_by_itself() -> None:
         ),
         ({"model": "brt"}, ["'brt' is only a name", "did you mean bert"]),
         ({"model": ""}, ["it is empty"]),
-        ({"model": "<script>alert(1)</script>"}, ["is no model's name"]),
-        ({"model": "./nowhere"}, ["is no folder"]),
+        ({"model": "<script>alert(1)</script>"}, ["is not a valid model name"]),
+        ({"model": "./nowhere"}, ["is not a folder"]),
     ],
 )
 def test_questions_that_cannot_be_asked(given: dict[str, Any], told: list[str]) -> None:

@@ -161,7 +161,7 @@ def test_a_basic_detector_names_devices_as_the_whole_one_does(pytorch: Callable[
     assert detector.get_torch_device_with_priority(["cuda:7"]) == "cuda:0"
     assert warning(caplog) == "there is no cuda device 7, only 2: using device 0"
     errors = importlib.import_module(f"{package.__name__}.errors")
-    with pytest.raises(errors.ConfigError, match="'gpu' is no hardware"):
+    with pytest.raises(errors.ConfigError, match="'gpu' is not a hardware name"):
         detector.get_torch_device_with_priority(["gpu"])
 
 

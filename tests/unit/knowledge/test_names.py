@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_used(here: Path, config: dict[str, Any], weight
 
 @pytest.mark.parametrize("name", ["./nothing", "/no/such/folder", "~/nothing-here-at-all"])
 def test_a_path_where_nothing_is(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no folder: name a checkpoint's folder"):
+    with pytest.raises(ConfigError, match=r"is not a folder: name a checkpoint's folder"):
         look_up(name, spec=SPEC)
 
 

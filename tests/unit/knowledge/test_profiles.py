@@ -34,8 +34,8 @@ def test_the_documented_form_is_read() -> None:
     ("profile", "said"),
     [
         (["cuda"], "it is list, not a mapping of hardware"),
-        ({"cudda": {"compatible": True}}, "'cudda' is no hardware (did you mean 'cuda'?"),
-        ({7: {"compatible": True}}, "7 is no hardware"),
+        ({"cudda": {"compatible": True}}, "'cudda' is not a hardware name (did you mean 'cuda'?"),
+        ({7: {"compatible": True}}, "7 is not a hardware name"),
         ({"cuda": True}, "it is True (a mapping belongs here"),
         ({"cuda": {}}, "compatible is missing"),
         ({"cuda": {"compatible": "yes"}}, "compatible is 'yes' (True or False)"),

@@ -227,10 +227,10 @@ def test_a_model_that_the_table_lacks_needs_torch() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"hardware": "gpu"}, "'gpu' is no hardware (did you mean 'webgpu'?"),
-        ({"hardware": ""}, "'' is no hardware"),
-        ({"batch": 0}, "batch: 0 is no number of samples (give 1 or more)"),
-        ({"sequence_length": -1}, "sequence_length: -1 is no number of tokens"),
+        ({"hardware": "gpu"}, "'gpu' is not a hardware name (did you mean 'webgpu'?"),
+        ({"hardware": ""}, "'' is not a hardware name"),
+        ({"batch": 0}, "batch: 0 is not a valid number of samples (give 1 or more)"),
+        ({"sequence_length": -1}, "sequence_length: -1 is not a valid number of tokens"),
     ],
 )
 def test_bad_arguments_are_refused(given: dict[str, Any], told: str) -> None:

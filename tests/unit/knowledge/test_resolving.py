@@ -78,7 +78,7 @@ def test_a_preference_is_taken_if_it_is_here() -> None:
     assert resolve_device("gpt2", "openvino", detect=here("openvino", "cuda"), classify=text).hardware == "openvino"
     assert resolve_device("gpt2", "webgpu", detect=here("webnn", "cuda"), classify=text).hardware == "webnn"
     assert resolve_device("gpt2", "auto", detect=here("openvino", "cuda"), classify=text).hardware == "cuda"
-    with pytest.raises(ConfigError, match="'gpu' is no hardware"):
+    with pytest.raises(ConfigError, match="'gpu' is not a hardware name"):
         resolve_device("gpt2", "gpu", detect=here(), classify=text)
 
 

@@ -111,11 +111,11 @@ def test_what_nothing_is_known_of(name: str) -> None:
         ("bert\x00", "did you mean 'bert'?"),
         ("bert\n", "did you mean 'bert'?"),
         ("bèrt", "did you mean 'b-rt'?"),
-        ("a..b", "is no model's name"),
+        ("a..b", "is not a valid model name"),
         ("-bert", "did you mean 'bert'?"),
         ("<script>", "did you mean 'script'?"),
         ("a" * 300, "at most 200 letters"),
-        ("💥", "is no model's name"),
+        ("💥", "is not a valid model name"),
     ],
 )
 def test_what_is_no_name(name: str, hint: str) -> None:
@@ -135,9 +135,9 @@ def test_beside_an_architecture_the_name_may_be_anything() -> None:
 
 @pytest.mark.parametrize("words", ["fill-mask", [1], ["fill-mask", None]])
 def test_tasks_and_methods_are_lists_of_words(words: Any) -> None:
-    with pytest.raises(ConfigError, match=r"tasks: .* is no list of words"):
+    with pytest.raises(ConfigError, match=r"tasks: .* is not a list of strings"):
         classify_model("bert", tasks=words)
-    with pytest.raises(ConfigError, match=r"methods: .* is no list of words"):
+    with pytest.raises(ConfigError, match=r"methods: .* is not a list of strings"):
         classify_model("bert", methods=words)
 
 
@@ -269,9 +269,9 @@ def test_a_configuration_of_diffusers() -> None:
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"model_type": 7}, "config.model_type: 7 is no text"),
-        ({"architectures": "BertModel"}, "config.architectures: 'BertModel' is no list of class names"),
-        ({"architectures": [None]}, r"config.architectures: \[None\] is no list of class names"),
+        ({"model_type": 7}, "config.model_type: 7 is not a string"),
+        ({"architectures": "BertModel"}, "config.architectures: 'BertModel' is not a list of class names"),
+        ({"architectures": [None]}, r"config.architectures: \[None\] is not a list of class names"),
     ],
 )
 def test_broken_configurations(config: dict[str, Any], problem: str) -> None:

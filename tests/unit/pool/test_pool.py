@@ -81,22 +81,22 @@ def test_without_a_constructor_the_pool_is_only_looked_into() -> None:
     ("arguments", "message"),
     [
         ({"hardware_preferences": {"devcie": "cpu"}}, "did you mean 'device'"),
-        ({"hardware_preferences": {"device": "gpu"}}, "'gpu' is no hardware"),
-        ({"hardware_preferences": {"device": "cuda:x"}}, "'cuda:x' is no device"),
-        ({"hardware_preferences": {"device": "cpu:1"}}, "'cpu:1' is no device"),
+        ({"hardware_preferences": {"device": "gpu"}}, "'gpu' is not a hardware name"),
+        ({"hardware_preferences": {"device": "cuda:x"}}, "'cuda:x' is not a known device"),
+        ({"hardware_preferences": {"device": "cpu:1"}}, "'cpu:1' is not a known device"),
         ({"hardware_preferences": {"device": "cuda", "priority_list": ["cpu"]}}, "contradict each other"),
         ({"hardware_preferences": {"device": "cuda:1", "preferred_index": 0}}, "contradict each other"),
         ({"hardware_preferences": {"priority_list": "cuda"}}, "no list of hardware"),
         ({"hardware_preferences": {"priority_list": []}}, "no list of hardware"),
-        ({"hardware_preferences": {"priority_list": ["cuda", "tpu"]}}, "'tpu' is no hardware"),
-        ({"hardware_preferences": {"priority_list": ["cuda"], "preferred_index": -1}}, "no number of a GPU"),
-        ({"hardware_preferences": {"priority_list": ["cuda"], "preferred_index": True}}, "no number of a GPU"),
+        ({"hardware_preferences": {"priority_list": ["cuda", "tpu"]}}, "'tpu' is not a hardware name"),
+        ({"hardware_preferences": {"priority_list": ["cuda"], "preferred_index": -1}}, "not a valid GPU index"),
+        ({"hardware_preferences": {"priority_list": ["cuda"], "preferred_index": True}}, "not a valid GPU index"),
         ({"constructor": "vit"}, "cannot be called"),
         ({"constructor": lambda config, weights: (config, weights)}, "needs the arguments config, weights"),
-        ({"name": " "}, "no model's name"),
+        ({"name": " "}, "not a valid model name"),
         ({"family": 3}, "no family"),
-        ({"memory_mb": 0}, "no size in MiB"),
-        ({"memory_mb": True}, "no size in MiB"),
+        ({"memory_mb": 0}, "not a size in MiB"),
+        ({"memory_mb": True}, "not a size in MiB"),
     ],
 )
 def test_what_means_nothing_is_refused_before_anything_is_constructed(arguments: dict[str, Any], message: str) -> None:
@@ -378,7 +378,7 @@ def test_clean_up_on_request() -> None:
     del mine
     assert pool.cleanup_unused_resources() == 0  # younger than the pool's own time-out
     assert pool.cleanup_unused_resources(0) == 1
-    with pytest.raises(ConfigError, match="is no age"):
+    with pytest.raises(ConfigError, match="is not a valid age"):
         pool.cleanup_unused_resources(-1)
 
 
@@ -502,5 +502,5 @@ def test_a_word_that_is_neither_yes_nor_no_is_refused(word: str) -> None:
 
 @pytest.mark.parametrize("wrong", [{"timeout_minutes": 0}, {"timeout_minutes": float("nan")}, {"budget_mb": {"host": -1}}])
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="is no positive number"):
+    with pytest.raises(ConfigError, match="is not a positive number"):
         PoolSettings(**wrong)

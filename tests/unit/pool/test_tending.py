@@ -83,8 +83,8 @@ def test_what_was_released_stays_released() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"timeout": 3}, "timeout: is no setting of the pool .*timeout_minutes"),
-        ({"recommended_timeout_mins": 0}, "timeout_minutes: 0 is no positive number"),
+        ({"timeout": 3}, "timeout: is not a setting of the pool .*timeout_minutes"),
+        ({"recommended_timeout_mins": 0}, "timeout_minutes: 0 is not a positive number"),
         ({"recommended_timeout_mins": 3, "timeout_minutes": 4}, "it means timeout_minutes, which is given as well"),
         ({"low_memory_mode": "yes"}, "low_memory: 'yes' is neither True nor False"),
         ({"timer": 1}, "timer: 1 is neither True nor False"),

@@ -104,7 +104,7 @@ def test_no_doubt_at_all(tmp_path: Path) -> None:
             database.cell(database.plan(model, "cpu"), "s", wall=steady(2.0), converged=True, started_at=begun)
     rows = read(tmp_path / "m.duckdb")
     told = section(summary_md(rows))
-    assert "The evidence is of 2026-01-02 03:06 to 2026-01-02 03:13 UTC; the oldest is `older` on cpu (container)." in told
+    assert "The evidence is from 2026-01-02 03:06 to 2026-01-02 03:13 UTC; the oldest is `older` on cpu (container)." in told
     assert "Every timed cell converged, undisturbed" in told
     assert "#confidence" not in matrix_md(rows)
 

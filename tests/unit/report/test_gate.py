@@ -1,4 +1,4 @@
-"""When the gate stays shut: each rule, and what it says; and that it opens for what is expected."""
+"""When the gate failed: each rule, and what it says; and that it opens for what is expected."""
 
 from __future__ import annotations
 

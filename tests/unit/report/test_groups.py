@@ -152,7 +152,7 @@ def test_a_large_matrix_begins_with_totals_then_causes_then_rows(rows: ReportRow
         anchor = f"family-{family.replace('_', '-')}"
         assert f'<a id="{anchor}"></a>' in text
         assert f"](#{anchor})" in text
-    assert "10 models of 130 could not be made here: that is never counted against hardware." in text
+    assert "10 models of 130 could not be built here. This is never counted against the hardware." in text
     assert "hwmatrix matrix --models" in text
     assert text.index("`aten::_fft_r2c`") < text.index("## The matrix")
     matrix = text[text.index("## The matrix") : text.index("### Legend")]

@@ -311,7 +311,7 @@ def test_tracebacks_that_are_too_long_together_are_shown_by_beginning_and_end(tm
     assert len(text) < 400_000
     assert all(f"first line {number}\n" in text and f"last line {number}\n" in text for number in range(40))
     assert text.count("characters left out]") == 40
-    assert "(40) are shown by beginning and end: errors.json and the database have them whole" in text
+    assert "Long texts (40) are shortened in the middle; errors.json and the database have the full texts" in text
 
 
 def test_a_traceback_of_ordinary_length_is_whole(tmp_path: Path) -> None:
@@ -322,4 +322,4 @@ def test_a_traceback_of_ordinary_length_is_whole(tmp_path: Path) -> None:
         database.shard("s-cpu", "cpu")
         database.cell(database.plan("m", "cpu"), "s-cpu", **unmeasured("error") | {"message": "no", "traceback": text})
     assert text in errors_md(read(path))
-    assert "beginning and end" not in errors_md(read(path))
+    assert "shortened in the middle" not in errors_md(read(path))

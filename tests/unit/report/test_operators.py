@@ -124,7 +124,7 @@ def test_what_a_model_lacks_comes_with_the_operators_own_tests(database: Path, t
     merge([folder], database)
     text = errors_md(model_rows.read(database))
     assert "The target lacks: `Add`, `NoSuch`" in text
-    assert "Of 2 tests of `Add` in the ONNX standard, this target passes 1, 1 of them wholly on itself." in text
+    assert "Of 2 tests of `Add` in the ONNX standard, this target passes 1, 1 of them wholly on the target." in text
     assert "of `NoSuch` in the ONNX standard" not in text
 
 

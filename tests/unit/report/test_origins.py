@@ -103,8 +103,8 @@ def test_failures_of_one_origin_are_one_group_however_large_they_are(database: P
 
 def test_errors_md_tells_it_with_each_error(database: Path) -> None:
     told = errors_md(read(database))
-    assert "The difference begins: node_topk_3 (TopK) differs by 0.5, given" in told.replace("\\_", "_")
-    assert told.count("The difference begins: ") == sum(sentence is not None for _, sentence in TOLD.values()) + 1
+    assert "Where the error begins: node_topk_3 (TopK) differs by 0.5, given" in told.replace("\\_", "_")
+    assert told.count("Where the error begins: ") == sum(sentence is not None for _, sentence in TOLD.values()) + 1
 
 
 def test_why_tells_it(database: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "facts that are a list": (lines(PASS | {"facts": []}), "facts"),
     "number without end": (lines(PASS)[:-2] + b', "x": 1e400}\n', "line 2: "),
     "time without end": (b'{"stage": "load", "facts": {"load_ms": 1e400}}\n', "line 2: "),
-    "no number": (b'{"stage": "load", "facts": {"load_ms": NaN}}\n', "NaN is no number of JSON"),
+    "no number": (b'{"stage": "load", "facts": {"load_ms": NaN}}\n', "NaN is not a valid JSON number"),
     "more parameters than are counted": (lines(passing(parameters=2**63)), r"facts\.parameters"),
     "number of too many digits": (b'{"stage": "load", "facts": {"parameters": ' + b"9" * 10_000 + b"}}\n", "line 2 is no JSON"),
     "shape below zero": (lines(passing(outputs=[OUTPUT | {"shape": [-1]}])), "a shape has a size that is none"),

@@ -96,9 +96,9 @@ def test_where_a_difference_begins_is_told_behind_the_verdict() -> None:
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [
-        ({"exit_code": 3}, "looking for it ended the process with exit code 3"),
-        ({"signal": signal.SIGSEGV, "exit_code": None}, "looking for it ended the process by SIGSEGV"),
-        ({"signal": signal.SIGKILL, "exit_code": None, "timed_out": True}, "the time of the cell was over before it was found"),
+        ({"exit_code": 3}, "the search ended the process with exit code 3"),
+        ({"signal": signal.SIGSEGV, "exit_code": None}, "the search killed the process with SIGSEGV"),
+        ({"signal": signal.SIGKILL, "exit_code": None, "timed_out": True}, "the cell's time limit ended the search"),
     ],
 )
 def test_a_verdict_stands_whatever_becomes_of_the_search_behind_it(changes: dict[str, Any], detail: str) -> None:

@@ -69,7 +69,7 @@ def test_a_name_is_the_model_of_matrix_yaml_on_the_hardware_and_on_the_cpu() -> 
 def test_what_is_only_a_name_or_no_hardware_is_refused() -> None:
     with pytest.raises(ConfigError, match="is only a name"):
         described("nobody/nothing")
-    with pytest.raises(ConfigError, match="'gpu' is no hardware"):
+    with pytest.raises(ConfigError, match="'gpu' is not a hardware name"):
         described("bert", "gpu")
 
 
@@ -102,7 +102,7 @@ def test_the_command_line_chooses_devices_and_batch(ask: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--device", "gpu"], "'gpu' is no hardware"),
+        (["--device", "gpu"], "'gpu' is not a hardware name"),
         (["--batch-size", "0"], "0 samples are no batch"),
         (["--device", "cpu", "--all-hardware"], "not allowed with"),
     ],

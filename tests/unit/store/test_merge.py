@@ -190,7 +190,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_columns": (lambda path: change(path, "ALTER TABLE stages DROP COLUMN wall_ms"), "wall_ms"),
     "foreign": (
         lambda path: edit_sidecar(path, run_id="another"),
-        "it is foreign: it belongs to the run another, which is not one of those",
+        "it belongs to another run, another, which is not being merged",
     ),
     "with_wal": (
         lambda path: path.with_name(f"{path.name}.wal").write_bytes(b"x"),
@@ -447,7 +447,9 @@ def test_a_shard_whose_tables_are_views_is_refused(run: Path, database: Path, tm
         connection.execute(f"CREATE VIEW detections AS SELECT * REPLACE ((SELECT content FROM read_text('{secret}')) AS name) FROM kept")  # noqa: S608
     resealed(shard)
     report = merge([run], database)
-    assert [rejection.reason for rejection in report.rejected] == ["it is no shard: it has views, which could read other files: detections"]
+    assert [rejection.reason for rejection in report.rejected] == [
+        "it is not a valid shard: it has views, which could read other files: detections"
+    ]
     assert len(report.merged) == 1
 
 

@@ -168,7 +168,7 @@ def test_too_many_values_are_refused() -> None:
     distinct = sum({id(array): array.nbytes for array in layers.values.values()}.values())
     assert distinct < sum(array.nbytes for array in layers.values.values())  # what goes from layer to layer is kept once
     torch_trace.Layers(most_bytes=distinct).run(model, inputs)
-    with pytest.raises(TraceError, match="what the layers give takes more than 0 MiB"):
+    with pytest.raises(TraceError, match="the recorded layer outputs take more than 0 MiB"):
         torch_trace.Layers(most_bytes=distinct - 1).run(model, inputs)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 

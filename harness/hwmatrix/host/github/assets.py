@@ -58,7 +58,9 @@ def make_assets(reports: Path, folder: Path, *, images: Path | None = None) -> A
         sums = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
         (folder / SUMS).write_text(sums, encoding="ascii")
     except FileExistsError as error:
-        raise StoreError(f"{folder}: it is there already", advice="Name a folder that is not: old assets must not be among new.") from error
+        raise StoreError(
+            f"{folder}: it already exists", advice="Use a new folder, because old assets must not be mixed with new ones."
+        ) from error
     except OSError as error:
         raise StoreError(f"{folder}: the assets cannot be written: {error}", advice="Free space, or name another folder.") from error
     missing = (*(name for name in OPTIONAL if name not in names), *(name for name in FOLDERS if f"{name}.tar.gz" not in names))

@@ -70,7 +70,7 @@ class RunAddress:
             raise ConfigError(missing)
         api, repository, run, attempt, token = (environment[name] for name in names)
         if not api.startswith(("https://", "http://")):
-            raise ConfigError([Problem(where="GITHUB_API_URL", what=f"{api!r} is no address of the web")])
+            raise ConfigError([Problem(where="GITHUB_API_URL", what=f"{api!r} is not a URL")])
         return cls(api=api, repository=repository, run=run, attempt=attempt, token=token)
 
 
@@ -120,7 +120,7 @@ def get(address: str, token: str | None) -> dict[str, Any]:
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise AskingError(f"the API cannot be asked: {error}") from error
     if not isinstance(data, dict):
-        raise AskingError("the answer of the API is no mapping")
+        raise AskingError("the answer of the API is not a mapping")
     return data
 
 
@@ -182,7 +182,7 @@ def _reached(target: str, labels: Sequence[str], jobs: list[dict[str, Any]], pat
     mine = [job for job in jobs if job["name"].rpartition(" / ")[2] == _PREFIX + target]
     if not mine:
         if any(job["name"].rpartition(" / ")[2] == _NOT_EXPANDED and job.get("conclusion") == "skipped" for job in jobs):
-            return Reached(state=State.SKIPPED, reason="jobs on runners of one's own are not started for this event")
+            return Reached(state=State.SKIPPED, reason="jobs on self-hosted runners are not started for this event")
         if late:
             return Reached(state=State.SKIPPED, reason=f"no job was started for it within {minutes}")
         return Reached(state=State.UNKNOWN)

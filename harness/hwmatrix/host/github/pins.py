@@ -116,7 +116,7 @@ def repinned_base(text: str, line: int | None, base: str, digest: str) -> tuple[
         ConfigError: it is no digest, or the image does not stand on its line.
     """
     if not _DIGEST.fullmatch(digest):
-        raise ConfigError([Problem(where="images.base", what=f"{digest[:80]!r} is no digest", hint="sha256: and 64 hexadecimal digits")])
+        raise ConfigError([Problem(where="images.base", what=f"{digest[:80]!r} is not a digest", hint="sha256: and 64 hexadecimal digits")])
     name = base.partition("@")[0]
     new = f"{name}@{digest}"
     if new == base or line is None:
@@ -172,7 +172,8 @@ def digest_of(image: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         told = getattr(error, "stderr", None) or str(error)
         raise EngineError(
-            f"{image}: its digest cannot be asked for: {told.strip()}", advice="Is docker buildx here, and the registry?"
+            f"{image}: its digest cannot be asked for: {told.strip()}",
+            advice="Check that docker buildx is installed and that the registry is reachable.",
         ) from error
     return done.stdout.strip()
 

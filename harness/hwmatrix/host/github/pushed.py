@@ -95,7 +95,7 @@ def _record_of(place: Path) -> tuple[dict[str, Any], set[str], bytes]:
         StoreError: the folder holds anything else.
     """
     if place.is_symlink() or not place.is_dir():
-        raise StoreError("it is no folder")
+        raise StoreError("it is not a folder")
     told = _json(place / RECORD)
     images = told.get("images")
     if told.get("schema") != RECORD_SCHEMA or not isinstance(images, list) or len(images) != 1 or not isinstance(images[0], dict):
@@ -133,7 +133,7 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise StoreError(f"{path.name} is no mapping")
+        raise StoreError(f"{path.name} is not a mapping")
     return found
 
 

@@ -74,7 +74,7 @@ def runner_of(text: str) -> Runner:
     where = f"--runners {text}"
     if not colon or not wanted:
         hint = "write NAME:label,label, or name a YAML file"
-        raise ConfigError([Problem(where=where, what="it is no file, and no runner with labels", hint=hint)])
+        raise ConfigError([Problem(where=where, what="it is neither a file nor a runner with labels", hint=hint)])
     problems = _wrong(name, wanted, where)
     if problems:
         raise ConfigError(problems)
@@ -118,7 +118,7 @@ def _runners(tree: Any, path: Path, problems: list[Problem]) -> list[Runner]:
             what, hint = f"unknown key {key.value!r}", near_miss(str(key.value), (_TOP,))
             problems.append(Problem(where=f"{path}:{key.start_mark.line + 1}", what=what, hint=hint))
         elif not isinstance(value, yaml.MappingNode):
-            problems.append(Problem(where=f"{path}:{value.start_mark.line + 1}", what="runners is no mapping", hint=_EXAMPLE))
+            problems.append(Problem(where=f"{path}:{value.start_mark.line + 1}", what="runners is not a mapping", hint=_EXAMPLE))
         else:
             for name, listed in value.value:
                 _add(runners, name, listed, path, problems)
@@ -133,7 +133,7 @@ def _add(runners: dict[str, Runner], name: Any, listed: Any, path: Path, problem
     if name.value in runners:
         problems.append(Problem(where=where, what=f"{name.value!r} stands twice", hint="rename or remove one of them"))
     if not isinstance(listed, yaml.SequenceNode) or not all(isinstance(item, yaml.ScalarNode) for item in listed.value):
-        problems.append(Problem(where=where, what=f"the labels of {name.value!r} are no list of words", hint=_EXAMPLE))
+        problems.append(Problem(where=where, what=f"the labels of {name.value!r} are not a list of strings", hint=_EXAMPLE))
         return
     wanted = [str(item.value) for item in listed.value]
     problems += _wrong(str(name.value), wanted, where)
@@ -142,6 +142,10 @@ def _add(runners: dict[str, Runner], name: Any, listed: Any, path: Path, problem
 
 def _wrong(name: str, wanted: list[str], where: str) -> list[Problem]:
     hint = "letters, digits, dots, dashes and underscores"
-    named = [] if _NAME.fullmatch(name) else [Problem(where=where, what=f"{name!r} is no name of a runner", hint=hint)]
+    named = [] if _NAME.fullmatch(name) else [Problem(where=where, what=f"{name!r} is not a valid runner name", hint=hint)]
     empty = [] if wanted else [Problem(where=where, what=f"{name!r} has no label", hint=_EXAMPLE)]
-    return [*named, *empty, *(Problem(where=where, what=f"{it!r} is no label", hint=hint) for it in wanted if not _LABEL.fullmatch(it))]
+    return [
+        *named,
+        *empty,
+        *(Problem(where=where, what=f"{it!r} is not a valid label", hint=hint) for it in wanted if not _LABEL.fullmatch(it)),
+    ]

@@ -115,7 +115,7 @@ class Layers:
             self._kept[place] = array
             self._bytes += array.nbytes
         if self._bytes > self._most:
-            raise TraceError(f"what the layers give takes more than {self._most // 2**20} MiB")
+            raise TraceError(f"the recorded layer outputs take more than {self._most // 2**20} MiB")
         self.values[name] = array
         return name
 

@@ -171,7 +171,7 @@ def test_the_run_is_the_one_of_the_environment() -> None:
         RunAddress.of({"GITHUB_REPOSITORY": "owner/name"})
     assert [problem.where for problem in caught.value.problems] == ["GITHUB_API_URL", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_TOKEN"]
     whole = {"GITHUB_REPOSITORY": "o/n", "GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "1", "GITHUB_TOKEN": "t"}
-    with pytest.raises(ConfigError, match="is no address of the web"):
+    with pytest.raises(ConfigError, match="is not a URL"):
         RunAddress.of({**whole, "GITHUB_API_URL": "file:///etc/passwd"})
 
 

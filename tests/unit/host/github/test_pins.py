@@ -117,7 +117,7 @@ def test_the_base_image_gets_its_digest() -> None:
     assert repinned_base(new, 3, f"python:3.11-slim-bookworm@{DIGEST}", DIGEST) == (new, [])
     assert repinned_base("version: 1\n", None, "python:3.11-slim-bookworm", DIGEST) == ("version: 1\n", [])  # the default is ours
     for digest in ("", "sha256:1", f"{DIGEST}\nrun: evil"):
-        with pytest.raises(ConfigError, match="is no digest"):
+        with pytest.raises(ConfigError, match="is not a digest"):
             repinned_base(text, 3, "python:3.11-slim-bookworm", digest)
 
 

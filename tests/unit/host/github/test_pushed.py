@@ -105,7 +105,7 @@ def _large(place: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        (_text("images.json", "[]"), "images.json is no mapping"),
+        (_text("images.json", "[]"), "images.json is not a mapping"),
         (_text("images.json", "{"), "images.json cannot be read"),
         (_text("images.json", "[" * 100_000), "images.json cannot be read"),
         (_text("images.json", '{"schema": "hwmatrix/images/2", "images": []}'), "not of one image"),
@@ -187,5 +187,5 @@ def test_a_step_gets_what_attesting_asks_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("digest", ["sha256:1", f"{DIGEST}\nname=evil", "latest"])
 def test_what_a_registry_calls_a_digest_must_be_one(digest: str) -> None:
-    with pytest.raises(EngineError, match="is no digest"):
+    with pytest.raises(EngineError, match="is not a digest"):
         publishing._pushed([{"aux": {"Digest": digest}}], "x:1", lambda _line: None)

@@ -48,7 +48,7 @@ def test_the_command_writes_and_checks(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / ".github/workflows/ci.yml").write_text("on: push\n", encoding="utf-8")
     capsys.readouterr()
     assert main.main(["workflow", "--check"]) == 2
-    assert ".github/workflows/ci.yml: it is not what matrix.yaml gives (nox -s workflow writes it anew)" in capsys.readouterr().err
+    assert ".github/workflows/ci.yml: it does not match matrix.yaml (update it with nox -s workflow)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "job_id"), JOBS)

@@ -151,7 +151,7 @@ def test_assets_of_a_folder_without_reports_or_into_old_ones(reports: Path, tmp_
         make_assets(reports, tmp_path / "assets")
     assert main.main(["report", "--output-dir", str(reports)]) == 0
     (tmp_path / "assets").mkdir()
-    with pytest.raises(StoreError, match="it is there already"):
+    with pytest.raises(StoreError, match="it already exists"):
         make_assets(reports, tmp_path / "assets")
 
 

@@ -268,9 +268,9 @@ def test_runners_of_a_file(tmp_path: Path) -> None:
         ("runners:\n  box: cuda\n", 2, "no list of words"),
         ("runners:\n  box: [a]\n  box: [b]\n", 3, "stands twice"),
         ("runners:\n  box: []\n", 2, "has no label"),
-        ("runners:\n  ok: [a]\n  box: ['${{ secrets.X }}']\n", 3, "is no label"),
+        ("runners:\n  ok: [a]\n  box: ['${{ secrets.X }}']\n", 3, "is not a valid label"),
         ("runners:\n  box: [a\n", 3, "not YAML"),
-        ("runners:\n  box: !!python/object/apply:os.system [id]\n", 2, "is no label|no list"),
+        ("runners:\n  box: !!python/object/apply:os.system [id]\n", 2, "is not a valid label|not a list"),
         ("runners: 3\n", 1, "no mapping"),
     ],
 )
