@@ -183,7 +183,7 @@ class HardwareAwareModelClassifier:
         )
 
     def get_optimal_resource_pool_config(self, models: Sequence[str]) -> PoolAnswer:
-        """How to set up a resource pool for these models: low-memory mode, time-out, memory, and the hardware that holds them all.
+        """How to set up a resource pool for these models: low-memory mode, timeout, memory, and the hardware that holds them all.
 
         Raises:
             ConfigError: there is no model in the list, or no model can have such a name.

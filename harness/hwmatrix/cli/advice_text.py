@@ -77,7 +77,7 @@ def show_pool(answer: PoolAnswer) -> None:
     """The configuration of a pool."""
     config, needs, hardware = answer["resource_pool_config"], answer["resource_requirements"], answer["hardware_recommendations"]
     typer.echo(f"low-memory mode: {_YES_NO[config['low_memory_mode']]}")
-    typer.echo(f"time-out: {config['recommended_timeout_mins']} minutes")
+    typer.echo(f"timeout: {config['recommended_timeout_mins']} minutes")
     typer.echo(
         f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}"
     )

@@ -75,7 +75,7 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ErrorType:
-    """One kind of error on some hardware: how to recognise it, how much it matters, what to do.
+    """One kind of error on some hardware: how to recognize it, how much it matters, what to do.
 
     ``hardware`` holds the names of backends or targets, or is ``any``. ``seen`` says where a real message was seen.
     """
@@ -104,7 +104,7 @@ class ErrorType:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Match:
-    """What an error was recognised as."""
+    """What an error was recognized as."""
 
     type: str
     severity: Severity
@@ -131,7 +131,7 @@ def match(
     stage: Stage | None = None,
     exception: type[BaseException] | BaseException | str | None = None,
 ) -> Match:
-    """Recognise an error: the first entry of the catalogue that speaks of this hardware and has a rule that holds.
+    """Recognize an error: the first entry of the catalogue that speaks of this hardware and has a rule that holds.
 
     Args:
         message: the error's own text.

@@ -141,7 +141,7 @@ def site_of(traceback: str | None) -> Site | None:
     """
     if not traceback:
         return None
-    # Of several exporters that failed it is the first whose words count (see normalised), so its place does.
+    # Of several exporters that failed it is the first whose words count (see normalized), so its place does.
     before, *exporters = _EXPORTER.split(traceback[:_SEARCHED])
     return next((site for site in map(_site, (*exporters, before)) if site is not None), None)
 

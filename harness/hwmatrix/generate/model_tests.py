@@ -31,7 +31,7 @@ BATCH_SIZE: Final = 4
 """Samples of the test of batches: more would take long on a CPU, fewer would hide what mixes every second one."""
 _GENERATES: Final = re.compile(r"(LM|LMHeadModel|ForCausalLM|ForConditionalGeneration|ForSeq2SeqLM|ForSpeechSeq2Seq|ForImageTextToText)$")
 _MIXES_MASKED: Final = frozenset({"canine", "convbert", "fnet", "funnel"})
-"""Encoders that convolve, pool or transform over neighbouring tokens, masked ones too: padding is not invisible to them."""
+"""Encoders that convolve, pool or transform over neighboring tokens, masked ones too: padding is not invisible to them."""
 _CONTRASTIVE: Final = frozenset({"contrastive", "video_text"})
 _LOG: Final = logging.getLogger(__name__)
 

@@ -65,7 +65,7 @@ def reproduce(
     """The script of the newest failing cell of a model on a target, as ``database`` has it. Needs torch and transformers here.
 
     The script builds the model from the recipe and the inputs of the very run, on the very path (exporter, changes to the graph,
-    quantisation) that it took, and needs none of hwmatrix. A model that was made from its type alone is made here once, by the rules of
+    quantization) that it took, and needs none of hwmatrix. A model that was made from its type alone is made here once, by the rules of
     this hwmatrix and the transformers that is installed; its configuration then stands in the script. ``force`` gives one for a cell
     that passes, too.
 

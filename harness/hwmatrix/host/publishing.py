@@ -81,7 +81,7 @@ def is_never_pushed(dockerfile: Path) -> bool:
 
 def _refuse(targets: Sequence[str]) -> None:
     if targets:
-        hint = "its licence does not allow it to be passed on: every machine builds it for itself"
+        hint = "its license does not allow it to be passed on: every machine builds it for itself"
         raise ConfigError(
             [Problem(where=f"--targets {it}", what=f"the label {NEVER}=never forbids to push it", hint=hint) for it in targets]
         )

@@ -132,7 +132,7 @@ class FallbackReport:
 
     @property
     def recommendations(self) -> tuple[str, ...]:
-        """What to do about the attempts that failed, from the catalogue, each once. An unrecognised error has none of its own."""
+        """What to do about the attempts that failed, from the catalogue, each once. An unrecognized error has none of its own."""
         advice: list[str] = []
         for tried in self.attempts:
             if tried.status is not Status.PASS and tried.error_type not in {None, UNMATCHED}:

@@ -160,7 +160,7 @@ def _distance(actual: Array | None, expected: Array | None) -> float | None:
 def _masked(array: Array) -> Array:
     """Where a mask says "never": numbers near the least, if that is far below all others.
 
-    Beside such numbers (-65504, or -100 where a graph is quantised) no error of the others would show in a relative one.
+    Beside such numbers (-65504, or -100 where a graph is quantized) no error of the others would show in a relative one.
     """
     least = array.min(initial=0.0)
     low: Array = array < least / 2

@@ -1,7 +1,7 @@
 """When to stop warming up and timing, and the samples themselves.
 
 Nothing here knows what it times. ``call`` must return only when the work is done: a target whose device is asynchronous
-synchronises inside it. A target whose device has a clock of its own (device events, a page's clock) returns what that
+synchronizes inside it. A target whose device has a clock of its own (device events, a page's clock) returns what that
 clock measured, in nanoseconds; then this clock is not asked, and there is no CPU time to compare with.
 """
 

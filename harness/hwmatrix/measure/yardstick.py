@@ -1,6 +1,6 @@
 """The speed of the machine itself while a cell is timed: the time of a fixed computation, before and after.
 
-A machine's speed drifts: a neighbour on the same host, heat, the clock of the processor. On a virtual machine of two cores it moved
+A machine's speed drifts: a neighbor on the same host, heat, the clock of the processor. On a virtual machine of two cores it moved
 by 2 to 5 % within minutes, and models on PyTorch and OpenVINO moved with it. Two runs are compared in units of this computation: of the
 same code, 0.4 % of cells were then called slower or faster instead of 22 % (docs/gate.md).
 """

@@ -102,7 +102,7 @@ def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str | dict
     # transformers fills what a checkpoint lacks with random numbers, other ones every time.
     lacking = sorted({*info["missing_keys"], *(str(key[0]) for key in info["mismatched_keys"])})
     if lacking:
-        some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")  # noqa: PLR2004 - enough to recognise them
+        some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")  # noqa: PLR2004 - enough to recognize them
         message = f"the checkpoint lacks {len(lacking)} weights of {model_class} ({some}): name the class it was saved from"
         raise FactoryError(message, error_type="weights_incomplete")
     return model.eval()  # type: ignore[no-any-return]

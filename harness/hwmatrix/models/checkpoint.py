@@ -165,7 +165,7 @@ def _shards(folder: Path, index: Path) -> tuple[Path, ...]:
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise FactoryError(f"{index} is no index of safetensors files: {error}", error_type="weights_broken") from error
     for name in names:
-        # An index is a stranger's file: it may name only its neighbours, and only safetensors.
+        # An index is a stranger's file: it may name only its neighbors, and only safetensors.
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
             raise RefusedError(f"{index} names {name!r}, which is no safetensors file beside it", error_type="pickle_refused")
         if not (folder / name).is_file():

@@ -36,7 +36,7 @@ class Witness:
     """One thing that says what a model is.
 
     ``kind`` is a field of ``taxonomy.Confidence``, ``evidence`` the word for it in ``records.Classification``. ``subfamily`` is
-    None where the model is known and none of the families describes it. ``architecture`` is the one it was recognised by.
+    None where the model is known and none of the families describes it. ``architecture`` is the one it was recognized by.
     """
 
     kind: str

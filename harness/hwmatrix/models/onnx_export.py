@@ -39,7 +39,7 @@ TIMED_OUT: Final = "ExporterTimedOut"
 """The ``error_type`` of the failure of an exporter that was ended because its time was over."""
 _DIED: Final = "ExporterDied"
 _TIMED_OUT_BEFORE: Final = "no end within "
-"""How caches of hwmatrix 0.1 tell a time-out: by these words of a process that died."""
+"""How caches of hwmatrix 0.1 tell a timeout: by these words of a process that died."""
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 """What decides how a graph looks, besides the model: another version makes another export."""
 _MODULES: Final = (
@@ -118,7 +118,7 @@ def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, .
 def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
     """What one exporter makes of a bundle. Call it in a process that may die, and :func:`keep_failure` if it does.
 
-    Memory that ran out is raised and not kept: with more of it, the same export may succeed. A time-out that is on record is forgotten.
+    Memory that ran out is raised and not kept: with more of it, the same export may succeed. A timeout that is on record is forgotten.
 
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).

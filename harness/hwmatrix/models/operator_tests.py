@@ -1,6 +1,6 @@
 """The operator tests of the ONNX standard: written once where ``onnx`` is installed, and read by targets without it.
 
-``onnx.backend.test`` has a small graph, inputs, expected outputs and tolerances for each behaviour of each operator. They lie under
+``onnx.backend.test`` has a small graph, inputs, expected outputs and tolerances for each behavior of each operator. They lie under
 ``<cache>/operator-tests/<version of onnx>/``: ``tests.json`` says what there is, ``tests.bin`` holds all graphs and tensors one after
 the other, ``manifest.json`` has the SHA-256 of both. No pickle, no protobuf.
 """
@@ -64,7 +64,7 @@ Value = Tensor | tuple[Tensor, ...] | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorTest:
-    """One test: a graph (``model``, serialised), what goes in and what must come out, by name in the graph's order.
+    """One test: a graph (``model``, serialized), what goes in and what must come out, by name in the graph's order.
 
     ``operator`` and ``domain`` name what is tested. ``expanded``: the graph is not the operator itself but its definition in terms of
     other operators. ``random``: the values that come out are random, so that only types and shapes can be compared.

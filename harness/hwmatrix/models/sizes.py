@@ -40,7 +40,7 @@ FORMULA: Final = "formula"
 """``method`` of a size whose activations are estimated from the configuration's dimensions."""
 _SCHEMA: Final = "hwmatrix/size/2"  # a change of what is counted must change it
 _STANDS_FOR: Final = {Dtype.A16W8: Dtype.FLOAT16, Dtype.A8W8: Dtype.FLOAT16}
-"""What is computed on the meta device in place of the quantised precisions, which it does not have."""
+"""What is computed on the meta device in place of the quantized precisions, which it does not have."""
 
 
 @STRICT
@@ -169,7 +169,7 @@ def _bytes_as(dtype: str, tensors: list[torch.Tensor]) -> int:
 
 
 def _weight_bytes(tensor: torch.Tensor, dtype: Dtype) -> int:
-    """The quantised precisions keep weights in 8 bits."""
+    """The quantized precisions keep weights in 8 bits."""
     return tensor.numel() if dtype in _STANDS_FOR and tensor.is_floating_point() else tensor.nbytes
 
 
@@ -283,7 +283,7 @@ class _Alive:
 def _by_dimensions(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[int, list[int]]:
     """Activations and output from a transformer's dimensions, in bytes.
 
-    At its widest a layer holds, for each token, the residual stream, its normalised copy and the two sides of the feed-forward network,
+    At its widest a layer holds, for each token, the residual stream, its normalized copy and the two sides of the feed-forward network,
     2 x hidden + 2 x intermediate elements; at the end there are the logits, once in the precision computed in. The larger counts.
     """
     text: Any = model.config.get_text_config()

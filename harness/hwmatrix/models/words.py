@@ -19,9 +19,9 @@ COUNT: Final = re.compile(r"(?<![A-Za-z0-9.])(?:\d+x)?[AEae]?\d+(?:\.\d+)?[BbMm]
 _PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """A run of digits, or of letters up to the next hump: ``Qwen2.5-VL`` is Qwen, 2, 5, VL."""
 _SHORTEST_PART: Final = 4
-"""Letters that a known architecture must have to be recognised within a word: ``roberta`` in ``distilroberta``."""
+"""Letters that a known architecture must have to be recognized within a word: ``roberta`` in ``distilroberta``."""
 _SHORTEST_END: Final = 3
-"""Letters that a word for a purpose must have to be recognised at the end of another, and two names to be of one line."""
+"""Letters that a word for a purpose must have to be recognized at the end of another, and two names to be of one line."""
 Pieces = tuple[str, ...]
 
 

@@ -112,9 +112,9 @@ class ResourcePool:
                 self._state.return_lease(entry)
 
     def cleanup_unused_resources(self, max_age_minutes: float | None = None) -> int:
-        """Let go of models that nobody uses and nobody asked for in so many minutes (the pool's time-out unless given).
+        """Let go of models that nobody uses and nobody asked for in so many minutes (the pool's timeout unless given).
 
-        This also happens, with the pool's time-out, by a timer (unless the settings switch it off) and whenever a model is asked for.
+        This also happens, with the pool's timeout, by a timer (unless the settings switch it off) and whenever a model is asked for.
 
         Returns:
             How many models went.

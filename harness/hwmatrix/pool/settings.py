@@ -37,7 +37,7 @@ class PoolSettings:
     Where more than ``memory_limit_percent`` of a memory is in use, by whomever, unused models are let go of; 100 switches that off.
 
     Raises:
-        ConfigError: a time-out or a budget that is no positive number, a limit above 100, a switch that is neither True nor False.
+        ConfigError: a timeout or a budget that is no positive number, a limit above 100, a switch that is neither True nor False.
     """
 
     low_memory: bool = False

@@ -16,7 +16,7 @@ _adapter: Final[Any] = functools.cache(pydantic.TypeAdapter)
 
 
 def to_json(record: object, *, indent: int | None = None) -> str:
-    """Serialise a record of this module."""
+    """Serialize a record of this module."""
     return _adapter(type(record)).dump_json(record, indent=indent).decode()  # type: ignore[no-any-return]
 
 

@@ -39,7 +39,7 @@ class Size(enum.StrEnum):
 
 
 class Dtype(enum.StrEnum):
-    """The precision a cell computes in. ``a16w8`` and ``a8w8`` are quantised: 16 or 8 bits for activations, 8 for weights."""
+    """The precision a cell computes in. ``a16w8`` and ``a8w8`` are quantized: 16 or 8 bits for activations, 8 for weights."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"

@@ -2,8 +2,8 @@
 
 What was emulated or done in software is in none of those that measure.
 
-Each specification lies in ``chart_specs/<name>.vl.json`` and has its data by name; here are the rows that go into it. Colours are those of
-Okabe and Ito (https://jfly.uni-koeln.de/color/), which people who see colours otherwise can tell apart; a shape or a word says the same.
+Each specification lies in ``chart_specs/<name>.vl.json`` and has its data by name; here are the rows that go into it. Colors are those of
+Okabe and Ito (https://jfly.uni-koeln.de/color/), which people who see colors otherwise can tell apart; a shape or a word says the same.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class _Names:
 
 
 def _mark_alike(part: Any, rows: Sequence[_Row], order: Sequence[str]) -> None:
-    """Give a column the same colour, shape and place in every chart of a run, whichever others are in it."""
+    """Give a column the same color, shape and place in every chart of a run, whichever others are in it."""
     if isinstance(part, list):
         for each in part:
             _mark_alike(each, rows, order)

@@ -123,7 +123,7 @@ def verdict(cell: CellRow) -> str:
 
 
 def speed(ratio: float | None, *, contended: bool) -> str:
-    """A speed-up; ``≈`` says that one of the two times was disturbed."""
+    """A speedup; ``≈`` says that one of the two times was disturbed."""
     about = "≈" if contended and ratio is not None else ""
     return f"{about}{times(ratio)}"
 

@@ -57,7 +57,7 @@ class Blocker:
     """What makes two failures one thing to mend.
 
     ``what`` is the operator, the place in models' code and what stands there (``models/*/modeling_*.py::forward: if mask.all():``), or
-    the normalised message, which ``message`` is in any case. ``place`` is where it was raised, where that is known.
+    the normalized message, which ``message`` is in any case. ``place`` is where it was raised, where that is known.
     """
 
     kind: GroupKind

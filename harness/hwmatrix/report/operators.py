@@ -25,7 +25,7 @@ class Counts:
     """How many tests came to what.
 
     ``on_target`` are those of ``passed`` that ran wholly on the target; ``ended`` those that took the process with them: crashes,
-    time-outs, memory.
+    timeouts, memory.
     """
 
     tests: int

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def describe(end: End, limits: Limits) -> str:
-    """What of its messages cannot be used, time-out, memory, signal or exit code, with the last line that it printed."""
+    """What of its messages cannot be used, timeout, memory, signal or exit code, with the last line that it printed."""
     if end.refused is not None:
         return f"what the process told cannot be used: {end.refused}"
     if end.timed_out:

@@ -74,7 +74,7 @@ def npm(root: Path) -> Iterator[dict[str, Any]]:
 
 
 def _short(text: str | None) -> str | None:
-    """A licence's name. Some packages put the whole text there, which is no name."""
+    """A license's name. Some packages put the whole text there, which is no name."""
     line = (text or "").strip()
     return line if line and "\n" not in line and len(line) < 64 and line != "UNKNOWN" else None  # noqa: PLR2004 - a line
 

@@ -71,7 +71,7 @@ def error_record(  # noqa: D417 - the other arguments are the record's own field
 
     Args:
         message: the error's own text.
-        error_type: where the program knows it; else the catalogue recognises it by message, exception, status and stage.
+        error_type: where the program knows it; else the catalogue recognizes it by message, exception, status and stage.
     """
     exception = details.pop("exception", None)
     if error_type is not None:

@@ -152,7 +152,7 @@ def test_the_configuration_of_a_pool(capsys: pytest.CaptureFixture[str]) -> None
     found = printed_json(capsys, "--resource-config", "bert-base-uncased", "gpt2")
     assert found["resource_pool_config"].keys() == {"low_memory_mode", "recommended_timeout_mins"}
     shown = printed(capsys, "--resource-config", "bert-base-uncased", "gpt2")
-    for words in ("low-memory mode:", "time-out:", "minutes", "hardware: ", "PyTorch device", "together they need up to"):
+    for words in ("low-memory mode:", "timeout:", "minutes", "hardware: ", "PyTorch device", "together they need up to"):
         assert words in shown
 
 

@@ -21,7 +21,7 @@ _SHOWN: Final = 12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes of the optimised graph by the short name of the provider that got them ("WebGpu", "CPU"), and their operators.
+    """Nodes of the optimized graph by the short name of the provider that got them ("WebGpu", "CPU"), and their operators.
 
     ``operators`` is known only where the runtime lists nodes, which it does when it uses more than one provider.
     """

@@ -132,7 +132,7 @@ class OnnxRuntime:
         """The CPU's memory is the host's."""
 
     def trace(self, bundle: Bundle) -> Trace:  # noqa: ARG002 - the graph and its inputs are here already
-        """All values of the graph with the usual optimisations, beside those without any.
+        """All values of the graph with the usual optimizations, beside those without any.
 
         Both are of the same kernels, so that what a kernel itself gets wrong reads as the graph's. What nodes become that are fused is
         not seen: each of their values is kept here.

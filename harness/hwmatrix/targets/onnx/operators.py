@@ -19,7 +19,7 @@ _FATAL: Final = 4
 
 
 class OnnxRuntimeOperators:
-    """One session a test, with ONNX Runtime's usual optimisations."""
+    """One session a test, with ONNX Runtime's usual optimizations."""
 
     packages: tuple[str, ...] = ("onnxruntime",)
     precision = Dtype.FLOAT32

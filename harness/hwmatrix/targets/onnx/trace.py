@@ -55,7 +55,7 @@ def all_values(path: Path, folder: Path, *, only: frozenset[str] | None = None) 
     own (``If``, ``Loop``, ``Scan``) is one step, which is given what these read. Sequences, optional values and strings are left out.
     A node without a name is called by its operator and its place in the graph, counted from 0 (``MatMul_17``).
 
-    Of a quantised graph, the values are those that come from DequantizeLinear: runtimes compute an operator with the QuantizeLinear behind
+    Of a quantized graph, the values are those that come from DequantizeLinear: runtimes compute an operator with the QuantizeLinear behind
     it at once, unless what lies between is an output.
 
     Args:
@@ -229,7 +229,7 @@ def _read_from_outside(graph: Any) -> Iterator[str]:
 
 
 def _before_dequantize(graph: Any) -> frozenset[str]:
-    """Quantised values, and those that are not used but to be quantised."""
+    """Quantized values, and those that are not used but to be quantized."""
     quantised = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     used = {name for node in graph.node if node.op_type != "QuantizeLinear" for name in _reads(node)}
     return frozenset(quantised - used).union(*(node.output for node in graph.node if node.op_type == "QuantizeLinear"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CALIBRATION_SAMPLES: Final = 8
 """Inputs that value ranges are taken from: the bundle's own, and random ones of the same kind."""
 _MASK_FLOOR: Final = -100.0
-"""What masks say "never" with once they are quantised: exp(-100) is 0 beside any weight of attention, and leaves a 16-bit range
+"""What masks say "never" with once they are quantized: exp(-100) is 0 beside any weight of attention, and leaves a 16-bit range
 steps of 0.002. As they are exported (the least float32), one such constant takes the whole range, and all other values are 0."""
 _RMS_OPSET: Final = 23
 """The first opset that has RMSNormalization."""
@@ -60,7 +60,7 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays
     if dtype is not Dtype.FLOAT16:
         samples = list(itertools.islice(calibration_inputs(inputs, export.inputs, ids), CALIBRATION_SAMPLES))
         path = _quantise(path, dtype, samples)
-        steps.append(f"quantised to {dtype.value} from {len(samples)} inputs")
+        steps.append(f"quantized to {dtype.value} from {len(samples)} inputs")
     return QnnGraph(path=path, steps=tuple(steps))
 
 

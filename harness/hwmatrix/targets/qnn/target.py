@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 _SOC_MODEL: Final = 57
-"""SM8650 (HTP v75), whose HTP computes in float16. QNN must be told a chip: without one, no graph can be finalised."""
+"""SM8650 (HTP v75), whose HTP computes in float16. QNN must be told a chip: without one, no graph can be finalized."""
 _DTYPES: Final = (Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8)
 _LOG_ERRORS: Final = 3
 """ONNX Runtime's severity: errors and worse."""
@@ -46,7 +46,7 @@ class Prepared:
 
     @property
     def count(self) -> int:
-        """How many nodes the graph has after ONNX Runtime's own optimisation."""
+        """How many nodes the graph has after ONNX Runtime's own optimization."""
         return sum(kinds.total() for kinds in self.nodes.values())
 
     @property
@@ -182,7 +182,7 @@ class Qnn:
         """The HTP's memory is emulated in the host's, which is measured there."""
 
     def trace(self, bundle: Bundle) -> Trace:
-        """Values of the graph that QNN is given, quantised where the cell is, beside those of the CPU provider on the same graph."""
+        """Values of the graph that QNN is given, quantized where the cell is, beside those of the CPU provider on the same graph."""
         assert self._prepared is not None  # noqa: S101 - the order of the protocol
         export, self._prepared = self._prepared.export, None  # its memory is free for the sessions below
         with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as name:

@@ -42,7 +42,7 @@ def session(model: str | bytes, devices: Sequence[Any], *, soc_model: int, threa
     htp = {
         "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
         "soc_model": str(soc_model),
-        "offload_graph_io_quantization": "0",  # else the first and last nodes of a quantised graph go to the CPU
+        "offload_graph_io_quantization": "0",  # else the first and last nodes of a quantized graph go to the CPU
     }
     options.add_provider_for_devices(list(devices), htp)
     return onnxruntime.InferenceSession(model, options, enable_fallback=0)
