@@ -71,13 +71,13 @@ def test_a_passing_cell_tells_everything_that_was_measured(page: Page, published
 def test_software_is_called_that(page: Page, published: str) -> None:
     text = opened(page, published, SOFTWARE)
     assert "Medium · software" in text
-    assert "Computed in software: its times stand in for no hardware." in text
+    assert "Software execution: its times say nothing about hardware." in text
     assert "Speed over cpu" not in facts(page)
 
 
 def test_what_was_emulated_has_no_speed(page: Page, published: str) -> None:
     text = opened(page, published, EMULATED)
-    assert "Emulated: it proves what works, and has no speed." in text
+    assert "Emulated: it shows what works, not how fast." in text
     assert "Latency" not in text
     told = facts(page)
     assert {"p50", "Mean", "Speed over cpu", "First inference", "Samples"} & told.keys() == set()
@@ -137,7 +137,7 @@ def test_a_press_on_a_cell_opens_it_and_beside_it_closes_it(page: Page, publishe
 def test_a_link_to_a_cell_of_another_run_says_that_there_is_none(page: Page, published: str) -> None:
     page.go(f"{published}#view=matrix&cell=bert/huge/tpu")
     page.wait("document.getElementById('told').textContent !== ''")
-    assert page.evaluate("document.getElementById('told').textContent") == "This run has no cell that the link names."
+    assert page.evaluate("document.getElementById('told').textContent") == "The cell in the link is not in this run."
     assert not page.evaluate(OPEN)
     assert page.complaints() == []
 

@@ -46,8 +46,8 @@ def only_failures(database: Database) -> None:
 CASES = {
     nothing_planned: "The run has planned no cell",
     only_unavailable: "No cell was executed",
-    nothing_executed: "No shard was merged of cpu",
-    without_samples: "No samples are on record",
+    nothing_executed: "No shard of cpu was merged",
+    without_samples: "No samples were recorded",
     only_failures: "No cell passed",
 }
 

@@ -115,11 +115,11 @@ def _strength(row: dict[str, Any]) -> list[str]:
     elif row["execution"] == "software":
         told.append("It ran in software: this shows what works, not how fast.")
     elif row["is_cpu"]:
-        told.append("It is what the others' speed is compared with.")
+        told.append("It is the baseline for speed.")
     elif row["compared"]:
         told.append(_compared(row))
     else:
-        told.append("Its speed on models in full size was not compared with cpu's.")
+        told.append("Its speed on full-size models was not compared with cpu.")
     return told
 
 

@@ -186,7 +186,7 @@ class DivergenceEntry:
 
     ``origin`` is ``step`` (``at`` that node or layer, of that operator or class: it was given values that differ by ``inputs_error`` and
     gave such that differ by ``relative_error``), ``gradual`` (the same, but differences grow all along), ``graph`` (before the target),
-    ``fused`` (only where the runtime takes several steps as one) or ``unknown``. ``against`` is what computed the values beside these.
+    ``fused`` (only where the runtime fuses several steps) or ``unknown``. ``against`` is what computed the values beside these.
     """
 
     origin: Origin

@@ -31,9 +31,9 @@ def missing(rows: ReportRows, details: PageRows) -> tuple[str, ...]:
 
 def _not_executed(cells: Sequence[CellRow]) -> Iterator[str]:
     if not cells:
-        yield "The run has planned no cell: there is no matrix."
+        yield "The run planned no cells, so there is no matrix."
     elif not _executed(cells):
-        yield "No cell was executed: there are verdicts on no model, no latency and no memory. Every cell says why."
+        yield "No cell was executed: there are no verdicts, no latencies and no memory. Every cell says why."
     elif not _passed(cells):
         yield "No cell passed: there is no latency and no memory to compare."
 
@@ -41,19 +41,19 @@ def _not_executed(cells: Sequence[CellRow]) -> Iterator[str]:
 def _not_measured(rows: ReportRows, details: PageRows) -> Iterator[str]:
     passed = _passed(rows.cells)
     if passed and not any(cell.samples for cell in passed):
-        yield "No samples are on record: there are no latencies and no speeds over cpu."
+        yield "No samples were recorded: there are no latencies and no speedups over cpu."
     if passed and not any(cell.peak_mb is not None or cell.delta_mb is not None for cell in passed):
-        yield "No memory is on record."
+        yield "No memory was recorded."
     if _executed(rows.cells) and not details.stages:
-        yield "No stages are on record: how far a cell got is known by its last stage alone."
+        yield "No stages were recorded: only the last stage of each cell is known."
     if _executed(rows.cells) and not rows.detections:
-        yield "No detections are on record: what hardware was there is not known."
+        yield "No detections were recorded: the hardware is unknown."
 
 
 def _not_merged(rows: ReportRows, details: PageRows) -> Iterator[str]:
     without = sorted({target.name for target in rows.targets if target.shard_id is None and target.unavailable is None})
     if without:
-        yield f"No shard was merged of {', '.join(without)}: the cells there read “not run”."
+        yield f"No shard of {', '.join(without)} was merged: its cells are “not run”."
     if rows.rejected:
         yield f"The merge rejected {plural(len(rows.rejected), 'shard')}: see the errors."
     if details.schema_version != SCHEMA_VERSION:

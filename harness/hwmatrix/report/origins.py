@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from hwmatrix.report.rows import CellRow
 
 _COMMON: Final = {
-    Origin.GRADUAL: "differences that grow from step to step",
-    Origin.GRAPH: "a graph that is wrong before it reaches the target",
-    Origin.FUSED: "steps that are wrong only when the runtime takes several as one",
+    Origin.GRADUAL: "errors that grow gradually",
+    Origin.GRAPH: "a wrong export or conversion",
+    Origin.FUSED: "errors caused by fusing several steps",
 }
 
 
@@ -35,7 +35,7 @@ def entry(cell: CellRow) -> DivergenceEntry | None:
 def common(cell: CellRow) -> str | None:
     """What the cell has in common with others of its cause: the operator that begins it, or the kind of origin. None: not known."""
     if cell.origin is Origin.STEP and cell.diverges_operator is not None:
-        return f"{cell.diverges_operator}, the first to give other values"
+        return f"{cell.diverges_operator}, the first wrong step"
     return _COMMON.get(cell.origin) if cell.origin is not None else None
 
 
@@ -43,17 +43,17 @@ def sentence(cell: CellRow) -> str | None:
     """Where the cell's difference begins, on one line; None where nobody looked for it."""
     if cell.origin is None:
         return None
-    against = f", beside {cell.diverges_against}" if cell.diverges_against else ""
+    against = f", compared with {cell.diverges_against}" if cell.diverges_against else ""
     detail = f"; {cell.diverges_detail}" if cell.diverges_detail else ""
     if cell.origin is Origin.UNKNOWN:
         return f"not found{detail}{against}"
     if cell.origin is Origin.GRAPH:
-        return f"before the target, in the graph that was made of the model{against}{detail}"
+        return f"before the target, in the exported or converted graph{against}{detail}"
     if cell.origin is Origin.FUSED:
-        return f"where the runtime takes several steps as one{against}{detail}"
+        return f"where the runtime fuses several steps{against}{detail}"
     step = f"{cell.diverges_at or 'the whole model'} ({cell.diverges_operator})"
     error = "" if cell.diverges_error is None else f" differs by {cell.diverges_error:.3g}"
-    given = "" if cell.diverges_given is None else f", given values that differ by {cell.diverges_given:.3g}"
+    given = "" if cell.diverges_given is None else f", with inputs that differ by {cell.diverges_given:.3g}"
     if cell.origin is Origin.GRADUAL:
-        return f"nowhere in particular, it grows from step to step: {step}{error}{given}{against}{detail}"
+        return f"no single step, the error grows gradually: {step}{error}{given}{against}{detail}"
     return f"{step}{error or ' differs'}{given}{against}{detail}"

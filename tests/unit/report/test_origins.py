@@ -31,22 +31,22 @@ STEP = {
 }
 WRONG = {"status": "mismatch", "stage": "compare", "error_type": "mismatch", "severity": "error", "relative_error": 0.25}
 TOLD: dict[str, tuple[dict[str, Any], str | None]] = {
-    "step": (STEP, "node_topk_3 (TopK) differs by 0.5, given values that differ by 0.00125, beside the same graph elsewhere"),
+    "step": (STEP, "node_topk_3 (TopK) differs by 0.5, with inputs that differ by 0.00125, compared with the same graph elsewhere"),
     "not_finite": (
         STEP | {"diverges_error": None, "diverges_given": None, "diverges_detail": "NaN in 3 of 4 values"},
-        "node_topk_3 (TopK) differs, beside the same graph elsewhere; NaN in 3 of 4 values",
+        "node_topk_3 (TopK) differs, compared with the same graph elsewhere; NaN in 3 of 4 values",
     ),
     "gradual": (
         STEP | {"origin": "gradual", "diverges_error": 0.03, "diverges_given": 0.01, "diverges_against": "X"},
-        "nowhere in particular, it grows from step to step: node_topk_3 (TopK) differs by 0.03, given values that differ by 0.01, beside X",
+        "no single step, the error grows gradually: node_topk_3 (TopK) differs by 0.03, with inputs that differ by 0.01, compared with X",
     ),
     "graph": (
         {"origin": "graph", "diverges_error": 0.5, "diverges_against": "ORT", "diverges_detail": "logits differs there too"},
-        "before the target, in the graph that was made of the model, beside ORT; logits differs there too",
+        "before the target, in the exported or converted graph, compared with ORT; logits differs there too",
     ),
     "fused": (
         {"origin": "fused", "diverges_against": "ORT", "diverges_detail": "logits differs by 1e-07 alone"},
-        "where the runtime takes several steps as one, beside ORT; logits differs by 1e-07 alone",
+        "where the runtime fuses several steps, compared with ORT; logits differs by 1e-07 alone",
     ),
     "unknown": ({"origin": "unknown", "diverges_detail": "SIGSEGV"}, "not found; SIGSEGV"),
     "not_looked_for": ({}, None),
@@ -91,26 +91,26 @@ def test_matrix_json_has_it_whole_and_null_where_nobody_looked(database: Path) -
 
 def test_failures_of_one_origin_are_one_group_however_large_they_are(database: Path) -> None:
     found = {group.blocker.what: group for group in groups_of(read(database))}
-    assert found["TopK, the first to give other values"].models == ("step", "not_finite", "another")
+    assert found["TopK, the first wrong step"].models == ("step", "not_finite", "another")
     assert {name for name, group in found.items() if group.blocker.kind is GroupKind.ORIGIN} == {
-        "TopK, the first to give other values",
-        "differences that grow from step to step",
-        "a graph that is wrong before it reaches the target",
-        "steps that are wrong only when the runtime takes several as one",
+        "TopK, the first wrong step",
+        "errors that grow gradually",
+        "a wrong export or conversion",
+        "errors caused by fusing several steps",
     }
     assert found["relative L2 error <n> of <name> exceeds <n>"].models == ("unknown", "not_looked_for")
 
 
 def test_errors_md_tells_it_with_each_error(database: Path) -> None:
     told = errors_md(read(database))
-    assert "Where the error begins: node_topk_3 (TopK) differs by 0.5, given" in told.replace("\\_", "_")
+    assert "Where the error begins: node_topk_3 (TopK) differs by 0.5, with inputs" in told.replace("\\_", "_")
     assert told.count("Where the error begins: ") == sum(sentence is not None for _, sentence in TOLD.values()) + 1
 
 
 def test_why_tells_it(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "step", "qnn", "--database", str(database)]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "begins: node_topk_3 (TopK) differs by 0.5, given values that differ by 0.00125, beside the same graph" in told
+    assert "begins: node_topk_3 (TopK) differs by 0.5, with inputs that differ by 0.00125, compared with the same graph" in told
 
 
 def test_the_page_shows_it_as_text(database: Path) -> None:

@@ -242,7 +242,7 @@ def test_every_thing_that_is_missing_is_named(tmp_path: Path) -> None:
         "No memory",
         "No stages",
         "No detections",
-        "No shard was merged of openvino",
+        "No shard of openvino was merged",
         "The merge rejected 1 shard",
         "The database is of schema 1",
     ]

@@ -23,7 +23,7 @@ const Evidence = (() => {
     if (number === null) {
       opened = null;
       if (dialog.open) dialog.close();
-      if (key !== "") Dom.get("told").textContent = "This run has no cell that the link names.";
+      if (key !== "") Dom.get("told").textContent = "The cell in the link is not in this run.";
       return;
     }
     opened = number;
@@ -50,11 +50,11 @@ const Evidence = (() => {
   function verdict(cell, number) {
     const state = Data.state(number);
     const [word, ...details] = cell.label.split(" · ");
-    const how = {software: "Computed in software: its times stand in for no hardware.", emulated: "Emulated: it proves what works, and has no speed."}[cell.execution];
+    const how = {software: "Software execution: its times say nothing about hardware.", emulated: "Emulated: it shows what works, not how fast."}[cell.execution];
     return [
       el("div", {class: `verdict ${state}`}, Marks.shape(state), el("div", null, el("strong", null, [word, ...details].join(" · ")), Data.meanings[word] ?? Data.words[cell.status])),
       how && el("p", {class: "warned"}, how),
-      cell.doubts && cell.doubts.split("\n").map(doubt => el("p", {class: "warned"}, `A reason for doubt: ${doubt}.`)),
+      cell.doubts && cell.doubts.split("\n").map(doubt => el("p", {class: "warned"}, `Low confidence: ${doubt}.`)),
     ];
   }
 
@@ -74,14 +74,14 @@ const Evidence = (() => {
   function near(cell) {
     if (!cell.near) return null;
     const found = cell.near.map(([number, differs]) => el("li", null, el("a", {href: Links.link({cell: Data.cells.key(number)})}, differs), ` (${Data.cells.label(number)})`));
-    return [el("h4", null, "The nearest that works"), found.length > 0 ? el("ul", null, found) : el("p", {class: "nothing"}, "Nothing near it in this run.")];
+    return [el("h4", null, "The nearest that works"), found.length > 0 ? el("ul", null, found) : el("p", {class: "nothing"}, "No similar working configuration in this run.")];
   }
 
   function stages(cell) {
     if (cell.stage === null) return null;
     const silent = cell.execution === "emulated" && cell.steps;
     return part("How far it got", Funnel.draw(cell), facts([["Prepared by", cell.method]]),
-      silent && el("p", {class: "hint"}, "What the emulator took to run and to measure is no speed, and not told."));
+      silent && el("p", {class: "hint"}, "The emulator's times say nothing about speed, and are not shown."));
   }
 
   function placement(cell) {
@@ -139,7 +139,7 @@ const Evidence = (() => {
         ["Cell", el("code", null, cell.key)],
       ]),
       cell.command && [el("h4", null, "Repeat it"), el("pre", {class: "command", tabindex: 0, role: "region", "aria-label": "Command"}, cell.command), copying(cell.command)],
-      FAILED.has(cell.status) && [el("p", null, "A script that shows it again without hwmatrix, written in the folder of this page:"),
+      FAILED.has(cell.status) && [el("p", null, "Write a script that reproduces it without hwmatrix into the folder of this page:"),
         el("pre", {tabindex: 0, role: "region", "aria-label": "Command of the script"}, `hwmatrix generate --reproduce ${cell.model} ${cell.target} --dtype ${cell.dtype} --size ${cell.size} --database matrix.duckdb`)],
       el("p", null, el("a", {href: Links.link({cell: cell.key})}, "Link to this cell")));
   }
