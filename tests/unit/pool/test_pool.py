@@ -86,15 +86,15 @@ def test_without_a_constructor_the_pool_is_only_looked_into() -> None:
         ({"hardware_preferences": {"device": "cpu:1"}}, "'cpu:1' is not a known device"),
         ({"hardware_preferences": {"device": "cuda", "priority_list": ["cpu"]}}, "contradict each other"),
         ({"hardware_preferences": {"device": "cuda:1", "preferred_index": 0}}, "contradict each other"),
-        ({"hardware_preferences": {"priority_list": "cuda"}}, "no list of hardware"),
-        ({"hardware_preferences": {"priority_list": []}}, "no list of hardware"),
+        ({"hardware_preferences": {"priority_list": "cuda"}}, "not a list of hardware"),
+        ({"hardware_preferences": {"priority_list": []}}, "not a list of hardware"),
         ({"hardware_preferences": {"priority_list": ["cuda", "tpu"]}}, "'tpu' is not a hardware name"),
         ({"hardware_preferences": {"priority_list": ["cuda"], "preferred_index": -1}}, "not a valid GPU index"),
         ({"hardware_preferences": {"priority_list": ["cuda"], "preferred_index": True}}, "not a valid GPU index"),
         ({"constructor": "vit"}, "cannot be called"),
         ({"constructor": lambda config, weights: (config, weights)}, "needs the arguments config, weights"),
         ({"name": " "}, "not a valid model name"),
-        ({"family": 3}, "no family"),
+        ({"family": 3}, "not a known family"),
         ({"memory_mb": 0}, "not a size in MiB"),
         ({"memory_mb": True}, "not a size in MiB"),
     ],
@@ -446,7 +446,7 @@ def test_release_of_one_device_and_one_precision() -> None:
     assert pool.release("vision", "vit", device="cuda")
     assert pool.get_stats()["models"] == 2
     assert not pool.release("vision", "vit", device="cuda")
-    with pytest.raises(ConfigError, match="no hardware"):
+    with pytest.raises(ConfigError, match="not a hardware name"):
         pool.release("vision", "vit", device="gpu")
 
 

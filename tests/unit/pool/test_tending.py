@@ -89,7 +89,7 @@ def test_what_was_released_stays_released() -> None:
         ({"low_memory_mode": "yes"}, "low_memory: 'yes' is neither True nor False"),
         ({"timer": 1}, "timer: 1 is neither True nor False"),
         ({"memory_limit_percent": 101}, "more than all of a memory"),
-        ({"memory_limit_percent": 0}, "no positive number"),
+        ({"memory_limit_percent": 0}, "not a positive number"),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused_and_changes_nothing(wrong: dict[str, Any], message: str) -> None:

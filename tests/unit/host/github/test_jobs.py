@@ -153,7 +153,7 @@ def test_all_pages_are_asked_for(server: Server) -> None:
         (403, b"{}", "403", False),  # also what a limit of requests answers
         (502, b"", "502", False),
         (200, b"<html>", "cannot be asked", False),
-        (200, b"[]", "no mapping", False),
+        (200, b"[]", "not a mapping", False),
         (200, b'{"jobs": [1]}', "lists no jobs", False),
         (200, b'{"jobs": [{"name": null}]}', "lists no jobs", False),
     ],

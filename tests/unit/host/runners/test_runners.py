@@ -265,13 +265,13 @@ def test_runners_of_a_file(tmp_path: Path) -> None:
         ("", 1, "no mapping"),
         ("runners: {}\n", 1, "no runner"),
         ("runner:\n  box: [a]\n", 1, "did you mean 'runners'"),
-        ("runners:\n  box: cuda\n", 2, "no list of words"),
+        ("runners:\n  box: cuda\n", 2, "not a list of strings"),
         ("runners:\n  box: [a]\n  box: [b]\n", 3, "stands twice"),
         ("runners:\n  box: []\n", 2, "has no label"),
         ("runners:\n  ok: [a]\n  box: ['${{ secrets.X }}']\n", 3, "is not a valid label"),
         ("runners:\n  box: [a\n", 3, "not YAML"),
         ("runners:\n  box: !!python/object/apply:os.system [id]\n", 2, "is not a valid label|not a list"),
-        ("runners: 3\n", 1, "no mapping"),
+        ("runners: 3\n", 1, "not a mapping"),
     ],
 )
 def test_a_bad_file_of_runners_is_told_with_its_line(text: str, line: int, what: str, tmp_path: Path) -> None:
