@@ -91,7 +91,7 @@ def test_without_a_browser_or_a_runtime_nothing_is_started(monkeypatch: pytest.M
     started = starting(monkeypatch, PRINTED)
     (tmp_path / "assets/package.json").unlink()
     assert "no ONNX Runtime Web" in str(refused())
-    assert "/usr/bin/chromium is here" in str(refused())
+    assert "/usr/bin/chromium is installed" in str(refused())
     assert "Firefox present" in str(refused())
     here(monkeypatch, FIREFOX)
     assert "no supported browser here" in str(refused())
