@@ -19,6 +19,7 @@ from hwmatrix.records import Limits
 from hwmatrix.runner import crew as crews
 from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.forked import End, run_forked
+from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -202,12 +203,20 @@ def test_a_large_answer_arrives_whole() -> None:
 
 def test_an_interrupt_ends_workers_and_children(tmp_path: Path) -> None:
     def wait(number: int, _send: Send) -> None:
-        (tmp_path / f"{number}").write_text(f"{os.getpid()} {os.getppid()}", encoding="ascii")
+        write_atomically(tmp_path / f"{number}", f"{os.getpid()} {os.getppid()}")
         time.sleep(60)
 
-    threading.Timer(1.0, signal.raise_signal, (signal.SIGINT,)).start()
+    def interrupt() -> None:
+        """As a terminal does: the signal goes to the process, and wakes its main thread. Sent once both children are at work."""
+        while not all((tmp_path / f"{number}").exists() for number in range(2)):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run(wait, range(2))
+        run(wait, range(2), limits=dataclasses.replace(LIMITS, timeout_s=300.0))
+    assert time.monotonic() - begun < 300.0, "their own limit ended them, and not the interrupt"
     pids = [int(pid) for path in tmp_path.iterdir() for pid in path.read_text(encoding="ascii").split()]
     assert len(pids) == 4
     assert not any(psutil.pid_exists(pid) for pid in pids)

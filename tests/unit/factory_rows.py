@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import importlib.resources
 import json
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +28,21 @@ def steady(p50_ms: float, *, count: int = 101, spread: float = 0.01) -> tuple[in
     return tuple(round(p50_ms * 1e6 * (1 + spread * (n - middle) / max(middle, 1))) for n in range(count))
 
 
+@functools.cache
+def _empty() -> bytes:
+    """A database with the tables and views of hwmatrix.store and no rows, made once a process: making it costs more than a test's rows."""
+    store = importlib.resources.files("hwmatrix.store")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.duckdb"
+        with duckdb.connect(str(path), config={"default_block_size": "16384"}) as connection:
+            connection.execute("BEGIN")
+            for script in ("schema.sql", "views.sql"):
+                connection.execute((store / script).read_text(encoding="utf-8"))
+            connection.execute("INSERT INTO meta VALUES ('schema_version', '6')")
+            connection.execute("COMMIT")
+        return path.read_bytes()
+
+
 @dataclasses.dataclass
 class Database:
     """Fills a database. Use it as a context manager, and read ``path`` afterwards."""
@@ -35,14 +52,14 @@ class Database:
     positions: int = 0
 
     def __enter__(self) -> Self:
+        self.path.write_bytes(_empty())
         self.connection = duckdb.connect(str(self.path))
-        store = importlib.resources.files("hwmatrix.store")
-        for script in ("schema.sql", "views.sql"):
-            self.connection.execute((store / script).read_text(encoding="utf-8"))
-        self.connection.execute("INSERT INTO meta VALUES ('schema_version', '6')")
+        self.connection.execute("BEGIN")  # all rows reach the disk at once
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.connection.execute("COMMIT")
         self.connection.close()
 
     def insert(self, table: str, row: dict[str, Any]) -> None:
@@ -191,6 +208,18 @@ def unmeasured(status: str) -> dict[str, Any]:
 
 
 def example(path: Path) -> Path:
+    """A run with every status and level: a copy of :func:`_example`'s, which is made once a process."""
+    path.write_bytes(_example())
+    return path
+
+
+@functools.cache
+def _example() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return _filled(Path(folder) / "example.duckdb").read_bytes()
+
+
+def _filled(path: Path) -> Path:
     """A run with every status and level, two targets in containers and one that is absent, a rejected shard."""
     with Database(path) as database:
         database.run()

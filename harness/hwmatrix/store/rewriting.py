@@ -56,8 +56,11 @@ def rewriting(database: Path, what: str, *, fresh: bool = False) -> Iterator[duc
 def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not tables:
+        connection.execute("BEGIN")  # one flush to the disk, not one a table
         connection.execute(sql("schema.sql"))
+        connection.execute(sql("views.sql"))
         connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
+        connection.execute("COMMIT")
     else:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
         if row is not None and row[0] in _UPGRADES:
@@ -69,4 +72,6 @@ def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
                 f"{database}: schema version {found}, this hwmatrix reads {SCHEMA_VERSION}",
                 advice="Merge the shards into a new file, or use the hwmatrix that wrote it.",
             )
-    connection.execute(sql("views.sql"))
+        connection.execute("BEGIN")
+        connection.execute(sql("views.sql"))
+        connection.execute("COMMIT")
