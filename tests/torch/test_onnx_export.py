@@ -13,7 +13,7 @@ from hwmatrix.matrix.plan import RunFacts, Selection, make_plan
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, export_all, export_one, read_all
-from hwmatrix.models.onnx_exporters import TRANSFORMERS
+from hwmatrix.models.onnx_exporters import EXPORTERS, TRANSFORMERS
 from hwmatrix.models.types import model_types
 from hwmatrix.records import Isolation, ModelPlan, Size
 
@@ -72,7 +72,9 @@ def test_a_model_that_returns_its_inputs_has_a_valid_graph_of_each_exporter(cach
     import onnx
 
     bundle = bundles.find_or_build(of_type("kosmos-2.5"), cache)
-    for export in export_all(bundle, cache):
+    made = export_all(bundle, cache)
+    assert len(made) == len(EXPORTERS)
+    for export in made:
         assert isinstance(export, OnnxExport), export
         model = onnx.load(export.path)
         onnx.checker.check_model(model, full_check=True)

@@ -1,8 +1,9 @@
-"""The house's rules, read from the source: who may import what, and how long things may get."""
+"""The house's rules that no tool checks, read from the source. Who may import whom is the import contract's (pyproject.toml)."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import socket
 import subprocess
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[2] / "harness" / "hwmatrix"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-IN_IMAGES = ("runner", "targets", "measure", "store", "models", "hardware")
-OUTSIDE_IMAGES = {"docker", "jinja2", "nox", "typer", "rich", "hatchling"}
-WINGS = ("runner", "host", "report")
 HEAVY = {"torch", "transformers", "openvino", "onnx", "docker", "huggingface_hub"}
-LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 
 
 def name_of(path: Path) -> str:
@@ -50,6 +47,7 @@ def imports_at_import(tree: ast.Module) -> Iterator[str]:
             yield from imports(node)
 
 
+@functools.cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -58,36 +56,12 @@ def below(folder: str) -> list[Path]:
     return [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] == folder]
 
 
-@pytest.mark.parametrize("folder", IN_IMAGES)
-def test_what_runs_in_an_image_knows_nothing_of_the_host(folder: str) -> None:
-    assert below(folder)
-    found = {(name_of(path), name) for path in below(folder) for name in imports(parsed(path))}
-    assert [each for each in sorted(found) if each[1].partition(".")[0] in OUTSIDE_IMAGES] == []
-    assert [each for each in sorted(found) if each[1].startswith(("hwmatrix.host", "hwmatrix.report", "hwmatrix.cli"))] == []
-
-
-@pytest.mark.parametrize("wing", WINGS)
-def test_the_wings_do_not_import_each_other(wing: str) -> None:
-    others = tuple(f"hwmatrix.{other}" for other in WINGS if other != wing)
-    found = [(name_of(path), name) for path in below(wing) for name in imports(parsed(path)) if name.startswith(others)]
-    assert found == []
-
-
-@pytest.mark.parametrize("path", [path for path in SOURCES if "targets" not in path.parts], ids=name_of)
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.parent.name != "targets"], ids=name_of)
 def test_what_is_heavy_is_imported_where_it_is_used(path: Path) -> None:
     """Targets are modules that are imported by name, each in its image; models that build are imported by functions only."""
     if path.parent.name == "models" and path.stem in {"build", "bundle", "inputs", "outputs", "reference"}:
         pytest.skip("runs in an image only")
     assert HEAVY & {name.partition(".")[0] for name in imports_at_import(parsed(path))} == set()
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_files_and_functions_fit_on_a_screen(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= LONGEST_FILE
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lengths = {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
-    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
+from xml.sax.saxutils import escape
 
 from hwmatrix.errors import StoreError
 
@@ -20,7 +21,9 @@ _NUMBERED: Final = re.compile(r"\b(clip|gradient_)(\d+)\b")
 
 
 def svg(chart: Chart) -> str:
-    """The picture of a chart. The same chart gives the same bytes: Vega numbers its clips and gradients on through a process.
+    """The picture of a chart, with its title and description for those who cannot see it.
+
+    The same chart gives the same bytes: Vega numbers its clips and gradients on through a process.
 
     Raises:
         StoreError: vl-convert is not installed, or refuses the chart.
@@ -30,6 +33,7 @@ def svg(chart: Chart) -> str:
         text: str = convert.vegalite_to_svg(json.dumps(chart.spec), vl_version=VEGA_LITE_VERSION)
     except ValueError as error:
         raise StoreError(f"the chart {chart.name} cannot be drawn: {error}", advice="This is a bug of hwmatrix.") from error
+    text = text.replace(">", f"><title>{escape(chart.title)}</title><desc>{escape(chart.alt)}</desc>", 1)  # Vega's SVG does not say it
     numbers: dict[str, str] = {}
     return _NUMBERED.sub(lambda found: numbers.setdefault(found[0], f"{found[1]}{len(numbers) + 1}"), text) + "\n"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
 import pytest
 from fake_place import FakePlace
+from fake_project import project_at
 
 from hwmatrix.cli import main, running
 from hwmatrix.records import Status
@@ -33,13 +33,8 @@ KEY = "bert/tiny/cpu/float32/b2-s16-t1"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(running, "commit_of", lambda _root: None)
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
+    with project_at(tmp_path, MATRIX, monkeypatch):
+        yield tmp_path
 
 
 def ran(project: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[list[str], dict[str, Any]]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
 from fake_place import FakePlace
+from fake_project import project_at
 
-from hwmatrix.cli import main, planning, running
+from hwmatrix.cli import main, planning
 from hwmatrix.records import Isolation
 from hwmatrix.store.merge import merge
 
@@ -37,14 +37,8 @@ github: {timeout_minutes: 45}
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    for module in (running, planning):
-        monkeypatch.setattr(module, "commit_of", lambda _root: None)
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
+    with project_at(tmp_path, MATRIX, monkeypatch):
+        yield tmp_path
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -13,6 +12,7 @@ import fake_types
 import jsonschema
 import pytest
 from fake_place import FakePlace
+from fake_project import project_at
 
 from hwmatrix.app.trial_document import json_schema
 from hwmatrix.cli import main, running
@@ -77,13 +77,8 @@ class ScriptedPlace(FakePlace):
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(running, "commit_of", lambda _root: None)
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
+    with project_at(tmp_path, MATRIX, monkeypatch):
+        yield tmp_path
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from factory_advice import detections
 
 import hwmatrix
 from hwmatrix.classifier.classifier import Sources
-from hwmatrix.records import Backend
+from hwmatrix.records import Backend, Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -194,6 +194,8 @@ def test_a_report_can_be_written_in_both_formats(folder: Path) -> None:
     assert severities <= {"critical", "error", "warning", "info"}
     keys = {"hardware_type", "error_type", "severity", "message", "component", "timestamp", "model_name", "recommendations", "traceback"}
     assert all(error.keys() >= keys for error in json.loads(document)["errors"])
-    assert "|" in reporter.generate_compatibility_matrix()
+    table = [line for line in reporter.generate_compatibility_matrix().splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in table} == {table[0].count("|")}
+    assert len(table) >= 2 + len(Family), "a head, a line below it, and a row for every family"
     reporter.save_to_file(markdown, "hardware_report.md")
     assert (folder / "hardware_report.md").read_text(encoding="utf-8") == markdown

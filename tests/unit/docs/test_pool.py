@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hwmatrix.knowledge.fallback import next_attempt
 from hwmatrix.knowledge.priorities import priorities
 from hwmatrix.pool import pool as pool_module
 from hwmatrix.pool.devices import Machine
@@ -57,4 +56,3 @@ def test_the_policys_table_names_every_outcome() -> None:
     assert {status.value for status in Status} == set(
         re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in table.splitlines() if "|" in row))
     )
-    assert all(f"``{status.value}``" in str(next_attempt.__doc__) for status in Status)

@@ -10,12 +10,21 @@ import pytest
 
 from hwmatrix.matrix import spec
 from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import RunFacts, Selection, make_plan, model_plan
 from hwmatrix.models.families import family_of
-from hwmatrix.records import Dtype, Family, MeasureRule, Size
+from hwmatrix.records import Dtype, Family, Isolation, MeasureRule, Plan, Size
 
 ROOT = Path(__file__).parents[3]
-MATRIX = load(ROOT / "matrix.yaml").spec
+LOADED = load(ROOT / "matrix.yaml")
+MATRIX = LOADED.spec
 REQUIRED = "bert roberta gpt2 llama mixtral mamba t5 vit swin clip whisper wav2vec2 llava xclip videomae".split()  # noqa: SIM905 - shorter
+
+
+def plan_of_suite(name: str) -> Plan:
+    facts = RunFacts(
+        run_id="r", created_at="2026-01-02T03:04:05", command="a test", hwmatrix_version="0", commit=None, isolation=Isolation.NONE
+    )
+    return make_plan(LOADED, Selection(suite=name), facts)
 
 
 def test_has_the_models_and_every_family() -> None:
@@ -47,29 +56,41 @@ def test_what_cannot_be_built_says_why() -> None:
         ("stable-diffusion", "tiny"),
         ("stable-diffusion", "full"),
     }
-    assert all(len(reason) > 40 for reason in unbuildable.values())
+    assert {key: model_plan(key[0], MATRIX, Size(key[1])).unbuildable for key in unbuildable} == unbuildable
 
 
 def test_suites() -> None:
-    suites = MATRIX.suites
-    assert suites["smoke"].models == ("bert", "gpt2", "vit", "t5", "whisper", "clip")
-    assert suites["smoke"].size is suites["default"].size is Size.TINY
-    assert suites["default"].models == "all"
-    assert (suites["all"].models, suites["all"].size, suites["all"].timing) == ("types", Size.TINY, False)
-    assert all(suite.timing for name, suite in suites.items() if name != "all")
-    assert MATRIX.measure_of("all") == dataclasses.replace(MATRIX.measure, warmup_s=0.1, min_s=0.15, max_s=1.0)
-    assert all(MATRIX.measure_of(name) == MATRIX.measure for name in (None, *suites) if name != "all")
-    assert suites["performance"].size is Size.FULL
-    assert suites["performance"].models == ("bert", "gpt2", "vit", "t5", "whisper", "clip", "llama")
+    """What the documentation says of them: what each runs can be built, and only the sweep of all types goes without timing."""
+    planned = {name: plan_of_suite(name) for name in MATRIX.suites if MATRIX.suites[name].models != "types"}
+    assert planned.keys() >= {"smoke", "default", "performance"}
+    assert {model.name for model in planned["default"].models} == MATRIX.models.keys()
+    for name, size in (("smoke", Size.TINY), ("performance", Size.FULL)):
+        assert {(model.size, model.unbuildable) for model in planned[name].models} == {(size, None)}
+        assert len({model.family for model in planned[name].models}) >= 4
+        assert len(planned[name].models) < len(MATRIX.models)
+    assert {model.size for model in planned["default"].models} == {Size.TINY}
+    assert [name for name, suite in MATRIX.suites.items() if not suite.timing] == ["all"]
+    assert (MATRIX.suites["all"].models, MATRIX.suites["all"].size) == ("types", Size.TINY)
+
+
+def test_the_sweep_of_all_types_is_measured_for_less_time_and_nothing_else_is() -> None:
+    shorter = [name for name in MATRIX.suites if MATRIX.measure_of(name) != MATRIX.measure]
+    assert shorter == ["all"]
+    sweep, usual = MATRIX.measure_of("all"), MATRIX.measure
+    assert (sweep.warmup_s, sweep.min_s, sweep.max_s) < (usual.warmup_s, usual.min_s, usual.max_s)
+    assert sweep.min_s < usual.min_s
+    assert sweep.max_s < usual.max_s
 
 
 def test_sizes_targets_and_tolerances() -> None:
-    assert MATRIX.sizes[Size.TINY] == spec.SizeSpec(batch=1, sequence_length=16, timeout_s=120, memory_mb=4096)
-    assert MATRIX.sizes[Size.FULL] == spec.SizeSpec(batch=1, sequence_length=128, timeout_s=600, memory_mb=16384)
-    assert MATRIX.targets["openvino"].options == {"device": "CPU"}
+    tiny, full = MATRIX.sizes[Size.TINY], MATRIX.sizes[Size.FULL]
+    assert tiny.timeout_s < full.timeout_s
+    assert tiny.memory_mb < full.memory_mb
+    assert tiny.sequence_length < full.sequence_length
+    assert tiny.batch == full.batch == 1, "latency of one sample is what the reports compare"
     assert MATRIX.images.reference in {target.image for target in MATRIX.targets.values()}
     errors = [MATRIX.tolerances[dtype].relative_error for dtype in (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)]
-    assert errors == sorted(errors)
+    assert errors == sorted(set(errors)), "the fewer bits, the more may be lost"
 
 
 def test_documentation_explains_every_key() -> None:

@@ -62,6 +62,7 @@ def test_those_that_block_most_come_first_and_targets_in_their_order(rows: Repor
 
 
 def test_the_example_is_the_smallest(rows: ReportRows) -> None:
+    assert groups_of(rows)
     for group in groups_of(rows):
         known = [cell.parameters for cell in group.cells if cell.parameters is not None]
         assert group.example.parameters == min(known)

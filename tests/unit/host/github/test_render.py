@@ -166,7 +166,9 @@ def test_the_ci_calls_the_commands_of_the_readme() -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_actions_are_pinned_and_expressions_stay_out_of_scripts(name: str) -> None:
-    for found in re.finditer(r"uses: (\S+)@(\S+) # (\S+)$|uses: (.*)$", TEXTS[name], re.MULTILINE):
+    used = list(re.finditer(r"uses: (\S+)@(\S+) # (\S+)$|uses: (.*)$", TEXTS[name], re.MULTILINE))
+    assert used
+    for found in used:
         assert found[4] is None, found[0]
         assert ActionPin(commit=found[2], version=found[3]) == action_pins()[found[1]]
     for step in [step for workflow in WORKFLOWS.values() for step in steps(workflow)]:
