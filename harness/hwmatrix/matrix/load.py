@@ -102,13 +102,14 @@ def _parse(text: str, path: Path) -> tuple[Any, dict[Location, int]]:
     lines: dict[Location, int] = {}
     problems: list[Problem] = []
     try:
-        tree = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        tree = loader.get_single_node()
         if tree is None:
             raise ConfigError([Problem(where=f"{path}:1", what="the file is empty", hint="see docs/matrix-yaml.md")])
         _walk(tree, (), lines, problems, path)
         if problems:
             raise ConfigError(problems)
-        return yaml.load(text, Loader=_Loader), lines  # noqa: S506 - a safe loader
+        return loader.construct_document(tree), lines
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
