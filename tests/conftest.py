@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 FORKED: Final = Path(__file__).parent / "forked"
+BROWSER: Final = Path(__file__).parent / "browser"
 
 
 def pytest_configure() -> None:
@@ -19,7 +20,10 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares the machine with no other test: containers, and what is forked from a test's own process, where xdist has threads."""
+    """What shares the machine with no other test: what uses the container engine, and what is forked from a test's own process, where
+    xdist has threads. Pages are opened in a browser of each process's own, and wait for it longer than any load makes them: they share.
+    """
     for item in items:
-        if item.get_closest_marker("containers") is not None or item.path.is_relative_to(FORKED):
+        uses_engine = item.get_closest_marker("containers") is not None and not item.path.is_relative_to(BROWSER)
+        if uses_engine or item.path.is_relative_to(FORKED):
             item.add_marker("alone")

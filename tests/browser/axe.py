@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import io
+import os
 import shutil
 import subprocess
 import tarfile
@@ -58,11 +59,13 @@ def fetch(cache: Path) -> str:
             subprocess.run(command, check=True, capture_output=True, cwd=scratch, timeout=300)
             (archive,) = Path(scratch).glob("*.tgz")
             cache.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(archive.read_bytes())
+            whole = cache / f".{package}.{os.getpid()}.tmp"
+            whole.write_bytes(archive.read_bytes())
+            whole.replace(kept)  # another process may fetch it too
     content = kept.read_bytes()
     found = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
     if found != integrity:
-        kept.unlink()
+        kept.unlink(missing_ok=True)
         raise ValueError(f"{package} has the integrity {found}, and {LIST.name} names {integrity}")
     with tarfile.open(fileobj=io.BytesIO(content)) as archive_file:
         stream = archive_file.extractfile(name)
