@@ -113,8 +113,9 @@ def compare(old: ComparedCell, new: ComparedCell) -> list[Change]:
 
 def why_not_timed(old: ComparedCell, new: ComparedCell) -> str | None:
     """Why the speeds of two executions say nothing about each other, or None where they do."""
-    if new.execution is not Execution.HARDWARE or old.execution is not Execution.HARDWARE:
-        return f"{new.execution.value} time is no speed"
+    for each in (new, old):
+        if each.execution is not Execution.HARDWARE:
+            return f"{each.execution.value} time is no speed"
     if old.p50_ms is None or new.p50_ms is None:
         return "not timed" if old.p50_ms is new.p50_ms else "one of them was not timed"
     if old.host != new.host:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import jsonschema
 import pytest
-from factory_rows import BEGIN, Database, example, steady, unmeasured
+from factory_rows import BEGIN, HOST, RUN, Database, example, steady, unmeasured
 
 from hwmatrix.app.schemas import diff_schema
 from hwmatrix.errors import StoreError
@@ -229,6 +229,15 @@ def test_a_folder_of_reports_stands_for_its_database(tmp_path: Path) -> None:
     assert [cell.model for cell in read_side(tmp_path).cells] == ["m"]
 
 
+def test_a_side_tells_what_was_installed_and_what_was_refused(tmp_path: Path) -> None:
+    path = side(tmp_path / "m.duckdb", passing("m"), packages=json.dumps({"torch": "2.14.0"}))
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("INSERT INTO rejected VALUES (?, 'gpu.duckdb', 'it was damaged', ?)", [RUN, BEGIN])
+    found = read_side(path)
+    assert (found.database, found.run.run_id, found.rejected) == (path, RUN, ("gpu.duckdb: it was damaged",))
+    assert [(each.target, each.host, each.packages) for each in found.installed] == [("cpu", HOST, {"torch": "2.14.0"})]
+
+
 def test_a_run_can_be_named(tmp_path: Path) -> None:
     path = tmp_path / "two.duckdb"
     with Database(path) as database:
@@ -245,8 +254,11 @@ def test_a_run_without_cells_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.duckdb"
     with Database(path) as database:
         database.run()
-    with pytest.raises(StoreError, match=r"planned no cells|holds no run"):
+    with pytest.raises(StoreError, match=f"^{re.escape(str(path))}: it holds no run"):
         read_side(path)
+    with pytest.raises(StoreError, match="planned no cells") as refused:
+        read_side(path, RUN)
+    assert (str(path) in refused.value.message, "@RUN" in refused.value.advice) == (True, True)
     with pytest.raises(StoreError, match="no such file"):
         read_side(tmp_path / "none.duckdb")
 

@@ -1,0 +1,341 @@
+"""The rules by which two runs are compared, each threshold from both sides, on cells made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Size, Stage, Status
+from hwmatrix.report.comparing import LEAST_SAMPLES, Change, ComparedCell, Kind, compare, machine_ratio, why_not_timed
+from hwmatrix.report.diff import Installed, Side, make_diff
+from hwmatrix.report.rows import RunRow
+
+CELL = ComparedCell(
+    cell_key="bert/cpu",
+    model="bert",
+    size=Size.TINY,
+    target="cpu",
+    backend="cpu",
+    family=Family.EMBEDDING,
+    architecture="bert",
+    dtype=Dtype.FLOAT32,
+    batch=1,
+    sequence_length=16,
+    threads=1,
+    execution=Execution.HARDWARE,
+    isolation=Isolation.CONTAINER,
+    host="a host",
+    matrix_line=7,
+    status=Status.PASS,
+    stage=Stage.MEASURE,
+    level=None,
+    error_type=None,
+    message=None,
+    on_target=1.0,
+    placement_detail=None,
+    method=None,
+    bundle=None,
+    p50_ms=20.0,
+    p25_ms=20.0,
+    samples=100,
+    contended=False,
+    noise_ms=0.0,
+    yardstick=None,
+    yardstick_ms=None,
+    delta_mb=None,
+    device_peak_mb=None,
+    image_digest=None,
+    command=None,
+)
+"""A cell that passed, in 20 ms."""
+
+
+def cell(**changes: Any) -> ComparedCell:
+    return dataclasses.replace(CELL, **changes)
+
+
+def failed(status: Status, error_type: str | None = None, **changes: Any) -> ComparedCell:
+    return cell(status=status, error_type=error_type, **changes)
+
+
+def timed(p25_ms: float | None, **changes: Any) -> ComparedCell:
+    return cell(p25_ms=p25_ms, p50_ms=p25_ms, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "gpt2"},
+        {"size": Size.FULL},
+        {"target": "openvino"},
+        {"isolation": Isolation.VENV},
+        {"dtype": Dtype.FLOAT16},
+        {"batch": 2},
+        {"sequence_length": 17},
+        {"threads": 2},
+    ],
+)
+def test_other_settings_are_another_cell(changes: dict[str, Any]) -> None:
+    assert cell(**changes).identity != CELL.identity
+
+
+def test_what_came_out_does_not_make_another_cell() -> None:
+    other = cell(cell_key="another", status=Status.CRASH, host="another", image_digest="another", matrix_line=9, p50_ms=1.0)
+    assert other.identity == CELL.identity
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "detail"),
+    [
+        (CELL, failed(Status.ERROR, "a"), Kind.BROKEN, "was pass, is error (a)"),
+        (failed(Status.CRASH, "b"), CELL, Kind.WORKS, "was crash (b), is pass"),
+        (failed(Status.OOM), failed(Status.TIMEOUT), Kind.FAILS_OTHERWISE, "was oom, is timeout"),
+        (failed(Status.ERROR, "a"), failed(Status.ERROR, "b"), Kind.FAILS_OTHERWISE, "was error (a), is error (b)"),
+        (CELL, failed(Status.UNAVAILABLE), Kind.LOST, "was pass, is unavailable"),
+        (failed(Status.MISMATCH), failed(Status.NOT_RUN), Kind.LOST, "was mismatch, is not_run"),
+        (failed(Status.NOT_RUN), CELL, Kind.TESTED, "was not_run, is pass"),
+        (failed(Status.INFRA_ERROR), failed(Status.FALLBACK), Kind.TESTED, "was infra_error, is fallback"),
+        (failed(Status.UNAVAILABLE), failed(Status.FACTORY_ERROR), None, None),
+        (failed(Status.ERROR, "a"), failed(Status.ERROR, "a"), None, None),
+        (CELL, cell(error_type="a"), None, None),
+        (failed(Status.ERROR, "a"), failed(Status.CRASH, "a"), Kind.FAILS_OTHERWISE, "was error (a), is crash (a)"),
+    ],
+)
+def test_verdicts(old: ComparedCell, new: ComparedCell, kind: Kind | None, detail: str | None) -> None:
+    expected = [] if kind is None or detail is None else [Change(kind=kind, cell=new, old=old, detail=detail)]
+    assert compare(old, new) == expected
+
+
+@pytest.mark.parametrize(("was", "now"), [(Status.PASS, Status.CRASH), (Status.CRASH, Status.PASS), (Status.CRASH, Status.CRASH)])
+def test_of_a_cell_that_failed_only_the_verdict_is_compared(was: Status, now: Status) -> None:
+    """What it measured before it failed is of another execution than a whole one."""
+    old, new = cell(status=was), cell(status=now, p25_ms=60.0, on_target=0.5, delta_mb=900.0)
+    assert len(compare(old, new)) == (was is not now)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "detail"),
+    [
+        (1.0, 0.5, "on the target: was 100.0%, is 50.0%"),
+        (0.0, 0.125, "on the target: was 0.0%, is 12.5%"),
+        (None, 0.5, None),
+        (0.5, None, None),
+        (0.0, 1e-10, None),  # rounding
+    ],
+)
+def test_placement(was: float | None, now: float | None, detail: str | None) -> None:
+    old, new = cell(on_target=was), cell(on_target=now)
+    assert compare(old, new) == ([Change(kind=Kind.PLACEMENT, cell=new, old=old, detail=detail)] if detail else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"execution": Execution.EMULATED}, "emulated time is no speed"),
+        ({"execution": Execution.SOFTWARE, "p50_ms": None}, "software time is no speed"),
+        ({"p50_ms": None}, "one of them was not timed"),
+        ({"host": "another"}, "another machine"),
+        ({"samples": LEAST_SAMPLES}, None),
+        ({"samples": LEAST_SAMPLES - 1}, f"fewer than {LEAST_SAMPLES} samples"),
+        ({"samples": None}, f"fewer than {LEAST_SAMPLES} samples"),
+        ({"contended": True}, "disturbed while it was timed"),
+        ({"contended": None}, None),
+    ],
+)
+def test_why_speeds_say_nothing_about_each_other_whichever_is_the_older(changes: dict[str, Any], reason: str | None) -> None:
+    slower = changes | {"p25_ms": 60.0}
+    for old, new in ((CELL, cell(**slower)), (cell(**slower), CELL)):
+        assert why_not_timed(old, new) == reason
+        assert bool(compare(old, new)) is (reason is None)
+
+
+def test_two_cells_that_nobody_timed() -> None:
+    assert why_not_timed(cell(p50_ms=None), cell(p50_ms=None)) == "not timed"
+
+
+def beside(yardstick_ms: float | None, yardstick: str | None = "a product") -> dict[str, Any]:
+    return {"yardstick": yardstick, "yardstick_ms": yardstick_ms}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ratio"),
+    [
+        (beside(0.5), beside(1.0), 2.0),
+        (beside(1.0), beside(0.5), 0.5),
+        (beside(0.5), beside(1.0, "another product"), None),
+        (beside(0.5, None), beside(1.0, None), None),
+        (beside(None), beside(1.0), None),
+        (beside(0.5), beside(None), None),
+        (beside(0.0), beside(1.0), None),
+    ],
+)
+def test_how_much_longer_the_machine_took(old: dict[str, Any], new: dict[str, Any], ratio: float | None) -> None:
+    assert machine_ratio(cell(**old), cell(**new)) == ratio
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "ratio"),
+    [
+        (timed(20.0), timed(21.0), None, None),  # 5 % is still no change
+        (timed(20.0), timed(21.5), Kind.SLOWER, 1.075),
+        (timed(20.0), timed(19.0), None, None),
+        (timed(20.0), timed(18.5), Kind.FASTER, 0.925),
+        (timed(20.0, noise_ms=3.0), timed(30.0, noise_ms=4.0), None, None),  # 10 ms are twice the noise of both together
+        (timed(20.0, noise_ms=3.0), timed(30.5, noise_ms=4.0), Kind.SLOWER, 1.525),
+        (timed(2.0, noise_ms=None), timed(2.5, noise_ms=None), Kind.SLOWER, 1.25),
+        (timed(20.0, **beside(0.5)), timed(40.0, **beside(1.0)), None, None),  # the machine is slower, not the model
+        (timed(20.0, **beside(0.5)), timed(42.5, **beside(1.0)), Kind.SLOWER, 1.0625),
+        (timed(20.0, **beside(0.5)), timed(20.0, **beside(1.0)), Kind.FASTER, 0.5),
+        (timed(20.0, noise_ms=1.5, **beside(0.5)), timed(50.0, noise_ms=4.0, **beside(1.0)), None, None),
+        (timed(20.0, noise_ms=1.5, **beside(0.5)), timed(50.5, noise_ms=4.0, **beside(1.0)), Kind.SLOWER, 1.2625),
+        (timed(20.0), cell(p25_ms=None), None, None),
+        (cell(p25_ms=None), timed(20.0), None, None),
+        (cell(p25_ms=0.0), timed(20.0), None, None),
+    ],
+)
+def test_speed(old: ComparedCell, new: ComparedCell, kind: Kind | None, ratio: float | None) -> None:
+    found = compare(old, new)
+    assert [(change.kind, change.ratio, change.cell, change.old) for change in found] == ([(kind, ratio, new, old)] if kind else [])
+
+
+def test_a_change_of_speed_tells_the_numbers_that_it_was_judged_by() -> None:
+    old, new = cell(p50_ms=2.25, p25_ms=2.0, noise_ms=0.03), cell(p50_ms=4.5, p25_ms=4.0, noise_ms=0.04)
+    (change,) = compare(old, new)
+    assert change.detail == "p50 was 2.25 ms, is 4.5 ms; p25 2 and 4 ms, noise 0.05 ms"
+    (change,) = compare(dataclasses.replace(old, **beside(1.0)), dataclasses.replace(new, **beside(1.5)))
+    assert change.detail == "p50 was 2.25 ms, is 4.5 ms; p25 2 and 4 ms, noise 0.06 ms; the machine itself took 1.5 times as long"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"delta_mb": 100.0}, {"delta_mb": 116.0}, None),  # 16 MiB are still no change
+        ({"delta_mb": 100.0}, {"delta_mb": 117.0}, (Kind.MORE_MEMORY, "added memory was 100 MiB, is 117 MiB", 1.17)),
+        ({"delta_mb": 100.0}, {"delta_mb": 84.0}, None),
+        ({"delta_mb": 100.0}, {"delta_mb": 75.0}, (Kind.LESS_MEMORY, "added memory was 100 MiB, is 75 MiB", 0.75)),
+        ({"delta_mb": 1000.0}, {"delta_mb": 1100.0}, None),  # nor is a tenth
+        ({"delta_mb": 1000.0}, {"delta_mb": 1101.0}, (Kind.MORE_MEMORY, "added memory was 1000 MiB, is 1101 MiB", 1.101)),
+        ({"device_peak_mb": 300.0}, {"device_peak_mb": 150.0}, (Kind.LESS_MEMORY, "device peak was 300 MiB, is 150 MiB", 0.5)),
+        ({"delta_mb": None}, {"delta_mb": 900.0}, None),
+        ({"delta_mb": 900.0}, {"delta_mb": None}, None),
+        ({"delta_mb": 0.0}, {"delta_mb": 900.0}, None),  # no share of nothing
+        (
+            {"device_peak_mb": 0.0, "delta_mb": 100.0},
+            {"device_peak_mb": 90.0, "delta_mb": 200.0},
+            (Kind.MORE_MEMORY, "added memory was 100 MiB, is 200 MiB", 2.0),
+        ),
+        (
+            {"device_peak_mb": 100.0, "delta_mb": 100.0},
+            {"device_peak_mb": 200.0, "delta_mb": 300.0},
+            (Kind.MORE_MEMORY, "device peak was 100 MiB, is 200 MiB", 2.0),
+        ),
+        ({"delta_mb": 0.5}, {"delta_mb": 40.0}, (Kind.MORE_MEMORY, "added memory was 0 MiB, is 40 MiB", 80.0)),
+    ],
+)
+def test_memory(old: dict[str, Any], new: dict[str, Any], expected: tuple[Kind, str, float] | None) -> None:
+    was, now = cell(**old), cell(**new)
+    changes = [] if expected is None else [Change(kind=expected[0], cell=now, old=was, detail=expected[1], ratio=expected[2])]
+    assert compare(was, now) == changes
+
+
+def test_all_that_changed_of_a_cell_that_passed_is_told() -> None:
+    found = compare(cell(delta_mb=100.0), cell(on_target=0.5, p25_ms=40.0, delta_mb=200.0))
+    assert [change.kind for change in found] == [Kind.PLACEMENT, Kind.SLOWER, Kind.MORE_MEMORY]
+
+
+RUN = RunRow(
+    run_id="run",
+    created_at=dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+    command="hwmatrix matrix",
+    hwmatrix_version="0.1.0",
+    matrix_sha256="ab" * 32,
+    commit_id=None,
+    isolation=Isolation.CONTAINER,
+)
+
+
+def side(*cells: ComparedCell, installed: tuple[Installed, ...] = ()) -> Side:
+    return Side(database=Path("matrix.duckdb"), run=RUN, cells=cells, installed=installed)
+
+
+def named(model: str, **changes: Any) -> ComparedCell:
+    return cell(model=model, **changes)
+
+
+def test_what_must_be_acted_on_comes_first_and_within_a_kind_the_largest_change() -> None:
+    old = side(*(named(name) for name in "abcdef"))
+    new = side(
+        named("a", p25_ms=25.0),
+        named("b", p25_ms=5.0),
+        named("c", p25_ms=40.0),
+        named("d", p25_ms=15.0),
+        named("e", status=Status.CRASH),
+        named("f", on_target=0.5),
+        named("g"),
+    )
+    found = make_diff(old, new)
+    assert [(change.kind.value, change.cell.model) for change in found.changes] == [
+        ("broken", "e"),
+        ("placement", "f"),
+        ("slower", "c"),
+        ("slower", "a"),
+        ("faster", "b"),
+        ("faster", "d"),
+        ("appeared", "g"),
+    ]
+    assert [change.cell.model for change in found.of(Kind.BROKEN, Kind.APPEARED)] == ["e", "g"]
+    assert found.counts == {Kind.BROKEN: 1, Kind.PLACEMENT: 1, Kind.SLOWER: 2, Kind.FASTER: 2, Kind.APPEARED: 1}
+    assert list(found.counts) == sorted(found.counts, key=list(Kind).index)
+
+
+def test_a_change_that_has_no_ratio_is_none_of_a_size() -> None:
+    old = side(*(named(name, on_target=0.5, p25_ms=None) for name in "ab"), named("c"))
+    new = side(*(named(name, on_target=1.0, p25_ms=None) for name in "ab"), named("c", status=Status.ERROR))
+    assert [change.cell.model for change in make_diff(old, new).changes] == ["c", "a", "b"]
+
+
+def test_cells_of_one_run_alone_appeared_or_vanished_and_the_others_are_compared() -> None:
+    before, after = named("gone", status=Status.CRASH), named("new", status=Status.ERROR)
+    old, new = side(before, named("both")), side(after, named("both", p25_ms=40.0))
+    found = make_diff(old, new)
+    slower, vanished, appeared = found.changes
+    assert slower.kind is Kind.SLOWER
+    assert vanished == Change(kind=Kind.VANISHED, cell=before, old=before, detail="was crash")
+    assert appeared == Change(kind=Kind.APPEARED, cell=after, old=None, detail="is error")
+    assert (found.old, found.new, found.compared, found.timed, found.untimed) == (old, new, 1, 1, {})
+
+
+def test_speeds_that_were_not_compared_are_counted_by_their_reasons_the_most_frequent_first() -> None:
+    rare, frequent, failing = {"host": "another"}, {"contended": True}, {"status": Status.ERROR, "host": "another"}
+    changes = {"a": rare, "b": frequent, "c": frequent, "d": {}, "e": {}, "f": failing}
+    found = make_diff(side(*map(named, changes)), side(*(named(name, **each) for name, each in changes.items())))
+    assert (found.compared, found.timed) == (6, 2)
+    assert list(found.untimed.items()) == [("disturbed while it was timed", 2), ("another machine", 1)]
+
+
+def installed(target: str, isolation: Isolation = Isolation.CONTAINER, **packages: str) -> Installed:
+    return Installed(
+        target=target, isolation=isolation, image=None, image_digest=None, host="a host", interpreter="CPython 3.11", packages=packages
+    )
+
+
+def test_packages_are_compared_where_both_runs_had_the_target() -> None:
+    old = side(CELL, installed=(installed("cpu", torch="1"), installed("cpu", Isolation.VENV, torch="1"), installed("gone", torch="1")))
+    new = side(
+        CELL,
+        installed=(
+            installed("new", torch="2"),
+            installed("cpu", torch="1", onnx="3"),
+            installed("cpu", Isolation.VENV, torch="2"),
+            installed("cpu", Isolation.NONE, torch="4"),
+        ),
+    )
+    assert [(each.target, each.isolation, each.package, each.old, each.new) for each in make_diff(old, new).packages] == [
+        ("cpu", Isolation.CONTAINER, "onnx", None, "3"),
+        ("cpu", Isolation.VENV, "torch", "1", "2"),
+    ]
