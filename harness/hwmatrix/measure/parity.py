@@ -85,7 +85,7 @@ def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
 
 def _power_of_two(peak: float) -> float:
     """A scale that brings the largest value near 1 without rounding any: squares then neither overflow nor vanish."""
-    return math.ldexp(1.0, min(math.frexp(peak)[1], sys.float_info.max_exp - 1)) if peak else 1.0
+    return math.ldexp(1.0, min(math.frexp(peak)[1], sys.float_info.max_exp - 1))
 
 
 def _all_finite(array: Array) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.resources
 import itertools
 import random
@@ -75,7 +76,7 @@ def test_a_slow_call_gives_at_least_three_samples(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(10_000 * MS))
     assert len(timing.wall_ns) == 3
     assert timing.warmup_samples == 1
-    assert not timing.converged
+    assert timing.converged is False  # what a shard keeps is a truth value, also where the rule was never looked at
 
 
 def test_time_runs_out_before_there_are_enough_samples(clock: Clock) -> None:
@@ -88,6 +89,42 @@ def test_an_unsteady_call_is_timed_for_the_longest_time_and_claims_nothing(clock
     timing = timed(clock, itertools.cycle([MS, 3 * MS, 2 * MS, 5 * MS]))
     assert not timing.converged
     assert 3000 * MS <= sum(timing.wall_ns) <= 3005 * MS
+
+
+def test_the_longest_time_ends_with_the_sample_that_reaches_it(clock: Clock) -> None:
+    timing = timed(clock, itertools.cycle([MS, 3 * MS]))
+    assert not timing.converged
+    assert sum(timing.wall_ns) == 3000 * MS
+
+
+def test_the_least_time_ends_with_the_sample_that_reaches_it(clock: Clock) -> None:
+    timing = timed(clock, itertools.repeat(MS), dataclasses.replace(RULE, min_s=2.0))
+    assert len(timing.wall_ns) == 2000
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        dataclasses.replace(RULE, warmup_s=0.5, warmup_iterations=1),
+        dataclasses.replace(RULE, warmup_s=9.0, warmup_iterations=100, max_s=0.5),  # no longer than the timing may take
+    ],
+)
+def test_the_warm_up_ends_with_the_call_that_reaches_its_time(clock: Clock, rule: MeasureRule) -> None:
+    assert timed(clock, itertools.repeat(250 * MS), rule).warmup_samples == 2
+
+
+def test_a_device_with_its_own_clock_is_believed_and_has_no_cpu_time(clock: Clock) -> None:
+    work = clock.call(itertools.repeat(MS))
+    readings = itertools.chain(itertools.repeat(7, 150), itertools.cycle([1000, 1001, 1002]))
+
+    def on_device() -> int:
+        work()
+        return next(readings)
+
+    timing = measure(on_device, RULE)
+    assert timing.wall_ns == (1000, 1001, 1002) * 100
+    assert timing.cpu_ns == ()
+    assert timing.converged
 
 
 def test_parts_that_disagree_keep_it_from_converging(clock: Clock) -> None:
@@ -121,6 +158,17 @@ def test_thirds_must_agree() -> None:
     disturbed = [1000] * 90 + [1100] * 45
     assert not is_converged(disturbed, 0.02)
     assert not is_converged([1000] * 5, 0.02)
+
+
+@pytest.mark.parametrize(("highest", "expected"), [(1125, True), (1126, False)])
+def test_the_interval_may_be_as_wide_as_the_rule_says(highest: int, expected: bool) -> None:  # noqa: FBT001 - a parameter
+    """Of 12 samples the second and the eleventh are its ends: half of their distance may be 12.5 % of the median."""
+    assert is_converged([*[875, 1000, 1000, highest] * 2, *[1000] * 4], 0.125) is expected
+
+
+@pytest.mark.parametrize(("last", "expected"), [(1250, True), (1251, False)])
+def test_the_parts_may_differ_by_twice_as_much(last: int, expected: bool) -> None:  # noqa: FBT001 - a parameter
+    assert is_converged([1000] * 60 + [last] * 30, 0.125) is expected
 
 
 @pytest.mark.parametrize(

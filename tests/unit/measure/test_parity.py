@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ def test_top1_counts_positions() -> None:
     actual[0] = actual[0][::-1]
     assert one(actual, expected, "logits_per_image").top1 == 0.75
     assert one(actual, expected, "embeds").top1 is None
+    assert one([0.1, 0.9, 0.3], [0.0, 1.0, 0.0], "logits").top1 == 1.0  # of a single position
+    assert one([0.9, 0.1, 0.3], [0.0, 1.0, 0.0], "logits").top1 == 0.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -73,6 +76,12 @@ def test_huge_values_do_not_overflow_into_a_pass() -> None:
     assert one([1e200, 0.0], [-1e200, 0.0]).relative_error == pytest.approx(2.0)
     assert one([1e200, 0.0], [-1e200, 0.0]).cosine == pytest.approx(-1.0)
     assert one([1e-200, 0.0], [-1e-200, 0.0]).relative_error == pytest.approx(2.0)
+
+
+def test_the_largest_numbers_there_are_stay_within_what_a_result_can_hold() -> None:
+    largest = sys.float_info.max
+    assert one([largest, 0.0], [-largest, 0.0]) == Parity(relative_error=2.0, max_error=largest, cosine=-1.0)
+    assert one([largest, 1.0], [largest, 1.0]) == Parity(relative_error=0.0, max_error=0.0, cosine=1.0)
 
 
 def test_missing_extra_and_reshaped() -> None:
@@ -123,6 +132,7 @@ def test_dtypes_and_shapes_are_recorded() -> None:
 
 
 def test_cosine_stays_a_cosine() -> None:
-    for _ in range(50):
+    for _ in range(200):
         array = GENERATOR.normal(size=7)
         assert -1.0 <= parity_of(array, array * 3, logits=False).cosine <= 1.0
+        assert -1.0 <= parity_of(array, array * -3, logits=False).cosine <= 1.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import signal
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 
 from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure.parity import compare
-from hwmatrix.records import CellResult, Divergence, MemoryRecord, Origin, Placement, Role, Severity, Stage, Status, Tolerance
+from hwmatrix.records import Adaptation, CellResult, Divergence, MemoryRecord, Origin, Placement, Role, Severity, Stage, Status, Tolerance
 from hwmatrix.runner.cell import _verdict
 from hwmatrix.runner.forked import End, parse
+from hwmatrix.runner.messages import Facts, cell_told
 from hwmatrix.runner.results import error_record, not_executed, result_of
 
 TYPES = {entry.type for entry in catalogue()}
@@ -32,7 +34,15 @@ FACTS: dict[str, Any] = {
     "samples_cpu_ns": [2, 1, 1],
     "warmup_samples": 10,
     "converged": True,
+    "inputs": ["image", "text"],
+    "text_path": True,
+    "device_processes": 2,
+    "yardstick": "a product",
+    "yardstick_ms": 0.25,
 }
+
+
+ADAPTED = Adaptation(of="bert/tiny/cpu", model="bert at batch 1", change={"batch": 1})
 
 
 def end(*messages: dict[str, Any], **changes: Any) -> End:
@@ -56,9 +66,9 @@ def told(**changes: Any) -> dict[str, Any]:
     return {"type": None, "message": "a message", "traceback": "Traceback", "exception": "builtins.RuntimeError"} | changes
 
 
-def result(ended: End) -> CellResult:
-    model, target = make.model_plan(), make.target_plan()
-    return result_of(ended, cell=make.cell_plan(), model=model, target=target, started_at="2026-01-02T03:04:06")
+def result(ended: End, target: str = "cpu", **cell: Any) -> CellResult:
+    model, on = make.model_plan(), make.target_plan(target)
+    return result_of(ended, cell=make.cell_plan(target=target, **cell), model=model, target=on, started_at="2026-01-02T03:04:06")
 
 
 def test_a_pass_keeps_everything_that_was_measured() -> None:
@@ -72,6 +82,29 @@ def test_a_pass_keeps_everything_that_was_measured() -> None:
     assert (found.bundle, found.method, found.parameters) == ("cd" * 32, "torch eager", 30_000)
     assert (found.load_ms, found.prepare_ms, found.first_ms, found.wall_ms) == (64.0, 1.5, 3.0, 130.0)
     assert (found.key, found.model, found.target, found.role) == ("bert/tiny/cpu", "bert", "cpu", Role.MODEL)
+
+
+def test_nothing_that_a_child_measured_is_lost() -> None:
+    facts = cell_told(end(verdict("pass", **FACTS))).facts
+    found = result(end(verdict("pass", **FACTS)))
+    names = {field.name for field in dataclasses.fields(Facts)} - {"device"}  # which canaries alone have a use for
+    assert names == set(FACTS)
+    assert {name: getattr(found, name) for name in names} == {name: getattr(facts, name) for name in names}
+    assert found.started_at == "2026-01-02T03:04:06"
+
+
+def test_a_cell_tried_again_is_told_from_the_cell_that_failed() -> None:
+    found = result(end(verdict("pass", **FACTS)), adaptation=ADAPTED)
+    assert (found.role, found.model, found.adaptation) == (Role.ADAPTED, "bert at batch 1", ADAPTED)
+
+
+@pytest.mark.parametrize(("log", "traceback"), [("the last words", "the last words"), ("", None)])
+def test_a_child_that_told_what_cannot_be_used_has_crashed_whatever_its_verdict(log: str, traceback: str | None) -> None:
+    found = result(end(stage("run", load_ms=5.0), verdict("pass", load_ms=5.0), stage("measure"), log=log))
+    assert (found.status, found.stage, found.load_ms) == (Status.CRASH, Stage.RUN, 5.0)
+    assert found.error is not None
+    assert (found.error.type, found.error.severity, found.error.traceback) == ("bad_message", Severity.CRITICAL, traceback)
+    assert "line 3 " in found.error.message
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status not in {Status.PASS, Status.NOT_RUN}])
@@ -126,6 +159,29 @@ def test_errors_get_their_types_from_the_catalogue(error: dict[str, Any], expect
     assert found.error is not None
     assert found.error.type == expected
     assert found.error.type in TYPES
+
+
+@pytest.mark.parametrize(
+    ("target", "at", "status", "expected"),
+    [
+        ("openvino", "prepare", "error", "compile_failed"),
+        ("openvino", "run", "error", "inference_failed"),
+        ("cpu", "prepare", "error", "unmatched"),  # those are the words of OpenVINO alone
+        ("cpu", "compare", "mismatch", "mismatch"),
+    ],
+)
+def test_the_catalogue_is_asked_with_hardware_stage_and_status(target: str, at: str, status: str, expected: str) -> None:
+    found = result(end(stage(at), verdict(status, told(message="Exception from src/plugins"))), target)
+    assert found.error is not None
+    assert found.error.type == expected
+
+
+@pytest.mark.parametrize(("target", "severity"), [("cpu", Severity.ERROR), ("cuda", Severity.CRITICAL)])
+def test_how_much_an_error_matters_depends_on_the_hardware(target: str, severity: Severity) -> None:
+    typed, found = told(type="memory_pressure"), told(message="CUDA error: out of memory")
+    ends = [end(verdict("oom", typed)), end(verdict("oom", found)), end(exit_code=1, log="CUDA error: out of memory\nMemoryError")]
+    errors = [result(ended, target).error for ended in ends]
+    assert [(error.type, error.severity) for error in errors if error is not None] == [("memory_pressure", severity)] * 3
 
 
 def test_what_the_target_lacks_is_kept() -> None:
@@ -246,6 +302,7 @@ def test_a_cell_that_was_not_tried() -> None:
         error=error,
     )
     assert (found.status, found.stage, found.wall_ms, found.exit_code) == (Status.FACTORY_ERROR, Stage.BUILD, 0.0, None)
+    assert (found.error, found.started_at) == (error, "2026-01-02T03:04:06")
 
 
 def test_half_a_line_at_the_end_is_no_message_and_no_fault() -> None:
