@@ -121,17 +121,20 @@ def test_a_fresh_database_holds_these_runs_alone(run: Path, database: Path, tmp_
     assert rows(database, "SELECT run_id FROM runs") == [(other.run_id,)]
 
 
-def test_many_shards(tmp_path: Path) -> None:
-    folder = make.run_folder(tmp_path, PLAN)
-    for number in range(35):  # more than are attached at once
+def test_more_shards_than_are_attached_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "_BATCH", 2)
+    folder = make.run_folder(tmp_path / "it's a folder", PLAN)
+    for number in range(5):
         make.write_shard(folder / "shards", PLAN, "cpu", f"{number:012x}", results=[make.result(PLAN.cells[0])])
-    broken = folder / "shards" / "cpu-000000000007.duckdb"
+    broken = folder / "shards" / "cpu-000000000002.duckdb"
     with duckdb.connect(str(broken)) as connection:
         connection.execute("DELETE FROM stages")
     resealed(broken)
     report = merge([folder], tmp_path / "m.duckdb")
-    assert len(report.merged) == 34
-    assert [rejection.file for rejection in report.rejected] == [broken.name]
+    assert report.merged == ("000000000000", "000000000001", "000000000003", "000000000004")
+    assert [(rejection.run_id, rejection.file) for rejection in report.rejected] == [(PLAN.run_id, broken.name)]
+    assert rows(tmp_path / "m.duckdb", "SELECT shard_id FROM shards ORDER BY ALL") == [(shard_id,) for shard_id in report.merged]
+    assert report.rows == 4 * (1 + 1 + 5 + 2 + 40)
 
 
 def truncate(path: Path) -> None:
@@ -215,6 +218,29 @@ def test_a_broken_shard_is_listed_and_the_others_get_in(run: Path, database: Pat
     found = content(database)
     assert (len(found["cells"]), len(found["shards"]), len(found["samples"])) == (2, 1, 80)
     assert {key.split("/")[-1]: status for key, (status, _) in statuses(database).items()} == {"cpu": "not_run", "openvino": "pass"}
+
+
+@pytest.mark.parametrize(("strangers", "told"), [(3, "cell-0, cell-1, cell-2"), (5, "cell-0, cell-1, cell-2 and 2 more")])
+@pytest.mark.parametrize("of_another_run", [True, False])
+def test_cells_that_no_plan_has_are_named_but_not_all(
+    run: Path, database: Path, strangers: int, told: str, *, of_another_run: bool
+) -> None:
+    path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
+    more = f"cell_key = 'cell-' || n, cell_id = 'cell-' || n{', run_id = chr(97)' if of_another_run else ''}"
+    copies = [
+        f"CREATE TEMP TABLE copies AS SELECT c.*, n FROM (FROM cells LIMIT 1) c, range({strangers}) r(n)",  # noqa: S608
+        f"UPDATE copies SET {more}",  # noqa: S608
+        "ALTER TABLE copies DROP COLUMN n",
+        "INSERT INTO cells FROM copies",
+    ]
+    change(path, *copies)
+    edit_sidecar(path, counts=json.loads(sidecar_path(path).read_text())["counts"] | {"cells": 2 + strangers})
+    report = merge([run], database)
+    assert report.merged == ("bbbbbbbbbbbb",)
+    ((refused,),) = rows(database, "SELECT reason FROM rejected")
+    assert refused.startswith("it is foreign: ")
+    assert refused.endswith(f" {told}")
+    assert ("another run" in refused) is of_another_run
 
 
 def test_what_was_mended_is_no_longer_held_against_the_run(run: Path, database: Path) -> None:
