@@ -146,6 +146,13 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Change what decides verdicts, mutant by mutant: a test must fail each time. `-- hwmatrix/report/diff.py` tries one module."""
+    session.install("--constraint", "images/constraints-host.txt", "--editable", ".[dev]", "mutmut>=3.8")
+    session.run("python", "tests/mutants/mutants.py", "--folder", session.create_tmp(), *session.posargs)
+
+
+@nox.session
 def workflow(session: nox.Session) -> None:
     """Write the workflow files of GitHub Actions from matrix.yaml."""
     hwmatrix(session, "workflow")
