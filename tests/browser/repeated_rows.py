@@ -4,11 +4,12 @@ each repeated under other model names until there are enough. It says so in its 
 
 from __future__ import annotations
 
-import importlib.resources
 from pathlib import Path
 from typing import Final
 
 import duckdb
+
+from hwmatrix.store.cell_columns import schema, sql
 
 PUBLISHED: Final = Path(__file__).parents[2] / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
 RUN: Final = "repeated-rows-not-a-measurement"
@@ -61,11 +62,10 @@ _COPIED: Final = (
 
 def repeated_rows(path: Path, *, models: int = MODELS, targets: tuple[str, ...] = TARGETS) -> Path:
     """Write the database and give its path."""
-    store = importlib.resources.files("hwmatrix.store")
     known = {"run": RUN, "command": COMMAND, "samples": SAMPLES}
     with duckdb.connect(str(path)) as connection:
-        for script in ("schema.sql", "views.sql"):
-            connection.execute((store / script).read_text(encoding="utf-8"))
+        connection.execute(schema())
+        connection.execute(sql("views.sql"))
         connection.execute("INSERT INTO meta VALUES ('schema_version', '6')")
         connection.execute(f"ATTACH '{PUBLISHED}' AS published (READ_ONLY)")
         connection.execute(_CHOSEN, {"models": models, "targets": list(targets)})

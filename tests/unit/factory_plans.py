@@ -20,12 +20,10 @@ from hwmatrix.records import (
     Isolation,
     Limits,
     MeasureRule,
-    MemoryRecord,
     ModelPlan,
     Origin,
     OutputRecord,
     Parity,
-    Placement,
     Plan,
     Role,
     Settings,
@@ -127,13 +125,19 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
         wall_ms=130.5,
         bundle="cd" * 32,
         method="torch eager",
-        placement=Placement(on_target=1.0, detail="parameters and outputs on cpu"),
-        parity=PARITY,
+        on_target=1.0,
+        placement_detail="parameters and outputs on cpu",
+        **dataclasses.asdict(PARITY),
         load_ms=64.0,
         prepare_ms=1.5,
         first_ms=3.0,
         converged=True,
-        memory=MemoryRecord(baseline_mb=300.0, load_peak_mb=320.0, peak_mb=350.0, delta_mb=50.0, uss_mb=40.0, memory_detail="of a test"),
+        baseline_mb=300.0,
+        load_peak_mb=320.0,
+        peak_mb=350.0,
+        delta_mb=50.0,
+        uss_mb=40.0,
+        memory_detail="of a test",
         outputs=(
             OutputRecord(name="logits", shape=(1, 16, 256), dtype="float32", parity=PARITY),
             OutputRecord(name="extra", shape=(1,), dtype="int64", parity=None),
@@ -147,7 +151,7 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
         parameters=30_000,
         inputs=("image", "text"),
         text_path=False,
-        divergence=DIVERGENCE,
+        **DIVERGENCE.columns(),
         exit_code=0,
         adaptation=cell.adaptation,
     )
@@ -157,7 +161,11 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
 def failure(status: Status, stage: Stage = Stage.RUN, **changes: Any) -> dict[str, Any]:
     """What a failing cell changes of a passing one: nothing was measured."""
     error = ErrorRecord(type="unmatched", severity=Severity.ERROR, message="a test", needs=("op",))
-    unmeasured = dict.fromkeys(("placement", "parity", "first_ms", "converged", "memory", "warmup_samples"))
+    parity, memory = (
+        ("relative_error", "max_error", "cosine", "top1"),
+        ("baseline_mb", "load_peak_mb", "peak_mb", "delta_mb", "uss_mb", "memory_detail"),
+    )
+    unmeasured = dict.fromkeys(("on_target", "placement_detail", *parity, "first_ms", "converged", *memory, "warmup_samples"))
     empty = {"outputs": (), "samples_wall_ns": (), "samples_cpu_ns": (), "status": status, "stage": stage, "error": error}
     return unmeasured | empty | changes
 

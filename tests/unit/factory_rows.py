@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
-import importlib.resources
 import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
+
+from hwmatrix.store.cell_columns import schema, sql
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +32,12 @@ def steady(p50_ms: float, *, count: int = 101, spread: float = 0.01) -> tuple[in
 @functools.cache
 def _empty() -> bytes:
     """A database with the tables and views of hwmatrix.store and no rows, made once a process: making it costs more than a test's rows."""
-    store = importlib.resources.files("hwmatrix.store")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "empty.duckdb"
         with duckdb.connect(str(path), config={"default_block_size": "16384"}) as connection:
             connection.execute("BEGIN")
-            for script in ("schema.sql", "views.sql"):
-                connection.execute((store / script).read_text(encoding="utf-8"))
+            connection.execute(schema())
+            connection.execute(sql("views.sql"))
             connection.execute("INSERT INTO meta VALUES ('schema_version', '6')")
             connection.execute("COMMIT")
         return path.read_bytes()

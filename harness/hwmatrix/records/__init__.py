@@ -7,6 +7,7 @@ what those files hold.
 from hwmatrix.records.adaptations import Adaptation, AdaptRule, Change, in_words
 from hwmatrix.records.files import from_json, plan_from_json, to_json
 from hwmatrix.records.knowledge import Basis, Classification, Requirements, SizeTier, Structure
+from hwmatrix.records.measured import Column, Measured, measured_columns
 from hwmatrix.records.operators import OperatorResult
 from hwmatrix.records.plans import (
     BUNDLE_SCHEMA,
@@ -22,7 +23,7 @@ from hwmatrix.records.plans import (
     Tolerance,
     cell_command,
 )
-from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, MemoryRecord, OutputRecord, Parity, Placement
+from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, Findings, OutputRecord, Parity, Placement
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Level, Origin, Role, Severity, Size, Stage, Status
 
 __all__ = [
@@ -37,17 +38,19 @@ __all__ = [
     "CellResult",
     "Change",
     "Classification",
+    "Column",
     "Detection",
     "Divergence",
     "Dtype",
     "ErrorRecord",
     "Execution",
     "Family",
+    "Findings",
     "Isolation",
     "Level",
     "Limits",
     "MeasureRule",
-    "MemoryRecord",
+    "Measured",
     "ModelPlan",
     "OperatorResult",
     "Origin",
@@ -69,6 +72,7 @@ __all__ = [
     "cell_command",
     "from_json",
     "in_words",
+    "measured_columns",
     "plan_from_json",
     "to_json",
 ]

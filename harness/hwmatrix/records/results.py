@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from hwmatrix.records.adaptations import Adaptation
+from hwmatrix.records.measured import LargeCount, Measured, Milliseconds
 from hwmatrix.records.plans import Settings
 from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Execution, Family, Origin, Role, Severity, Size, Stage, Status
@@ -56,23 +57,17 @@ class Divergence:
     against: str | None = None
     detail: str | None = None
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MemoryRecord:
-    """Memory in MiB. ``peak`` is the high-water mark until the first inference ended, ``delta`` what the cell added to its starting size.
-
-    ``memory_detail`` says whose it is where it is not the resident set of the cell's own process, or why nothing is told of the host's.
-    ``device_peak`` is what tensors took at most of a device with memory of its own, ``device_reserved`` what its allocator held.
-    """
-
-    baseline_mb: float | None = None
-    load_peak_mb: float | None = None
-    peak_mb: float | None = None
-    delta_mb: float | None = None
-    uss_mb: float | None = None
-    memory_detail: str | None = None
-    device_peak_mb: float | None = None
-    device_reserved_mb: float | None = None
+    def columns(self) -> dict[str, Any]:
+        """The fields of :class:`Measured` that say this."""
+        return {
+            "origin": self.origin,
+            "diverges_at": self.at,
+            "diverges_operator": self.operator,
+            "diverges_error": self.relative_error,
+            "diverges_given": self.inputs_error,
+            "diverges_against": self.against,
+            "diverges_detail": self.detail,
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,17 +81,26 @@ class ErrorRecord:
     needs: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Findings(Measured):
+    """What a cell's process found out: single values, and what there are several of.
+
+    ``stages`` are milliseconds in each stage; samples are nanoseconds (wall clock, CPU time of the whole process), in order.
+    """
+
+    outputs: tuple[OutputRecord, ...] = ()
+    stages: dict[Stage, Milliseconds] = dataclasses.field(default_factory=dict)
+    samples_wall_ns: tuple[LargeCount, ...] = ()
+    samples_cpu_ns: tuple[LargeCount, ...] = ()
+
+
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CellResult:
-    """What one execution of a cell left behind. What was not measured is None, never 0.
+class CellResult(Findings):
+    """What one execution of a cell left behind.
 
-    Times are milliseconds of wall clock, samples nanoseconds (wall, CPU of the whole process), in order.
     ``stage`` is the last stage that was entered; a cell that passed has reached ``measure``, or ``compare`` if its run does not time.
-    ``inputs`` are the kinds of input that the model was given (text, image, video, audio); ``text_path`` says that it takes more than
-    text and was given text alone. ``yardstick_ms`` is what a fixed computation, ``yardstick``, took around the timing: the speed of the
-    machine itself. ``divergence`` is looked for where outputs were compared and differ. ``adaptation`` says of which cell this is a changed
-    one.
+    ``wall_ms`` is the whole cell, from fork to end. ``adaptation`` says of which cell this is a changed one.
     """
 
     key: str
@@ -113,27 +117,6 @@ class CellResult:
     execution: Execution
     started_at: str
     wall_ms: float
-    bundle: str | None = None
-    method: str | None = None
-    placement: Placement | None = None
-    parity: Parity | None = None
-    load_ms: float | None = None
-    prepare_ms: float | None = None
-    first_ms: float | None = None
-    converged: bool | None = None
-    memory: MemoryRecord | None = None
-    device_processes: int | None = None
-    outputs: tuple[OutputRecord, ...] = ()
-    stages: dict[Stage, float] = dataclasses.field(default_factory=dict)
-    samples_wall_ns: tuple[int, ...] = ()
-    samples_cpu_ns: tuple[int, ...] = ()
-    warmup_samples: int | None = None
-    yardstick: str | None = None
-    yardstick_ms: float | None = None
-    parameters: int | None = None
-    inputs: tuple[str, ...] | None = None
-    text_path: bool | None = None
-    divergence: Divergence | None = None
     error: ErrorRecord | None = None
     exit_code: int | None = None
     signal: int | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.records import Status
 from hwmatrix.report.numbers import plural
-from hwmatrix.store.shard import SCHEMA_VERSION
+from hwmatrix.store.cell_columns import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Origin, Severity, Size, Stage, Status
+from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
+from hwmatrix.store.cell_columns import unmeasured
 from hwmatrix.store.reading import has_view, query, reading, records
 
 if TYPE_CHECKING:
@@ -90,13 +91,12 @@ class OutputRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CellRow:
-    """One planned cell and what became of it.
+class CellRow(Measured):
+    """One planned cell and what became of it, with all that was measured.
 
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
     ``speed_up`` is over the cpu cell of the same machine and settings, and means something only if ``speed_differs``.
-    It is only about right if ``speed_contended``: one of the two cells was disturbed. ``inputs`` are the kinds of input that the model
-    was given; ``text_path`` says that it takes more than text and was given no more. ``origin`` and what follows are a ``Divergence``.
+    It is only about right if ``speed_contended``: one of the two cells was disturbed.
     """
 
     cell_key: str
@@ -120,21 +120,6 @@ class CellRow:
     speed_up: float | None
     speed_differs: bool
     speed_contended: bool
-    method: str | None
-    on_target: float | None
-    placement_detail: str | None
-    relative_error: float | None
-    max_error: float | None
-    cosine: float | None
-    load_ms: float | None
-    prepare_ms: float | None
-    first_ms: float | None
-    converged: bool | None
-    peak_mb: float | None
-    delta_mb: float | None
-    device_peak_mb: float | None
-    memory_detail: str | None
-    parameters: int | None
     samples: int | None
     p50_ms: float | None
     p90_ms: float | None
@@ -157,15 +142,6 @@ class CellRow:
     image_digest: str | None
     versions: dict[str, str] | None
     host: str | None
-    inputs: tuple[str, ...] | None
-    text_path: bool | None
-    origin: Origin | None
-    diverges_at: str | None
-    diverges_operator: str | None
-    diverges_error: float | None
-    diverges_given: float | None
-    diverges_against: str | None
-    diverges_detail: str | None
     adaptation: dict[str, Any] | None = None
     """What was changed of a cell that failed, by setting, so that its model worked: ``{"batch": 4}``."""
 
@@ -299,6 +275,7 @@ def read_run(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str 
 def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
     run = read_run(connection, database, run_id)
     this = {"run_id": run.run_id}
+    connection.execute(f"CREATE TEMP TABLE unmeasured AS {unmeasured()}")
     connection.execute(query("report_cells"), this)
     return ReportRows(
         run=run,
@@ -371,14 +348,19 @@ _PARSERS: dict[str, Any] = {
 """How a column becomes a field. An output's ``dtype`` is any name that its framework has, so it is left as it is."""
 
 
+@functools.cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def build(kind: type[Row], record: dict[str, Any]) -> Row:
-    """Make a record, with closed sets as enums.
+    """Make a record of the columns that are its fields, with closed sets as enums.
 
     Raises:
         StoreError: the database holds a word that is not in the vocabulary.
     """
-    fields = record.copy()
-    for name in _PARSERS.keys() & record.keys():
+    fields = {name: record[name] for name in _names(kind) if name in record}
+    for name in _PARSERS.keys() & fields.keys():
         value = record[name]
         if value is None or (kind is OutputRow and name == "dtype"):
             continue

@@ -20,8 +20,8 @@ from hwmatrix.models import bundle as bundles
 from hwmatrix.records import (
     CellPlan,
     Divergence,
+    Findings,
     MeasureRule,
-    MemoryRecord,
     ModelPlan,
     Origin,
     Parity,
@@ -70,65 +70,74 @@ class _End:
     bundle: bundles.Bundle
 
 
-class Facts:
-    """What is known of a cell so far, in the form in which it goes through the pipe."""
+class _Progress:
+    """The stage of a cell and what was found so far: the parent gets all of it with each stage, and with the verdict."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._entered = time.perf_counter()
         self.stage: Stage | None = None
-        self.values: dict[str, Any] = {"stages": {}}
+        self._stages: dict[Stage, float] = {}
+        self._found = Findings()
+
+    def found(self, **values: Any) -> None:
+        """Keep what was found, by the fields of ``Findings``."""
+        self._found = dataclasses.replace(self._found, **values)
 
     def enter(self, stage: Stage) -> None:
         """Begin a stage: the one before ends here."""
         self._end_stage()
         self.stage = stage
-        self._send({"stage": stage.value, "facts": self.values})
+        self._send({"stage": stage, "facts": self._facts()})
 
     def end(self, status: Status, *, error: dict[str, Any] | None = None) -> None:
-        """Say the verdict."""
+        """Send the verdict."""
         self._end_stage()
-        self._send({"verdict": status.value, "facts": self.values, "error": error})
+        self._send({"verdict": status, "facts": self._facts(), "error": error})
 
-    def add(self, found: Divergence) -> None:
-        """Say where the difference begins, behind the verdict."""
-        self._send({"divergence": dataclasses.asdict(found)})
+    def diverges(self, where: Divergence) -> None:
+        """Send where the difference begins, after the verdict."""
+        self._send({"divergence": dataclasses.asdict(where)})
+
+    def _facts(self) -> dict[str, Any]:
+        found = dataclasses.asdict(self._found) | {"stages": dict(self._stages)}
+        return {name: value for name, value in found.items() if value is not None}
 
     def _end_stage(self) -> None:
         now = time.perf_counter()
         if self.stage is not None:
-            self.values["stages"][self.stage.value] = (now - self._entered) * 1000
+            self._stages[self.stage] = (now - self._entered) * 1000
         self._entered = now
 
 
 def execute(job: CellJob, send: Send) -> None:
     """Run the cell and send what became of it. Raises nothing that a model can cause."""
-    facts = Facts(send)
+    progress = _Progress(send)
     try:
-        end = _stages(job, facts)
+        end = _stages(job, progress)
     except FactoryError as failure:
         # The reference image has built and loaded this bundle: what fails here is this target's doing.
-        _end_failed(job, facts, failure.__cause__ or failure)
+        _end_failed(job, progress, failure.__cause__ or failure)
     except CellFailure as failure:
-        facts.end(Status(failure.status), error=_described(failure, failure.error_type) | {"needs": list(getattr(failure, "needs", ()))})
+        progress.end(Status(failure.status), error=_described(failure, failure.error_type) | {"needs": list(getattr(failure, "needs", ()))})
     except Exception as failure:  # noqa: BLE001 - a failing model is data, whatever it raises
         _let_go(failure)
-        _end_failed(job, facts, failure)
+        _end_failed(job, progress, failure)
     else:
-        facts.end(end.status, error=end.error)
+        progress.end(end.status, error=end.error)
         if end.error is not None and end.error["type"] in _WRONG_NUMBERS and job.model.role is Role.MODEL:
-            _locate(job, facts, end)
+            _locate(job, progress, end)
 
 
-def _locate(job: CellJob, facts: Facts, end: _End) -> None:
+def _locate(job: CellJob, progress: _Progress, end: _End) -> None:
     """Tell where the difference begins, or why that cannot be told."""
     try:
         trace = end.target.trace(end.bundle)
         if trace is not None:
-            facts.add(divergence.locate(trace, end.bundle.expected_arrays(), job.tolerance.relative_error))
+            progress.diverges(divergence.locate(trace, end.bundle.expected_arrays(), job.tolerance.relative_error))
     except Exception as failure:  # noqa: BLE001 - whatever is looked for behind a verdict does not change it
         told = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
-        facts.add(Divergence(origin=Origin.UNKNOWN, detail=cut(told, _MESSAGE_LIMIT)))
+        progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=cut(told, _MESSAGE_LIMIT)))
 
 
 def _let_go(failure: BaseException | None) -> None:
@@ -138,51 +147,51 @@ def _let_go(failure: BaseException | None) -> None:
         failure = failure.__cause__ or failure.__context__
 
 
-def _end_failed(job: CellJob, facts: Facts, failure: BaseException) -> None:
+def _end_failed(job: CellJob, progress: _Progress, failure: BaseException) -> None:
     """Frameworks report a failed allocation as a RuntimeError: the catalogue knows their words."""
     cause = match(str(failure), hardware=job.target.backend.value, exception=failure).type
-    facts.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
+    progress.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
 
 
-def _stages(job: CellJob, facts: Facts) -> _End:
+def _stages(job: CellJob, progress: _Progress) -> _End:
     kind = target_class(job.target.backend)
     kind.preload([job.model.model_class])  # done by the parent, but for a child that is an interpreter of its own
     meter = memory.Meter((job.service or {}).get("process"))
-    facts.enter(Stage.LOAD)
+    progress.enter(Stage.LOAD)
     target = kind(settings=job.cell.settings, options=job.target.options, service=job.service)
-    facts.values["device"] = target.check()
+    target.check()
     bundle = bundles.verify(job.bundle)
-    facts.values["bundle"] = bundle.digest
-    facts.values |= {"inputs": bundle.kinds, "text_path": bundle.text_path}
-    facts.values["parameters"], facts.values["load_ms"] = _timed(lambda: target.load(bundle))
+    progress.found(bundle=bundle.digest, inputs=bundle.kinds, text_path=bundle.text_path)
+    parameters, load_ms = _timed(lambda: target.load(bundle))
+    progress.found(parameters=parameters, load_ms=load_ms)
 
     inputs = bundle.input_arrays()
-    facts.enter(Stage.PREPARE)
-    facts.values["method"], facts.values["prepare_ms"] = _timed(lambda: target.prepare(inputs))
+    progress.enter(Stage.PREPARE)
+    method, prepare_ms = _timed(lambda: target.prepare(inputs))
+    progress.found(method=method, prepare_ms=prepare_ms)
     meter.loaded()
 
-    facts.enter(Stage.RUN)
-    result, facts.values["first_ms"] = _timed(target.run)
+    progress.enter(Stage.RUN)
+    result, first_ms = _timed(target.run)
     use = target.device_use()
-    facts.values["memory"] = _memory(meter.ran(), use)  # before anything of ours is made of the outputs
+    progress.found(first_ms=first_ms, **_memory(meter.ran(), use))  # before anything of ours is made of the outputs
     outputs = target.outputs(result)
     placement = target.placement()
-    facts.values["placement"] = dataclasses.asdict(placement)
+    progress.found(on_target=placement.on_target, placement_detail=placement.detail)
 
-    facts.enter(Stage.COMPARE)
+    progress.enter(Stage.COMPARE)
     comparison = parity.compare(outputs, bundle.expected_arrays())
-    facts.values["outputs"] = [dataclasses.asdict(output) for output in comparison.outputs]
-    facts.values["parity"] = dataclasses.asdict(comparison.worst) if comparison.worst else None
+    progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
     status, error = _verdict(comparison, placement, job.tolerance)
     if status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
-        facts.enter(Stage.MEASURE)
-        _time(target, job.rule, job.cell.settings.threads, facts)
+        progress.enter(Stage.MEASURE)
+        _time(target, job.rule, job.cell.settings.threads, progress)
     last = target.device_use()
-    facts.values["device_processes"] = last.other_processes if last else None
+    progress.found(device_processes=last.other_processes if last else None)
     return _End(status=status, error=error, target=target, bundle=bundle)
 
 
-def _time(target: Target, rule: MeasureRule, threads: int, facts: Facts) -> None:
+def _time(target: Target, rule: MeasureRule, threads: int, progress: _Progress) -> None:
     """Time it, and how fast the machine is meanwhile: where a device has its own clock, the processor says nothing of its speed."""
 
     def call() -> int | None:
@@ -193,28 +202,27 @@ def _time(target: Target, rule: MeasureRule, threads: int, facts: Facts) -> None
     timing = latency.measure(call, rule)
     if timing.cpu_ns:
         machine = yardstick.between(before, yardstick.read(threads))
-        facts.values |= {"yardstick": machine.name, "yardstick_ms": machine.ms}
-    facts.values |= {
-        "samples_wall_ns": timing.wall_ns,
-        "samples_cpu_ns": timing.cpu_ns,
-        "warmup_samples": timing.warmup_samples,
-        "converged": timing.converged,
-    }
+        progress.found(yardstick=machine.name, yardstick_ms=machine.ms)
+    progress.found(
+        samples_wall_ns=tuple(timing.wall_ns),
+        samples_cpu_ns=tuple(timing.cpu_ns),
+        warmup_samples=timing.warmup_samples,
+        converged=timing.converged,
+    )
 
 
 def _memory(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
-    """What the cell needed of the host's memory and of its device, as far as each tells."""
-    record = MemoryRecord(
-        baseline_mb=host.baseline_mb,
-        load_peak_mb=host.load_peak_mb,
-        peak_mb=host.peak_mb,
-        delta_mb=host.delta_mb,
-        uss_mb=host.uss_mb,
-        memory_detail=host.detail,
-        device_peak_mb=use.peak_mb if use else None,
-        device_reserved_mb=use.reserved_mb if use else None,
-    )
-    return dataclasses.asdict(record)
+    """What the cell needed of the host's memory and of its device, as far as each tells, by the fields of ``Measured``."""
+    return {
+        "baseline_mb": host.baseline_mb,
+        "load_peak_mb": host.load_peak_mb,
+        "peak_mb": host.peak_mb,
+        "delta_mb": host.delta_mb,
+        "uss_mb": host.uss_mb,
+        "memory_detail": host.detail,
+        "device_peak_mb": use.peak_mb if use else None,
+        "device_reserved_mb": use.reserved_mb if use else None,
+    }
 
 
 def _verdict(comparison: parity.Comparison, placement: Placement, tolerance: Tolerance) -> tuple[Status, dict[str, Any] | None]:

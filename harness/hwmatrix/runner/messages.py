@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import pydantic
 
-from hwmatrix.records import Backend, Detection, Divergence, MemoryRecord, OutputRecord, Parity, Placement, Stage, Status
+from hwmatrix.records import Backend, Detection, Divergence, Findings, Stage, Status
+from hwmatrix.records.measured import Milliseconds, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +30,6 @@ _LONGEST_MESSAGE: Final = 10_000
 """Characters of an error's message, which is cut to 4,000 before it is sent."""
 _CHECKED: Final = pydantic.with_config(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=_LONGEST_TEXT)
 _Message = Annotated[str, pydantic.Field(max_length=_LONGEST_MESSAGE)]
-_Milliseconds = Annotated[float, pydantic.Field(ge=0)]
-_Integer = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
-_Long = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
-_Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 _Digest = Annotated[str, pydantic.Field(pattern="^[0-9a-f]{64}$")]
 _ErrorType = Annotated[str, pydantic.Field(pattern="^[a-z][a-z0-9_]{0,63}$")]
 _SHOWN: Final = 200
@@ -44,30 +41,8 @@ class BadMessageError(Exception):
 
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is known of a cell so far: the fields are those of a ``CellResult``; ``device`` is what the target calls the hardware."""
-
-    stages: dict[Stage, _Milliseconds] = dataclasses.field(default_factory=dict)
-    device: str | None = None
-    bundle: str | None = None
-    method: str | None = None
-    inputs: tuple[str, ...] | None = None
-    text_path: bool | None = None
-    placement: Placement | None = None
-    parity: Parity | None = None
-    load_ms: _Milliseconds | None = None
-    prepare_ms: _Milliseconds | None = None
-    first_ms: _Milliseconds | None = None
-    converged: bool | None = None
-    memory: MemoryRecord | None = None
-    device_processes: _Integer | None = None
-    outputs: tuple[OutputRecord, ...] = ()
-    samples_wall_ns: tuple[_Long, ...] = ()
-    samples_cpu_ns: tuple[_Long, ...] = ()
-    warmup_samples: _Integer | None = None
-    yardstick: str | None = None
-    yardstick_ms: _Milliseconds | None = None
-    parameters: _Long | None = None
+class Facts(Findings):
+    """What is known of a cell so far, checked."""
 
     def __post_init__(self) -> None:
         """Refuse what the types cannot say.
@@ -171,12 +146,12 @@ class TestTold:
 
     __test__ = False
     status: Status
-    on_target: _Share | None
+    on_target: Share | None
     max_error: float | None
     error_type: _ErrorType | None
     message: _Message | None
     needs: tuple[_Message, ...]
-    wall_ms: _Milliseconds | None = None
+    wall_ms: Milliseconds | None = None
 
 
 def cell_told(end: End) -> CellTold:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.faults.catalogue import match, severity_of
-from hwmatrix.records import CellResult, Divergence, ErrorRecord, Origin, Role, Stage, Status
+from hwmatrix.records import CellResult, Divergence, ErrorRecord, Findings, Origin, Role, Stage, Status
 from hwmatrix.runner.messages import CellTold, Failure, cell_told
 
 if TYPE_CHECKING:
@@ -22,35 +23,16 @@ _NO_MEMORY: Final = re.compile(r"^MemoryError\b|std::bad_alloc|[Cc]an(?:no|')t a
 def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str) -> CellResult:
     """What a cell's child left behind, as a result. A child that told what cannot be used has crashed, whatever else it told."""
     told = cell_told(end)
-    facts = told.facts
     status, error = _ended(end, told, cell, target)
+    found = {field.name: getattr(told.facts, field.name) for field in dataclasses.fields(Findings)}
+    where = _divergence(end, told) if status is Status.MISMATCH else None
     return CellResult(
         **_identity(cell, model, target),
+        **found | (where.columns() if where is not None else {}),
         status=status,
         stage=told.stage,
         started_at=started_at,
         wall_ms=end.wall_ms,
-        bundle=facts.bundle,
-        method=facts.method,
-        inputs=facts.inputs,
-        text_path=facts.text_path,
-        placement=facts.placement,
-        parity=facts.parity,
-        load_ms=facts.load_ms,
-        prepare_ms=facts.prepare_ms,
-        first_ms=facts.first_ms,
-        converged=facts.converged,
-        memory=facts.memory,
-        device_processes=facts.device_processes,
-        outputs=facts.outputs,
-        stages=facts.stages,
-        samples_wall_ns=facts.samples_wall_ns,
-        samples_cpu_ns=facts.samples_cpu_ns,
-        warmup_samples=facts.warmup_samples,
-        yardstick=facts.yardstick,
-        yardstick_ms=facts.yardstick_ms,
-        parameters=facts.parameters,
-        divergence=_divergence(end, told) if status is Status.MISMATCH else None,
         error=error,
         exit_code=end.exit_code,
         signal=end.signal,

@@ -10,10 +10,11 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role, plan_from_json
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, columns_since
 from hwmatrix.store.confined import confine
 from hwmatrix.store.planned import check_visible, plan_in, put, united
 from hwmatrix.store.rewriting import rewriting
-from hwmatrix.store.shard import SCHEMA_VERSION, sha256_of, utc_now
+from hwmatrix.store.shard import sha256_of, utc_now
 from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:
@@ -22,19 +23,8 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-_SINCE_6: Final = frozenset({"memory_detail", "adapted_from", "adaptation"})
-_SINCE_5: Final = _SINCE_6 | frozenset(
-    {"origin", "diverges_at", "diverges_operator", "diverges_error", "diverges_given", "diverges_against", "diverges_detail"}
-)
-_SINCE_4: Final = _SINCE_5 | {"yardstick", "yardstick_ms"}
-_SINCE: Final[dict[str, dict[str, frozenset[str]]]] = {
-    SCHEMA_VERSION: {},
-    "5": {"cells": _SINCE_6},
-    "4": {"cells": _SINCE_5},
-    "3": {"cells": _SINCE_4},
-    "2": {"cells": _SINCE_4 | {"inputs", "text_path"}},
-}
-"""The versions of shards that are merged, and by table the columns that such a shard does not have yet: nobody knows them."""
+_READ: Final = ("2", "3", "4", "5", SCHEMA_VERSION)
+"""The versions of shards that are merged. A column that came later is NULL: nobody knows its value."""
 _SHOWN: Final = 3
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
@@ -245,7 +235,7 @@ def _versions(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> dict
     """The schema's version of each shard. One query for the whole batch, since each costs some milliseconds."""
     asking = " UNION ALL ".join(f"SELECT '{alias}', value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
     versions = dict(connection.execute(asking).fetchall())
-    foreign = sorted({version for version in versions.values() if version not in _SINCE})
+    foreign = sorted({version for version in versions.values() if version not in _READ})
     if foreign or len(versions) != len(aliases):
         found = ", ".join(foreign) or "none"
         raise _RefusedError(f"its schema is version {found}, this hwmatrix reads {SCHEMA_VERSION}: run the target again")
@@ -269,7 +259,7 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, versions: dict[str, str],
 
 def _select(alias: str, table: str, columns: list[str], version: str) -> str:
     """A shard's rows of a table, with NULL in the columns that its version does not have."""
-    missing = _SINCE[version].get(table, frozenset())
+    missing = columns_since(version) if table == "cells" else frozenset()
     wanted = ", ".join(f"NULL AS {column}" if column in missing else column for column in columns)
     return f"SELECT {wanted} FROM {alias}.{table}"  # noqa: S608 - names of the schema
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import CellPlan, Dtype, ModelPlan, Plan, Size, TargetPlan, plan_from_json, to_json
-from hwmatrix.store.shard import insert_run, sql
+from hwmatrix.store.cell_columns import sql
+from hwmatrix.store.shard import insert_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence

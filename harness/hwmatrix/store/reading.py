@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, sql
 from hwmatrix.store.confined import opened
-from hwmatrix.store.shard import SCHEMA_VERSION, sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

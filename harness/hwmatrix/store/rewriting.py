@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.store.shard import SCHEMA_VERSION, sql
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, add_missing_columns, schema, sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_STEPS: Final = ("upgrade_1_to_2.sql", "upgrade_2_to_3.sql", "upgrade_3_to_4.sql", "upgrade_4_to_5.sql", "upgrade_5_to_6.sql")
-_UPGRADES: Final = {str(version): _STEPS[version - 1 :] for version in range(1, len(_STEPS) + 1)}
-"""Older databases, and what makes them of this version, step by step: what was measured then still counts."""
+READ: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
+"""The versions of the schema that are read and upgraded."""
+_STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql"}
+"""Versions of the schema whose next one changed more than what is measured of a cell, and the SQL that makes the change."""
 
 
 @contextlib.contextmanager
@@ -57,21 +58,28 @@ def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not tables:
         connection.execute("BEGIN")  # one flush to the disk, not one a table
-        connection.execute(sql("schema.sql"))
+        connection.execute(schema())
         connection.execute(sql("views.sql"))
         connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
         connection.execute("COMMIT")
     else:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
-        if row is not None and row[0] in _UPGRADES:
-            for step in _UPGRADES[row[0]]:
-                connection.execute(sql(step))
-        elif row is None or row[0] != SCHEMA_VERSION:
+        if row is None or row[0] not in READ:
             found = row[0] if row else "none"
             raise StoreError(
                 f"{database}: schema version {found}, this hwmatrix reads {SCHEMA_VERSION}",
                 advice="Merge the shards into a new file, or use the hwmatrix that wrote it.",
             )
         connection.execute("BEGIN")
+        _upgrade(connection, int(row[0]))
         connection.execute(sql("views.sql"))
         connection.execute("COMMIT")
+
+
+def _upgrade(connection: duckdb.DuckDBPyConnection, version: int) -> None:
+    """Make an older database one of this version, step by step: what was measured then still counts."""
+    for step in range(version, int(SCHEMA_VERSION)):
+        if step in _STEPS:
+            connection.execute(sql(_STEPS[step]))
+    add_missing_columns(connection)
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [SCHEMA_VERSION])

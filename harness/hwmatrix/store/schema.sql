@@ -1,4 +1,5 @@
 -- The tables of a shard and of a merged database (schema 6). Reports read the views of views.sql, never these directly.
+-- The line MEASURED stands for the fields of records.Measured, which says what each means (cell_columns.py puts them in).
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (
@@ -87,45 +88,12 @@ CREATE TABLE cells (
     status           VARCHAR NOT NULL,
     stage            VARCHAR NOT NULL,      -- the last stage that was entered
     execution        VARCHAR NOT NULL,
-    bundle           VARCHAR,               -- sha256 of the bundle's manifest: the same on every target
-    method           VARCHAR,               -- how it was prepared (which exporter)
-    on_target        DOUBLE,                -- share of the work on the target, 0 to 1
-    placement_detail VARCHAR,
-    relative_error   DOUBLE,
-    max_error        DOUBLE,
-    cosine           DOUBLE,
-    top1             DOUBLE,
-    load_ms          DOUBLE,
-    prepare_ms       DOUBLE,
-    first_ms         DOUBLE,
-    warmup_samples   INTEGER,
-    converged        BOOLEAN,               -- did timing stop because the interval was narrow enough
-    yardstick        VARCHAR,               -- a fixed computation on the processor around the timing; NULL: a device's own clock timed, or nothing
-    yardstick_ms     DOUBLE,                -- what it took: how fast the machine itself was
-    baseline_mb      DOUBLE,
-    load_peak_mb     DOUBLE,
-    peak_mb          DOUBLE,
-    delta_mb         DOUBLE,
-    uss_mb           DOUBLE,
-    memory_detail    VARCHAR,               -- whose memory it is, if not the resident set of the cell's own process; or why there is none
-    device_peak_mb   DOUBLE,
-    device_reserved_mb DOUBLE,
-    device_processes INTEGER,               -- other processes on the device meanwhile; NULL: there is none, or it does not tell
-    parameters       BIGINT,
+    -- MEASURED
     error_type       VARCHAR,
     severity         VARCHAR,
     message          VARCHAR,
     traceback        VARCHAR,
     needs            VARCHAR[],             -- operators or features that the target lacks
-    origin           VARCHAR,               -- of outputs that differ: what makes the difference (step, gradual, graph, fused, unknown); NULL: not looked for
-    diverges_at      VARCHAR,               -- the node or layer where it begins
-    diverges_operator VARCHAR,              -- its operator or class
-    diverges_error   DOUBLE,                -- relative L2 error of what it gave; of the worst output where it is no step
-    diverges_given   DOUBLE,                -- and of what it was given
-    diverges_against VARCHAR,               -- what computed the values that they were compared with
-    diverges_detail  VARCHAR,
-    inputs           VARCHAR[],             -- the kinds of input that the model was given: text, image, video, audio; NULL: not known
-    text_path        BOOLEAN,               -- it takes more than text and was given text alone; NULL: not known
     exit_code        INTEGER,
     signal           INTEGER,
     adapted_from     VARCHAR,               -- of an adapted cell: the key of the one that failed

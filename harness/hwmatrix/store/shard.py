@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import os
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
@@ -22,7 +21,7 @@ import numpy as np
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import CellResult, Classification, Detection, OperatorResult, Plan, to_json
-from hwmatrix.store.cell_row import cell_row
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, cell_row, schema, sql
 from hwmatrix.store.confined import opened
 from hwmatrix.store.sidecar import COUNTED, SHARD_SCHEMA, sidecar_path
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LOG: Final = logging.getLogger(__name__)
-SCHEMA_VERSION: Final = "6"
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
 _BLOCK_SIZE: Final = "16384"
 """DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
@@ -56,11 +54,6 @@ class ShardIdentity:
 def utc_now() -> str:
     """Now, in UTC, as the database stores it (ISO 8601 without an offset)."""
     return dt.datetime.now(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
-
-
-def sql(name: str) -> str:
-    """The text of one of this package's SQL files."""
-    return resources.files("hwmatrix.store").joinpath(name).read_text(encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
@@ -120,7 +113,7 @@ class ShardWriter:
             self._connection = duckdb.connect(str(self._path), config={"default_block_size": _BLOCK_SIZE})
             self._connection.execute("SET threads = 1")
             self._connection.execute("BEGIN")
-            self._connection.execute(sql("schema.sql"))
+            self._connection.execute(schema())
             _insert(self._connection, "meta", {"key": "schema_version", "value": SCHEMA_VERSION})
             insert_run(self._connection, self._plan)
             self._insert_shard(self._connection)

@@ -19,4 +19,3 @@ CREATE TABLE releases (
     release  VARCHAR NOT NULL,
     added_at TIMESTAMP NOT NULL
 );
-UPDATE meta SET value = '2' WHERE key = 'schema_version';

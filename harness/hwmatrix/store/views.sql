@@ -50,6 +50,17 @@ WITH executed AS (
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'model'
 ),
+measured AS (                               -- what is measured of a cell, where it can be believed
+    SELECT * EXCLUDE (
+        shard_id, run_id, cell_key, role, model, size, target, family, architecture, hub_id, dtype, batch, sequence_length, threads, execution,
+        status, error_type, severity, message, adapted_from, adaptation, started_at, wall_ms, command,
+        isolation, image, image_digest, versions, host, canary_detail, believed, newest
+    )
+    FROM executed WHERE believed
+),
+host_memory AS (
+    SELECT cell_id, baseline_mb, load_peak_mb, peak_mb, delta_mb, uss_mb, memory_detail FROM measured
+),
 worked AS (                                 -- what the cell works with, of the attempts since its latest execution
     SELECT run_id, cell_key, arg_max(a.adaptation, a.started_at) AS adaptation
     FROM adaptations a JOIN executed e USING (run_id, cell_key)
@@ -71,10 +82,8 @@ SELECT
         WHEN p.unavailable IS NOT NULL THEN 'unavailable'
         ELSE 'not_run'
     END AS status,
-    m.stage, e.bundle, m.method, m.on_target, m.placement_detail,
-    m.relative_error, m.max_error, m.cosine, m.top1,
-    m.load_ms, m.prepare_ms, m.first_ms, m.converged, m.warmup_samples, m.yardstick, m.yardstick_ms,
-    h.baseline_mb, h.load_peak_mb, h.peak_mb, h.delta_mb, h.uss_mb, m.memory_detail, m.device_peak_mb, m.device_reserved_mb, m.parameters,
+    e.bundle, m.* EXCLUDE (cell_id, bundle, baseline_mb, load_peak_mb, peak_mb, delta_mb, uss_mb),
+    h.baseline_mb, h.load_peak_mb, h.peak_mb, h.delta_mb, h.uss_mb,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN 'unbuildable'
         WHEN e.believed THEN e.error_type
@@ -94,9 +103,7 @@ SELECT
             THEN concat('the canaries of this shard failed: ', coalesce(e.canary_detail, 'the run was cut off before they ended'))
         WHEN p.unavailable IS NOT NULL THEN p.unavailable
     END AS message,
-    m.traceback, m.needs,
-    m.origin, m.diverges_at, m.diverges_operator, m.diverges_error, m.diverges_given, m.diverges_against, m.diverges_detail,
-    m.inputs, m.text_path, m.exit_code, m.signal, CASE WHEN m.status <> 'pass' THEN w.adaptation END AS adaptation, e.started_at, e.wall_ms, e.command,
+    CASE WHEN m.cell_id IS NOT NULL AND e.status <> 'pass' THEN w.adaptation END AS adaptation, e.started_at, e.wall_ms, e.command,
     e.isolation, e.image, e.image_digest, e.versions, e.host,
     coalesce(e.isolation, i.isolation, p.isolation, u.isolation) AS column_isolation,
     l.samples, l.p50_ms, l.p90_ms, l.p99_ms, l.mean_ms, l.min_ms, l.max_ms, l.ci_low_ms, l.ci_high_ms, l.cpu_p50_ms,
@@ -110,9 +117,9 @@ SELECT
 FROM planned p
 JOIN runs u USING (run_id)
 LEFT JOIN executed e ON e.run_id = p.run_id AND e.cell_key = p.cell_key AND e.newest = 1
-LEFT JOIN executed m ON m.cell_id = e.cell_id AND m.believed AND p.unbuildable IS NULL
+LEFT JOIN measured m ON m.cell_id = e.cell_id AND p.unbuildable IS NULL
 -- Before schema 6, the memory on record of a cell in a browser is that of the harness beside it, which says nothing of the model.
-LEFT JOIN executed h ON h.cell_id = m.cell_id AND (p.backend NOT IN ('webgpu', 'webnn') OR h.memory_detail IS NOT NULL)
+LEFT JOIN host_memory h ON h.cell_id = m.cell_id AND (p.backend NOT IN ('webgpu', 'webnn') OR h.memory_detail IS NOT NULL)
 LEFT JOIN worked w ON w.run_id = p.run_id AND w.cell_key = p.cell_key
 LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
 LEFT JOIN latency l ON l.cell_id = m.cell_id;

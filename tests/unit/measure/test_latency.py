@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import itertools
 import random
 import time
@@ -12,6 +11,7 @@ import pytest
 
 from hwmatrix.measure.latency import Timing, is_converged, measure, median, median_interval
 from hwmatrix.records import MeasureRule
+from hwmatrix.store.cell_columns import schema, sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,10 +202,9 @@ def test_median() -> None:
 
 
 def in_sql(samples: Mapping[str, Sequence[int]]) -> dict[str, tuple[float, float | None, float | None]]:
-    store = importlib.resources.files("hwmatrix.store")
     with duckdb.connect() as connection:
-        for script in ("schema.sql", "views.sql"):
-            connection.execute((store / script).read_text(encoding="utf-8"))
+        connection.execute(schema())
+        connection.execute(sql("views.sql"))
         for cell, wall in samples.items():
             connection.execute("INSERT INTO samples SELECT ?, 0, unnest(?), 0", [cell, list(wall)])
         rows = connection.execute("SELECT cell_id, p50_ms, ci_low_ms, ci_high_ms FROM latency").fetchall()

@@ -17,7 +17,7 @@ from hwmatrix.errors import StoreError
 from hwmatrix.report.comparing import LEAST_SAMPLES, Kind
 from hwmatrix.report.diff import Diff, make_diff, read_side
 from hwmatrix.report.diff_text import diff_html, diff_json, diff_md
-from hwmatrix.store.shard import sql
+from hwmatrix.store.cell_columns import sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -130,7 +130,9 @@ json_values = st.recursive(
 )
 keys = st.sampled_from(["stage", "facts", "verdict", "error", "divergence", "extra"])
 facts = st.dictionaries(
-    st.sampled_from(["load_ms", "stages", "outputs", "parity", "placement", "memory", "samples_wall_ns", "inputs", "method", "parameters"]),
+    st.sampled_from(
+        ["load_ms", "stages", "outputs", "cosine", "on_target", "peak_mb", "origin", "samples_wall_ns", "inputs", "method", "parameters"]
+    ),
     json_values,
     max_size=3,
 )
@@ -197,5 +199,6 @@ def test_what_is_beyond_all_numbers_is_told_as_the_largest() -> None:
     largest = np.asarray([sys.float_info.max])
     parity = parity_of(-largest, largest, logits=False)
     assert parity.max_error == sys.float_info.max
-    found = result(lines(passing(parity=dataclasses.asdict(parity))))
-    assert (found.status, found.parity) == (Status.PASS, parity)
+    found = result(lines(passing(**dataclasses.asdict(parity))))
+    assert found.status is Status.PASS
+    assert (found.relative_error, found.max_error, found.cosine, found.top1) == dataclasses.astuple(parity)

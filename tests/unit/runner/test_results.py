@@ -11,10 +11,22 @@ import pytest
 
 from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure.parity import compare
-from hwmatrix.records import Adaptation, CellResult, Divergence, MemoryRecord, Origin, Placement, Role, Severity, Stage, Status, Tolerance
+from hwmatrix.records import (
+    Adaptation,
+    CellResult,
+    Divergence,
+    Origin,
+    Placement,
+    Role,
+    Severity,
+    Stage,
+    Status,
+    Tolerance,
+    measured_columns,
+)
 from hwmatrix.runner.cell import _verdict
 from hwmatrix.runner.forked import End, parse
-from hwmatrix.runner.messages import Facts, cell_told
+from hwmatrix.runner.messages import cell_told
 from hwmatrix.runner.results import error_record, not_executed, result_of
 
 TYPES = {entry.type for entry in catalogue()}
@@ -26,10 +38,16 @@ FACTS: dict[str, Any] = {
     "prepare_ms": 1.5,
     "first_ms": 3.0,
     "parameters": 30_000,
-    "placement": {"on_target": 1.0, "detail": "cpu"},
-    "parity": {"relative_error": 1e-6, "max_error": 2e-6, "cosine": 1.0, "top1": None},
+    "on_target": 1.0,
+    "placement_detail": "cpu",
+    "relative_error": 1e-6,
+    "max_error": 2e-6,
+    "cosine": 1.0,
     "outputs": [{"name": "logits", "shape": [1, 2], "dtype": "float32", "parity": None}],
-    "memory": {"baseline_mb": 1.0, "load_peak_mb": 2.0, "peak_mb": 3.0, "delta_mb": 2.0, "uss_mb": None},
+    "baseline_mb": 1.0,
+    "load_peak_mb": 2.0,
+    "peak_mb": 3.0,
+    "delta_mb": 2.0,
     "samples_wall_ns": [3, 1, 2],
     "samples_cpu_ns": [2, 1, 1],
     "warmup_samples": 10,
@@ -74,8 +92,9 @@ def result(ended: End, target: str = "cpu", **cell: Any) -> CellResult:
 def test_a_pass_keeps_everything_that_was_measured() -> None:
     found = result(end(stage("load"), stage("measure"), verdict("pass", **FACTS)))
     assert (found.status, found.stage, found.error) == (Status.PASS, Stage.MEASURE, None)
-    assert found.placement == Placement(on_target=1.0, detail="cpu")
-    assert found.memory == MemoryRecord(baseline_mb=1.0, load_peak_mb=2.0, peak_mb=3.0, delta_mb=2.0)
+    assert (found.on_target, found.placement_detail) == (1.0, "cpu")
+    assert (found.relative_error, found.max_error, found.cosine, found.top1) == (1e-6, 2e-6, 1.0, None)
+    assert (found.baseline_mb, found.load_peak_mb, found.peak_mb, found.delta_mb, found.uss_mb) == (1.0, 2.0, 3.0, 2.0, None)
     assert found.outputs[0].shape == (1, 2)
     assert found.samples_wall_ns == (3, 1, 2)
     assert found.stages == {Stage.LOAD: 64.0, Stage.PREPARE: 1.5}
@@ -84,11 +103,16 @@ def test_a_pass_keeps_everything_that_was_measured() -> None:
     assert (found.key, found.model, found.target, found.role) == ("bert/tiny/cpu", "bert", "cpu", Role.MODEL)
 
 
+OF_TYPE: dict[str, Any] = {"VARCHAR": "a word", "DOUBLE": 0.5, "INTEGER": 3, "BIGINT": 4, "BOOLEAN": True, "VARCHAR[]": ["text"]}
+
+
 def test_nothing_that_a_child_measured_is_lost() -> None:
-    facts = cell_told(end(verdict("pass", **FACTS))).facts
-    found = result(end(verdict("pass", **FACTS)))
-    names = {field.name for field in dataclasses.fields(Facts)} - {"device"}  # which canaries alone have a use for
-    assert names == set(FACTS)
+    behind_the_verdict = Divergence(origin=Origin.UNKNOWN).columns()
+    values = {column.name: OF_TYPE[column.sql_type] for column in measured_columns() if column.name not in behind_the_verdict}
+    ended = end(verdict("pass", **(FACTS | values)))
+    facts, found = cell_told(ended).facts, result(ended)
+    names = {field.name for field in dataclasses.fields(Findings)} - behind_the_verdict.keys()
+    assert {name for name in names if getattr(facts, name) in (None, (), {})} == set()
     assert {name: getattr(found, name) for name in names} == {name: getattr(facts, name) for name in names}
     assert found.started_at == "2026-01-02T03:04:06"
 
@@ -116,14 +140,19 @@ def test_a_verdict_is_believed_with_its_own_type(status: Status) -> None:
     assert found.load_ms == 1.0
 
 
+def where(found: CellResult) -> dict[str, Any]:
+    """The fields of a result that say where a difference begins."""
+    return {name: getattr(found, name) for name in Divergence(origin=Origin.UNKNOWN).columns()}
+
+
 WHERE = {"origin": "step", "at": "node_7", "operator": "TopK", "relative_error": 0.5, "inputs_error": 1e-3}
 
 
 def test_where_a_difference_begins_is_told_behind_the_verdict() -> None:
     wrong = verdict("mismatch", told(type="mismatch"))
     found = result(end(stage("compare"), wrong, {"divergence": WHERE}))
-    assert found.divergence == Divergence(origin=Origin.STEP, at="node_7", operator="TopK", relative_error=0.5, inputs_error=1e-3)
-    assert result(end(stage("compare"), wrong)).divergence is None
+    assert where(found) == Divergence(origin=Origin.STEP, at="node_7", operator="TopK", relative_error=0.5, inputs_error=1e-3).columns()
+    assert result(end(stage("compare"), wrong)).origin is None
 
 
 @pytest.mark.parametrize(
@@ -139,11 +168,11 @@ def test_a_verdict_stands_whatever_becomes_of_the_search_behind_it(changes: dict
     assert (found.status, found.stage) == (Status.MISMATCH, Stage.COMPARE)
     assert found.error is not None
     assert found.error.type == "mismatch"
-    assert found.divergence == Divergence(origin=Origin.UNKNOWN, detail=detail)
+    assert where(found) == Divergence(origin=Origin.UNKNOWN, detail=detail).columns()
 
 
 def test_a_process_that_dies_behind_a_verdict_on_another_question_has_no_divergence() -> None:
-    assert result(killed(signal.SIGSEGV, stage("measure"), verdict("pass"))).divergence is None
+    assert result(killed(signal.SIGSEGV, stage("measure"), verdict("pass"))).origin is None
 
 
 @pytest.mark.parametrize(
@@ -274,7 +303,7 @@ def test_an_end_before_any_word_was_in_loading() -> None:
 
 def test_nothing_measured_is_nothing() -> None:
     found = result(killed(signal.SIGSEGV))
-    assert (found.placement, found.parity, found.memory, found.load_ms, found.converged) == (None, None, None, None, None)
+    assert {column.name for column in measured_columns() if getattr(found, column.name) is not None} == set()
     assert (found.samples_wall_ns, found.outputs) == ((), ())
 
 

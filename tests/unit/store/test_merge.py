@@ -15,8 +15,9 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records import Role, Status
 from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
+from hwmatrix.store.cell_columns import schema
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import finished_cells, sha256_of, sql, write_atomically
+from hwmatrix.store.shard import finished_cells, sha256_of, write_atomically
 from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
@@ -359,7 +360,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
     assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
     assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("6",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
-        fresh.execute(sql("schema.sql"))
+        fresh.execute(schema())
         what = "table_name, column_name, data_type, is_nullable"
         columns = f"SELECT {what} FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) ORDER BY ALL"  # noqa: S608
         assert upgraded.execute(columns).fetchall() == fresh.execute(columns).fetchall()

@@ -1,0 +1,136 @@
+"""What is measured of a cell, declared once.
+
+Each field of :class:`Measured` is a value that a cell's process reports, a column of the table ``cells`` of every shard and database, and a
+field of the rows that reports are made from. A new one needs no other declaration: ``store/measured_columns.py`` makes the column, in new
+databases and in older ones that are upgraded. docs/architecture.md says where it is set and where it is shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from typing import Annotated, Any, Final
+
+import pydantic
+
+from hwmatrix.records.vocabulary import Origin
+
+Milliseconds = Annotated[float, pydantic.Field(ge=0)]
+Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+Count = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
+LargeCount = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Since:
+    """The version of the schema with which a column came. Databases of earlier versions are read and upgraded: the value is NULL."""
+
+    schema: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What is measured of a cell. Times are milliseconds of wall clock, memory is MiB. None: not measured; never 0 in its place.
+
+    ``bundle`` is the digest of the bundle's manifest, ``method`` how the model was prepared (which exporter). ``inputs`` are the kinds of
+    input that the model was given (text, image, video, audio); ``text_path``: it takes more than text and was given text alone.
+
+    ``on_target`` is the share of the work on the target (0 to 1), ``placement_detail`` how that is known. ``relative_error`` is the
+    relative L2 error of the worst output against the reference, ``max_error`` the largest absolute error, ``top1`` the agreement of the
+    largest logit.
+
+    ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is what a fixed computation,
+    ``yardstick``, took around the timing: how fast the machine itself was.
+
+    ``peak_mb`` is the high-water mark until the first inference ended, ``delta_mb`` what the cell added to its starting size;
+    ``memory_detail`` says whose memory it is where it is not the resident set of the cell's own process, or why it is not known.
+    ``device_peak_mb`` is the most that tensors took of a device's own memory, ``device_reserved_mb`` what its allocator held,
+    ``device_processes`` how many other processes used the device.
+
+    ``origin`` and the fields after it say where a wrong result begins (:class:`hwmatrix.records.Divergence`).
+    """
+
+    bundle: str | None = None
+    method: str | None = None
+    inputs: Annotated[tuple[str, ...] | None, Since(schema=3)] = None
+    text_path: Annotated[bool | None, Since(schema=3)] = None
+    on_target: Share | None = None
+    placement_detail: str | None = None
+    relative_error: float | None = None
+    max_error: float | None = None
+    cosine: float | None = None
+    top1: float | None = None
+    load_ms: Milliseconds | None = None
+    prepare_ms: Milliseconds | None = None
+    first_ms: Milliseconds | None = None
+    warmup_samples: Count | None = None
+    converged: bool | None = None
+    yardstick: Annotated[str | None, Since(schema=4)] = None
+    yardstick_ms: Annotated[Milliseconds | None, Since(schema=4)] = None
+    baseline_mb: float | None = None
+    load_peak_mb: float | None = None
+    peak_mb: float | None = None
+    delta_mb: float | None = None
+    uss_mb: float | None = None
+    memory_detail: Annotated[str | None, Since(schema=6)] = None
+    device_peak_mb: float | None = None
+    device_reserved_mb: float | None = None
+    device_processes: Count | None = None
+    parameters: LargeCount | None = None
+    origin: Annotated[Origin | None, Since(schema=5)] = None
+    diverges_at: Annotated[str | None, Since(schema=5)] = None
+    diverges_operator: Annotated[str | None, Since(schema=5)] = None
+    diverges_error: Annotated[float | None, Since(schema=5)] = None
+    diverges_given: Annotated[float | None, Since(schema=5)] = None
+    diverges_against: Annotated[str | None, Since(schema=5)] = None
+    diverges_detail: Annotated[str | None, Since(schema=5)] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """A field of :class:`Measured` as a column: its SQL type, and the version of the schema with which it came."""
+
+    name: str
+    sql_type: str
+    since: int
+
+
+_SQL_TYPES: Final[dict[Any, str]] = {
+    str: "VARCHAR",
+    float: "DOUBLE",
+    int: "INTEGER",
+    bool: "BOOLEAN",
+    tuple[str, ...]: "VARCHAR[]",
+    Milliseconds: "DOUBLE",
+    Share: "DOUBLE",
+    Count: "INTEGER",
+    LargeCount: "BIGINT",
+}
+
+
+@functools.cache
+def measured_columns() -> tuple[Column, ...]:
+    """The columns of :class:`Measured`, in the order of its fields.
+
+    Raises:
+        TypeError: a field's type has no SQL type in ``_SQL_TYPES``, or it can't be None.
+    """
+    hints = typing.get_type_hints(Measured, include_extras=True)
+    return tuple(_column(field.name, hints[field.name]) for field in dataclasses.fields(Measured))
+
+
+def _column(name: str, hint: Any) -> Column:
+    since = 1
+    for note in getattr(hint, "__metadata__", ()):
+        if isinstance(note, Since):
+            since, hint = note.schema, hint.__origin__
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else ()
+    if len(kinds) != 2 or kinds[1] is not type(None):  # noqa: PLR2004 - a type or None
+        raise TypeError(f"Measured.{name} must be declared as 'type | None': what was not measured is NULL")
+    kind = str if isinstance(kinds[0], type) and issubclass(kinds[0], enum.StrEnum) else kinds[0]
+    if kind not in _SQL_TYPES:
+        raise TypeError(f"Measured.{name}: {kind} has no SQL type; add one to _SQL_TYPES")
+    return Column(name=name, sql_type=_SQL_TYPES[kind], since=since)

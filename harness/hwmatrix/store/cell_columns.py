@@ -1,0 +1,100 @@
+"""The table ``cells`` and the record it holds: the columns of what is measured come from :class:`hwmatrix.records.Measured`."""
+
+from __future__ import annotations
+
+import enum
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.records import measured_columns
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from hwmatrix.records import CellResult
+
+SCHEMA_VERSION: Final = "6"
+_MARKER: Final = "    -- MEASURED\n"
+"""Where schema.sql has the columns of ``Measured``."""
+_OTHERS_SINCE: Final = {"adapted_from": 6, "adaptation": 6}
+"""Columns of ``cells`` that are not measured, and the schema with which they came."""
+
+
+def sql(name: str) -> str:
+    """The text of one of this package's SQL files."""
+    return resources.files("hwmatrix.store").joinpath(name).read_text(encoding="utf-8")
+
+
+def schema() -> str:
+    """The tables of a shard and of a merged database, as SQL."""
+    columns = "".join(f"    {column.name} {column.sql_type},\n" for column in measured_columns())
+    before, marker, after = sql("schema.sql").partition(_MARKER)
+    if not marker:
+        raise ValueError(f"schema.sql has no line {_MARKER.strip()!r}")
+    return before + columns + after
+
+
+def columns_since(version: str) -> frozenset[str]:
+    """The columns of ``cells`` that a file of that version of the schema does not have yet."""
+    came = {column.name: column.since for column in measured_columns()} | _OTHERS_SINCE
+    return frozenset(name for name, since in came.items() if since > int(version))
+
+
+def add_missing_columns(connection: duckdb.DuckDBPyConnection) -> None:
+    """Give the table ``cells`` of an older database the measured columns that came later; nobody knows their values, so they are NULL."""
+    for column in measured_columns():
+        connection.execute(f"ALTER TABLE cells ADD COLUMN IF NOT EXISTS {column.name} {column.sql_type}")
+
+
+def unmeasured() -> str:
+    """A query without rows that has every measured column: with UNION ALL BY NAME, it adds those that an older database lacks."""
+    columns = ", ".join(f"CAST(NULL AS {column.sql_type}) AS {column.name}" for column in measured_columns())
+    return f"SELECT {columns}, CAST(NULL AS JSON) AS adaptation WHERE false"
+
+
+def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, command: str) -> dict[str, Any]:
+    """A result as a row of ``cells``, by column. What was not measured is NULL."""
+    row: dict[str, Any] = {
+        "cell_id": cell_id,
+        "shard_id": shard_id,
+        "run_id": run_id,
+        "cell_key": result.key,
+        "role": result.role.value,
+        "model": result.model,
+        "size": result.size.value,
+        "target": result.target,
+        "family": result.family.value,
+        "architecture": result.architecture,
+        "hub_id": result.hub_id,
+        "dtype": result.settings.dtype.value,
+        "batch": result.settings.batch,
+        "sequence_length": result.settings.sequence_length,
+        "threads": result.settings.threads,
+        "status": result.status.value,
+        "stage": result.stage.value,
+        "execution": result.execution.value,
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "started_at": result.started_at,
+        "wall_ms": result.wall_ms,
+        "command": command,
+    }
+    row |= {column.name: _stored(getattr(result, column.name)) for column in measured_columns()}
+    if result.adaptation:
+        row |= {"adapted_from": result.adaptation.of, "adaptation": json.dumps(result.adaptation.change.data)}
+    if result.error:
+        row |= {
+            "error_type": result.error.type,
+            "severity": result.error.severity.value,
+            "message": result.error.message,
+            "traceback": result.error.traceback,
+            "needs": list(result.error.needs),
+        }
+    return row
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
