@@ -15,6 +15,7 @@ from hwmatrix.records import (
     Adaptation,
     CellResult,
     Divergence,
+    Findings,
     Origin,
     Placement,
     Role,
