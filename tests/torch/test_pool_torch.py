@@ -20,7 +20,7 @@ import transformers
 from hwmatrix.knowledge.resolving import torch_absences
 from hwmatrix.pool.devices import Gpu, Machine
 from hwmatrix.pool.errors import ModelStartError
-from hwmatrix.pool.memory import tensor_mb
+from hwmatrix.pool.placing import tensor_mb
 from hwmatrix.pool.pool import ResourcePool
 from hwmatrix.pool.settings import PoolSettings
 from hwmatrix.records import Detection, Status

@@ -9,21 +9,20 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.pool.cache import ModelCache
 from hwmatrix.pool.devices import Device, Machine, device_of
-from hwmatrix.pool.loading import Loader
-from hwmatrix.pool.memory import Measure
+from hwmatrix.pool.loading import History, Loader
+from hwmatrix.pool.placing import Measure
 from hwmatrix.pool.request import dtype_word, request_for
 from hwmatrix.pool.settings import PoolSettings
-from hwmatrix.pool.state import PoolState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from hwmatrix.knowledge.fallback import FallbackReport
+    from hwmatrix.pool.cache import Entry
     from hwmatrix.pool.devices import Detector
     from hwmatrix.pool.errors import Failure
-    from hwmatrix.pool.shelf import Entry
-    from hwmatrix.pool.state import Turn
 
 COMPONENT: Final = "resource_pool"
 
@@ -46,9 +45,9 @@ class ResourcePool:
         self._settings = settings
         self._machine = machine or Machine(detector)
         self._clock = clock
-        self._made = threading.Lock()
-        self._configuring = threading.Lock()
-        self._made_state: PoolState | None = None
+        self._lock = threading.Lock()
+        self._made_cache: ModelCache | None = None
+        self._history = History()
 
     def get_model(
         self,
@@ -82,7 +81,10 @@ class ResourcePool:
             NestedRequestError: the constructor asks the pool for the very model that it makes.
             NotInPoolError: there is no constructor and no such model.
         """
-        return self._obtain(family, name, constructor, hardware_preferences, dtype=dtype, memory_mb=memory_mb, lease=False).model
+        entry = self._leased(family, name, constructor, hardware_preferences, dtype=dtype, memory_mb=memory_mb)
+        model = entry.model
+        self._cache.end_lease(entry, given_out=True)
+        return model
 
     @contextlib.contextmanager
     def lease(
@@ -101,15 +103,11 @@ class ResourcePool:
             ConfigError: as :meth:`get_model`.
             ModelStartError: as :meth:`get_model`.
         """
-        turn = self._obtain(family, name, constructor, hardware_preferences, dtype=dtype, memory_mb=memory_mb, lease=True)
-        entry, model = turn.entry, turn.model
-        del turn
+        entry = self._leased(family, name, constructor, hardware_preferences, dtype=dtype, memory_mb=memory_mb)
         try:
-            yield model
+            yield entry.model
         finally:
-            del model
-            if entry is not None:
-                self._state.return_lease(entry)
+            self._cache.end_lease(entry)
 
     def cleanup_unused_resources(self, max_age_minutes: float | None = None) -> int:
         """Let go of models that nobody uses and nobody asked for in so many minutes (the pool's timeout unless given).
@@ -122,10 +120,10 @@ class ResourcePool:
         Raises:
             ConfigError: the age is negative.
         """
-        age = self._state.settings.timeout_minutes if max_age_minutes is None else max_age_minutes
+        age = self._cache.settings.timeout_minutes if max_age_minutes is None else max_age_minutes
         if not age >= 0:
-            raise ConfigError([Problem(where="max_age_minutes", what=f"{age!r} is not a valid age", hint="0 releases all unused models")])
-        return self._state.room.clean(age * 60)
+            raise ConfigError([Problem(where="max_age_minutes", what=f"{age!r} is no age", hint="0 lets go of all that nobody uses")])
+        return self._cache.evict_older(age * 60)
 
     def configure(self, **settings: Any) -> PoolSettings:
         """Go by other settings from now on; those that are not named stay as they are.
@@ -140,9 +138,10 @@ class ResourcePool:
         Raises:
             ConfigError: there is no such setting, or its value means nothing; then nothing is changed.
         """
-        with self._configuring:
-            changed = self._state.settings.changed(**settings)
-            self._state.configure(changed)
+        cache = self._cache
+        with self._lock:
+            changed = cache.settings.changed(**settings)
+            cache.configure(changed)
         return changed
 
     def release(self, family: str | None, name: str, *, device: str | None = None, dtype: object = None) -> bool:
@@ -155,33 +154,35 @@ class ResourcePool:
         """
         where = None if device is None else device_of(device)
         precision = None if dtype is None else dtype_word(dtype)
-        with self._state.lock:
+        cache = self._cache
+        with cache.lock:
             chosen = [
                 entry
-                for entry in self._state.room.shelf
+                for entry in cache.entries()
                 if (entry.key.family, entry.key.name) == (str(family or ""), name)
                 and (where is None or where in {entry.key.device, Device(hardware=entry.key.device.hardware)})
                 and (precision is None or entry.key.dtype == precision)
             ]
-            self._state.room.forget(chosen)
+            cache.release(chosen)
         return bool(chosen)
 
     def clear(self) -> None:
         """Keep no model any longer, and try again what had to fall back. Whoever uses a model goes on."""
-        with self._state.lock:
-            self._state.settled.clear()
-            self._state.room.forget(list(self._state.room.shelf))
+        with self._cache.lock:
+            self._history.placed.clear()
+            self._cache.release(self._cache.entries())
 
     @property
     def fallbacks(self) -> tuple[FallbackReport, ...]:
         """Every request that got other hardware than it expected: the latest report of each kind."""
-        return self._state.fallbacks
+        with self._history.lock:
+            return tuple(self._history.fallbacks.values())
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """The models that could not be started, the latest last."""
-        with self._state.lock:
-            return tuple(self._state.failures)
+        with self._history.lock:
+            return tuple(self._history.failures)
 
     def errors(self) -> list[dict[str, Any]]:
         """The failures as records of the error reporter: severity, type, hardware, recommendations."""
@@ -202,13 +203,11 @@ class ResourcePool:
 
     def get_stats(self) -> dict[str, Any]:
         """What is in the pool, and what has happened: counts since it was made, memory in MiB. What is not known is None."""
-        state = self._state
-        with state.lock:
-            places = sorted({place for entry in state.room.shelf for place in entry.shares})
-        for place in places:
-            state.room.budgets.of(place)  # may ask a driver, so not under the lock
-        with state.lock:
-            count, entries = state.room.count, list(state.room.shelf)
+        cache = self._cache
+        for memory in cache.memories():
+            cache.budget(memory)  # may ask a driver, so not under the lock
+        with cache.lock:
+            count, entries = cache.count, cache.entries()
             return {
                 "models": len(entries),
                 "constructed": count["constructed"],
@@ -217,30 +216,29 @@ class ResourcePool:
                 "failed": count["failed"],
                 "evicted_for_memory": count["evicted_for_memory"],
                 "evicted_for_age": count["evicted_for_age"],
-                "fallbacks": len(state.fallbacks),
-                "low_memory_mode": state.settings.low_memory,
-                "timeout_minutes": state.settings.timeout_minutes,
+                "fallbacks": len(self.fallbacks),
+                "low_memory_mode": cache.settings.low_memory,
+                "timeout_minutes": cache.settings.timeout_minutes,
                 "memory": {
-                    place: _memory(state, place, [entry for entry in entries if place in entry.shares])
-                    for place in sorted({place for entry in entries for place in entry.shares})
+                    memory: _memory_facts(cache, memory, [entry for entry in entries if memory in entry.shares])
+                    for memory in cache.memories()
                 },
-                "entries": [_row(entry, self._clock()) for entry in entries],
+                "entries": [_entry_facts(entry, self._clock()) for entry in entries],
             }
 
     @property
-    def _state(self) -> PoolState:
+    def _cache(self) -> ModelCache:
         """Made when it is first needed, so that settings may still be changed after the pool was."""
-        if self._made_state is None:
-            with self._made:
-                if self._made_state is None:
-                    settings = self._settings() if callable(self._settings) else self._settings
-                    self._made_state = PoolState(settings or PoolSettings(), self._machine, self._clock)
-        return self._made_state
+        with self._lock:
+            if self._made_cache is None:
+                settings = self._settings() if callable(self._settings) else self._settings
+                self._made_cache = ModelCache(settings or PoolSettings(), self._machine, self._clock)
+            return self._made_cache
 
-    def _obtain(self, *arguments: Any, **details: Any) -> Turn:
+    def _leased(self, *arguments: Any, **details: Any) -> Entry:
         request = request_for(*arguments, **details)
-        self._state.room.clean(self._state.settings.timeout_minutes * 60)
-        return Loader(self._state, request).obtain()
+        self._cache.evict_older(self._cache.settings.timeout_minutes * 60)
+        return Loader(self._cache, self._history, request).obtain()
 
 
 _GLOBAL_LOCK: Final = threading.Lock()
@@ -258,16 +256,16 @@ def get_global_resource_pool() -> ResourcePool:
         return _GLOBAL[0]
 
 
-def _memory(state: PoolState, place: str, entries: list[Entry]) -> dict[str, Any]:
+def _memory_facts(cache: ModelCache, memory: str, entries: list[Entry]) -> dict[str, Any]:
     return {
-        "used_mb": sum(entry.shares[place] for entry in entries),
-        "reserved_mb": state.room.reserved_mb(place),
-        "budget_mb": state.room.budgets.known(place),
+        "used_mb": sum(entry.shares[memory] for entry in entries),
+        "reserved_mb": cache.under_way_mb(memory),
+        "budget_mb": cache.budget(memory),
         "unmeasured_models": sum(entry.footprint.measure is Measure.UNKNOWN for entry in entries),
     }
 
 
-def _row(entry: Entry, now: float) -> dict[str, Any]:
+def _entry_facts(entry: Entry, now: float) -> dict[str, Any]:
     return {
         "family": entry.key.family,
         "name": entry.key.name,
@@ -278,6 +276,6 @@ def _row(entry: Entry, now: float) -> dict[str, Any]:
         "memory_measure": entry.footprint.measure.value,
         "uses": entry.uses,
         "leases": entry.leases,
-        "kept": entry.is_held,
+        "kept": entry.is_kept,
         "idle_s": now - entry.last_used,
     }

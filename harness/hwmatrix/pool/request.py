@@ -12,17 +12,31 @@ from hwmatrix.knowledge.priorities import order_of
 from hwmatrix.knowledge.resolving import AUTO
 from hwmatrix.knowledge.stand_ins import is_unchecked
 from hwmatrix.matrix.load import near_miss
-from hwmatrix.pool.devices import device_of, has_several
-from hwmatrix.pool.shelf import Key
+from hwmatrix.pool.devices import Device, device_of, has_several
 from hwmatrix.records import Backend, Classification, Dtype, Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hwmatrix.pool.devices import Device
-
 _PREFERENCES: Final = frozenset({"device", "priority_list", "preferred_index"})
 _DEVICE_ARGUMENT: Final = "device"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Key:
+    """What makes two requests ask for the same object."""
+
+    family: str
+    name: str
+    device: Device
+    dtype: str | None
+
+    def answers(self, asked: Key) -> bool:
+        """Whether this is what was asked for, where any GPU of a kind will do."""
+        return asked.device.index is None and dataclasses.replace(self, device=dataclasses.replace(self.device, index=None)) == asked
+
+    def __str__(self) -> str:
+        return f"{self.family}/{self.name} on {self.device}" + (f" in {self.dtype}" if self.dtype else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +44,7 @@ class Request:
     """A model that somebody wants. ``order`` is the hardware to try; ``asked`` says that somebody chose it.
 
     ``one_device`` says that they named one, and the rest stands in for it. ``takes_device`` says that the constructor wants to be told
-    the device. ``lease`` says that the end of the use will be told.
+    the device.
     """
 
     family: str
@@ -42,7 +56,6 @@ class Request:
     constructor: Callable[..., Any] | None
     takes_device: bool
     memory_mb: float | None
-    lease: bool
 
     def key(self, device: Device) -> Key:
         """What the model is called on a device."""
@@ -62,7 +75,6 @@ def request_for(
     *,
     dtype: object = None,
     memory_mb: float | None = None,
-    lease: bool = False,
 ) -> Request:
     """Check what was asked for.
 
@@ -89,7 +101,6 @@ def request_for(
         constructor=constructor,
         takes_device=constructor is not None and _DEVICE_ARGUMENT in _required(constructor),
         memory_mb=memory_mb,
-        lease=lease,
     )
 
 

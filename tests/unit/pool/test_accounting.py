@@ -124,7 +124,7 @@ class Ledger(RuleBasedStateMachine):
         entries = stats["entries"]
         for memory, facts in stats["memory"].items():
             assert facts["used_mb"] == sum(entry["memory_mb"] for entry in entries if entry["memory"] == memory)
-            assert facts["used_mb"] == self.pool._state.room.taken_mb(memory)
+            assert facts["used_mb"] == self.pool._cache.taken_mb(memory)
             assert facts["reserved_mb"] == 0
         alive = [size for seen, size in self.made if seen() is not None]
         assert sum(entry["memory_mb"] for entry in entries) <= sum(alive)
@@ -134,23 +134,23 @@ class Ledger(RuleBasedStateMachine):
 
     @invariant()
     def no_budget_is_exceeded_but_by_what_is_in_use(self) -> None:
-        entries = {entry.key: entry for entry in self.pool._state.room.shelf}
+        entries = {entry.key: entry for entry in self.pool._cache.entries()}
         in_use = {id(model) for model in self.in_use()}
         for memory, budget in BUDGETS.items():
             there = [entry for entry in entries.values() if memory in entry.shares]
             if sum(entry.shares[memory] for entry in there) > budget:
-                assert all(id(entry.find()) in in_use or entry.find().part is entry.find() for entry in there)
+                assert all(id(entry.model) in in_use or entry.model.part is entry.model for entry in there)
 
     @invariant()
     def in_low_memory_mode_only_what_is_in_use_is_there(self) -> None:
         if self.low_memory:
             in_use = {id(model) for model in self.in_use()}
-            assert all(id(entry.find()) in in_use or entry.find().part is entry.find() for entry in self.pool._state.room.shelf)
+            assert all(id(entry.model) in in_use or entry.model.part is entry.model for entry in self.pool._cache.entries())
 
     @invariant()
     def a_gpu_is_never_given_more_than_its_budget(self) -> None:
         for memory in ("cuda:0", "cuda:1"):
-            assert self.pool._state.room.taken_mb(memory) <= BUDGETS[memory]
+            assert self.pool._cache.taken_mb(memory) <= BUDGETS[memory]
 
     def teardown(self) -> None:
         gc.unfreeze()

@@ -10,8 +10,9 @@ from pool_machines import FakeMachine, Model, detection, pool_of
 
 from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.pool import devices as pool_devices
-from hwmatrix.pool.devices import Budgets, Device, Gpu, Machine, device_of, give_back, move
+from hwmatrix.pool.devices import Device, Gpu, Machine, budget_mb, device_of
 from hwmatrix.pool.errors import ModelStartError
+from hwmatrix.pool.placing import give_back, move
 from hwmatrix.pool.settings import PoolSettings
 from hwmatrix.records import Backend, Status
 
@@ -346,9 +347,9 @@ def test_without_pytorch_gpus_have_their_drivers_numbers(monkeypatch: pytest.Mon
 
 def test_the_hosts_memory_is_what_its_control_group_allows() -> None:
     assert probed([]).total_mb("host") == 100
-    assert Budgets(PoolSettings(), probed([])).of("host") == 80
-    assert Budgets(PoolSettings(low_memory=True), probed([])).of("host") == 40
-    assert Budgets(PoolSettings(budget_mb={"host": 7}), probed([])).of("host") == 7
+    assert budget_mb("host", PoolSettings(), probed([])) == 80
+    assert budget_mb("host", PoolSettings(low_memory=True), probed([])) == 40
+    assert budget_mb("host", PoolSettings(budget_mb={"host": 7}), probed([])) == 7
 
 
 def test_what_a_detector_does_not_speak_of_is_not_here() -> None:

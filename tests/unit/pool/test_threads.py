@@ -48,13 +48,13 @@ class Gate:
 
 def until_waiting(pool: ResourcePool, number: int) -> None:
     """Until so many threads wait for somebody else's construction: the pool's own count, which is written before they wait."""
-    state = pool._state
-    with state.lock:
-        waiting = len(state._waiting)
+    cache = pool._cache
+    with cache.lock:
+        waiting = len(cache._waiting)
     while waiting < number:
         threading.Event().wait(0.001)
-        with state.lock:
-            waiting = len(state._waiting)
+        with cache.lock:
+            waiting = len(cache._waiting)
 
 
 def results(futures: list[Future[Any]]) -> list[Any]:
@@ -243,7 +243,7 @@ def test_room_is_not_promised_twice(threads: ThreadPoolExecutor) -> None:
     pool, gate = pool_of(FakeMachine(cuda=(1000,))), Gate()
     first = threads.submit(pool.get_model, "vision", "first", gate, {"device": "cuda"}, memory_mb=500)
     assert gate.began.acquire(timeout=END_S)
-    assert pool._state.room.taken_mb("cuda:0") == 500
+    assert pool._cache.taken_mb("cuda:0") == 500
     second = pool.get_model("vision", "second", Model, {"device": "cuda"}, memory_mb=500)
     gate.may_end.set()
     assert first.result(END_S) is not second
@@ -287,5 +287,5 @@ def test_a_pool_under_load_keeps_its_accounts(threads: ThreadPoolExecutor) -> No
     pool.cleanup_unused_resources(0)
     stats = pool.get_stats()
     assert stats["entries"] == []
-    assert all(pool._state.room.taken_mb(place) == 0 for place in ("host", "cuda:0", "cuda:1"))
+    assert all(pool._cache.taken_mb(place) == 0 for place in ("host", "cuda:0", "cuda:1"))
     assert stats["failed"] == 0
