@@ -6,8 +6,9 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from memory_fit import MeasuredPeak
+
 from hwmatrix.knowledge.calibration import MEASURES
-from hwmatrix.knowledge.fitting import MeasuredPeak
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -19,9 +19,9 @@ import memory_report
 import torch
 import transformers
 import yaml
+from memory_fit import MeasuredPeak, calibrate
 
 from hwmatrix.knowledge.calibration import Calibration, Features, features_of
-from hwmatrix.knowledge.fitting import MeasuredPeak, calibrate
 from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_on_record
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.classifier.answers import (
@@ -25,19 +25,17 @@ from hwmatrix.classifier.answers import (
 )
 from hwmatrix.classifier.cache import ClassificationCache, Question
 from hwmatrix.classifier.pool_config import PoolMember, pool_config
-from hwmatrix.classifier.rereading import Reread
 from hwmatrix.classifier.task_models import Candidate, recommend
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import Subject, compatibility_of
 from hwmatrix.knowledge.evidence import Evidence, Nearness
-from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up
+from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up, shipped_model, shipped_names
 from hwmatrix.knowledge.on_record import LATEST, OnRecord, on_record
 from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, parse_overrides
 from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
 from hwmatrix.knowledge.requirements import requirements_for
 from hwmatrix.knowledge.resolving import TORCH_NAMES
-from hwmatrix.knowledge.shipped_models import shipped_model, shipped_names
 from hwmatrix.knowledge.stand_ins import Detector, classify, hardware_detector, replaced
 from hwmatrix.matrix.load import load
 from hwmatrix.models.names import is_name
@@ -45,10 +43,11 @@ from hwmatrix.models.structure import tier_of
 from hwmatrix.records import Backend, Basis, Classification, Detection, Dtype, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan, SizeTier
+
 
 _DTYPES: Final = {Backend.QNN: Dtype.FLOAT16}
 """The precision in which a model is used where that is not float32: the HTP has none."""
@@ -374,3 +373,25 @@ def _as_listed(found: Classification, plan: ModelPlan) -> Classification:
     guessed = found.family.value if found.family else "none"
     source = f"matrix.yaml says {plan.family.value}; by its architecture and class it would be {guessed} ({found.source})"
     return dataclasses.replace(found, family=plan.family, subfamily=None, confidence=1.0, source=source)
+
+
+Value = TypeVar("Value")
+
+
+class Reread(Generic[Value]):
+    """Reads a file by a function, and again when its size or the moment of its last change is another."""
+
+    def __init__(self, read: Callable[[Path], Value]) -> None:
+        self._read = read
+        self._kept: dict[Path, tuple[tuple[int, int], Value]] = {}
+
+    def of(self, path: Path) -> Value:
+        """What the file says now. What the function raises is raised, also for a file that is not there."""
+        try:
+            stat = path.stat()
+        except OSError:
+            return self._read(path)
+        state = (stat.st_mtime_ns, stat.st_size)
+        if path not in self._kept or self._kept[path][0] != state:
+            self._kept[path] = (state, self._read(path))
+        return self._kept[path][1]

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import functools
+import importlib.resources
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, Self, TypedDict
+
+import pydantic
+import yaml
+from pydantic.dataclasses import dataclass
 
 from hwmatrix.classifier.answers import ReasonAnswer, RefusedModel, TaskModel, requirements_answer
-from hwmatrix.classifier.tasks import Fit, fit_of
+from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import LEVELS, Subject
 from hwmatrix.knowledge.evidence import Nearness
 from hwmatrix.knowledge.profiles import HardwareProfile
 from hwmatrix.knowledge.recommend import Choice, Reason, absence, choose
+from hwmatrix.matrix.load import near_miss
+from hwmatrix.models.taxonomy import taxonomy
 from hwmatrix.records import Backend, Basis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from hwmatrix.records import Classification
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,3 +109,58 @@ def _answer(candidate: Candidate, choice: Choice, profile: HardwareProfile, *, f
 
 def _told(reasons: Sequence[Reason]) -> list[ReasonAnswer]:
     return [{"basis": reason.basis, "text": reason.text} for reason in reasons]
+
+
+class Fit(enum.StrEnum):
+    """How a model fits a task, the better first."""
+
+    MADE_FOR_IT = "made for it"
+    ANOTHER_HEAD = "with another head, which has to be trained"
+
+
+@dataclass(frozen=True, kw_only=True, config=pydantic.ConfigDict(extra="forbid"))
+class _Tasks:
+    version: Literal[1]
+    with_another_head: dict[str, tuple[str, ...]]
+
+    @pydantic.model_validator(mode="after")
+    def _is_known(self) -> Self:
+        named = {*self.with_another_head, *(name for names in self.with_another_head.values() for name in names)}
+        if unknown := sorted(named - taxonomy().subfamilies.keys()):
+            raise ValueError(f"not among the subfamilies: {', '.join(unknown)}")
+        return self
+
+
+def known_tasks() -> tuple[str, ...]:
+    """Every task that can be asked for: the hub's pipeline tags."""
+    return tuple(sorted({*taxonomy().tasks, *taxonomy().usual_tasks}))
+
+
+def subfamily_for(task: str) -> str:
+    """The kind of model that is made for a task.
+
+    Raises:
+        ConfigError: there is no such task; the hint names the nearest.
+    """
+    found = taxonomy().tasks.get(task) or taxonomy().usual_tasks.get(task)
+    if found is None:
+        raise ConfigError([Problem(where="task", what=f"{task!r} is no task", hint=near_miss(task, known_tasks()))])
+    return found
+
+
+def fit_of(task: str, classification: Classification) -> Fit | None:
+    """How a model fits a task; None where it does not.
+
+    Raises:
+        ConfigError: there is no such task.
+    """
+    wanted = subfamily_for(task)
+    if classification.subfamily == wanted:
+        return Fit.MADE_FOR_IT
+    return Fit.ANOTHER_HEAD if wanted in _data().with_another_head.get(classification.subfamily or "", ()) else None
+
+
+@functools.cache
+def _data() -> _Tasks:
+    text = (importlib.resources.files("hwmatrix.classifier") / "tasks.yaml").read_text(encoding="utf-8")
+    return pydantic.TypeAdapter(_Tasks).validate_python(yaml.safe_load(text))

@@ -17,9 +17,8 @@ from hwmatrix.app.clearing import clear_cached
 from hwmatrix.cli.devices import Priority, first_models
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, outside
 from hwmatrix.errors import CellFailure, ConfigError, Problem
-from hwmatrix.generate.generated_file import slug
 from hwmatrix.generate.model_tests import DEFAULT_FOLDER, generate_test
-from hwmatrix.generate.rendering import write_templates
+from hwmatrix.generate.rendering import slug, write_templates
 from hwmatrix.generate.reproduction import MARK, reproduce
 from hwmatrix.generate.test_plan import DEFAULT_TIMEOUT_MIN, Wish, plan_of
 from hwmatrix.knowledge.evidence import default_database

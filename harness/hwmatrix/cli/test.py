@@ -30,8 +30,7 @@ from hwmatrix.cli.trial_report import Outcome, document_of, keep, show
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.places import choose
-from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan
-from hwmatrix.knowledge.fallback_evidence import Likeness, measured_hardware
+from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan, Likeness, measured_hardware
 from hwmatrix.knowledge.on_record import on_record
 from hwmatrix.knowledge.priorities import order_of, reason_for
 from hwmatrix.knowledge.resolving import AUTO

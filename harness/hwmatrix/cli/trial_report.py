@@ -15,8 +15,7 @@ from hwmatrix.cli.options import Format
 from hwmatrix.cli.running import DATABASE
 from hwmatrix.cli.schema import print_table
 from hwmatrix.knowledge.evidence import Evidence
-from hwmatrix.knowledge.fallback import Cost, FallbackReport, report_of
-from hwmatrix.knowledge.fallback_evidence import Likeness, measured_cost
+from hwmatrix.knowledge.fallback import Cost, FallbackReport, Likeness, measured_cost, report_of
 from hwmatrix.records import Execution, Isolation, ModelPlan, Status
 from hwmatrix.report.write import replace, write_reports
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 import hwmatrix
 from hwmatrix.classifier.answers import template_for
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.generate.generated_file import file_for, mark
 from hwmatrix.generate.literals import WIDTH, literal, plain
-from hwmatrix.generate.rendering import comment, render
+from hwmatrix.generate.rendering import comment, file_for, mark, render
 from hwmatrix.generate.test_plan import DevicePlan, Wish, classification_of, places_of, plan_of
 from hwmatrix.knowledge.names import DEFAULT_MATRIX
 from hwmatrix.knowledge.priorities import priority_for, reason_for

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import ConfigError, FactoryError, Problem
-from hwmatrix.knowledge.available_memory import memory_kind
 from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need, Remedy, Verdict, measurements_of
-from hwmatrix.knowledge.fit_memory import ModelMemory
 from hwmatrix.knowledge.fit_question import FitQuestion, precision_of, precisions_of, subject_of
-from hwmatrix.knowledge.fit_text import reason_of
+from hwmatrix.knowledge.measured_memory import same_model
 from hwmatrix.knowledge.on_record import Place, on_record
 from hwmatrix.knowledge.priorities import order_of
 from hwmatrix.knowledge.profiles import Availability, availability_of
-from hwmatrix.knowledge.requirements import Question
+from hwmatrix.knowledge.requirements import Question, at_batch, estimate_for, known_size, memory_kind, peaks_on_record
 from hwmatrix.knowledge.stand_ins import classify
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan
 
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from hwmatrix.knowledge.measured_memory import MemoryOnRecord
+    from hwmatrix.knowledge.profiles import Availability
+    from hwmatrix.models.sizes import ModelSize
     from hwmatrix.records import Detection
+
 
 _NARROWER: Final = {
     Dtype.FLOAT32: (Dtype.FLOAT16, Dtype.BFLOAT16),
@@ -182,3 +187,123 @@ def _remedies(model: ModelMemory, need: Need | None, memory: int, largest: Need 
             verdict = judge(less, memory, narrow.weights_mb)
             if less is not None and (verdict is Verdict.FITS or (not only_sure and _would_fit(verdict, less, memory))):
                 yield Remedy(change=f"--dtype {dtype.value}", verdict=verdict, need=less)
+
+
+_LARGEST_BATCH: Final = 4096
+_MIB: Final = 2**20
+
+
+class ModelMemory:
+    """One model on one backend in one precision: its peaks on record, and its size, found out when it is first needed."""
+
+    def __init__(self, asked: Question, found: tuple[MemoryOnRecord, ...], cache: Path | None) -> None:
+        self.asked = asked
+        self.peaks = peaks_on_record(asked, found)
+        self._found = found
+        self._cache = cache
+
+    def in_precision(self, dtype: Dtype) -> ModelMemory:
+        """The same model, computed in another precision."""
+        return ModelMemory(dataclasses.replace(self.asked, dtype=dtype), self._found, self._cache)
+
+    @functools.cached_property
+    def size(self) -> tuple[ModelSize, str] | FactoryError:
+        """The size with the asked batch and where it is from, or why it cannot be told."""
+        try:
+            return known_size(self.asked.plan, self.asked.dtype, cache=self._cache)
+        except FactoryError as failure:
+            return failure
+
+    @property
+    def unknown(self) -> str | None:
+        """Why the size cannot be told; None where it can."""
+        return str(self.size) if isinstance(self.size, FactoryError) else None
+
+    @property
+    def weights_mb(self) -> float | None:
+        """The weights alone, in the precision that is computed in."""
+        return None if isinstance(self.size, FactoryError) else self.size[0].weight_bytes / _MIB
+
+    @property
+    def parameters(self) -> int | None:
+        """Counted on the model, or as they are on record."""
+        if not isinstance(self.size, FactoryError):
+            return self.size[0].parameters
+        own = (cell.parameters for cell in self._found if same_model(self.asked.plan, cell.plan))
+        return next((number for number in own if number is not None), None)
+
+    def need(self, batch: int) -> Need | None:
+        """What a batch takes: as measured, else by the formula, else nobody knows."""
+        if batch in self.peaks:
+            peak, cell = self.peaks[batch]
+            return Need(
+                batch=batch,
+                dtype=self.asked.dtype,
+                peak_mb=peak,
+                low_mb=None,
+                high_mb=None,
+                basis=Basis.MEASURED,
+                stands_on=f"measured on {cell.target} in run {cell.run_id}, cell {cell.cell_key}",
+                run_id=cell.run_id,
+                cell_key=cell.cell_key,
+                measured_at=cell.started_at,
+            )
+        return None if isinstance(self.size, FactoryError) else self._estimated(batch, *self.size)
+
+    def _estimated(self, batch: int, size: ModelSize, source: str) -> Need:
+        asked = self.asked
+        estimate = estimate_for(at_batch(size, batch / asked.plan.batch), asked.backend, asked.dtype, source=source)
+        nearest = min(self.peaks, key=lambda known: abs(math.log(known / batch)), default=None)
+        share, told = 1.0, ""
+        if nearest is not None:  # what was measured corrects the formula
+            formula = estimate_for(at_batch(size, nearest / asked.plan.batch), asked.backend, asked.dtype).peak_mb
+            share = self.peaks[nearest][0] / formula
+            told = f"; corrected by the peak that was measured at batch {nearest} in run {self.peaks[nearest][1].run_id}"
+        peak, sure = estimate.peak_mb * share, estimate.basis is Basis.ESTIMATED
+        return Need(
+            batch=batch,
+            dtype=asked.dtype,
+            peak_mb=peak,
+            low_mb=peak * (1 - estimate.margin) if sure else None,
+            high_mb=peak * (1 + estimate.margin) if sure else None,
+            basis=estimate.basis,
+            stands_on=f"{estimate.note}{told}",
+        )
+
+    def batches(self) -> Iterator[int]:
+        """The batches to try, the smallest first: those on record, and, where the size is known, powers of two and the one asked for."""
+        formula = set() if self.unknown else {self.asked.plan.batch, *(2**power for power in range(_LARGEST_BATCH.bit_length()))}
+        yield from sorted(formula | self.peaks.keys())
+
+
+def reason_of(verdict: Verdict, need: Need | None, memory: int | None, *, model: ModelMemory, there: Availability) -> str:
+    """The sentence. ``need`` is what decides; ``there`` says why nothing is known of the memory, ``model`` why nothing is of its need."""
+    if memory is None:
+        missing = "it does not tell its memory" if there.available else f"it is not on this machine: {there.reason}"
+        return f"{missing}. --memory says how much there is"
+    if verdict is Verdict.DOES_NOT_FIT and model.weights_mb is not None and model.weights_mb > memory:
+        return f"its weights alone take {model.weights_mb:,.0f} MiB, {model.weights_mb - memory:,.0f} more than there are"
+    if need is None:
+        return f"its size cannot be told: {model.unknown}"
+    if verdict is Verdict.EXTRAPOLATED:
+        return _beyond(need, memory)
+    if need.low_mb is None or need.high_mb is None:
+        short = f", {need.peak_mb - memory:,.0f} more than there are" if verdict is Verdict.DOES_NOT_FIT else ""
+        return f"{_whose(need, model)} measured peak is {need.peak_mb:,.0f} MiB{short}"
+    takes = "it takes" if need.batch == model.asked.plan.batch else f"a batch of {need.batch} takes"
+    between = f"{takes} between {need.low_mb:,.0f} and {need.high_mb:,.0f} MiB in nine cases of ten"
+    told = {
+        Verdict.FITS: between,
+        Verdict.DOES_NOT_FIT: f"{between}, at least {need.low_mb - memory:,.0f} more than there are",
+        Verdict.UNKNOWN: f"too close to tell: {between}",
+    }
+    return told[verdict]
+
+
+def _beyond(need: Need, memory: int) -> str:
+    would = "would fit" if need.peak_mb <= memory else "would not fit"
+    return f"neither yes nor no: by the formula it {would} with {need.peak_mb:,.0f} MiB, beyond everything that was measured"
+
+
+def _whose(need: Need, model: ModelMemory) -> str:
+    return "its" if need.batch == model.asked.plan.batch else f"with a batch of {need.batch}, its"

@@ -9,21 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import CellFailure, ConfigError, Problem
+from hwmatrix.knowledge.stand_ins import classify
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.matrix.spec import SizeSpec
 from hwmatrix.models import hub
 from hwmatrix.models.build import HUB
 from hwmatrix.models.checkpoint import inspect, plan_for
+from hwmatrix.models.listed_sizes import listed_size, listed_sizes
 from hwmatrix.models.names import check_name
 from hwmatrix.models.spelling import abbreviated_entry, entry_for
 from hwmatrix.models.types import is_type
-from hwmatrix.records import TYPE_PREFIX, Size
+from hwmatrix.records import TYPE_PREFIX, Family, ModelPlan, Size
 from hwmatrix.store.reading import reading
 
 if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
-    from hwmatrix.records import ModelPlan
+    from hwmatrix.models.listed_sizes import ListedSize
+
 
 DEFAULT_MATRIX: Final = Path("matrix.yaml")
 CONFIG: Final = "config.json"
@@ -146,3 +149,37 @@ def _has_weights(folder: Path) -> bool:
 
 def _defaults(size: Size, spec: MatrixSpec | None) -> SizeSpec:
     return spec.sizes[size] if spec else _SIZES[size]
+
+
+SOURCE: Final = "the table of sizes that comes with hwmatrix"
+_LENGTH: Final = 128
+"""Tokens: what the matrix.yaml that comes with hwmatrix says of full size. A model that takes fewer, or needs more, gets those."""
+
+
+def shipped_model(name: str) -> ModelPlan | None:
+    """The model of sizes.yaml that a name stands for, in full size; None when it is none of them."""
+    listed = listed_size(name)
+    if listed is None:
+        return None
+    known = classify(listed.model, model_class=listed.model_class, architecture=listed.architecture)
+    return ModelPlan(
+        name=listed.model,
+        size=Size.FULL,
+        family=known.family or Family.EMBEDDING,
+        architecture=listed.architecture,
+        model_class=listed.model_class,
+        hub_id=listed.hub_id,
+        config=listed.config,
+        sequence_length=_length_of(listed),
+    )
+
+
+def _length_of(listed: ListedSize) -> int:
+    """The length nearest to the usual one that the model takes. Where one pass is listed, its size does not depend on the length."""
+    lengths = sorted(each.sequence_length for each in listed.passes)
+    return _LENGTH if len(lengths) == 1 else min(max(_LENGTH, lengths[0]), lengths[-1])
+
+
+def shipped_names() -> list[str]:
+    """The models of sizes.yaml, in its order: by hub id, which means something everywhere."""
+    return [size.hub_id or size.model for size in listed_sizes()]

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, FactoryError, Problem
-from hwmatrix.knowledge.available_memory import DEVICES, available_memory_mb, memory_kind
 from hwmatrix.knowledge.calibration import BackendCalibration, Features, calibration, expected, features_of
-from hwmatrix.knowledge.known_sizes import known_size
 from hwmatrix.knowledge.measured_memory import named, same_model
-from hwmatrix.knowledge.names import look_up
+from hwmatrix.knowledge.names import look_up, shipped_model
 from hwmatrix.knowledge.on_record import on_record
-from hwmatrix.knowledge.shipped_models import shipped_model
-from hwmatrix.knowledge.stand_ins import classify
+from hwmatrix.knowledge.stand_ins import classify, detect
 from hwmatrix.matrix.load import near_miss
-from hwmatrix.models.sizes import FORMULA
+from hwmatrix.models.listed_sizes import listed_sizes
+from hwmatrix.models.sizes import FORMULA, ModelSize, model_size
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from hwmatrix.knowledge.measured_memory import MemoryOnRecord
     from hwmatrix.knowledge.on_record import OnRecord
-    from hwmatrix.models.sizes import ModelSize
+    from hwmatrix.models.listed_sizes import ListedSize, Pass
     from hwmatrix.records import Classification
+
 
 _UNKNOWN_ERROR: Final = 0.5
 """What is added to an estimate for hardware on which nothing was measured: half as much again, for want of an error to go by."""
@@ -309,3 +308,98 @@ def _at(batch: int, asked: Question, size: ModelSize) -> Estimate:
 
 def _cores(parameters: int) -> int:
     return next((cores for most, cores in _CORES if parameters <= most), _MOST_CORES)
+
+
+DEVICES: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS})
+"""Backends whose tensors lie in a device's memory. Apple's GPUs share the host's."""
+
+
+def memory_kind(backend: Backend) -> str:
+    """Which memory a model's requirement is of: ``device`` or ``host``."""
+    return "device" if backend in DEVICES else "host"
+
+
+def available_memory_mb(backend: Backend) -> int | None:
+    """MiB that a model could have here now; None where there is no such device, or it does not tell.
+
+    Of several GPUs, the one with the most free memory counts.
+    """
+    if backend in {Backend.CUDA, Backend.ROCM}:
+        return _of_gpus(detect(backend).features)
+    if backend is Backend.MPS and not detect(backend).available:
+        return None
+    facts = detect(Backend.CPU).features
+    known = [facts[name] for name in ("memory_left_mb", "available_memory_mb", "memory_limit_mb") if facts.get(name) is not None]
+    return min(known, default=None)
+
+
+def _of_gpus(features: Mapping[str, Any]) -> int | None:
+    """What a GPU's driver tells: what is free, or what there is less what is used."""
+    free = []
+    for gpu in features.get("gpus", ()):
+        total = gpu.get("memory_mb")
+        left = gpu.get("free_mb", None if total is None else total - (gpu.get("used_mb") or 0))
+        if left is not None:
+            free.append(left)
+    return max(free, default=None)
+
+
+_WEIGHT_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 1, Dtype.A8W8: 1}
+_ACTIVATION_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 2, Dtype.A8W8: 1}
+
+
+def known_size(plan: ModelPlan, dtype: Dtype, *, cache: Path | None = None) -> tuple[ModelSize, str]:
+    """A model's size with the plan's settings, and where it is from, in words (empty: from the model itself).
+
+    Raises:
+        FactoryError: as of ``model_size``; ``not_installed`` where torch or transformers is missing and the table has no such model.
+    """
+    try:
+        return model_size(plan, dtype, cache=cache), ""
+    except FactoryError as failure:
+        if failure.error_type != "not_installed":
+            raise
+        listed = _listed(plan)
+        if listed is None:
+            raise
+        return _scaled(listed, plan, dtype), "size from the table that comes with hwmatrix, since torch is not installed here"
+
+
+def _listed(plan: ModelPlan) -> ListedSize | None:
+    if plan.weights != "recipe":
+        return None
+    wanted = (plan.architecture, plan.model_class, plan.config)
+    return next((size for size in listed_sizes() if (size.architecture, size.model_class, size.config) == wanted), None)
+
+
+def _scaled(listed: ListedSize, plan: ModelPlan, dtype: Dtype) -> ModelSize:
+    """The listed pass at another batch and sequence length: in proportion to the batch, and linear between the lengths listed."""
+    weights, activations = _WEIGHT_BYTES[dtype], _ACTIVATION_BYTES[dtype]
+    at = {name: _interpolated(name, listed.passes, plan.sequence_length) * plan.batch for name in _PASS_FIELDS}
+    return ModelSize(
+        parameters=listed.parameters,
+        stored_bytes=listed.stored_bytes,
+        stored_dtype=Dtype.FLOAT32.value,
+        tied_bytes=listed.tied_bytes,
+        weight_bytes=listed.stored_bytes * weights // 4,
+        dtypes={dtype.value: listed.stored_bytes * weights // 4},
+        input_bytes=round(at["input_bytes"]),
+        activation_bytes=round(at["activation_bytes"] * activations / 4),
+        output_bytes=round(at["output_bytes"]),
+        largest_output_bytes=round(at["largest_output_bytes"]),
+        method="table",
+    )
+
+
+_PASS_FIELDS: Final = ("input_bytes", "activation_bytes", "output_bytes", "largest_output_bytes")
+
+
+def _interpolated(field: str, passes: tuple[Pass, ...], length: int) -> float:
+    """Between the two listed lengths around it; beyond them on the line through the nearest two."""
+    ordered = sorted(passes, key=lambda entry: entry.sequence_length)
+    if len(ordered) == 1:
+        return float(getattr(ordered[0], field))
+    above = next((index for index, entry in enumerate(ordered) if entry.sequence_length >= length), len(ordered) - 1)
+    low, high = ordered[max(above - 1, 0)], ordered[max(above, 1)]
+    slope = (getattr(high, field) - getattr(low, field)) / (high.sequence_length - low.sequence_length)
+    return float(max(0.0, getattr(low, field) + slope * (length - low.sequence_length)))

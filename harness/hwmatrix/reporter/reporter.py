@@ -18,7 +18,7 @@ from hwmatrix.knowledge.on_record import LATEST, NOTHING, OnRecord, on_record
 from hwmatrix.knowledge.stand_ins import DETECTION, hardware_detector, missing_parts
 from hwmatrix.pool.pool import get_global_resource_pool
 from hwmatrix.records import Status
-from hwmatrix.reporter import components, database_errors, model_errors, stack
+from hwmatrix.reporter import collecting, components, stack
 from hwmatrix.reporter.document import ErrorReport, report_of, to_json
 from hwmatrix.reporter.text import matrix_markdown, report_markdown
 
@@ -138,7 +138,7 @@ class HardwareCompatibilityReporter:
             StoreError: the database is none of ours.
         """
         sources = dataclasses.replace(self._sources, database=self._database)
-        return self._take(f"model {model}", model_errors.errors_of(model, sources))
+        return self._take(f"model {model}", collecting.errors_of(model, sources))
 
     def collect_database_errors(self) -> list[ErrorDict]:
         """The errors of the cells on record here, and the shards that a merge refused. None where there is no database.
@@ -149,7 +149,7 @@ class HardwareCompatibilityReporter:
             StoreError: the database is none of ours, or the one that was named is not there.
         """
         database = self._where()
-        return self._take("database", database_errors.errors_in(database), stamp=False) if database is not None else []
+        return self._take("database", collecting.errors_in(database), stamp=False) if database is not None else []
 
     def test_full_hardware_stack(self) -> list[dict[str, Any]]:
         """Use everything that is here: a small product by each runtime that is installed, on each of its devices.

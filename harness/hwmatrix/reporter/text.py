@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
+from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.faults.catalogue import entry_for
 from hwmatrix.records import Basis, Severity
 from hwmatrix.reporter.document import ReportEntry
-from hwmatrix.reporter.markdown import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    import jinja2
 
     from hwmatrix.knowledge.on_record import OnRecord
     from hwmatrix.reporter.document import ErrorReport
@@ -96,3 +99,41 @@ def _alike(entries: Iterable[ReportEntry]) -> tuple[Alike, ...]:
         )
         for same in found.values()
     )
+
+
+def render(name: str, **values: Any) -> str:
+    """A template of ``templates/reporter``, filled in.
+
+    Raises:
+        ConfigError: the package that fills templates is not installed.
+    """
+    return _environment().get_template(name).render(**values).strip() + "\n"
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    try:
+        import jinja2
+
+        from hwmatrix.basics import escape
+    except ImportError as error:
+        hint = "pip install hwmatrix[host], or ask for json"
+        raise ConfigError([Problem(where="format", what="markdown needs the package jinja2, which is not installed", hint=hint)]) from error
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hwmatrix.reporter"),
+        autoescape=False,  # noqa: S701 - what comes out is Markdown; everything printed goes through a filter of ours, or is a number
+        finalize=_refuse_none,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"text": escape.md, "code": escape.code, "fence": functools.partial(escape.fence, language="text")}
+    return environment
+
+
+def _refuse_none(value: Any) -> Any:
+    if value is None:
+        raise TypeError("a template printed a value that is missing")
+    return value

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnavailableError
-from hwmatrix.knowledge.available_memory import available_memory_mb
+from hwmatrix.knowledge.requirements import available_memory_mb
 from hwmatrix.records import Backend, Dtype, Settings
 from hwmatrix.targets.table import NEEDS_ONNX, REQUIRES, target_class
 

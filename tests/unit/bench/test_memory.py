@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from memory_fit import MeasuredPeak
 
 from hwmatrix.knowledge.calibration import Features, calibration
-from hwmatrix.knowledge.fitting import MeasuredPeak
 from hwmatrix.matrix.spec import SPEC_ADAPTER
 from hwmatrix.records import Backend, Dtype, Size
 

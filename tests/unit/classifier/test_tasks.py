@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from factory_advice import classification
 
-from hwmatrix.classifier.tasks import Fit, fit_of, known_tasks, subfamily_for
+from hwmatrix.classifier.task_models import Fit, fit_of, known_tasks, subfamily_for
 from hwmatrix.errors import ConfigError
 
 

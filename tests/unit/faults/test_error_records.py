@@ -14,7 +14,7 @@ from hwmatrix.faults.error_records import KEYS, from_dict, in_utc, merged, of_ty
 from hwmatrix.records import Severity, Status
 from hwmatrix.report.failures import failures
 from hwmatrix.report.rows import read
-from hwmatrix.reporter.database_errors import errors_in
+from hwmatrix.reporter.collecting import errors_in
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,10 +19,9 @@ from hwmatrix.classifier.answers import template_for
 from hwmatrix.errors import ConfigError
 from hwmatrix.generate import model_tests as generate
 from hwmatrix.generate import rendering, test_plan
-from hwmatrix.generate.generated_file import file_for, mark, slug
 from hwmatrix.generate.literals import WIDTH, literal
 from hwmatrix.generate.model_tests import GeneratedTest, generate_test
-from hwmatrix.generate.rendering import comment, plain, rows, write_templates
+from hwmatrix.generate.rendering import comment, file_for, mark, plain, rows, slug, write_templates
 from hwmatrix.generate.test_plan import Wish
 from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.matrix.load import load

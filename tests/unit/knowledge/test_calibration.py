@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
+from memory_fit import MeasuredPeak, calibrate, errors_of, fit
 
 from hwmatrix.knowledge.calibration import (
     Calibration,
@@ -20,7 +21,6 @@ from hwmatrix.knowledge.calibration import (
     expected,
     features_of,
 )
-from hwmatrix.knowledge.fitting import MeasuredPeak, calibrate, errors_of, fit
 from hwmatrix.models.sizes import ModelSize
 from hwmatrix.records import Backend, Dtype
 

@@ -4,7 +4,7 @@ import pytest
 from factory_advice import evidence, failed
 from factory_plans import model_plan
 
-from hwmatrix.knowledge.fallback_evidence import Likeness, measured_cost, measured_hardware
+from hwmatrix.knowledge.fallback import Likeness, measured_cost, measured_hardware
 from hwmatrix.records import Execution, Isolation, Size, Status
 
 LIKE = Likeness(model=model_plan(hub_id=None), size=Size.FULL, host="f00d", isolation=Isolation.CONTAINER)

@@ -12,11 +12,10 @@ import pytest
 from factory_rows import Database
 
 from hwmatrix.errors import ConfigError, FactoryError, StoreError
-from hwmatrix.knowledge import available_memory, known_sizes, requirements
+from hwmatrix.knowledge import requirements
 from hwmatrix.knowledge.calibration import calibration, features_of
-from hwmatrix.knowledge.known_sizes import known_size
 from hwmatrix.knowledge.measured_memory import memory_on_record, named, same_model
-from hwmatrix.knowledge.requirements import RequirementsError, estimate_for, estimate_for_name, requirements_for
+from hwmatrix.knowledge.requirements import RequirementsError, estimate_for, estimate_for_name, known_size, requirements_for
 from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.sizes import ModelSize
 from hwmatrix.records import Backend, Basis, Classification, Detection, Dtype, Family, ModelPlan, Requirements, Size, to_json
@@ -295,7 +294,7 @@ def test_the_table_is_only_for_recipes_and_for_missing_packages(monkeypatch: pyt
     def broken(*_: object, **__: object) -> ModelSize:
         raise FactoryError("no", error_type="bad_config")
 
-    monkeypatch.setattr(known_sizes, "model_size", broken)
+    monkeypatch.setattr(requirements, "model_size", broken)
     with pytest.raises(FactoryError, match="no"):
         known_size(PLAN, Dtype.FLOAT32)
 
@@ -342,11 +341,11 @@ def detection(features: dict[str, Any], *, available: bool = True) -> Detection:
 def test_available_is_what_is_free_within_the_limit(
     monkeypatch: pytest.MonkeyPatch, backend: Backend, features: dict[str, Any], expected: int | None
 ) -> None:
-    monkeypatch.setattr(available_memory, "detect", lambda _: detection(features))
-    assert available_memory.available_memory_mb(backend) == expected
+    monkeypatch.setattr(requirements, "detect", lambda _: detection(features))
+    assert requirements.available_memory_mb(backend) == expected
 
 
 def test_without_apple_s_gpu_nothing_is_available_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available_memory, "detect", lambda _: detection({"available_memory_mb": 9000}, available=False))
-    assert available_memory.available_memory_mb(Backend.MPS) is None
+    monkeypatch.setattr(requirements, "detect", lambda _: detection({"available_memory_mb": 9000}, available=False))
+    assert requirements.available_memory_mb(Backend.MPS) is None
     assert "there is no mps here" in ask("mps", available_mb=None).note

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hwmatrix.knowledge.shipped_models import shipped_model, shipped_names
+from hwmatrix.knowledge.names import shipped_model, shipped_names
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.listed_sizes import ListedSize, listed_sizes

@@ -366,11 +366,11 @@ def test_a_report_is_written_at_once_or_not_at_all(project: Path, monkeypatch: p
 
 
 def test_markdown_without_its_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwmatrix.reporter import markdown
+    from hwmatrix.reporter import text
 
-    markdown._environment.cache_clear()
+    text._environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ConfigError, match="pip install hwmatrix"):
         reporter().generate_report()
     assert json.loads(reporter().generate_report("json"))["errors"] == []
-    markdown._environment.cache_clear()
+    text._environment.cache_clear()

@@ -96,7 +96,7 @@ def errors_of(pairs: Sequence[tuple[float, float]]) -> Errors:
     """Of estimates and what was measured, in this order."""
     off = np.array([abs(estimate - measured) / measured for estimate, measured in pairs])
     median, p90 = (round(float(np.quantile(off, share)), 4) for share in (0.5, 0.9))
-    return Errors(cells=len(off), median=median, p90=p90, within_25=round(float((off <= 0.25).mean()), 4))  # noqa: PLR2004 - its name
+    return Errors(cells=len(off), median=median, p90=p90, within_25=round(float((off <= 0.25).mean()), 4))
 
 
 def calibrate(rows: Sequence[MeasuredPeak]) -> BackendCalibration:
@@ -108,7 +108,7 @@ def calibrate(rows: Sequence[MeasuredPeak]) -> BackendCalibration:
     seen = [row for row in rows if not row.held_out]
     unseen = [row for row in rows if row.held_out]
     models = tuple(dict.fromkeys(row.model for row in seen))
-    if len(models) < 2:  # noqa: PLR2004
+    if len(models) < 2:
         raise ValueError(f"a calibration needs measured cells of several models, and there are {len(models)}")
     coefficients = fit(seen)
     return BackendCalibration(
