@@ -92,7 +92,7 @@ def badges_command(
     run: Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")] = None,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
-    """Write a badge for each model, target and family into badges/: an SVG, and JSON for badge services.
+    """Write a badge for each model, target and family into badges/: JSON for the endpoint badges of shields.io.
 
     An example of that:
 

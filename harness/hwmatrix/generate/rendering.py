@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.templates import environment
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.generate.literals import WIDTH, literal, plain
 from hwmatrix.store.shard import write_atomically
@@ -50,20 +51,9 @@ def rows(value: list[Any], indent: int = 0, column: int = 0) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    try:
-        import jinja2
-    except ImportError as error:
-        problem = Problem(where="hwmatrix generate", what=f"templates cannot be filled in: {error}", hint="pip install 'hwmatrix[host]'")
-        raise ConfigError([problem]) from error
-    environment = jinja2.Environment(  # noqa: S701 - what comes out is Python, where HTML's escapes would be wrong
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("hwmatrix.generate"), jinja2.FileSystemLoader(_TESTS)]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"literal": literal, "plain": plain, "comment": comment, "rows": rows}
-    return environment
+    # What comes out is Python, where HTML's escapes would be wrong.
+    filters = {"literal": literal, "plain": plain, "comment": comment, "rows": rows}
+    return environment("hwmatrix.generate", autoescape=False, also=_TESTS, filters=filters)
 
 
 def write_templates(folder: Path | str) -> tuple[Path, ...]:

@@ -7,17 +7,19 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-import jinja2
 import pydantic
 import yaml
 
 import hwmatrix
+from hwmatrix.basics.templates import environment
 from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import jinja2
 
     from hwmatrix.records import ModelPlan
 
@@ -137,11 +139,4 @@ def _scalar(text: str) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("hwmatrix.host"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - YAML and Python: what is foreign is quoted by _flow, or is a name that was checked
-    )
+    return environment("hwmatrix.host", autoescape=False)  # YAML and Python: what is foreign is quoted by _flow, or is a checked name

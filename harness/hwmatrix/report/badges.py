@@ -1,18 +1,15 @@
-"""Badges: short results for a model, a target or a family, as SVG, and as JSON for badge services.
+"""Badges: what works, in a few words, for a model, a target or a family.
 
-The JSON has the form of the endpoint badges of shields.io: https://shields.io/badges/endpoint-badge.
+Each is JSON in the form of the endpoint badges of shields.io, which draws them: https://shields.io/badges/endpoint-badge.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import re
 from typing import TYPE_CHECKING, Final
-
-import jinja2
 
 from hwmatrix.records import Status
 from hwmatrix.report.comparing import FAILING
@@ -23,11 +20,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.report.rows import CellRow, ReportRows
 
-_COLOURS: Final = {"brightgreen": "#2c7a1f", "yellow": "#8a6d00", "red": "#b02a1d", "lightgrey": "#5b6168"}
-"""Names of the endpoint's, and what the SVGs use for them: white text on them has a contrast of at least 4.5 (WCAG AA)."""
-_WIDTH: Final = 6.6
-"""Pixels a character of Verdana at 11 px takes on average; badges have a few pixels to spare."""
-_PADDING: Final = 10
 _LONGEST: Final = 100
 """Characters of a name in that of a file: file systems take 255 bytes."""
 _UNSAFE: Final = re.compile(r"[^a-z0-9._-]+")
@@ -35,7 +27,7 @@ _UNSAFE: Final = re.compile(r"[^a-z0-9._-]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Badge:
-    """One badge. ``name`` is that of its files: ``model-bert``."""
+    """One badge. ``name`` is that of its file: ``model-bert``. ``colour`` is one that shields.io has a name for."""
 
     name: str
     label: str
@@ -59,20 +51,9 @@ def endpoint_json(badge: Badge) -> str:
     return json.dumps({"schemaVersion": 1, "label": badge.label, "message": badge.message, "color": badge.colour}) + "\n"
 
 
-def svg(badge: Badge) -> str:
-    """The badge as a picture that loads nothing, with its text as its title for those who cannot see it."""
-    left, right = (round(len(text) * _WIDTH) + _PADDING for text in (badge.label, badge.message))
-    template = _environment().get_template("badge.svg.j2")
-    return template.render(badge=badge, left=left, right=right, colour=_COLOURS[badge.colour]).strip() + "\n"
-
-
 def files(rows: ReportRows) -> dict[str, str]:
-    """Every badge twice, by file name."""
-    return {
-        name: text
-        for badge in badges(rows)
-        for name, text in ((f"{badge.name}.svg", svg(badge)), (f"{badge.name}.json", endpoint_json(badge)))
-    }
+    """Every badge by the name of its file."""
+    return {f"{badge.name}.json": endpoint_json(badge) for badge in badges(rows)}
 
 
 def _badge(kind: str, name: str, cells: Iterable[CellRow], noun: str, of: Callable[[CellRow], str]) -> Badge:
@@ -110,14 +91,3 @@ def _distinct(found: list[Badge]) -> list[Badge]:
         name = next(name for name in numbered if name not in distinct)
         distinct[name] = dataclasses.replace(badge, name=name)
     return list(distinct.values())
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("hwmatrix.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

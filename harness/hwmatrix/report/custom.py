@@ -11,9 +11,10 @@ from typing import Any, Final
 import duckdb
 import jinja2
 
+from hwmatrix.basics import templates
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import near_miss
-from hwmatrix.report.markdown import environment
+from hwmatrix.report.markdown import markdown_environment
 from hwmatrix.report.rows import RunRow, read_run
 from hwmatrix.store.reading import query, reading
 
@@ -56,7 +57,7 @@ def render(found: CustomRows, template: Path) -> str:
     """Fill a Jinja2 template with ``rows``, ``columns`` and ``run``.
 
     In a template for HTML (its name ends in .html, .xml or .svg, with or without .j2) text is escaped for HTML; in any other it is
-    escaped for Markdown, with the filters of our own reports (``code``, ``fence``, ``align``, ``number``, ...).
+    escaped for Markdown, with the filters of our own reports (``code``, ``fence``, ``number``, ...).
 
     Raises:
         ConfigError: the template cannot be read, or is wrong; with the line.
@@ -66,8 +67,12 @@ def render(found: CustomRows, template: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([Problem(where=str(template), what=f"cannot be read: {error}", hint="name a Jinja2 template")]) from error
     stem = Path(template.name.removesuffix(".j2"))
-    ours = environment()
-    chosen = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined) if stem.suffix.lower() in _HTML else ours
+    ours = markdown_environment()
+    chosen = (
+        templates.environment(autoescape=True, trim_blocks=False, lstrip_blocks=False, keep_trailing_newline=False)
+        if stem.suffix.lower() in _HTML
+        else ours
+    )
     try:
         return chosen.from_string(text).render(rows=found.rows, columns=found.columns, run=found.run).strip() + "\n"
     except jinja2.TemplateSyntaxError as error:

@@ -7,16 +7,18 @@ import functools
 import json
 from typing import TYPE_CHECKING, Final
 
-import jinja2
 import pydantic
 
+from hwmatrix.basics import templates
 from hwmatrix.report.comparing import LEAST_CHANGE, NOISE_FACTOR, Change, ComparedCell, Kind
 from hwmatrix.report.diff_contract import CellState, ChangeEntry, DiffDocument, PackageEntry, RunSide
 from hwmatrix.report.escape import plain
-from hwmatrix.report.markdown import environment
+from hwmatrix.report.markdown import markdown_environment
 from hwmatrix.report.numbers import plural
 
 if TYPE_CHECKING:
+    import jinja2
+
     from hwmatrix.report.diff import Diff, Side
 
 TITLES: Final[dict[Kind, str]] = {
@@ -52,7 +54,7 @@ SYMBOLS: Final[dict[Kind, str]] = {
 
 def diff_md(diff: Diff) -> str:
     """The text of diff.md."""
-    return environment().get_template("diff.md.j2").render(**_facts(diff)).strip() + "\n"
+    return markdown_environment().get_template("diff.md.j2").render(**_facts(diff)).strip() + "\n"
 
 
 def diff_html(diff: Diff) -> str:
@@ -141,13 +143,4 @@ def _state(cell: ComparedCell) -> CellState:
 
 @functools.cache
 def _html() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hwmatrix.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["plain"] = plain
-    environment.globals["plural"] = plural
-    return environment
+    return templates.environment("hwmatrix.report", autoescape=True, filters={"plain": plain}, functions={"plural": plural})

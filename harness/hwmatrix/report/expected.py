@@ -25,7 +25,7 @@ from hwmatrix.report.expected_contract import (
     Ranking,
     Verdict,
 )
-from hwmatrix.report.markdown import environment
+from hwmatrix.report.markdown import markdown_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ def expected_md(rows: ReportRows) -> str:
     groups = [(verdict, [each for each in document.expectations if each.verdict is verdict]) for verdict in document.counts]
     titles = list(dict.fromkeys(prior.document for each in document.expectations for prior in each.priors))
     text = (
-        environment()
+        markdown_environment()
         .get_template("expected.md.j2")
         .render(
             run=rows.run,

@@ -122,9 +122,9 @@ def read_trends(database: Path, *, model: str | None = None, target: str | None 
 
 def history_md(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -> str:
     """The text of a history as Markdown."""
-    from hwmatrix.report.markdown import environment
+    from hwmatrix.report.markdown import markdown_environment
 
-    return environment().get_template("history.md.j2").render(runs=runs, trends=trends).strip() + "\n"
+    return markdown_environment().get_template("history.md.j2").render(runs=runs, trends=trends).strip() + "\n"
 
 
 def history_json(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -> str:

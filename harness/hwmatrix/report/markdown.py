@@ -8,11 +8,9 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-import jinja2
-
+from hwmatrix.basics import templates
 from hwmatrix.records import Execution, Severity, Status
 from hwmatrix.report import adapted, choosing, escape, grid, numbers, origins
-from hwmatrix.report.align import align
 from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
 from hwmatrix.report.failures import Failure, failures
@@ -24,6 +22,7 @@ from hwmatrix.report.totals import totals_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import jinja2
     from markupsafe import Markup
 
     from hwmatrix.report.charts import Chart
@@ -221,7 +220,7 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
     counts = Counter(cell.status for cell in rows.cells)
     built, groups = grid.grid_of(rows), groups_of(rows)
     text = (
-        environment()
+        markdown_environment()
         .get_template(template)
         .render(
             run=rows.run,
@@ -256,23 +255,13 @@ def _escaped(text: str) -> Markup:
 
 
 @functools.cache
-def environment() -> jinja2.Environment:
+def markdown_environment() -> jinja2.Environment:
     """Everything printed is escaped for Markdown (``finalize``); ``autoescape`` is what keeps track of what is escaped already."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hwmatrix.report"),
-        autoescape=True,
-        finalize=escape.finalize,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
+    filters = {
         "code": escape.code,
         "fence": escape.fence,
         "html": escape.html,
         "short": escape.short,
-        "align": align,
         "facts": facts_of,
         "begins": origins.sentence,
         "word": grid.word,
@@ -284,5 +273,5 @@ def environment() -> jinja2.Environment:
         "percent": numbers.percent,
         "scientific": numbers.scientific,
     }
-    environment.globals |= {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe, "changed": adapted.tried}
-    return environment
+    functions = {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe, "changed": adapted.tried}
+    return templates.environment("hwmatrix.report", autoescape=True, filters=filters, functions=functions, finalize=escape.finalize)

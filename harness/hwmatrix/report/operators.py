@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.records import Isolation
 from hwmatrix.report.grid import Column
-from hwmatrix.report.markdown import environment
+from hwmatrix.report.markdown import markdown_environment
 from hwmatrix.report.write import replace
 from hwmatrix.store.reading import reading, records
 
@@ -137,7 +137,7 @@ def read(database: Path) -> OperatorRows:
 
 def operators_md(rows: OperatorRows) -> str:
     """The text of ops.md."""
-    return environment().get_template("operators.md.j2").render(rows=rows, shown=shown).strip() + "\n"
+    return markdown_environment().get_template("operators.md.j2").render(rows=rows, shown=shown).strip() + "\n"
 
 
 def operators_json(rows: OperatorRows) -> str:

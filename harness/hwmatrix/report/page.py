@@ -13,9 +13,9 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-import jinja2
 from markupsafe import Markup
 
+from hwmatrix.basics.templates import environment
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Level, Severity, Status
 from hwmatrix.report import grid, numbers
@@ -33,6 +33,8 @@ from hwmatrix.report.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import jinja2
 
     from hwmatrix.report.charts import Chart
     from hwmatrix.report.expected_contract import PriorEntry
@@ -210,15 +212,7 @@ def _finalize(value: Any) -> Any:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hwmatrix.report", "page_files"),
-        autoescape=True,
-        finalize=_finalize,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+    filters = {
         "plain": plain,
         "name": name,
         "short": short,
@@ -231,5 +225,13 @@ def _environment() -> jinja2.Environment:
         "word": grid.word,
         "json": json.dumps,
     }
-    environment.globals |= {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe}
-    return environment
+    functions = {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe}
+    return environment(
+        "hwmatrix.report",
+        "page_files",
+        autoescape=True,
+        filters=filters,
+        functions=functions,
+        finalize=_finalize,
+        keep_trailing_newline=False,
+    )

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
-from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.basics.templates import environment
 from hwmatrix.faults.catalogue import entry_for
 from hwmatrix.records import Basis, Severity
 from hwmatrix.reporter.document import ReportEntry
@@ -112,25 +112,14 @@ def render(name: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    try:
-        import jinja2
+    # What comes out is Markdown; everything printed goes through a filter of ours, or is a number.
+    hint = "pip install 'hwmatrix[host]', or ask for json"
+    made = environment("hwmatrix.reporter", autoescape=False, finalize=_refuse_none, hint=hint)
 
-        from hwmatrix.basics import escape
-    except ImportError as error:
-        hint = "pip install hwmatrix[host], or ask for json"
-        raise ConfigError([Problem(where="format", what="markdown needs the package jinja2, which is not installed", hint=hint)]) from error
+    from hwmatrix.basics import escape
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hwmatrix.reporter"),
-        autoescape=False,  # noqa: S701 - what comes out is Markdown; everything printed goes through a filter of ours, or is a number
-        finalize=_refuse_none,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"text": escape.md, "code": escape.code, "fence": functools.partial(escape.fence, language="text")}
-    return environment
+    made.filters |= {"text": escape.md, "code": escape.code, "fence": functools.partial(escape.fence, language="text")}
+    return made
 
 
 def _refuse_none(value: Any) -> Any:

@@ -139,6 +139,6 @@ def test_through_the_command(database: Path, tmp_path: Path, capsys: pytest.Capt
         assert (tmp_path / "out" / "slow.md").read_text(encoding="utf-8") == "gpt2 vit vit\n"
         assert main.main(["report", "--database", str(database), "--template", str(template)]) == 2
         assert main.main(["badges", "--database", str(database), "--output-dir", str(tmp_path / "b")]) == 0
-        assert (tmp_path / "b" / "badges" / "model-bert.svg").is_file()
+        assert (tmp_path / "b" / "badges" / "model-bert.json").is_file()
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -370,7 +370,7 @@ def test_markdown_without_its_package_is_told(monkeypatch: pytest.MonkeyPatch) -
 
     text._environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ConfigError, match="pip install hwmatrix"):
+    with pytest.raises(ConfigError, match=r"pip install 'hwmatrix\[host\]', or ask for json"):
         reporter().generate_report()
     assert json.loads(reporter().generate_report("json"))["errors"] == []
     text._environment.cache_clear()

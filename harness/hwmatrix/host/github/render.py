@@ -9,15 +9,17 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-import jinja2
 import pydantic
 import yaml
 from markupsafe import Markup
 
 import hwmatrix
+from hwmatrix.basics import templates
 from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    import jinja2
+
     from hwmatrix.matrix.load import LoadedMatrix
 
 WORKFLOWS: Final = ("ci.yml", "matrix.yml", "release.yml", "pins.yml")
@@ -96,23 +98,18 @@ def _whole(environment: jinja2.Environment, name: str, facts: dict[str, Any]) ->
 @functools.cache
 def _environment() -> jinja2.Environment:
     """Square brackets instead of braces, which GitHub's own expressions have."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hwmatrix.host.github"),
+    return templates.environment(
+        "hwmatrix.host.github",
+        autoescape=True,  # so that macros give Markup, which tells them from values
+        filters={"bare": _bare},
+        finalize=_quoted,
         variable_start_string="[[",
         variable_end_string="]]",
         block_start_string="[%",
         block_end_string="%]",
         comment_start_string="[#",
         comment_end_string="#]",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        autoescape=True,  # so that macros give Markup, which tells them from values
-        finalize=_quoted,
     )
-    environment.filters["bare"] = _bare
-    return environment
 
 
 def _quoted(value: Any) -> Markup:

@@ -140,7 +140,7 @@ def test_assets(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert sums.keys() >= {"matrix.md", "matrix.json", "errors.md", "errors.json", "summary.md", "matrix.duckdb", "badges.tar.gz"}
     assert {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in sums} == sums
     with tarfile.open(files["badges.tar.gz"]) as tar:
-        assert "badges/model-bert.svg" in tar.getnames()
+        assert "badges/model-bert.json" in tar.getnames()
     assert (tmp_path / "notes.md").read_text(encoding="utf-8").startswith("Mine.\n")
     again = make_assets(reports, tmp_path / "again").names
     assert {name: (tmp_path / "again" / name).read_bytes() for name in again} == {name: files[name].read_bytes() for name in again}

@@ -1,0 +1,46 @@
+"""The Jinja2 environment of every template: what a template names and nobody gave is an error, and block tags leave no blank lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hwmatrix.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import jinja2
+
+
+def environment(
+    package: str | None = None,
+    folder: str = "templates",
+    *,
+    autoescape: bool,
+    also: Path | None = None,
+    filters: Mapping[str, Callable[..., Any]] | None = None,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    hint: str = "pip install 'hwmatrix[host]'",
+    **options: Any,
+) -> jinja2.Environment:
+    """The templates in a package's folder (None: there are none, only text), and in the folder ``also``.
+
+    ``functions`` are what templates can call by name. ``options`` are further ones of ``jinja2.Environment``. What runs in an image has
+    no jinja2, so nothing there imports this module.
+
+    Raises:
+        ConfigError: jinja2 is not installed; ``hint`` says what to do.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        what = f"templates cannot be filled in, since the package jinja2 is not installed: {error}"
+        raise ConfigError([Problem(where="jinja2", what=what, hint=hint)]) from error
+    loaders: list[jinja2.BaseLoader] = [jinja2.PackageLoader(package, folder)] if package else []
+    loaders += [jinja2.FileSystemLoader(also)] if also else []
+    settings = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    made = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=autoescape, **{**settings, **options})  # noqa: S701 - who calls decides
+    made.filters |= filters or {}
+    made.globals |= functions or {}
+    return made
