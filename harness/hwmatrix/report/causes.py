@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from hwmatrix.faults.catalogue import entry_for
+from hwmatrix.faults.grouping import AdviceGroup, by_advice
 from hwmatrix.records import Severity
-from hwmatrix.report.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from hwmatrix.report.failures import Failure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,32 +36,9 @@ class Cause:
     occurrences: tuple[Occurrence, ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Group:
-    """Errors of one type with the same advice, and what the catalogue says of the type."""
-
-    type: str
-    severity: Severity
-    summary: str
-    recommendations: tuple[str, ...]
-    failures: tuple[Failure, ...]
-
-
-def grouped(found: Iterable[Failure]) -> tuple[Group, ...]:
-    """Group errors by type and what the catalogue advises, keeping their order."""
-    groups: defaultdict[tuple[Severity, str, tuple[str, ...]], list[Failure]] = defaultdict(list)
-    for failure in found:
-        groups[failure.entry.severity, failure.entry.error_type, failure.entry.recommendations].append(failure)
-    return tuple(
-        Group(
-            type=kind,
-            severity=severity,
-            summary=entry_for(kind, group[0].cell.backend if group[0].cell else "any").summary,
-            recommendations=advice,
-            failures=tuple(group),
-        )
-        for (severity, kind, advice), group in groups.items()
-    )
+def grouped(found: Iterable[Failure]) -> tuple[AdviceGroup[Failure], ...]:
+    """The errors of a run by what to do about them."""
+    return by_advice(found, lambda failure: failure.entry, lambda failure: failure.cell.backend if failure.cell else "any")
 
 
 def causes(found: Iterable[Failure]) -> tuple[Cause, ...]:
@@ -72,8 +49,8 @@ def causes(found: Iterable[Failure]) -> tuple[Cause, ...]:
             severity=group.severity,
             summary=group.summary,
             recommendations=group.recommendations,
-            count=len(group.failures),
-            occurrences=_occurrences(group.failures),
+            count=len(group.members),
+            occurrences=_occurrences(group.members),
         )
         for group in grouped(found)
     )

@@ -133,8 +133,8 @@ def topics(found: Iterable[Failure]) -> tuple[Topic, ...]:
             severity=group.severity,
             summary=group.summary,
             recommendations=group.recommendations,
-            count=len(group.failures),
-            alike=_alike(group.failures),
+            count=len(group.members),
+            alike=_alike(group.members),
         )
         for group in grouped(found)
     )

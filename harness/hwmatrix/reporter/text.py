@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from hwmatrix.basics.templates import environment
-from hwmatrix.faults.catalogue import entry_for
+from hwmatrix.faults.grouping import by_advice
 from hwmatrix.records import Basis, Severity
 from hwmatrix.reporter.document import ReportEntry
 
@@ -70,20 +70,17 @@ def matrix_markdown(report: ErrorReport, measured: OnRecord, *, level: int = 1) 
 
 def groups(entries: Iterable[ReportEntry]) -> tuple[Group, ...]:
     """Entries of one type, severity and advice, together, in the order of the first of each."""
-    found: dict[tuple[Severity, str, tuple[str, ...]], list[ReportEntry]] = {}
-    for entry in entries:
-        found.setdefault((entry.severity, entry.error_type, entry.recommendations), []).append(entry)
     return tuple(
         Group(
-            type=kind,
-            hardware=tuple(dict.fromkeys(entry.hardware_type for entry in same if entry.hardware_type is not None)),
-            severity=severity,
-            summary=entry_for(kind, same[0].hardware_type or "any").summary,
-            recommendations=advice,
-            count=len(same),
-            alike=_alike(same),
+            type=group.type,
+            hardware=tuple(dict.fromkeys(entry.hardware_type for entry in group.members if entry.hardware_type is not None)),
+            severity=group.severity,
+            summary=group.summary,
+            recommendations=group.recommendations,
+            count=len(group.members),
+            alike=_alike(group.members),
         )
-        for (severity, kind, advice), same in found.items()
+        for group in by_advice(entries, lambda entry: entry, lambda entry: entry.hardware_type or "any")
     )
 
 
