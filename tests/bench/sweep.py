@@ -23,9 +23,9 @@ sys.path[:0] = [str(ROOT / "tests" / "bench")]
 
 from sections import put  # noqa: E402 - it lies beside, in no package
 
+from hwmatrix.app.environment import read_environment  # noqa: E402 - as above
+from hwmatrix.app.execution import PlannedRun, facts_of, order_of, workshop_of  # noqa: E402 - as above
 from hwmatrix.app.selecting import select  # noqa: E402 - as above
-from hwmatrix.cli.options import outside  # noqa: E402 - after the path
-from hwmatrix.cli.running import facts_of, order_of, workshop_of  # noqa: E402 - as above
 from hwmatrix.hardware.cpu import cpuinfo  # noqa: E402 - as above
 from hwmatrix.host.places import choose  # noqa: E402 - as above
 from hwmatrix.host.run import run  # noqa: E402 - as above
@@ -135,14 +135,14 @@ def _arguments() -> argparse.Namespace:
 
 def _sweep(loaded: LoadedMatrix, arguments: argparse.Namespace, *, timing: bool) -> Sweep:
     recorder = Recorder()
-    given = outside()
+    environment = read_environment()
     with tempfile.TemporaryDirectory(prefix="hwmatrix-sweep-") as folder:
-        workshop = workshop_of(loaded, given, None, recorder)
+        workshop = workshop_of(loaded, environment, None, recorder)
         place = choose(arguments.isolation, workshop)
         selection = select(loaded, models=(), targets=arguments.targets, suite="all", timing=timing, cache=workshop.cache_dir)
-        plan = make_plan(loaded, selection, facts_of(loaded, place, given, workshop.commit))
+        plan = make_plan(loaded, selection, facts_of(loaded, place, environment, workshop.commit))
         plan = plan if arguments.types is None else _some(plan, arguments.types)
-        order = order_of(loaded, RunFolder.create(Path(folder), plan), place, workshop, 1)
+        order = order_of(loaded, PlannedRun(folder=RunFolder.create(Path(folder), plan), plan=plan, place=place), workshop)
         failed = place.prepare(list(dict.fromkeys((order.reference, *arguments.targets))))  # not a part of the sweep
         for error in failed.values():
             raise error

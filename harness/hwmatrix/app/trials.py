@@ -10,9 +10,9 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.app.environment import Environment
+from hwmatrix.app.execution import DATABASE, PlannedRun, facts_of, merge_shards, order_of
 from hwmatrix.app.selecting import fetch_weights
-from hwmatrix.cli.options import Outside
-from hwmatrix.cli.running import DATABASE, facts_of, order_of
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
 from hwmatrix.host.places import Place, Workshop
 from hwmatrix.host.run import run
@@ -22,7 +22,6 @@ from hwmatrix.knowledge.fallback import Attempt, AttemptPlan, Tried, next_attemp
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_plan
 from hwmatrix.records import CellPlan, Dtype, Plan, Status
-from hwmatrix.store.merge import merge
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Bench:
     selection: Selection
     place: Place
     workshop: Workshop
-    given: Outside
+    environment: Environment
     output: Path
 
     @property
@@ -134,7 +133,7 @@ def run_trials(bench: Bench, trials: Sequence[Trial], view: View) -> Ended:
 def plan_of(bench: Bench, targets: Sequence[str], batch: int | None) -> Plan:
     """The plan of one attempt: the model on these targets, each in its first precision, with this batch (None: matrix.yaml's)."""
     selection = dataclasses.replace(bench.selection, targets=tuple(targets))
-    plan = make_plan(bench.loaded, selection, facts_of(bench.loaded, bench.place, bench.given, bench.workshop.commit))
+    plan = make_plan(bench.loaded, selection, facts_of(bench.loaded, bench.place, bench.environment, bench.workshop.commit))
     first = {target: bench.loaded.spec.targets[target].dtypes[0] for target in targets}
     cells = tuple(_with_batch(cell, batch) for cell in plan.cells if cell.settings.dtype is first[cell.target])
     models = tuple(
@@ -157,14 +156,14 @@ def _run(bench: Bench, targets: Sequence[str], batch: int, view: View) -> tuple[
     claim(folder)
     failed: list[HwmatrixError] = []
     try:
-        outcome = run(order_of(bench.loaded, folder, bench.place, bench.workshop, 1), view)
+        planned = PlannedRun(folder=folder, plan=plan, place=bench.place)
+        outcome = run(order_of(bench.loaded, planned, bench.workshop), view)
         failed += outcome.failed.values()
     except NoTargetAvailableError as error:
         failed.append(error)
     finally:
         folder.salvage()
-        for rejection in merge([folder.path], bench.database).rejected:
-            view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
+        merge_shards([folder.path], bench.database, view)
         release(folder)
     return folder, failed
 

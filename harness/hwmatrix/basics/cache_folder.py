@@ -4,24 +4,44 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import platformdirs
+
+from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
 _LOG = logging.getLogger(__name__)
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or ~/.cache. It need not be there.
+    """HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or where this system keeps caches (Linux: ~/.cache). It need not be there.
 
-    None where none is set and this user has no home: then nothing is kept.
+    None where no variable is set and this user has no home: then nothing can be kept.
     """
-    named = environment.get("HWMATRIX_CACHE")
-    if named:
+    if named := environment.get(CACHE_VARIABLE):
         return Path(named).absolute()
+    if caches := environment.get("XDG_CACHE_HOME"):
+        return (Path(caches) / "hwmatrix").absolute()
     try:
-        return (Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwmatrix").absolute()
+        Path.home()
     except RuntimeError:
-        _LOG.info("this user has no home folder, so what is found is not kept; HWMATRIX_CACHE names another folder")
+        _LOG.info("this user has no home folder, so what is found is not kept; %s names another folder", CACHE_VARIABLE)
         return None
+    return platformdirs.user_cache_path("hwmatrix", appauthor=False)
+
+
+def needed_cache_folder(environment: Mapping[str, str]) -> Path:
+    """The same folder, for what cannot do without one.
+
+    Raises:
+        ConfigError: no variable names one, and this user has no home.
+    """
+    folder = cache_folder(environment)
+    if folder is None:
+        hint = f"set {CACHE_VARIABLE} to a folder that can be written"
+        raise ConfigError([Problem(where=CACHE_VARIABLE, what="there is no folder for caches: this user has no home", hint=hint)])
+    return folder

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import workshop_of
 from hwmatrix.app.selecting import select
 from hwmatrix.app.survey import SurveyRequest, survey_images
 from hwmatrix.classifier.classifier import HardwareAwareModelClassifier, Sources
@@ -28,7 +30,7 @@ from hwmatrix.cli.options import (
     Targets,
     Verbose,
     matrix_or_shipped,
-    outside,
+    progress,
 )
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.knowledge.priorities import backend_of
@@ -100,18 +102,22 @@ def classify_command(
     """
     _check(model=model, task=task, resource_config=resource_config, models=models, hw=hw, images=images)
     if images:
-        file, place = matrix_or_shipped(matrix), isolation.value
-        selection = _select(load(file), models or (), targets or ())
+        loaded, environment = load(matrix_or_shipped(matrix)), read_environment()
         request = SurveyRequest(
-            selection=selection, isolation=place, output=output_dir, matrix=file, base_image=base_image, verbose=verbose
+            loaded=loaded,
+            selection=_select(loaded, models or (), targets or ()),
+            isolation=isolation.value,
+            output=output_dir.absolute(),
         )
-        rows = [dict(row) for row in survey_images(request).classifications()]
+        with progress(verbose=verbose) as view:
+            survey = survey_images(request, workshop_of(loaded, environment, base_image, view), environment, view)
+        rows = [dict(row) for row in survey.classifications()]
         _print(rows, output, lambda: advice_text.show_classifications(rows))
         return
     if not (model or task or hw or resource_config):
         _tell_models(models or (), matrix, output)
         return
-    sources = Sources(matrix=_matrix(matrix), database=database, reports=output_dir, cache=outside().cache)
+    sources = Sources(matrix=_matrix(matrix), database=database, reports=output_dir, cache=read_environment().cache)
     classifier = HardwareAwareModelClassifier(model_db_path=model_db, sources=sources)
     if model:
         _tell_model(classifier, model, hw or (), output)
@@ -155,7 +161,7 @@ def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
 
 def _select(matrix: LoadedMatrix, models: Sequence[str], targets: Sequence[str] = ()) -> Selection:
     """What was named, by any of its names; which entry of matrix.yaml another name stands for is told."""
-    return select(matrix, models=models, targets=targets, cache=outside().cache, say=functools.partial(typer.echo, err=True))
+    return select(matrix, models=models, targets=targets, cache=read_environment().cache, say=functools.partial(typer.echo, err=True))
 
 
 def _row(found: Classification) -> dict[str, Any]:

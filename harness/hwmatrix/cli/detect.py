@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import workshop_of
 from hwmatrix.app.survey import SurveyRequest, survey_images
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
@@ -21,8 +23,10 @@ from hwmatrix.cli.options import (
     Output,
     Targets,
     Verbose,
+    progress,
 )
 from hwmatrix.cli.schema import facts, print_table, tell_detections
+from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import Selection
 
 
@@ -53,15 +57,13 @@ def detect_command(
     if not images:
         tell_detections(output)
         return
+    environment, loaded = read_environment(), load(matrix)
     request = SurveyRequest(
-        selection=Selection(targets=tuple(targets or ())),
-        isolation=isolation.value,
-        output=output_dir,
-        matrix=matrix,
-        base_image=base_image,
-        verbose=verbose,
+        loaded=loaded, selection=Selection(targets=tuple(targets or ())), isolation=isolation.value, output=output_dir.absolute()
     )
-    _tell(survey_images(request).detections(), output)
+    with progress(verbose=verbose) as view:
+        survey = survey_images(request, workshop_of(loaded, environment, base_image, view), environment, view)
+    _tell(survey.detections(), output)
 
 
 def _tell(rows: list[dict[str, Any]], output: Format) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from hwmatrix.app.environment import read_environment
 from hwmatrix.cli import device_tables as tables
-from hwmatrix.cli.options import DEFAULT_MATRIX, DEFAULT_OUTPUT, Format, FormatOption, Output, OwnMatrix, matrix_or_shipped, outside
+from hwmatrix.cli.options import DEFAULT_MATRIX, DEFAULT_OUTPUT, Format, FormatOption, Output, OwnMatrix, matrix_or_shipped
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware import browser_places, cache, container, torch_build
 from hwmatrix.hardware.api import HardwareDetector, best_of, container_views
@@ -100,7 +101,7 @@ def devices_command(
         "--clear-cache": clear_cache,
     }
     _check(modes, device)
-    detector = HardwareDetector(outside().cache / cache.NAME, force_refresh=refresh)
+    detector = HardwareDetector(read_environment().cache / cache.NAME, force_refresh=refresh)
     if clear_cache:
         typer.echo("forgotten" if detector.clear_cache() else "nothing was kept")
     elif list_devices:
@@ -225,7 +226,7 @@ def _classified(name: str, matrix: Path) -> Classification:
     from hwmatrix.models.classify import classify
 
     spec = load(matrix).spec if matrix.is_file() or matrix != DEFAULT_MATRIX else None
-    plan = look_up(name, spec=spec, cache=outside().cache)
+    plan = look_up(name, spec=spec, cache=read_environment().cache)
     if plan is None:
         return classify(name)
     return classify(plan.name, model_class=plan.model_class, architecture=plan.architecture, config=plan.config or None)

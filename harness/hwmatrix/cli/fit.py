@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hwmatrix.app.environment import read_environment
 from hwmatrix.cli.evidence_text import show_evidence
-from hwmatrix.cli.options import Format, FormatOption, outside
+from hwmatrix.cli.options import Format, FormatOption
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.fit import will_it_fit
 from hwmatrix.knowledge.fit_document import Verdict, as_data
@@ -81,7 +82,7 @@ def fit_command(
         model=model, hardware=tuple(hw or ()), memory_mb=memory, batch=batch, sequence_length=sequence_length, dtype=dtype
     )
     question.check()  # before any hardware is asked
-    document = will_it_fit(question, HardwareDetector().detect(), database=database, cache=outside().cache)
+    document = will_it_fit(question, HardwareDetector().detect(), database=database, cache=read_environment().cache)
     if output is Format.JSON:
         typer.echo(json.dumps(as_data(document), indent=2, ensure_ascii=False))
     else:

@@ -14,8 +14,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hwmatrix.app.clearing import clear_cached
+from hwmatrix.app.environment import read_environment
 from hwmatrix.cli.devices import Priority, first_models
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, outside
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.generate.model_tests import DEFAULT_FOLDER, generate_test
 from hwmatrix.generate.rendering import slug, write_templates
@@ -124,13 +125,13 @@ def generate_command(
             typer.echo(f"wrote {path}")
         return
     spec = load(matrix).spec
-    wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=outside().cache, database=database)
+    wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=read_environment().cache, database=database)
     listed = first_models(spec, priority or Priority.ALL)
     left_out = _checked(names, spec, wish) if names else _unbuildable(listed, spec, wish)
     wanted = [name for name in (dict.fromkeys(names) if names else listed) if name not in left_out]
     if clear_cache:
         for name in wanted:
-            for path in clear_cached(plan_of(name, spec, wish), outside().cache):
+            for path in clear_cached(plan_of(name, spec, wish), read_environment().cache):
                 typer.echo(f"removed {path}", err=True)
     made = [generate_test(name, spec=spec, folder=output_dir, wish=wish) for name in wanted]
     _tell(made, left_out, output_dir, output)

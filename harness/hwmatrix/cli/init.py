@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from hwmatrix.app.environment import read_environment
 from hwmatrix.app.type_models import TypeModels
-from hwmatrix.cli.options import Targets, known, outside
+from hwmatrix.cli.options import Targets, known
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.host.github.render import render_repository
 from hwmatrix.host.starter import TARGETS, nox_session, noxfile, starter_matrix
@@ -65,7 +66,7 @@ def init_command(
     chosen = known("--targets", targets or TARGETS, shipped.targets)
     matrix = Path(MATRIX_FILE)
     _refuse_to_replace([matrix, *([WORKFLOW] if workflow else [])], force=force)
-    plans = _plans(models or (), shipped, outside().cache)
+    plans = _plans(models or (), shipped, read_environment().cache)
     text = starter_matrix(plans, chosen, shipped)
     loaded = _checked(text)
     files = {matrix: text}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _COMMANDS: Final = {
-    "matrix": "running",
+    "matrix": "matrix",
     "init": "init",
     "show": "answering",
     "why": "answering",
@@ -42,10 +42,10 @@ _COMMANDS: Final = {
     "errors": "errors",
     "groups": "groups",
     "ops": "ops",
-    "images": "running",
-    "base": "running",
-    "plan": "planning",
-    "run": "planning",
+    "images": "images",
+    "base": "base",
+    "plan": "plan",
+    "run": "run",
     "artifacts": "artifacts",
     "runner": "runner",
     "wait": "collecting",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import DATABASE, PlannedRun, facts_of, merge_shards, order_of, refuse_gone, workshop_of
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     BaseImage,
@@ -17,10 +19,8 @@ from hwmatrix.cli.options import (
     Output,
     Targets,
     Verbose,
-    outside,
     progress,
 )
-from hwmatrix.cli.running import DATABASE, facts_of, order_of, refuse_gone, workshop_of
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.host import runs
 from hwmatrix.host.operators import OperatorRun, run_operators
@@ -30,7 +30,6 @@ from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import Selection, check_selection, make_operator_plan
 from hwmatrix.matrix.shipped import harness_source, shipped_root
 from hwmatrix.report.operators import write_operators
-from hwmatrix.store.merge import merge
 from hwmatrix.targets.table import OPERATORS
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def ops_command(
 
         hwmatrix ops --resume
     """
-    given, loaded, output = outside(), load(matrix), output_dir.absolute()
+    environment, loaded, output = read_environment(), load(matrix), output_dir.absolute()
     if write_docs and matrix.parent == shipped_root() and harness_source() is None:
         what = "there is no matrix.yaml here, beside which docs/ would be"
         raise ConfigError([Problem(where="--write-docs", what=what, hint="hwmatrix init writes one")])
@@ -77,7 +76,7 @@ def ops_command(
     if resume:
         _refuse_with_resume(targets, tests, isolation)
     with progress(verbose=verbose) as view:
-        workshop = workshop_of(loaded, given, base_image, view)
+        workshop = workshop_of(loaded, environment, base_image, view)
         if resume:
             folder = RunFolder.latest(output / runs.OPERATORS)
             plan = folder.plan()
@@ -85,13 +84,13 @@ def ops_command(
             place = choose(plan.isolation, workshop)
         else:
             place = choose(isolation.value, workshop)
-            plan = make_operator_plan(loaded, names, facts_of(loaded, place, given, workshop.commit))
+            plan = make_operator_plan(loaded, names, facts_of(loaded, place, environment, workshop.commit))
             folder = RunFolder.create(output / runs.OPERATORS, plan)
             folder.write_pattern(tests)
         claim(folder)
         try:
             folder.salvage()
-            order = order_of(loaded, folder, place, workshop, 1)
+            order = order_of(loaded, PlannedRun(folder=folder, plan=plan, place=place), workshop)
             outcome = run_operators(OperatorRun(order=order, pattern=folder.pattern(), resume=resume), view)
         except (KeyboardInterrupt, NoTargetAvailableError):
             folder.salvage()
@@ -135,8 +134,6 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _report(folder: RunFolder, output: Path, view: View, *, page: Path | None = None) -> None:
-    merged = merge([folder.path], output / DATABASE)
-    for rejection in merged.rejected:
-        view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
+    merge_shards([folder.path], output / DATABASE, view)
     for path in write_operators(output / DATABASE, output, page=page):
         view.say(f"wrote {path}")

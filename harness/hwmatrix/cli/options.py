@@ -1,12 +1,9 @@
-"""Options shared by several commands, and the environment that commands get."""
+"""Options that several commands share, and what shows the steps of a command."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import os
-import sys
-from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -19,12 +16,12 @@ from hwmatrix.matrix.load import near_miss
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from hwmatrix.host.console import View
 
 DEFAULT_OUTPUT: Final = Path("reports/latest")
 DEFAULT_MATRIX: Final = Path(MATRIX_FILE)
-CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
-BASE_VARIABLE: Final = "HWMATRIX_BASE_IMAGE"
 LIMIT_VARIABLE: Final = "HWMATRIX_CACHE_LIMIT"
 
 
@@ -114,16 +111,6 @@ CacheLimit = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all build output, as plain lines.")]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outside:
-    """The environment, read once: variables, the folder for caches, the image asked for, and the command as typed."""
-
-    variables: Mapping[str, str]
-    cache: Path
-    base_image: str | None
-    command: str
-
-
 def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[str, ...]:
     """The names, all of which have a meaning.
 
@@ -134,18 +121,6 @@ def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[
     if problems:
         raise ConfigError(problems)
     return tuple(names)
-
-
-def outside() -> Outside:
-    """Read the environment. Only commands call this."""
-    variables = dict(os.environ)
-    default = Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwmatrix"
-    return Outside(
-        variables=variables,
-        cache=Path(variables.get(CACHE_VARIABLE) or default).absolute(),
-        base_image=variables.get(BASE_VARIABLE),
-        command=" ".join(["hwmatrix", *sys.argv[1:]]),
-    )
 
 
 def progress(*, verbose: bool) -> View:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Output, Targets, outside
+from hwmatrix.app.environment import read_environment
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Output, Targets
 from hwmatrix.cli.schema import print_table
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
@@ -58,7 +59,7 @@ def labels_command(
 
         ./config.sh --url https://github.com/OWNER/REPOSITORY --ephemeral --labels "$(hwmatrix runner labels --format line)"
     """
-    engine, problem = facts.connected(outside().variables)
+    engine, problem = facts.connected(read_environment().variables)
     kinds = (Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO)
     found = {kind: detect(kind, light=True) for kind in kinds}
     known = labels(found, system=platform.system(), machine=platform.machine(), engine=engine, engine_problem=problem)
@@ -88,8 +89,8 @@ def check_command(
     """
     loaded = load(matrix)
     chosen = _chosen(loaded, targets)
-    given = outside()
-    report = checking.check(loaded.spec, chosen, facts.gather(loaded.spec, given.variables, given.cache))
+    environment = read_environment()
+    report = checking.check(loaded.spec, chosen, facts.gather(loaded.spec, environment.variables, environment.cache))
     if output is Format.JSON:
         typer.echo(json.dumps(dataclasses.asdict(report), indent=2))
     else:
@@ -151,13 +152,13 @@ def prune_command(
     rule = pruning.Rule(
         older_than=None if days is None else dt.timedelta(days=days), keep_bytes=None if keep_gb is None else round(keep_gb * pruning.GIB)
     )
-    engine, problem = facts.connected(outside().variables, need_builder=False)
+    engine, problem = facts.connected(read_environment().variables, need_builder=False)
     with contextlib.ExitStack() as stack:
         client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
         if client is None:
             typer.echo(f"images are not looked at: {problem}", err=True)
         reason = pruning.busy(client, pruning.others())
-        items = pruning.guarded(_inventory(client, outside().cache, output_dir.absolute()), reason)
+        items = pruning.guarded(_inventory(client, read_environment().cache, output_dir.absolute()), reason)
         if reason is not None:
             typer.echo(f"images, environments and the cache are left alone: {reason}", err=True)
         chosen = pruning.choose(items, rule, dt.datetime.now(dt.UTC))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import workshop_of
 from hwmatrix.app.selecting import select
 from hwmatrix.app.trials import Bench, Trial, plan_of, run_trials
 from hwmatrix.cli.options import (
@@ -22,10 +24,8 @@ from hwmatrix.cli.options import (
     IsolationChoice,
     Matrix,
     Verbose,
-    outside,
     progress,
 )
-from hwmatrix.cli.running import workshop_of
 from hwmatrix.cli.trial_report import Outcome, document_of, keep, show
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.hardware.detector import machine_identity
@@ -106,14 +106,14 @@ def trial_command(
     if output_dir is not None and not save:
         raise ConfigError([Problem(where="--output-dir", what="nothing is kept without --save", hint="add --save, or leave it out")])
     wish = Wish(device=device, everything=all_hardware, batch=batch_size, retries=retries, fallback=not no_fallback)
-    given, loaded = outside(), load(matrix)
+    environment, loaded = read_environment(), load(matrix)
     _check_device(wish, loaded)
     with progress(verbose=verbose) as view, contextlib.ExitStack() as stack:
-        workshop = workshop_of(loaded, given, base_image, view)
+        workshop = workshop_of(loaded, environment, base_image, view)
         selection = select(loaded, models=[model], size=size, cache=workshop.cache_dir, say=workshop.say)
         place = choose(isolation.value, workshop)
         kept = stack.enter_context(_folder(output_dir, selection, workshop.cache_dir, save=save))
-        bench = Bench(loaded=loaded, selection=selection, place=place, workshop=workshop, given=given, output=kept)
+        bench = Bench(loaded=loaded, selection=selection, place=place, workshop=workshop, environment=environment, output=kept)
         plan = _model(bench)
         evidence, like = _on_record(database), Likeness(model=plan, size=size, host=machine_identity(), isolation=place.isolation)
         trials, why = _trials(wish, bench, plan, measured_hardware(evidence, like))

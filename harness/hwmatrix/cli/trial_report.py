@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 import typer
 
+from hwmatrix.app.execution import DATABASE
 from hwmatrix.app.trial_document import TEST_SCHEMA, AttemptDocument, CostDocument, ModelTestDocument, TrialDocument
 from hwmatrix.app.trials import Ended, Trial
 from hwmatrix.cli.options import Format
-from hwmatrix.cli.running import DATABASE
 from hwmatrix.cli.schema import print_table
 from hwmatrix.knowledge.evidence import Evidence
 from hwmatrix.knowledge.fallback import Cost, FallbackReport, Likeness, measured_cost, report_of

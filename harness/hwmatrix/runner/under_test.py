@@ -12,9 +12,9 @@ import functools
 import importlib
 import json
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.cache_folder import needed_cache_folder
 from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.knowledge.fallback import AttemptPlan, FallbackReport, Tried, next_attempt, report_of
 from hwmatrix.measure.parity import compare
@@ -27,6 +27,7 @@ from hwmatrix.targets.table import NEEDS_ONNX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import torch
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     Tensors = Mapping[str, torch.Tensor]
 
-CACHE_VARIABLE: Final = "HWMATRIX_CACHE"
 _ONE_VECTOR: Final = 2
 """The dimensions of an output that has one vector a sample: by chance it may be as long as the text."""
 _SCORES: Final = ("start_logits", "end_logits")
@@ -301,9 +301,12 @@ def differences(actual: Tensors, expected: Tensors, *, tolerance: float) -> list
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where bundles are kept: HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or ~/.cache."""
-    default = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwmatrix"
-    return Path(environment.get(CACHE_VARIABLE) or default).absolute()
+    """Where bundles are kept (``basics.cache_folder``).
+
+    Raises:
+        ConfigError: this user has no home, and no variable names a folder.
+    """
+    return needed_cache_folder(environment)
 
 
 def _module(place: Place, bundle: Bundle) -> torch.nn.Module:

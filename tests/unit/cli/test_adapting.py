@@ -10,7 +10,8 @@ import pytest
 from fake_place import FakePlace
 from fake_project import project_at
 
-from hwmatrix.cli import main, running
+from hwmatrix.app import execution
+from hwmatrix.cli import main
 from hwmatrix.records import Status
 
 if TYPE_CHECKING:
@@ -33,14 +34,19 @@ KEY = "bert/tiny/cpu/float32/b2-s16-t1"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with project_at(tmp_path, MATRIX, monkeypatch):
-        yield tmp_path
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
 
 
 def ran(project: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[list[str], dict[str, Any]]:
     """The cells that a run of a model which is out of memory has run, and what matrix.json has of it."""
     place = FakePlace(outcomes={KEY: [make.failure(Status.OOM)]})
-    monkeypatch.setattr(running, "choose", lambda _isolation, _workshop: place)
+    monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: place)
     assert main.main(["matrix", *argv]) == 0
     (cell,) = json.loads((project / "reports" / "latest" / "matrix.json").read_text(encoding="utf-8"))["cells"]
     return place.ran, cell

@@ -11,8 +11,9 @@ from fake_place import FakePlace
 from fake_project import project_at
 
 from hwmatrix import __version__
+from hwmatrix.app import execution
 from hwmatrix.app.schemas import REPORTS
-from hwmatrix.cli import main, running
+from hwmatrix.cli import main
 from hwmatrix.cli import schema as inspecting
 from hwmatrix.cli.main import _COMMANDS, program, spread
 from hwmatrix.errors import ConfigError, EngineError, ImageBuildError
@@ -43,14 +44,19 @@ suites:
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a matrix.yaml, outside a git checkout, with a cache of its own."""
-    with project_at(tmp_path, MATRIX, monkeypatch):
-        yield tmp_path
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> FakePlace:
     fake = FakePlace()
-    monkeypatch.setattr(running, "choose", lambda _isolation, _workshop: fake)
+    monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: fake)
     return fake
 
 
@@ -247,7 +253,7 @@ def test_there_is_no_place_to_run(monkeypatch: pytest.MonkeyPatch, error: Except
     def choose(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(running, "choose", choose)
+    monkeypatch.setattr(execution, "choose", choose)
     assert hwmatrix("matrix") == code
 
 
@@ -266,7 +272,7 @@ def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def choose(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(running, "choose", choose)
+    monkeypatch.setattr(execution, "choose", choose)
     with pytest.raises(ZeroDivisionError):
         hwmatrix("matrix")
 

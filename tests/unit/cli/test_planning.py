@@ -12,7 +12,9 @@ import pytest
 from fake_place import FakePlace
 from fake_project import project_at
 
-from hwmatrix.cli import main, planning
+from hwmatrix.app import execution
+from hwmatrix.cli import main
+from hwmatrix.cli import run as run_file
 from hwmatrix.records import Isolation
 from hwmatrix.store.merge import merge
 
@@ -37,8 +39,13 @@ github: {timeout_minutes: 45}
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with project_at(tmp_path, MATRIX, monkeypatch):
-        yield tmp_path
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, FakePlace]]:
         chosen.append((isolation, place))
         return place
 
-    monkeypatch.setattr(planning, "choose", choose)
+    monkeypatch.setattr(execution, "choose", choose)
     return chosen
 
 
@@ -150,7 +157,7 @@ def test_another_matrix_yaml_or_version_is_refused(
 ) -> None:
     folder = planned(project)
     (project / "matrix.yaml").write_text(MATRIX + "# changed\n", encoding="utf-8")
-    monkeypatch.setattr(planning.hwmatrix, "__version__", "9.9")
+    monkeypatch.setattr(run_file.hwmatrix, "__version__", "9.9")
     assert hwmatrix("run", str(folder), "--targets", "cpu") == 2
     told = capsys.readouterr().err
     assert "it is not the one that the plan was made from" in told

@@ -10,7 +10,8 @@ import pytest
 from fake_place import FakePlace
 from fake_project import project_at
 
-from hwmatrix.cli import main, planning, running
+from hwmatrix.app import execution
+from hwmatrix.cli import main
 from hwmatrix.models.factory.pins import newest
 
 if TYPE_CHECKING:
@@ -34,19 +35,23 @@ KEY = "/tiny/cpu/float32/b1-s16-t1"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with project_at(tmp_path, MATRIX, monkeypatch):
-        (tmp_path / "images").mkdir()
-        (tmp_path / "images" / "constraints.txt").write_text("transformers==9.9.0\n", encoding="utf-8")  # as the fake that is installed
-        fake.install(monkeypatch, tmp_path)
-        yield tmp_path
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "constraints.txt").write_text("transformers==9.9.0\n", encoding="utf-8")  # as the fake that is installed
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
+    fake.install(monkeypatch, tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
     fake.override_all(monkeypatch, {})
 
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> FakePlace:
     made = FakePlace()
-    for module in (running, planning):
-        monkeypatch.setattr(module, "choose", lambda _isolation, _workshop: made)
+    monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: made)
     return made
 
 

@@ -14,8 +14,9 @@ import pytest
 from fake_place import FakePlace
 from fake_project import project_at
 
+from hwmatrix.app import execution
 from hwmatrix.app.trial_document import json_schema
-from hwmatrix.cli import main, running
+from hwmatrix.cli import main
 from hwmatrix.cli import test as testing
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import CellPlan, Isolation, Placement, Plan, Status, cell_command
@@ -77,15 +78,20 @@ class ScriptedPlace(FakePlace):
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with project_at(tmp_path, MATRIX, monkeypatch):
-        yield tmp_path
+    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch) -> ScriptedPlace:
     scripted = ScriptedPlace(missing={"cuda": NO_GPU})
     monkeypatch.setattr(testing, "choose", lambda _isolation, _workshop: scripted)
-    monkeypatch.setattr(running, "choose", lambda _isolation, _workshop: scripted)
+    monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: scripted)
     return scripted
 
 

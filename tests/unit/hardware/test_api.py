@@ -13,7 +13,7 @@ import pytest
 from fake_machine import GPU, Machine, give, installed
 
 import hwmatrix
-from hwmatrix.cli.options import outside
+from hwmatrix.app.environment import read_environment
 from hwmatrix.errors import ConfigError, StoreError
 from hwmatrix.hardware import api, cache, container
 from hwmatrix.hardware.api import CUDA, OPENVINO, QNN, HardwareDetector
@@ -214,7 +214,7 @@ def test_without_a_path_it_is_the_projects_cache_folder(machine: Machine, monkey
     assert (tmp_path / "default" / "hardware.json").is_file()
     for name, value in (("HWMATRIX_CACHE", ""), ("XDG_CACHE_HOME", str(tmp_path / "xdg")), ("XDG_CACHE_HOME", "")):
         monkeypatch.setenv(name, value)
-        assert cache.default_file(os.environ) == outside().cache / "hardware.json"
+        assert cache.default_file(os.environ) == read_environment().cache / "hardware.json"
 
 
 def test_without_a_home_nothing_is_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

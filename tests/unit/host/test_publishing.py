@@ -10,11 +10,12 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from hwmatrix.app import publishing as publishing_command
+from hwmatrix.app.publishing import publish
 from hwmatrix.cli import main
-from hwmatrix.cli import publishing as publishing_command
-from hwmatrix.cli.publishing import publish, web_address
 from hwmatrix.errors import ConfigError, EngineError
 from hwmatrix.host import images, publishing, sbom
+from hwmatrix.host.source_repository import web_address
 from hwmatrix.host.base_image import BaseImage
 from hwmatrix.runner import packages
 

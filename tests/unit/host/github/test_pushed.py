@@ -10,8 +10,8 @@ import duckdb
 import pytest
 from factory_rows import example
 
+from hwmatrix.app.publishing import publish
 from hwmatrix.cli import main
-from hwmatrix.cli.publishing import publish
 from hwmatrix.errors import EngineError
 from hwmatrix.host import publishing
 from hwmatrix.host.github.pushed import gather, pushable
@@ -162,7 +162,7 @@ def pushed(monkeypatch: pytest.MonkeyPatch) -> None:
     def push(_engine: object, image: publishing.Described, prefix: str, *_: object) -> publishing.Described:
         return publishing.dataclasses.replace(image, pushed=f"{prefix}/{image.target}:1", digest=DIGEST)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr("hwmatrix.cli.publishing.connect", lambda *_, **__: object())
+    monkeypatch.setattr("hwmatrix.app.publishing.connect", lambda *_, **__: object())
     monkeypatch.setattr(publishing, "inspect", lambda *_: {"Config": {"Labels": {}}})
     monkeypatch.setattr(publishing, "describe", described)
     monkeypatch.setattr(publishing, "push", push)

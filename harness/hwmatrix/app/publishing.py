@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from hwmatrix.host import publishing
 from hwmatrix.host.engine import connect
@@ -16,8 +13,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.host.console import View
     from hwmatrix.host.publishing import Built, Described
-
-_SSH: re.Pattern[str] = re.compile(r"(?:ssh://)?[\w.-]+@([\w.-]+)[:/](.+)")
 
 
 def publish(
@@ -53,25 +48,3 @@ def _step_outputs(path: Path, name: str, image: Described) -> None:
     """What attests an image asks for, as outputs of a workflow's step: the image's name without a tag, its digest, its SBOM."""
     with path.open("a", encoding="utf-8") as file:
         file.write(f"name={name}\ndigest={image.digest}\nsbom={image.sbom}\n")
-
-
-def source_of(root: Path) -> str | None:
-    """The project's address on the web, from the remote ``origin``; without any login that the remote has. None where there is none."""
-    command = ["git", "-C", str(root), "remote", "get-url", "origin"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return web_address(done.stdout.strip()) if done.returncode == 0 else None
-
-
-def web_address(remote: str) -> str | None:
-    """A remote as an address that a browser takes; None for one that is no server's."""
-    ssh = _SSH.fullmatch(remote)
-    if ssh and not remote.startswith(("http://", "https://")):
-        return f"https://{ssh[1]}/{ssh[2].removesuffix('.git')}"
-    parts = urlsplit(remote)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        return None
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path.removesuffix('.git')}"

@@ -1,0 +1,39 @@
+"""What a command gets of the world around it, read once: variables, the folder for caches, the base image asked for, the command itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from hwmatrix.basics.cache_folder import needed_cache_folder
+
+BASE_VARIABLE: Final = "HWMATRIX_BASE_IMAGE"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The environment of a command. ``command`` is how it was typed."""
+
+    variables: Mapping[str, str]
+    cache: Path
+    base_image: str | None
+    command: str
+
+
+def read_environment() -> Environment:
+    """Read the environment. Only commands call this.
+
+    Raises:
+        ConfigError: there is no folder for caches, since this user has no home and no variable names one.
+    """
+    variables = dict(os.environ)
+    return Environment(
+        variables=variables,
+        cache=needed_cache_folder(variables),
+        base_image=variables.get(BASE_VARIABLE),
+        command=" ".join(["hwmatrix", *sys.argv[1:]]),
+    )

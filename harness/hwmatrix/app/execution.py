@@ -1,0 +1,273 @@
+"""The order of things in a run of the matrix: plan it or take up the last one, work it off, merge its shards, write the reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import hwmatrix
+from hwmatrix.app.selecting import fetch_weights
+from hwmatrix.app.type_models import TypeModels
+from hwmatrix.errors import ConfigError, NoTargetAvailableError, NothingSelectedError, Problem
+from hwmatrix.host import infrastructure
+from hwmatrix.host.places import Place, Workshop, choose
+from hwmatrix.host.run import RunOrder, run
+from hwmatrix.host.runs import OPERATORS, RUNS, RunFolder, claim, release
+from hwmatrix.host.source_repository import commit_of, web_address_of
+from hwmatrix.matrix.plan import RunFacts, check_selection, make_plan, replan
+from hwmatrix.matrix.shipped import harness_source
+from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.records import Isolation, Plan, Status
+from hwmatrix.report.operators import write_operators
+from hwmatrix.report.plots import undrawn
+from hwmatrix.report.write import write_reports
+from hwmatrix.store.merge import merge
+from hwmatrix.store.shard import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwmatrix.app.environment import Environment
+    from hwmatrix.host.console import View
+    from hwmatrix.matrix.load import LoadedMatrix
+    from hwmatrix.matrix.plan import Selection
+
+DATABASE: Final = "matrix.duckdb"
+_KEPT: Final = "a run keeps its plan: what changed in models or lists needs --stale, or a new run"
+_UNAVAILABLE: Final = "target_unavailable"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run that can be worked off: its folder, the plan that lies in it, and where it runs."""
+
+    folder: RunFolder
+    plan: Plan
+    place: Place
+
+
+def workshop_of(loaded: LoadedMatrix, environment: Environment, base_image: str | None, view: View) -> Workshop:
+    """What the places need to know."""
+    root = loaded.path.absolute().parent
+    source, commit = harness_source(root), commit_of(root)
+    return Workshop(
+        project_root=root,
+        spec=loaded.spec,
+        cache_dir=environment.cache,
+        environment=environment.variables,
+        base_image=base_image or environment.base_image,
+        commit=commit,
+        source=None if source is None or commit is None else web_address_of(source),
+        say=view.say,
+        detail=view.detail,
+    )
+
+
+def facts_of(loaded: LoadedMatrix, place: Place, environment: Environment, commit: str | None) -> RunFacts:
+    """What a new run's plan must say about the run, with which targets cannot run in this place, and why."""
+    unavailable = {name: reason for name in loaded.spec.targets if (reason := place.unavailable(name)) is not None}
+    return _facts(environment, commit, place.isolation, unavailable)
+
+
+def _facts(environment: Environment, commit: str | None, isolation: Isolation, unavailable: dict[str, str]) -> RunFacts:
+    return RunFacts(
+        run_id=f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        created_at=utc_now(),
+        command=environment.command,
+        hwmatrix_version=hwmatrix.__version__,
+        commit=commit,
+        isolation=isolation,
+        unavailable=unavailable,
+    )
+
+
+def order_of(loaded: LoadedMatrix, planned: PlannedRun, workshop: Workshop, workers: int = 1) -> RunOrder:
+    """The order to work a planned run off."""
+    return RunOrder(
+        folder=planned.folder,
+        plan=planned.plan,
+        place=planned.place,
+        reference=loaded.spec.images.reference,
+        cache=workshop.cache_dir / "bundles",
+        workers=workers,
+    )
+
+
+def plan_here(
+    loaded: LoadedMatrix, selection: Selection, isolation: str, workshop: Workshop, *, environment: Environment, output: Path
+) -> PlannedRun:
+    """A new run on this machine, with the weights that it needs.
+
+    Raises:
+        ConfigError: the selection names something that matrix.yaml does not have.
+    """
+    check_selection(loaded, selection)
+    place = choose(isolation, workshop)
+    plan = fetch_weights(make_plan(loaded, selection, facts_of(loaded, place, environment, workshop.commit)), workshop.cache_dir)
+    return PlannedRun(folder=RunFolder.create(output, plan), plan=plan, place=place)
+
+
+def plan_elsewhere(
+    loaded: LoadedMatrix, selection: Selection, isolation: Isolation, *, environment: Environment, output: Path
+) -> tuple[RunFolder, Plan]:
+    """A new run that other machines work off: which targets are available is found out there.
+
+    Raises:
+        ConfigError: the selection names something that matrix.yaml does not have.
+    """
+    check_selection(loaded, selection)
+    plan = make_plan(loaded, selection, _facts(environment, commit_of(loaded.path.absolute().parent), isolation, {}))
+    return RunFolder.create(output, plan), plan
+
+
+def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: bool) -> PlannedRun:
+    """The latest run, and the same kind of place as before. Its images are still described by matrix.yaml.
+
+    What is stale is run again as matrix.yaml has it now; what is only missing, as it was planned.
+
+    Raises:
+        ConfigError: there is no run, or matrix.yaml no longer has its targets.
+    """
+    folder = RunFolder.latest(output)
+    plan = folder.plan()
+    refuse_gone(loaded, plan)
+    changed = plan.matrix_sha256 != loaded.sha256
+    if stale and (changed or _has_types(plan)):
+        plan = fetch_weights(_replanned(loaded, plan, workshop), workshop.cache_dir)
+        folder.replace_plan(plan)
+    if changed:
+        told = "its models and targets are taken as they are now" if stale else _KEPT
+        workshop.say(f"{loaded.path.name} has changed since the run was planned; {told}")
+    return PlannedRun(folder=folder, plan=plan, place=choose(plan.isolation, workshop))
+
+
+def refuse_gone(loaded: LoadedMatrix, plan: Plan) -> None:
+    """A run goes on only where matrix.yaml still has its targets.
+
+    Raises:
+        ConfigError: some are gone; they are named.
+    """
+    gone = [target.name for target in plan.targets if target.name not in loaded.spec.targets]
+    if gone:
+        what = f"the last run has targets that {loaded.path.name} no longer has: {', '.join(gone)}"
+        raise ConfigError([Problem(where="--resume", what=what, hint="put them back, or start without --resume")])
+
+
+def _replanned(loaded: LoadedMatrix, plan: Plan, workshop: Workshop) -> Plan:
+    """The run as matrix.yaml and the types of the installed transformers are now; what is gone or new is told."""
+    if plan.types_of is None and not _has_types(plan):
+        return replan(loaded, plan)
+    known = TypeModels.beside(loaded.spec)
+    made = replan(loaded, plan, types=known.every(), types_of=known.found.version)
+    before, now = ({model.name for model in each.models if model.weights == FACTORY} for each in (plan, made))
+    for word, names in (("gone", before - now), ("new", now - before)):
+        if names:
+            workshop.say(f"types of transformers {known.found.version} that are {word}: {', '.join(sorted(names))}")
+    return made
+
+
+def _has_types(plan: Plan) -> bool:
+    return any(model.weights == FACTORY for model in plan.models)
+
+
+def run_and_report(order: RunOrder, output: Path, view: View) -> None:
+    """Work a run off. Whatever ends it, what is finished is merged and reported.
+
+    Raises:
+        HwmatrixError: a target's image, engine or store failed; the others ran.
+    """
+    claim(order.folder)
+    try:
+        order.folder.salvage()
+        try:
+            outcome = run(order, view)
+        except (KeyboardInterrupt, NoTargetAvailableError):
+            order.folder.salvage()
+            merge_and_report(order.folder, output, view)
+            raise
+        merge_and_report(order.folder, output, view)
+    finally:
+        release(order.folder)
+    outcome.raise_first()
+
+
+def merge_and_report(folder: RunFolder, output: Path, view: View) -> None:
+    """Merge a run's shards into the output folder's database, and write the reports beside it."""
+    operators = sorted((output / OPERATORS / RUNS).glob("*/plan.json"))[-1:]  # the latest: what it proves holds for this run's models
+    merge_shards([folder.path, *(plan.parent for plan in operators)], output / DATABASE, view, fresh=True)
+    written = [*write_reports(output / DATABASE, output), *write_operators(output / DATABASE, output)]
+    counts = json.loads((output / "matrix.json").read_text(encoding="utf-8"))["run"]["counts"]
+    view.say(f"{sum(counts.values())} cells: {', '.join(f'{count} {status}' for status, count in counts.items())}")
+    names = ", ".join([*(path.name for path in written), DATABASE])
+    reason = undrawn()
+    if reason is not None:
+        view.say(reason)
+    view.say(f"wrote {names} into {_shown(output)}; start with {_shown(output / ('index.html' if reason is None else 'matrix.md'))}")
+
+
+def merge_shards(folders: Sequence[Path], database: Path, view: View, *, fresh: bool = False) -> None:
+    """Merge the shards of runs into a database (``fresh``: of these runs alone), and say which were rejected, and why."""
+    for rejection in merge(folders, database, fresh=fresh).rejected:
+        view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
+
+
+def _shown(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop: Workshop, *, output: Path, view: View) -> RunFolder:
+    """Work off some targets of a plan that was made elsewhere; give the folder in which their shards lie.
+
+    A target that is not available here leaves a shard that says so and why.
+
+    Raises:
+        NothingSelectedError: the plan has no cell on these targets.
+        HwmatrixError: a target's image, engine or store failed; the others ran.
+    """
+    native = all(loaded.spec.targets[name].native for name in targets)
+    place = choose(Isolation.VENV if native and whole.isolation is Isolation.CONTAINER else whole.isolation, workshop)
+    plan = fetch_weights(restrict(whole, targets, place), workshop.cache_dir)
+    folder = RunFolder.create(output, plan)
+    claim(folder)
+    try:
+        for target in plan.targets:
+            if target.unavailable is not None:
+                view.say(f"{target.name}: unavailable: {target.unavailable}")
+                cells = tuple(cell for cell in plan.cells if cell.target == target.name)
+                infrastructure.record(
+                    folder.shards,
+                    plan,
+                    target.name,
+                    cells,
+                    error_type=_UNAVAILABLE,
+                    message=target.unavailable,
+                    status=Status.UNAVAILABLE,
+                )
+        if any(target.unavailable is None for target in plan.targets):
+            run(order_of(loaded, PlannedRun(folder=folder, plan=plan, place=place), workshop), view).raise_first()
+    except KeyboardInterrupt:
+        folder.salvage()
+        raise
+    finally:
+        release(folder)
+    return folder
+
+
+def restrict(plan: Plan, targets: Sequence[str], place: Place) -> Plan:
+    """The part of a plan that is about some targets, with what this machine says of them.
+
+    Raises:
+        NothingSelectedError: it has no cell.
+    """
+    kept = tuple(
+        dataclasses.replace(target, unavailable=place.unavailable(target.name)) for target in plan.targets if target.name in targets
+    )
+    cells = tuple(cell for cell in plan.cells if cell.target in targets)
+    if not cells:
+        raise NothingSelectedError("the plan has no cell on these targets", advice="Name other --targets.")
+    return dataclasses.replace(plan, targets=kept, cells=cells)

@@ -1,0 +1,72 @@
+"""``hwmatrix images``: build the images of targets, describe what they are made of, and push them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import workshop_of
+from hwmatrix.app.publishing import publish
+from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Targets, Verbose, progress
+from hwmatrix.host import publishing
+from hwmatrix.host.places import choose
+from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import Selection, check_selection
+from hwmatrix.matrix.shipped import image_files
+from hwmatrix.records import Isolation
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("images")(images_command)
+
+
+def images_command(
+    *,
+    targets: Targets = None,
+    matrix: Matrix = Path("matrix.yaml"),
+    base_image: BaseImage = None,
+    push: Annotated[
+        str | None, typer.Option("--push", help="Push them, with their SBOM and images.json written to --sbom.", metavar="REGISTRY/PREFIX")
+    ] = None,
+    sbom: Annotated[
+        Path | None, typer.Option("--sbom", help="Write what each image is made of, as CycloneDX. [reports/latest]", metavar="DIR")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Build the images of the targets that can run here (or of those named), or find that nothing has changed.
+
+    An image whose label org.hwmatrix.push is never (qnn) is pushed nowhere. Logins are those of docker login. An example of that:
+
+        hwmatrix images --targets cpu openvino --push registry.example/team/hwmatrix
+    """
+    loaded = load(matrix)
+    prefix = publishing.checked_prefix(push) if push is not None else None
+    check_selection(loaded, Selection(targets=tuple(targets or ())))
+    if prefix is not None:
+        folders, wanted = image_files(loaded.path.absolute().parent), {name: loaded.spec.targets[name].image for name in targets or ()}
+        publishing.refuse_declared({name: folders[image] / "Dockerfile" for name, image in wanted.items() if image in folders})
+    environment = read_environment()
+    with progress(verbose=verbose) as view:
+        place = choose(Isolation.CONTAINER, workshop_of(loaded, environment, base_image, view))
+        reasons = {} if targets else {name: place.unavailable(name) for name in loaded.spec.targets}
+        for name, reason in reasons.items():
+            if reason is not None:
+                view.say(f"{name}: not built, {reason} (name it with --targets to build it all the same)")
+        chosen = targets or [name for name, reason in reasons.items() if reason is None]
+        failed = place.prepare(chosen)
+        for error in failed.values():
+            raise error
+        if prefix is not None or sbom is not None:
+            built = [(name, *place.identity(name)) for name in chosen]
+            publish(
+                [(name, tag, digest) for name, tag, digest in built if tag is not None and digest is not None],
+                named=targets or (),
+                prefix=prefix,
+                folder=(sbom or DEFAULT_OUTPUT).absolute(),
+                environment=environment.variables,
+                view=view,
+            )

@@ -1,0 +1,135 @@
+"""``hwmatrix matrix``: run every selected model on every selected target, and write the reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import order_of, plan_here, resume_last, run_and_report, workshop_of
+from hwmatrix.app.selecting import select
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    Adapt,
+    Architectures,
+    BaseImage,
+    CacheLimit,
+    Format,
+    Isolating,
+    IsolationChoice,
+    Matrix,
+    Models,
+    Output,
+    Suite,
+    Targets,
+    Timing,
+    Verbose,
+    progress,
+)
+from hwmatrix.cli.schema import tell_detections
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.host.cache_limit import DEFAULT_GB
+from hwmatrix.host.stale import StaleRule
+from hwmatrix.matrix.load import load
+from hwmatrix.records import AdaptRule, Size
+
+if TYPE_CHECKING:
+    from hwmatrix.matrix.load import LoadedMatrix
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("matrix")(matrix_command)
+
+
+def matrix_command(
+    *,
+    models: Models = None,
+    suite: Suite = None,
+    targets: Targets = None,
+    architectures: Architectures = None,
+    size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
+    timing: Timing = None,
+    adapt: Adapt = None,
+    detect_only: Annotated[bool, typer.Option("--detect-only", help="Only say what hardware is here.")] = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
+    isolation: Isolating = IsolationChoice.AUTO,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: only what is missing.")] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Continue the last run: also cells whose image or model has moved since, or that are too old.")
+    ] = False,
+    max_age: Annotated[int | None, typer.Option("--max-age", min=0, help="With --stale: how old a verdict may be.", metavar="DAYS")] = None,
+    output_dir: Output = DEFAULT_OUTPUT,
+    matrix: Matrix = Path("matrix.yaml"),
+    base_image: BaseImage = None,
+    cache_limit: CacheLimit = DEFAULT_GB,
+    verbose: Verbose = False,
+) -> None:
+    """Run the matrix: every selected model on every selected target, then the reports.
+
+    A model that fails is a result, not an error: the exit code is 0. Examples:
+
+        hwmatrix matrix
+
+        hwmatrix matrix --models bert gpt2 --targets cpu openvino
+
+        hwmatrix matrix --models ./my-checkpoint --size full
+
+        hwmatrix matrix --suite all --targets cpu openvino
+
+        hwmatrix matrix --resume
+
+        hwmatrix matrix --stale --max-age 30
+    """
+    if detect_only:
+        tell_detections(Format.TABLE)
+        return
+    rule = _stale_rule(max_age, stale=stale)
+    environment, loaded, output = read_environment(), load(matrix), output_dir.absolute()
+    with progress(verbose=verbose) as view:
+        workshop = workshop_of(loaded, environment, base_image, view)
+        if resume or stale:
+            _refuse_with_resume(models, suite, targets, architectures, size, isolation, timing, adapt, everything=everything)
+            planned = resume_last(loaded, output, workshop, stale=stale)
+        else:
+            selection = select(
+                loaded,
+                models=models or (),
+                suite=suite,
+                targets=targets or (),
+                architectures=architectures or (),
+                size=size,
+                everything=everything,
+                timing=timing,
+                cache=workshop.cache_dir,
+                say=workshop.say,
+            )
+            adapting = _adapting(loaded, adapt)
+            planned = plan_here(adapting, selection, isolation.value, workshop, environment=environment, output=output)
+        order = dataclasses.replace(order_of(loaded, planned, workshop, workers), stale=rule, cache_limit_gb=cache_limit)
+        run_and_report(order, output, view)
+
+
+def _adapting(loaded: LoadedMatrix, adapt: bool | None) -> LoadedMatrix:  # noqa: FBT001 - as it was typed
+    """The matrix with ``--adapt`` or ``--no-adapt`` in place of what it says itself; rules that it has stay with ``--adapt``."""
+    if adapt is None or adapt is (loaded.spec.adapt is not None):
+        return loaded
+    return dataclasses.replace(loaded, spec=dataclasses.replace(loaded.spec, adapt=AdaptRule() if adapt else None))
+
+
+def _stale_rule(max_age: int | None, *, stale: bool) -> StaleRule | None:
+    if max_age is not None and not stale:
+        raise ConfigError([Problem(where="--max-age", what="it says what is stale", hint="add --stale")])
+    return StaleRule(max_age=dt.timedelta(days=max_age) if max_age is not None else None) if stale else None
+
+
+def _refuse_with_resume(*given: object, everything: bool) -> None:
+    """A resumed run does what it was planned to do; anything else would be another run."""
+    if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
+        what = "the last run is continued as it was planned"
+        raise ConfigError([Problem(where="--resume", what=what, hint="leave out what selects models, targets, isolation, timing, --adapt")])

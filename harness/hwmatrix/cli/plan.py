@@ -1,0 +1,82 @@
+"""``hwmatrix plan``: plan a run that other machines work off, each with the hardware of some targets."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import plan_elsewhere
+from hwmatrix.app.selecting import select
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Architectures, Matrix, Models, Output, Suite, Targets, Timing
+from hwmatrix.cli.schema import print_table
+from hwmatrix.host.github.job_matrix import job_matrices, write_step_outputs
+from hwmatrix.matrix.load import load
+from hwmatrix.records import Isolation, Size
+
+
+class PlanFormat(enum.StrEnum):
+    """How a plan is told. ``github`` is the job matrix of a workflow."""
+
+    TABLE = "table"
+    JSON = "json"
+    GITHUB = "github"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("plan")(plan_command)
+
+
+def plan_command(
+    *,
+    models: Models = None,
+    suite: Suite = None,
+    targets: Targets = None,
+    architectures: Architectures = None,
+    size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
+    timing: Timing = None,
+    isolation: Annotated[Isolation, typer.Option("--isolation", help="What separates targets from their machines.")] = Isolation.CONTAINER,
+    output_dir: Output = DEFAULT_OUTPUT,
+    matrix: Matrix = Path("matrix.yaml"),
+    output: Annotated[PlanFormat, typer.Option("--format", help="A table, the whole plan, or a job matrix.")] = PlanFormat.TABLE,
+) -> None:
+    """Plan a run without executing anything: what ``hwmatrix run`` works off elsewhere, target by target.
+
+    Whether a target is available is found out where it runs. Examples:
+
+        hwmatrix plan --suite smoke
+
+        hwmatrix plan --targets cpu cuda --format github
+    """
+    loaded, environment = load(matrix), read_environment()
+    chosen = select(
+        loaded,
+        models=models or (),
+        suite=suite,
+        targets=targets or (),
+        architectures=architectures or (),
+        size=size,
+        everything=everything,
+        timing=timing,
+        cache=environment.cache,
+        say=functools.partial(typer.echo, err=True),
+    )
+    folder, plan = plan_elsewhere(loaded, chosen, isolation, environment=environment, output=output_dir.absolute())
+    if output is PlanFormat.JSON:
+        typer.echo((folder.path / "plan.json").read_text(encoding="utf-8"), nl=False)
+    elif output is PlanFormat.GITHUB:
+        typer.echo(json.dumps(job_matrices(plan, loaded)))
+        if (outputs := os.environ.get("GITHUB_OUTPUT")) is not None:
+            write_step_outputs(plan, loaded, Path(outputs))
+    else:
+        rows = [(job["target"], str(job["cells"]), ", ".join(job["runs_on"])) for job in job_matrices(plan, loaded)["include"]]
+        print_table(("target", "cells", "runs on"), rows)
+        typer.echo(f"{len(plan.cells)} cells, {len(plan.models)} models; the plan lies in {folder.path}")

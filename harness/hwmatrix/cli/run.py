@@ -1,0 +1,79 @@
+"""``hwmatrix run``: work off some targets of a plan that was made elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import hwmatrix
+from hwmatrix.app.environment import read_environment
+from hwmatrix.app.execution import run_part, workshop_of
+from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Output, Verbose, progress
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.matrix.load import load, near_miss
+from hwmatrix.records import Plan, plan_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwmatrix.matrix.load import LoadedMatrix
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("run")(run_command)
+
+
+def run_command(
+    plan: Annotated[Path, typer.Argument(help="A plan.json, or the folder of a run that has one.", metavar="PLAN")],
+    *,
+    targets: Annotated[list[str], typer.Option("--targets", help="Targets of the plan to work off here.", metavar="T ...")],
+    output_dir: Output = DEFAULT_OUTPUT,
+    matrix: Matrix = Path("matrix.yaml"),
+    base_image: BaseImage = None,
+    verbose: Verbose = False,
+) -> None:
+    """Work off some targets of a plan on this machine. It leaves shards and no reports: ``hwmatrix merge`` takes them.
+
+    A target that is not available here leaves a shard that says so and why: that is a result. Examples:
+
+        hwmatrix run reports/latest/runs/20261120T072723Z-42934e --targets cuda
+    """
+    loaded, environment, whole = load(matrix), read_environment(), _read(plan)
+    _check(whole, loaded, targets)
+    with progress(verbose=verbose) as view:
+        workshop = workshop_of(loaded, environment, base_image, view)
+        folder = run_part(whole, targets, loaded, workshop, output=output_dir.absolute(), view=view)
+        view.say(f"shards lie in {folder.shards}")
+
+
+def _read(place: Path) -> Plan:
+    path = place / "plan.json" if place.is_dir() else place
+    try:
+        return plan_from_json(path.read_bytes(), where=str(path))
+    except OSError as error:
+        raise ConfigError([Problem(where=str(path), what=f"cannot be read: {error}", hint="name what hwmatrix plan wrote")]) from error
+
+
+def _check(plan: Plan, loaded: LoadedMatrix, targets: Sequence[str]) -> None:
+    """Refuse targets that the plan has not, and a plan that was made from another matrix.yaml or by another version.
+
+    Raises:
+        ConfigError: for each of them.
+    """
+    known = [target.name for target in plan.targets]
+    problems = [
+        Problem(where="--targets", what=f"the plan has no target {name!r}", hint=near_miss(name, known))
+        for name in targets
+        if name not in known
+    ]
+    if plan.matrix_sha256 != loaded.sha256:
+        hint = "check out the commit that the plan was made from"
+        problems.append(Problem(where=str(loaded.path), what="it is not the one that the plan was made from", hint=hint))
+    if plan.hwmatrix_version != hwmatrix.__version__:
+        what = f"the plan was made by hwmatrix {plan.hwmatrix_version}, this is {hwmatrix.__version__}"
+        problems.append(Problem(where="PLAN", what=what, hint="use the same version everywhere"))
+    if problems:
+        raise ConfigError(problems)
