@@ -26,6 +26,7 @@ from hwmatrix.report.operators import write_operators
 from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import write_reports
 from hwmatrix.store.merge import merge
+from hwmatrix.store.reading import DATABASE
 from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.plan import Selection
 
-DATABASE: Final = "matrix.duckdb"
 _KEPT: Final = "a run keeps its plan: what changed in models or lists needs --stale, or a new run"
 _UNAVAILABLE: Final = "target_unavailable"
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.app.execution import DATABASE, PlannedRun, facts_of, merge_shards, order_of
+from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.host import runs
 from hwmatrix.host.places import choose
@@ -15,7 +15,7 @@ from hwmatrix.host.runs import RunFolder, claim, release
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_survey_plan
-from hwmatrix.store.reading import reading, records
+from hwmatrix.store.reading import DATABASE, reading, records
 
 if TYPE_CHECKING:
     from hwmatrix.app.environment import Environment

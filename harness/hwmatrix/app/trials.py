@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.app.environment import Environment
-from hwmatrix.app.execution import DATABASE, PlannedRun, facts_of, merge_shards, order_of
+from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of
 from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
 from hwmatrix.host.places import Place, Workshop
@@ -22,7 +22,7 @@ from hwmatrix.knowledge.fallback import Attempt, AttemptPlan, Tried, next_attemp
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_plan
 from hwmatrix.records import CellPlan, Dtype, Plan, Status
-from hwmatrix.store.reading import reading, records
+from hwmatrix.store.reading import DATABASE, reading, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ _UNTRIED: Final = frozenset({Status.UNAVAILABLE, Status.INFRA_ERROR, Status.NOT_
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bench:
+class TrialSite:
     """Where trials run: the model and what selects it, the place, and the folder that keeps runs and database."""
 
     loaded: LoadedMatrix
@@ -104,7 +104,7 @@ class Ended:
     failures: tuple[HwmatrixError, ...]
 
 
-def run_trials(bench: Bench, trials: Sequence[Trial], view: View) -> Ended:
+def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
     """Run every trial to its end, round by round.
 
     Raises:
@@ -114,27 +114,27 @@ def run_trials(bench: Bench, trials: Sequence[Trial], view: View) -> Ended:
     folders: list[RunFolder] = []
     failures: list[HwmatrixError] = []
     told: set[str] = set()
-    while pending := [(trial, attempt) for trial in trials if (attempt := trial.wanted(bench.place)) is not None]:
+    while pending := [(trial, attempt) for trial in trials if (attempt := trial.wanted(site.place)) is not None]:
         pending.sort(key=lambda each: -each[1].batch)
         for batch, same in itertools.groupby(pending, key=lambda each: each[1].batch):
             together = list(same)
             targets = [trial.targets[attempt.hardware] for trial, attempt in together]
             missing = {target for trial in trials for target in trial.missing()} - told - set(targets)
             told |= missing
-            folder, failed = _run(bench, [*targets, *missing], batch, view)
+            folder, failed = _run(site, [*targets, *missing], batch, view)
             folders.append(folder)
             failures += failed
-            rows = {row["target"]: row for row in _rows(bench, folder)}
+            rows = {row["target"]: row for row in _rows(site, folder)}
             for (trial, attempt), target in zip(together, targets, strict=True):
                 trial.learn(attempt, rows[target])
     return Ended(folders=tuple(folders), failures=tuple(failures))
 
 
-def plan_of(bench: Bench, targets: Sequence[str], batch: int | None) -> Plan:
+def plan_of(site: TrialSite, targets: Sequence[str], batch: int | None) -> Plan:
     """The plan of one attempt: the model on these targets, each in its first precision, with this batch (None: matrix.yaml's)."""
-    selection = dataclasses.replace(bench.selection, targets=tuple(targets))
-    plan = make_plan(bench.loaded, selection, facts_of(bench.loaded, bench.place, bench.environment, bench.workshop.commit))
-    first = {target: bench.loaded.spec.targets[target].dtypes[0] for target in targets}
+    selection = dataclasses.replace(site.selection, targets=tuple(targets))
+    plan = make_plan(site.loaded, selection, facts_of(site.loaded, site.place, site.environment, site.workshop.commit))
+    first = {target: site.loaded.spec.targets[target].dtypes[0] for target in targets}
     cells = tuple(_with_batch(cell, batch) for cell in plan.cells if cell.settings.dtype is first[cell.target])
     models = tuple(
         model if batch in {None, model.batch} else dataclasses.replace(model, batch=batch, batch_asked=True) for model in plan.models
@@ -149,25 +149,25 @@ def _with_batch(cell: CellPlan, batch: int | None) -> CellPlan:
     return dataclasses.replace(cell, key=key, settings=dataclasses.replace(cell.settings, batch=batch))
 
 
-def _run(bench: Bench, targets: Sequence[str], batch: int, view: View) -> tuple[RunFolder, list[HwmatrixError]]:
+def _run(site: TrialSite, targets: Sequence[str], batch: int, view: View) -> tuple[RunFolder, list[HwmatrixError]]:
     """One run of the product's own, whatever ends it merged."""
-    plan = fetch_weights(plan_of(bench, targets, batch), bench.workshop.cache_dir)
-    folder = RunFolder.create(bench.output, plan)
+    plan = fetch_weights(plan_of(site, targets, batch), site.workshop.cache_dir)
+    folder = RunFolder.create(site.output, plan)
     claim(folder)
     failed: list[HwmatrixError] = []
     try:
-        planned = PlannedRun(folder=folder, plan=plan, place=bench.place)
-        outcome = run(order_of(bench.loaded, planned, bench.workshop), view)
+        planned = PlannedRun(folder=folder, plan=plan, place=site.place)
+        outcome = run(order_of(site.loaded, planned, site.workshop), view)
         failed += outcome.failed.values()
     except NoTargetAvailableError as error:
         failed.append(error)
     finally:
         folder.salvage()
-        merge_shards([folder.path], bench.database, view)
+        merge_shards([folder.path], site.database, view)
         release(folder)
     return folder, failed
 
 
-def _rows(bench: Bench, folder: RunFolder) -> list[dict[str, Any]]:
-    with reading(bench.database) as connection:
+def _rows(site: TrialSite, folder: RunFolder) -> list[dict[str, Any]]:
+    with reading(site.database) as connection:
         return records(connection, "tested_cells", {"run_id": folder.path.name})

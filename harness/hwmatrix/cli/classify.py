@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
 from hwmatrix.app.selecting import select
 from hwmatrix.app.survey import SurveyRequest, survey_images
 from hwmatrix.classifier.classifier import HardwareAwareModelClassifier, Sources
-from hwmatrix.cli import advice_text
 from hwmatrix.cli.options import (
     DEFAULT_MATRIX,
     DEFAULT_OUTPUT,
@@ -32,6 +34,7 @@ from hwmatrix.cli.options import (
     matrix_or_shipped,
     progress,
 )
+from hwmatrix.cli.tables import show_evidence
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.matrix.load import load
@@ -40,11 +43,16 @@ from hwmatrix.records import Size
 from hwmatrix.runner.survey import classifications
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from hwmatrix.classifier.answers import CompatibilityAnswer, ModelAnswer, PoolAnswer, ReasonAnswer, RequirementsAnswer, TaskAnswer
     from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.plan import Selection
     from hwmatrix.records import Classification, ModelPlan
+
+_YES_NO: Final = {True: "yes", False: "no", None: "not known"}
+_UNSURE: Final = 0.8
+"""Below this confidence a person is told to look twice."""
 
 Names = Annotated[
     list[str] | None,
@@ -112,7 +120,7 @@ def classify_command(
         with progress(verbose=verbose) as view:
             survey = survey_images(request, workshop_of(loaded, environment, base_image, view), environment, view)
         rows = [dict(row) for row in survey.classifications()]
-        _print(rows, output, lambda: advice_text.show_classifications(rows))
+        _print(rows, output, lambda: show_classifications(rows))
         return
     if not (model or task or hw or resource_config):
         _tell_models(models or (), matrix, output)
@@ -125,7 +133,7 @@ def classify_command(
         _tell_task(classifier, task, hw, output)
     elif resource_config:
         config = classifier.get_optimal_resource_pool_config(resource_config)
-        _print(config, output, lambda: advice_text.show_pool(config))
+        _print(config, output, lambda: show_pool(config))
     else:
         _tell_hardware(classifier, hw or (), matrix, output)
 
@@ -156,7 +164,7 @@ def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
     types = selection.types if models else ()
     plans: list[ModelPlan] = [*(model_plan(name, loaded.spec, Size.FULL) for name in named), *selection.extra, *types]
     rows = [_row(found) for found in classifications(plans)]
-    _print(rows, output, lambda: advice_text.show_classifications(rows))
+    _print(rows, output, lambda: show_classifications(rows))
 
 
 def _select(matrix: LoadedMatrix, models: Sequence[str], targets: Sequence[str] = ()) -> Selection:
@@ -180,7 +188,7 @@ def _row(found: Classification) -> dict[str, Any]:
 def _tell_model(classifier: HardwareAwareModelClassifier, names: Sequence[str], only: Sequence[str], output: Format) -> None:
     """What each model is, where it works, and where to run it here; of this hardware only, if any is named."""
     answers = [classifier.classify_model(name) for name in dict.fromkeys(names)]
-    _print(answers, output, lambda: advice_text.show_models(answers, only))
+    _print(answers, output, lambda: show_models(answers, only))
 
 
 def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Sequence[str] | None, output: Format) -> None:
@@ -191,15 +199,15 @@ def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Se
     """
     found = classifier.recommend_model_for_task(task, hardware)
     if not found["recommendations"] and not found["not_recommended"]:
-        raise NothingSelectedError(f"no model here suits the task {task}", advice="Add one to matrix.yaml, or run one.")
-    _print(found, output, lambda: advice_text.show_task(found))
+        raise NothingSelectedError(f"none of the models here does the task {task}", advice="Add one to matrix.yaml, or run one.")
+    _print(found, output, lambda: show_task(found))
 
 
 def _tell_hardware(classifier: HardwareAwareModelClassifier, hardware: Sequence[str], matrix: Path, output: Format) -> None:
     """Which models of matrix.yaml work on which hardware."""
     names = list(load(matrix_or_shipped(matrix)).spec.models)
     working = {each: classifier.explain_compatibility(names, each) for each in hardware}
-    _print(working, output, lambda: advice_text.show_hardware(working))
+    _print(working, output, lambda: show_hardware(working))
 
 
 def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
@@ -212,3 +220,155 @@ def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
 def _matrix(path: Path) -> Path | None:
     """The file to read. Without one here, and without one named, names are only names."""
     return None if path == DEFAULT_MATRIX and not path.is_file() else path
+
+
+def show_classifications(rows: Sequence[Mapping[str, Any]]) -> None:
+    """What models are, one a row; with the image that was asked, where there is one."""
+    asked = [("target", "target")] if "target" in rows[0] else []
+    first = [name for name, _ in asked]
+    shown = []
+    for row in rows:
+        made_of = "\n".join(str(row[name]) for name in ("architecture", "class", "model_class") if row.get(name))
+        kind = "\n".join(str(row[name]) for name in ("family", "subfamily", "structure") if row[name]) or "nobody knows"
+        shown.append((*(row[key] for _, key in asked), row["model"], made_of, kind, f"{row['confidence']:.2f}: {row['source']}"))
+    _print_rows((*first, "model", "architecture, class", "kind", "how sure, and by what"), shown)
+
+
+def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> None:
+    """What each model is, where it works, and where to run it here; of all hardware, or of that alone."""
+    for number, answer in enumerate(answers):
+        if number:
+            typer.echo()
+        typer.echo(f"{answer['model_name']}: {_kind(answer)}")
+        stands_on = answer["basis"]["recommended_hardware"] + _near(answer["nearness"])
+        typer.echo(
+            f"  recommended hardware: {answer['recommended_hardware'] or 'none'} ({stands_on}), PyTorch device {answer['torch_device']}"
+        )
+        typer.echo(f"  recommended template: {answer['recommended_template'] or 'none'}")
+        typer.echo(f"  needs: {_needs(answer['resource_requirements'])}")
+        _show_reasons("why", answer["reasons"])
+        for expected in answer["expected"]:
+            amounts = _amounts(expected["resource_requirements"])
+            typer.echo(f"  expected by the {expected['document']}: {expected['recommended_hardware']}, {amounts}")
+        _show_profile(answer["hardware_profile"], only)
+    show_evidence(answers[0]["evidence"] if answers else [])
+
+
+def show_task(answer: TaskAnswer) -> None:
+    """The models for a task, the best first, and those that fit it and are not recommended."""
+    among = f" on {', '.join(answer['hardware_constraints'])}" if answer["hardware_constraints"] else ""
+    typer.echo(f"models for {answer['task']}{among}, the best first:")
+    rows = []
+    for number, model in enumerate(answer["recommendations"], 1):
+        here = "" if model["available"] else " (not here)"
+        stands_on = model["basis"] + _near(model["nearness"])
+        kind = f"{model['family']}, {model['subfamily']}\n{model['fit']}"
+        hardware = f"{model['recommended_hardware']}{here}\n{stands_on}"
+        rows.append((str(number), model["model_name"], kind, hardware, _memory(model["resource_requirements"])))
+    _print_rows(("", "model", "kind", "hardware", "memory"), rows)
+    for model in answer["recommendations"]:
+        typer.echo(f"{model['model_name']}: {_first(model['reasons'])}")
+    for refused in answer["not_recommended"]:
+        typer.echo(f"not recommended: {refused['model_name']}")
+        _show_reasons("why", refused["reasons"])
+    show_evidence(answer["evidence"])
+
+
+def show_pool(answer: PoolAnswer) -> None:
+    """The configuration of a pool."""
+    config, needs, hardware = answer["resource_pool_config"], answer["resource_requirements"], answer["hardware_recommendations"]
+    typer.echo(f"low-memory mode: {_YES_NO[config['low_memory_mode']]}")
+    typer.echo(f"time-out: {config['recommended_timeout_mins']} minutes")
+    typer.echo(
+        f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}"
+    )
+    typer.echo(f"hardware: {hardware['preferred_hardware']} ({answer['basis']}), PyTorch device {hardware['torch_device']}")
+    _print_rows(("model", "best hardware by itself"), [(name, best or "none") for name, best in hardware["by_model"].items()])
+    _show_reasons("why", answer["reasons"])
+    show_evidence(answer["evidence"])
+
+
+def show_hardware(found: Mapping[str, Mapping[str, CompatibilityAnswer]]) -> None:
+    """Which models work on which hardware, and what each answer stands on."""
+    names = list(next(iter(found.values()), {}))
+    _print_rows(("model", *found), [(name, *(_works(answers[name]) for answers in found.values())) for name in names])
+    typer.echo("why: hwmatrix classify --model M")
+
+
+def _works(answer: CompatibilityAnswer) -> str:
+    level = f", {answer['level']}" if answer["level"] else ""
+    return f"{_YES_NO[answer['compatible']]}{level}\n{answer['basis']}{_near(answer['nearness'])}"
+
+
+def _near(nearness: str | None) -> str:
+    """Whose measurements decided, where they were not of the model itself."""
+    return f", by its {nearness}" if nearness in {"architecture", "family"} else ""
+
+
+def _kind(answer: ModelAnswer) -> str:
+    found = answer["classification"]
+    sure = f"confidence {answer['confidence']:.2f}: {found['source']}"
+    if answer["family"] is None:
+        return f"nobody knows what it is ({sure})"
+    doubt = "" if answer["confidence"] >= _UNSURE else "; this is a guess, so give its class, its tasks or its folder to be sure"
+    return f"{answer['family']}, {answer['subfamily'] or 'no known subfamily'} ({sure}{doubt})"
+
+
+def _needs(needs: RequirementsAnswer) -> str:
+    if needs["min_memory_mb"] is None:
+        return f"not known: {needs['note']}"
+    return f"{_amounts(needs)} ({needs['basis']})"
+
+
+def _memory(needs: RequirementsAnswer) -> str:
+    amount = needs["min_memory_mb"]
+    return "not known" if amount is None else f"{amount:.0f} MiB\n{needs['basis']}"
+
+
+def _amounts(needs: Mapping[str, Any]) -> str:
+    known = (
+        ("min_memory_mb", "{:.0f} MiB"),
+        ("recommended_memory_mb", "better {:.0f}"),
+        ("cpu_cores", "{} cores"),
+        ("disk_space_mb", "disk {} MiB"),
+        ("batch_size", "batches up to {}"),
+    )
+    return ", ".join(form.format(needs[name]) for name, form in known if needs[name] is not None)
+
+
+def _mib(amount: float | None) -> str:
+    return "an unknown amount" if amount is None else f"{amount:.0f} MiB"
+
+
+def _first(reasons: Sequence[ReasonAnswer]) -> str:
+    return reasons[0]["text"] if reasons else ""
+
+
+def _show_reasons(title: str, reasons: Iterable[ReasonAnswer]) -> None:
+    for reason in reasons:
+        typer.echo(f"  {title}: [{reason['basis']}] {reason['text']}")
+
+
+def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str]) -> None:
+    shown = {name: entry for name, entry in profile.items() if not only or name in only}
+    rows = []
+    for name, entry in shown.items():
+        works = _YES_NO[entry["compatible"]] + (f", {entry['level']}" if entry["level"] else "")
+        peak, basis = entry["memory_usage"]["peak"], entry["memory_usage"]["basis"]
+        needs = "not known" if peak is None else f"{peak:.0f} MiB ({basis})"
+        rows.append((name, f"{works} ({entry['basis']}{_near(entry['nearness'])})", _YES_NO[entry["available"]], needs))
+    _print_rows(("hardware", "the model works", "here", "needs"), rows)
+    for name, entry in shown.items():
+        typer.echo(f"  {name}: {entry['reason']}")
+        if not entry["available"]:
+            typer.echo(f"  {name} is not here: {entry['unavailable_because']}")
+
+
+def _print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows as a table; a word that is too long for its column goes on in the next line."""
+    table = Table(show_lines=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    Console().print(table)

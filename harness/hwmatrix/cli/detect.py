@@ -25,9 +25,11 @@ from hwmatrix.cli.options import (
     Verbose,
     progress,
 )
-from hwmatrix.cli.schema import facts, print_table, tell_detections
+from hwmatrix.cli.tables import facts, print_table
+from hwmatrix.hardware.detector import detect_all
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import Selection
+from hwmatrix.records import to_json
 
 
 def add_to(app: typer.Typer) -> None:
@@ -55,7 +57,7 @@ def detect_command(
         hwmatrix detect --images --targets cpu openvino --format json
     """
     if not images:
-        tell_detections(output)
+        print_detections(output)
         return
     environment, loaded = read_environment(), load(matrix)
     request = SurveyRequest(
@@ -63,10 +65,23 @@ def detect_command(
     )
     with progress(verbose=verbose) as view:
         survey = survey_images(request, workshop_of(loaded, environment, base_image, view), environment, view)
-    _tell(survey.detections(), output)
+    _print_survey(survey.detections(), output)
 
 
-def _tell(rows: list[dict[str, Any]], output: Format) -> None:
+def print_detections(output: Format) -> None:
+    """Print what hardware and runtimes are here, and why others are not."""
+    found = detect_all()
+    if output is Format.JSON:
+        typer.echo(json.dumps([json.loads(to_json(detection)) for detection in found], indent=2))
+        return
+    rows = []
+    for detection in found:
+        text = facts(detection.features) if detection.available else detection.reason or ""
+        rows.append((detection.hardware_type, "yes" if detection.available else "no", detection.name or "", text))
+    print_table(("hardware", "here", "name", "facts"), rows)
+
+
+def _print_survey(rows: list[dict[str, Any]], output: Format) -> None:
     """Print what each image sees. What it lacks is told in JSON only: every image is without most runtimes."""
     if output is Format.JSON:
         typer.echo(json.dumps([row | {"detected_at": row["detected_at"].isoformat()} for row in rows], indent=2))

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hwmatrix.cli.tables import show_evidence
 from hwmatrix.records import Backend, Basis, Execution
 
 if TYPE_CHECKING:
@@ -86,8 +87,6 @@ def show_answers(answers: Sequence[Row]) -> None:
 
 def show_compatibility(answer: Mapping[str, Any]) -> None:
     """Families and their architectures against hardware: how many models reached which level, or what is expected."""
-    from hwmatrix.cli.evidence_text import show_evidence
-
     columns = [kind.value for kind in Backend if any(row["hardware"][kind.value]["basis"] != Basis.NONE for row in answer["rows"])]
     rows = [
         (f"  {row['architecture']}" if row["architecture"] else row["family"], *(_level(row["hardware"][hw]) for hw in columns))

@@ -14,7 +14,17 @@ import typer
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.cli import device_tables as tables
-from hwmatrix.cli.options import DEFAULT_MATRIX, DEFAULT_OUTPUT, Format, FormatOption, Output, OwnMatrix, matrix_or_shipped
+from hwmatrix.cli.options import (
+    DEFAULT_MATRIX,
+    DEFAULT_OUTPUT,
+    Format,
+    FormatOption,
+    Output,
+    OwnMatrix,
+    Priority,
+    first_models,
+    matrix_or_shipped,
+)
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware import browser_places, cache, container, torch_build
 from hwmatrix.hardware.api import HardwareDetector, best_of, container_views
@@ -23,7 +33,6 @@ from hwmatrix.matrix.load import load
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import Classification
 
 _SCHEMA: Final = "hwmatrix/devices/1"
@@ -43,15 +52,9 @@ class Device(enum.StrEnum):
     AUTO = "auto"
 
 
-class Priority(enum.StrEnum):
-    """Which models of matrix.yaml: those that it puts first, which is its first suite, or all."""
-
-    HIGH = "high"
-    ALL = "all"
-
-
-Listing = Annotated[
-    bool, typer.Option("--list-devices", help="List each single device: every GPU, every OpenVINO device, with its memory.")
+Listing = Annotated[bool, typer.Option("--list-devices", help="Every single device: each GPU, each device of OpenVINO, with its memory.")]
+Compatible = Annotated[
+    bool, typer.Option("--hardware-compatibility", help="Which families and architectures work on which hardware, as far as is known.")
 ]
 Compatible = Annotated[bool, typer.Option("--hardware-compatibility", help="Show which families and architectures work on which hardware.")]
 ModelName = Annotated[
@@ -105,15 +108,15 @@ def devices_command(
     if clear_cache:
         typer.echo("forgotten" if detector.clear_cache() else "nothing was kept")
     elif list_devices:
-        _tell(tables.devices(detector.detect(), detector.get_cuda_details()), output, tables.show_devices)
+        _print(tables.devices(detector.detect(), detector.get_cuda_details()), output, tables.show_devices)
     elif hardware_compatibility:
         _compatibility(output_dir, output)
     elif model is not None or priority is not None:
         names = [model] if model is not None else first_models(load(matrix_or_shipped(matrix)).spec, priority)
         answers = [_device_for(name, device, detector, matrix) for name in names]
-        _tell(answers[0] if model is not None else answers, output, lambda _: tables.show_answers(answers))
+        _print(answers[0] if model is not None else answers, output, lambda _: tables.show_answers(answers))
     else:
-        _tell(_summary(detector), output, tables.show_summary)
+        _print(_summary(detector), output, tables.show_summary)
 
 
 def _check(modes: dict[str, bool], device: Device) -> None:
@@ -130,7 +133,7 @@ def _check(modes: dict[str, bool], device: Device) -> None:
         raise ConfigError([Problem(where=f"--device {device.value}", what="it is given for no model", hint=hint)])
 
 
-def _tell(answer: Any, output: Format, show: Any) -> None:
+def _print(answer: Any, output: Format, show: Any) -> None:
     if output is Format.JSON:
         typer.echo(json.dumps(answer, indent=2))
     else:
@@ -179,13 +182,7 @@ def _compatibility(output_dir: Path, output: Format) -> None:
     found = on_record(latest=output_dir)
     own = next((source.where for source in found.sources if source.place is Place.LATEST), None)
     answer = {"database": own, "evidence": found.answer(), "rows": [row.as_dict() for row in table_of(found)]}
-    _tell(answer, output, tables.show_compatibility)
-
-
-def first_models(spec: MatrixSpec, priority: Priority | None) -> list[str]:
-    """The models of the first suite of matrix.yaml, or all of them."""
-    first = next(iter(spec.suites.values()))
-    return list(first.models if priority is not Priority.ALL and isinstance(first.models, tuple) else spec.models)
+    _print(answer, output, tables.show_compatibility)
 
 
 def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: Path) -> dict[str, Any]:

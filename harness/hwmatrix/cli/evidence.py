@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from hwmatrix.cli.evidence_text import show_evidence
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Output
+from hwmatrix.cli.tables import show_evidence
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.knowledge.on_record import PUBLISHED, SNAPSHOT, in_step, on_record, published_databases
 from hwmatrix.knowledge.snapshot import collect, read, write

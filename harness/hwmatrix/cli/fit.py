@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hwmatrix.app.environment import read_environment
-from hwmatrix.cli.evidence_text import show_evidence
 from hwmatrix.cli.options import Format, FormatOption
+from hwmatrix.cli.tables import show_evidence
 from hwmatrix.hardware.api import HardwareDetector
 from hwmatrix.knowledge.fit import will_it_fit
 from hwmatrix.knowledge.fit_document import Verdict, as_data

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from hwmatrix.app.clearing import clear_cached
 from hwmatrix.app.environment import read_environment
-from hwmatrix.cli.devices import Priority, first_models
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Priority, first_models
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.generate.model_tests import DEFAULT_FOLDER, generate_test
 from hwmatrix.generate.rendering import slug, write_templates
@@ -134,7 +133,7 @@ def generate_command(
             for path in clear_cached(plan_of(name, spec, wish), read_environment().cache):
                 typer.echo(f"removed {path}", err=True)
     made = [generate_test(name, spec=spec, folder=output_dir, wish=wish) for name in wanted]
-    _tell(made, left_out, output_dir, output)
+    _print_tests(made, left_out, output_dir, output)
 
 
 def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | None, timeout: float, **details: Any) -> None:
@@ -188,7 +187,7 @@ def _unbuildable(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, st
     return {name: " ".join(reason.split()) for name in names if (reason := spec.models[name].variant(wish.size).unbuildable)}
 
 
-def _tell(made: list[GeneratedTest], left_out: dict[str, str], folder: Path, output: Format) -> None:
+def _print_tests(made: list[GeneratedTest], left_out: dict[str, str], folder: Path, output: Format) -> None:
     if output is Format.JSON:
         rows: list[dict[str, Any]] = [
             {

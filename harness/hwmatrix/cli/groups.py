@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads it from the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import pydantic
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Targets, known
-from hwmatrix.cli.schema import print_table
+from hwmatrix.cli.tables import print_table
 from hwmatrix.report.contract import GroupsDocument
 from hwmatrix.report.escape import plain, short
 from hwmatrix.report.groups import Scope, group_entries, groups_of

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hwmatrix.cli.schema import print_table
+from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.matrix.load import near_miss

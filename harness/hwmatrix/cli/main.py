@@ -20,43 +20,43 @@ from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 if TYPE_CHECKING:
     from types import FrameType
 
-_COMMANDS: Final = {
-    "matrix": "matrix",
-    "init": "init",
-    "show": "answering",
-    "why": "answering",
-    "diff": "comparing",
-    "gate": "comparing",
-    "history": "history",
-    "report": "storing",
-    "badges": "storing",
-    "merge": "storing",
-    "devices": "devices",
-    "detect": "detect",
-    "classify": "classify",
-    "types": "types",
-    "fit": "fit",
-    "evidence": "evidence",
-    "test": "test",
-    "generate": "generate",
-    "errors": "errors",
-    "groups": "groups",
-    "ops": "ops",
-    "images": "images",
-    "base": "base",
-    "plan": "plan",
-    "run": "run",
-    "artifacts": "artifacts",
-    "runner": "runner",
-    "wait": "collecting",
-    "collect": "collecting",
-    "summary": "collecting",
-    "assets": "collecting",
-    "workflow": "workflow",
-    "pins": "workflow",
-    "schema": "schema",
-}
-"""Command to the module here that has it, in the order of the help: to run one command, no other's module is imported."""
+_COMMANDS: Final = (
+    "matrix",
+    "init",
+    "show",
+    "why",
+    "diff",
+    "gate",
+    "history",
+    "report",
+    "badges",
+    "merge",
+    "devices",
+    "detect",
+    "classify",
+    "types",
+    "fit",
+    "evidence",
+    "test",
+    "generate",
+    "errors",
+    "groups",
+    "ops",
+    "images",
+    "base",
+    "plan",
+    "run",
+    "artifacts",
+    "runner",
+    "wait",
+    "collect",
+    "summary",
+    "assets",
+    "workflow",
+    "pins",
+    "schema",
+)
+"""Each has a file here of its name. They stand in the order of the help; to run one command, no other's file is imported."""
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 _LISTS: Final = frozenset(
@@ -97,7 +97,7 @@ def _main(argv: list[str] | None) -> int:
         if result == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
             raise KeyboardInterrupt  # noqa: TRY301 - told in one place
     except HwmatrixError as error:
-        _tell(error, stderr)
+        _print_error(error, stderr)
         return error.exit_code
     except _UsageError as error:
         error.show()
@@ -109,7 +109,7 @@ def _main(argv: list[str] | None) -> int:
 
 
 class _InOrder(TyperGroup):
-    """Lists commands as the table has them: what most people come for is first."""
+    """Lists commands in the order above: what most people come for is first."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands that are there."""
@@ -117,7 +117,7 @@ class _InOrder(TyperGroup):
         return [name for name in _COMMANDS if name in there]
 
 
-def _tell(error: HwmatrixError, stderr: Console) -> None:
+def _print_error(error: HwmatrixError, stderr: Console) -> None:
     """Print an error; to a runner of GitHub also on the lines that it names, and with nothing in it that is a command there."""
     words = f"error: {error}"  # names in it may be foreign, with what a terminal would obey
     text = "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in words)
@@ -133,7 +133,7 @@ def _tell(error: HwmatrixError, stderr: Console) -> None:
 
 
 def program(command: str | None = None) -> typer.Typer:
-    """The program with the commands of one module, or with all where ``command`` is none of them."""
+    """The program with one command, or with all where ``command`` is none of them."""
     app = typer.Typer(
         name="hwmatrix",
         cls=_InOrder,
@@ -143,9 +143,8 @@ def program(command: str | None = None) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    modules = [_COMMANDS[command]] if command in _COMMANDS else dict.fromkeys(_COMMANDS.values())
-    for module in modules:
-        importlib.import_module(f"hwmatrix.cli.{module}").add_to(app)
+    for name in (command,) if command in _COMMANDS else _COMMANDS:
+        importlib.import_module(f"hwmatrix.cli.{name}").add_to(app)
     return app
 
 
@@ -158,7 +157,7 @@ def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer's signature
 def _always_named(
     *, version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True)] = False
 ) -> None:
-    """Without this, typer takes the only command of a module for the program itself."""
+    """Without this, typer takes an only command for the program itself."""
 
 
 def _log_at(level: str) -> None:

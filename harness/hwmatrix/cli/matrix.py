@@ -12,6 +12,7 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import order_of, plan_here, resume_last, run_and_report, workshop_of
 from hwmatrix.app.selecting import select
+from hwmatrix.cli.detect import print_detections
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     Adapt,
@@ -30,7 +31,6 @@ from hwmatrix.cli.options import (
     Verbose,
     progress,
 )
-from hwmatrix.cli.schema import tell_detections
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.host.cache_limit import DEFAULT_GB
 from hwmatrix.host.stale import StaleRule
@@ -87,7 +87,7 @@ def matrix_command(
         hwmatrix matrix --stale --max-age 30
     """
     if detect_only:
-        tell_detections(Format.TABLE)
+        print_detections(Format.TABLE)
         return
     rule = _stale_rule(max_age, stale=stale)
     environment, loaded, output = read_environment(), load(matrix), output_dir.absolute()

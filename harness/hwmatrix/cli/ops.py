@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwmatrix.app.environment import read_environment
-from hwmatrix.app.execution import DATABASE, PlannedRun, facts_of, merge_shards, order_of, refuse_gone, workshop_of
+from hwmatrix.app.execution import workshop_of
+from hwmatrix.app.operator_tests import OperatorRequest, run_operator_tests
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     BaseImage,
@@ -21,21 +22,15 @@ from hwmatrix.cli.options import (
     Verbose,
     progress,
 )
-from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
-from hwmatrix.host import runs
-from hwmatrix.host.operators import OperatorRun, run_operators
-from hwmatrix.host.places import choose
-from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import LoadedMatrix, load
-from hwmatrix.matrix.plan import Selection, check_selection, make_operator_plan
+from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.matrix.shipped import harness_source, shipped_root
-from hwmatrix.report.operators import write_operators
 from hwmatrix.targets.table import OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hwmatrix.host.console import View
 
 _PAGE = Path("docs") / "operators.md"
 
@@ -75,31 +70,17 @@ def ops_command(
     _check_pattern(tests)
     if resume:
         _refuse_with_resume(targets, tests, isolation)
+    request = OperatorRequest(
+        loaded=loaded,
+        targets=tuple(names),
+        pattern=tests,
+        isolation=isolation.value,
+        resume=resume,
+        output=output,
+        page=loaded.path.absolute().parent / _PAGE if write_docs else None,
+    )
     with progress(verbose=verbose) as view:
-        workshop = workshop_of(loaded, environment, base_image, view)
-        if resume:
-            folder = RunFolder.latest(output / runs.OPERATORS)
-            plan = folder.plan()
-            refuse_gone(loaded, plan)
-            place = choose(plan.isolation, workshop)
-        else:
-            place = choose(isolation.value, workshop)
-            plan = make_operator_plan(loaded, names, facts_of(loaded, place, environment, workshop.commit))
-            folder = RunFolder.create(output / runs.OPERATORS, plan)
-            folder.write_pattern(tests)
-        claim(folder)
-        try:
-            folder.salvage()
-            order = order_of(loaded, PlannedRun(folder=folder, plan=plan, place=place), workshop)
-            outcome = run_operators(OperatorRun(order=order, pattern=folder.pattern(), resume=resume), view)
-        except (KeyboardInterrupt, NoTargetAvailableError):
-            folder.salvage()
-            _report(folder, output, view)
-            raise
-        finally:
-            release(folder)
-        _report(folder, output, view, page=loaded.path.absolute().parent / _PAGE if write_docs else None)
-        outcome.raise_first()
+        run_operator_tests(request, workshop_of(loaded, environment, base_image, view), environment, view)
 
 
 def _refuse_with_resume(targets: Sequence[str] | None, tests: str, isolation: IsolationChoice) -> None:
@@ -130,10 +111,4 @@ def _check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ConfigError([Problem(where="--tests", what=f"{pattern!r} is not a valid regular expression: {error}")]) from error
-
-
-def _report(folder: RunFolder, output: Path, view: View, *, page: Path | None = None) -> None:
-    merge_shards([folder.path], output / DATABASE, view)
-    for path in write_operators(output / DATABASE, output, page=page):
-        view.say(f"wrote {path}")
+        raise ConfigError([Problem(where="--tests", what=f"{pattern!r} is no regular expression: {error}")]) from error

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from hwmatrix.host.console import View
+    from hwmatrix.matrix.spec import MatrixSpec
 
 DEFAULT_OUTPUT: Final = Path("reports/latest")
 DEFAULT_MATRIX: Final = Path(MATRIX_FILE)
@@ -41,7 +42,14 @@ class IsolationChoice(enum.StrEnum):
     NONE = "none"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="A table, or JSON.")]
+class Priority(enum.StrEnum):
+    """Which models of matrix.yaml: those that it puts first, which is its first suite, or all."""
+
+    HIGH = "high"
+    ALL = "all"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="A table to read, or JSON to process.")]
 
 
 def matrix_or_shipped(path: Path) -> Path:
@@ -94,6 +102,10 @@ Adapt = Annotated[
     bool | None,
     typer.Option("--adapt/--no-adapt", help="Retry failed cells with one setting changed, or don't. [default: as matrix.yaml says]"),
 ]
+Database = Annotated[Path, typer.Option("--database", help="A merged database, or a folder of reports.", metavar="FILE")]
+RunId = Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")]
+PlannedFolder = Annotated[Path, typer.Argument(help="The folder of the planned run: it holds plan.json.", metavar="RUN")]
+JobStates = Annotated[Path, typer.Option("--states", help="What became of the targets' jobs.", metavar="FILE")]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
 BaseImage = Annotated[str | None, typer.Option("--base-image", help="The base of all images, instead of images.base in matrix.yaml.")]
 Images = Annotated[bool, typer.Option("--images", help="Run inside every target's image, and store the results.")]
@@ -109,6 +121,12 @@ CacheLimit = Annotated[
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all build output, as plain lines.")]
+
+
+def first_models(spec: MatrixSpec, priority: Priority | None) -> list[str]:
+    """The models of the first suite of matrix.yaml, or all of them."""
+    first = next(iter(spec.suites.values()))
+    return list(first.models if priority is not Priority.ALL and isinstance(first.models, tuple) else spec.models)
 
 
 def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import plan_elsewhere
 from hwmatrix.app.selecting import select
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Architectures, Matrix, Models, Output, Suite, Targets, Timing
-from hwmatrix.cli.schema import print_table
+from hwmatrix.cli.tables import print_table
 from hwmatrix.host.github.job_matrix import job_matrices, write_step_outputs
 from hwmatrix.matrix.load import load
 from hwmatrix.records import Isolation, Size

@@ -15,7 +15,7 @@ import typer
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Output, Targets
-from hwmatrix.cli.schema import print_table
+from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
 from hwmatrix.host.runners import checking, facts, inventory, placing, pruning
@@ -68,7 +68,9 @@ def labels_command(
         typer.echo(",".join(label.name for label in carried))
     elif output is LabelFormat.JSON:
         others = [label for label in known if not label.carried]
-        typer.echo(json.dumps({"labels": [_told(label) for label in carried], "not": [_told(label) for label in others]}, indent=2))
+        typer.echo(
+            json.dumps({"labels": [_label_data(label) for label in carried], "not": [_label_data(label) for label in others]}, indent=2)
+        )
     else:
         print_table(("label", "carried", "why"), ((label.name, "yes" if label.carried else "no", label.why) for label in known))
 
@@ -94,7 +96,7 @@ def check_command(
     if output is Format.JSON:
         typer.echo(json.dumps(dataclasses.asdict(report), indent=2))
     else:
-        _tell(report)
+        _print_checks(report)
     failing = [it.target for it in report.targets if not it.ready]
     if failing and (targets or len(failing) == len(report.targets)):
         raise NoTargetAvailableError(f"cannot run here: {', '.join(failing)}", advice="Install what is missing: see docs/runners.md.")
@@ -187,7 +189,7 @@ def _mb(size: int) -> str:
     return f"{size / 2**20:.0f} MB"
 
 
-def _tell(report: checking.Report) -> None:
+def _print_checks(report: checking.Report) -> None:
     """A line a finding, what to do under it; then a line a target."""
     for it in report.findings:
         needed = f"  (for {', '.join(it.targets)})" if it.targets and it.state is not checking.State.OK else ""
@@ -216,5 +218,5 @@ def _chosen(loaded: LoadedMatrix, targets: Sequence[str] | None) -> tuple[str, .
     return tuple(dict.fromkeys(targets or loaded.spec.targets))
 
 
-def _told(label: Label) -> dict[str, str]:
+def _label_data(label: Label) -> dict[str, str]:
     return {"name": label.name, "why": label.why}

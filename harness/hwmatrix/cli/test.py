@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -14,7 +15,9 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import workshop_of
 from hwmatrix.app.selecting import select
-from hwmatrix.app.trials import Bench, Trial, plan_of, run_trials
+from hwmatrix.app.trial_document import AttemptDocument, ModelTestDocument, TrialDocument
+from hwmatrix.app.trial_outcome import Outcome, document_of, keep
+from hwmatrix.app.trials import Trial, TrialSite, plan_of, run_trials
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     BaseImage,
@@ -26,7 +29,7 @@ from hwmatrix.cli.options import (
     Verbose,
     progress,
 )
-from hwmatrix.cli.trial_report import Outcome, document_of, keep, show
+from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.places import choose
@@ -36,7 +39,7 @@ from hwmatrix.knowledge.priorities import order_of, reason_for
 from hwmatrix.knowledge.resolving import AUTO
 from hwmatrix.matrix.load import LoadedMatrix, load, near_miss
 from hwmatrix.models.classify import classify
-from hwmatrix.records import Backend, ModelPlan, Size
+from hwmatrix.records import Backend, Execution, ModelPlan, Size, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,12 +48,14 @@ if TYPE_CHECKING:
     from hwmatrix.knowledge.evidence import Evidence
     from hwmatrix.matrix.plan import Selection
 
+_SHOWN: Final = 160
+"""Characters of a reason on the screen; the JSON has all of it."""
 _KEPT: Final = Path("reports/tests")
 _TEMPORARY: Final = "tests"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wish:
+class TrialRequest:
     """What was asked for: hardware (a target's name, a kind of hardware, ``auto``) or all of it; a batch; how far to go on."""
 
     device: str
@@ -105,48 +110,48 @@ def trial_command(
     """
     if output_dir is not None and not save:
         raise ConfigError([Problem(where="--output-dir", what="nothing is kept without --save", hint="add --save, or leave it out")])
-    wish = Wish(device=device, everything=all_hardware, batch=batch_size, retries=retries, fallback=not no_fallback)
+    request = TrialRequest(device=device, everything=all_hardware, batch=batch_size, retries=retries, fallback=not no_fallback)
     environment, loaded = read_environment(), load(matrix)
-    _check_device(wish, loaded)
+    _check_device(request, loaded)
     with progress(verbose=verbose) as view, contextlib.ExitStack() as stack:
         workshop = workshop_of(loaded, environment, base_image, view)
         selection = select(loaded, models=[model], size=size, cache=workshop.cache_dir, say=workshop.say)
         place = choose(isolation.value, workshop)
-        kept = stack.enter_context(_folder(output_dir, selection, workshop.cache_dir, save=save))
-        bench = Bench(loaded=loaded, selection=selection, place=place, workshop=workshop, environment=environment, output=kept)
-        plan = _model(bench)
+        kept = stack.enter_context(_kept_folder(output_dir, selection, workshop.cache_dir, save=save))
+        site = TrialSite(loaded=loaded, selection=selection, place=place, workshop=workshop, environment=environment, output=kept)
+        plan = _model_plan(site)
         evidence, like = _on_record(database), Likeness(model=plan, size=size, host=machine_identity(), isolation=place.isolation)
-        trials, why = _trials(wish, bench, plan, measured_hardware(evidence, like))
-        ended = run_trials(bench, trials, view)
+        trials, why = _trials(request, site, plan, measured_hardware(evidence, like))
+        ended = run_trials(site, trials, view)
         outcome = Outcome(model=plan, isolation=place.isolation, trials=trials, ended=ended, evidence=evidence, like=like, why=why)
-        document = document_of(outcome, kept=bench.database if save else None)
+        document = document_of(outcome, kept=site.database if save else None)
         if save:
-            for path in keep(outcome, document, bench.output):
+            for path in keep(outcome, document, site.output):
                 view.say(f"wrote {path}")
-    show(document, output)
+    _print(document, output)
     _raise_if_nothing_ran(trials, ended)
 
 
-def _check_device(wish: Wish, loaded: LoadedMatrix) -> None:
-    """Refuse hardware that is none, and two wishes at once.
+def _check_device(request: TrialRequest, loaded: LoadedMatrix) -> None:
+    """Refuse hardware that is none, and two requestes at once.
 
     Raises:
         ConfigError: one of the two.
     """
     known = {AUTO, *(backend.value for backend in Backend), *loaded.spec.targets}
-    if wish.device not in known:
-        raise ConfigError([Problem(where="--device", what=f"{wish.device!r} is not a hardware name", hint=near_miss(wish.device, known))])
-    if wish.everything and wish.device != AUTO:
-        what = f"{wish.device} and all hardware contradict each other"
+    if request.device not in known:
+        raise ConfigError([Problem(where="--device", what=f"{request.device!r} is no hardware", hint=near_miss(request.device, known))])
+    if request.everything and request.device != AUTO:
+        what = f"{request.device} and all hardware contradict each other"
         raise ConfigError([Problem(where="--device", what=what, hint="leave out --device or --all-hardware")])
 
 
-def _model(bench: Bench) -> ModelPlan:
-    return plan_of(bench, list(bench.loaded.spec.targets), None).models[0]
+def _model_plan(site: TrialSite) -> ModelPlan:
+    return plan_of(site, list(site.loaded.spec.targets), None).models[0]
 
 
 @contextlib.contextmanager
-def _folder(output_dir: Path | None, selection: Selection, cache: Path, *, save: bool) -> Iterator[Path]:
+def _kept_folder(output_dir: Path | None, selection: Selection, cache: Path, *, save: bool) -> Iterator[Path]:
     """Where runs are kept; without --save a folder of the cache that is gone afterwards, since every place can use the cache."""
     if save:
         name = (*selection.models, *(model.name for model in selection.extra))[0]
@@ -162,29 +167,29 @@ def _on_record(database: Path | None) -> tuple[Evidence, ...]:
     return on_record(database, latest=DEFAULT_OUTPUT).evidence
 
 
-def _trials(wish: Wish, bench: Bench, model: ModelPlan, measured: Sequence[str]) -> tuple[list[Trial], str]:
+def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: Sequence[str]) -> tuple[list[Trial], str]:
     """What to try, and what its order stands on."""
-    spec = bench.loaded.spec
+    spec = site.loaded.spec
     alone = AttemptPlan(
         order=(Backend.CPU.value,),
-        batch=wish.batch or model.batch,
-        retries=wish.retries if wish.fallback else 0,
-        adapt_batch=wish.fallback,
+        batch=request.batch or model.batch,
+        retries=request.retries if request.fallback else 0,
+        adapt_batch=request.fallback,
     )
-    if wish.everything:
+    if request.everything:
         every = [
             Trial(plan=dataclasses.replace(alone, order=(target.backend.value,)), targets={target.backend.value: name}, asked=True)
             for name, target in spec.targets.items()
         ]
         return every, "all targets of matrix.yaml, each for itself: none stands in for another"
     kind = classify(model.name, model_class=model.model_class, architecture=model.architecture)
-    named = spec.targets.get(wish.device)
-    preferred = None if wish.device == AUTO else named.backend.value if named else wish.device
+    named = spec.targets.get(request.device)
+    preferred = None if request.device == AUTO else named.backend.value if named else request.device
     order = order_of(kind, preferred=preferred, measured=[hardware for hardware in measured if hardware != preferred])
     targets = {target.backend.value: name for name, target in reversed(spec.targets.items())}  # the first of each kind
     if named is not None:
-        targets[named.backend.value] = wish.device
-    plan = dataclasses.replace(alone, order=order if wish.fallback else order[:1])
+        targets[named.backend.value] = request.device
+    plan = dataclasses.replace(alone, order=order if request.fallback else order[:1])
     on_record = f"measured on this machine: {', '.join(measured)}; then " if measured else ""
     return [Trial(plan=plan, targets=targets, asked=preferred is not None)], f"{on_record}{reason_for(kind)}"
 
@@ -202,3 +207,53 @@ def _raise_if_nothing_ran(trials: Sequence[Trial], ended: Ended) -> None:
         raise failure
     reasons = "\n".join(dict.fromkeys(f"{tried.attempt.hardware}: {tried.reason}" for trial in trials for tried in trial.tried))
     raise NoTargetAvailableError(f"nothing could run here:\n{reasons}", advice="See docs/images.md, or choose another --device.")
+
+
+def _print(document: ModelTestDocument, output: Format) -> None:
+    """Print it."""
+    if output is Format.JSON:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    trials = document["trials"]
+    columns = ("expected", "actual", "status", "dtype", "batch", "p50", "sample", "cost")
+    print_table(columns, [_cells(trial) for trial in trials])
+    typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}). Order: {document['order_stands_on']}.")
+    attempts = [attempt for trial in trials for attempt in trial["attempts"]]
+    lines = [*(_attempt_line(attempt) for attempt in attempts if attempt["status"] != Status.PASS)]
+    lines += [f"- {line}" for trial in trials if trial["fell_back"] for line in trial["recommendations"]]
+    lines += [f"repeat: {attempt['command']}" for attempt in attempts if attempt["command"]]
+    for line in dict.fromkeys(lines):
+        typer.echo(f"  {line}")
+
+
+def _cells(trial: TrialDocument) -> tuple[str, ...]:
+    batch = str(trial["actual_batch"]) if trial["actual_batch"] is not None else "-"
+    if trial["actual_batch"] not in {None, trial["batch"]}:
+        batch += f" (asked: {trial['batch']})"
+    cost = trial["cost"]
+    factor = f"{cost['factor']:.3g} x expected" if cost["factor"] is not None else "not measured"  # the JSON says where
+    actual = trial["actual_hardware"] or "-"
+    if trial["actual_hardware"] and trial["execution"] not in {None, Execution.HARDWARE}:
+        actual += f" ({trial['execution']})"
+    return (
+        trial["expected_hardware"],
+        actual,
+        trial["status"],
+        trial["dtype"] or "-",
+        batch,
+        _ms(trial["p50_ms"]),
+        _ms(trial["sample_ms"]),
+        factor if trial["fell_back"] else "-",
+    )
+
+
+def _attempt_line(attempt: AttemptDocument) -> str:
+    """An attempt that led nowhere, in one line."""
+    reason = (attempt["reason"] or "").strip().partition("\n")[0]
+    shown = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
+    again = f", retry {attempt['retry']}" if attempt["retry"] else ""
+    return f"{attempt['hardware']}, batch {attempt['batch']}{again}: {attempt['status']}: {shown}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g} ms"

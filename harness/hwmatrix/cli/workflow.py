@@ -1,27 +1,22 @@
-"""``hwmatrix workflow``, ``pins``: GitHub workflow files, and the versions pinned in them."""
+"""``hwmatrix workflow``: the workflow files of GitHub, made from matrix.yaml."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from hwmatrix.cli.options import OwnMatrix  # noqa: TC001 - typer reads it from the annotations
+from hwmatrix.cli.options import OwnMatrix
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.host.github.pins import refresh
 from hwmatrix.host.github.render import ACTION, render
 from hwmatrix.matrix.load import load
 from hwmatrix.report.write import replace
 
-_API: Final = "https://api.github.com"
-
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
+    """Add the command of this module."""
     app.command("workflow")(workflow_command)
-    app.command("pins")(pins_command)
 
 
 def workflow_command(
@@ -57,32 +52,3 @@ def workflow_command(
     if problems:
         raise ConfigError(problems)
     typer.echo(f"{len(places)} workflow files are in step with {matrix}")
-
-
-def pins_command(
-    *,
-    matrix: OwnMatrix = Path("matrix.yaml"),
-    compiled: Annotated[
-        Path | None, typer.Option("--compiled", help="The output of pip-compile with the new package versions.", metavar="FILE")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only report what would change.")] = False,
-) -> None:
-    """Look up newer actions, package versions and the digest of the base image, and update the pins.
-
-    GITHUB_TOKEN, if set, is used to query the releases of actions. Nothing is installed. An example of that:
-
-        hwmatrix pins --check
-    """
-    loaded = load(matrix)
-    changes = refresh(
-        loaded,
-        loaded.path.absolute().parent,
-        api=os.environ.get("GITHUB_API_URL", _API),
-        token=os.environ.get("GITHUB_TOKEN"),
-        compiled=compiled,
-        write=not check,
-    )
-    for change in changes:
-        typer.echo(f"{change.file}: {change.name} {change.old} -> {change.new}")
-    if not changes:
-        typer.echo("everything is the newest already")

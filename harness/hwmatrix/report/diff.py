@@ -98,6 +98,18 @@ def read_side(place: Path, run_id: str | None = None) -> Side:
     return Side(database=database, run=run, cells=cells, installed=installed, rejected=rejected)
 
 
+def side_of(text: str) -> Side:
+    """A side from what somebody typed: ``PATH`` or ``PATH@RUN``.
+
+    Raises:
+        StoreError: there is no such database or run.
+    """
+    place, mark, run_id = text.rpartition("@")
+    if not mark or Path(text).exists():
+        return read_side(Path(text))
+    return read_side(Path(place), run_id)
+
+
 def make_diff(old: Side, new: Side) -> Diff:
     """Compare two sides, cell by cell."""
     before = {cell.identity: cell for cell in old.cells}

@@ -130,7 +130,7 @@ def history_md(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -> 
 def history_json(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -> str:
     """The text of a history as JSON: ``runs``, and ``cells`` with their moments."""
     document = dataclasses.asdict(HistoryDocument(runs=runs, cells=tuple(trend.moments for trend in trends)))
-    return json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_plain) + "\n"
+    return json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_json_value) + "\n"
 
 
 def _read(database: Path, name: str, parameters: dict[str, str | None] | None = None) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def _utc(row: dict[str, Any]) -> dt.datetime:
     return created.replace(tzinfo=dt.UTC)
 
 
-def _plain(value: object) -> str:
+def _json_value(value: object) -> str:
     if isinstance(value, dt.datetime):
         return value.isoformat()
     raise TypeError(f"{type(value).__name__} has no form in JSON")

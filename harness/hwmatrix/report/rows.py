@@ -304,14 +304,14 @@ def _attempts(connection: duckdb.DuckDBPyConnection, this: dict[str, Any]) -> tu
 
 def _records(connection: duckdb.DuckDBPyConnection, name: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     found = records(connection, name, parameters)
-    return [{column: _plain(value) if type(value) in _FOREIGN else value for column, value in row.items()} for row in found]
+    return [{column: _python_value(value) if type(value) in _FOREIGN else value for column, value in row.items()} for row in found]
 
 
 _FOREIGN: Final = frozenset({float, dt.datetime})
 """Types of values that the database gives otherwise than a report has them."""
 
 
-def _plain(value: Any) -> Any:
+def _python_value(value: Any) -> Any:
     """Numbers that JSON has no word for (NaN, infinity) become None; timestamps, which are stored in UTC, say so."""
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -86,13 +86,13 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
         for done in crew.do(range(len(models)), lambda number: _tell_begin(of(number))):
             reason = _unfinished(done)
             if reason is None:
-                found[done.number] = _told(of(done.number), done)
+                found[done.number] = _index_entry(of(done.number), done)
             else:
                 unfinished.append(done.number)
                 emit("bundle_again", model=of(done.number).name, size=of(done.number).size.value, message=reason)
         for number in sorted(unfinished):  # a crew that has one piece does it alone
             for done in crew.do([len(models) + number], lambda number: _tell_begin(of(number))):
-                found[number] = _told(of(number), done, again=True)
+                found[number] = _index_entry(of(number), done, again=True)
     entries = [found[number] for number in range(len(models))]
     _write_index(order.out / INDEX, entries)
     return entries
@@ -132,7 +132,7 @@ def _tell_begin(model: ModelPlan) -> None:
     emit("bundle_started", model=model.name, size=model.size.value)
 
 
-def _told(model: ModelPlan, done: Done, *, again: bool = False) -> BundleEntry:
+def _index_entry(model: ModelPlan, done: Done, *, again: bool = False) -> BundleEntry:
     """The entry of a model that is done, told to the host. A worker that ended built nothing that could be relied on."""
     if done.answer is None:
         message = f"the bundle was not built: the worker that did it {done.problem}{exports.AGAIN if again else ''}; {load()}"

@@ -169,7 +169,7 @@ class _Batches:
         limits = Limits(timeout_s=_START_S + TEST_S * len(tests), memory_mb=_MEMORY_MB)
         work = functools.partial(execute, self._order.target, tests, address, self._relative_error)
         end = run_forked(work, limits=limits, reserves_address_space=self._reserves)
-        told, problem = self._told(end)
+        told, problem = self._results_of(end)
         done = [self._result(test, **dataclasses.asdict(each)) for test, each in zip(tests, told, strict=False)]
         if done and done[-1].status is Status.CRASH:  # a process that worked for the child has ended: so has the child
             return done[:-1], done[-1]
@@ -181,7 +181,7 @@ class _Batches:
             return done, self._result(tests[len(done)], status=Status.CRASH, error_type="bad_message", message=message, wall_ms=wall_ms)
         return done, self._ended(tests[len(done)], end, limits, wall_ms)
 
-    def _told(self, end: End) -> tuple[list[TestTold], str | None]:
+    def _results_of(self, end: End) -> tuple[list[TestTold], str | None]:
         """What a child told of its tests, up to the first line that cannot be used; and what is wrong with that."""
         told: list[TestTold] = []
         try:

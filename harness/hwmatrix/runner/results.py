@@ -87,7 +87,7 @@ def _ended(end: End, told: CellTold, cell: CellPlan, target: TargetPlan) -> tupl
         return status, error_record(text, hardware=hardware, status=status, stage=told.stage, error_type=kind, traceback=log)
     if told.verdict is not None:
         return told.verdict, _error(told.error, hardware, told.verdict, told.stage)
-    status, text = _untold(end, cell)
+    status, text = _end_without_verdict(end, cell)
     return status, error_record(text, hardware=hardware, status=status, stage=told.stage, traceback=end.log or None)
 
 
@@ -119,7 +119,7 @@ def _divergence(end: End, told: CellTold) -> Divergence | None:
     return None
 
 
-def _untold(end: End, cell: CellPlan) -> tuple[Status, str]:
+def _end_without_verdict(end: End, cell: CellPlan) -> tuple[Status, str]:
     """The child ended without a verdict."""
     if end.timed_out:
         return Status.TIMEOUT, f"no end within {cell.limits.timeout_s:g} s; the process was killed"

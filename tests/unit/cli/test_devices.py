@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_machine import GPU, Machine, installed
 
-from hwmatrix.cli import devices, main
+from hwmatrix.cli import device_tables, devices, main
 from hwmatrix.hardware import api, container
 from hwmatrix.hardware.torch_build import TorchBuild
 from hwmatrix.knowledge.priorities import order_of
@@ -276,7 +276,7 @@ def test_measured_levels_are_counted(capsys: pytest.CaptureFixture[str]) -> None
     own = {"cpu": cell("measured", {"High": 3, "none": 1}, "hardware"), "qnn": cell("measured", {"Medium": 1}, "emulated")}
     unclear = {"cuda": cell("prior", {})}
     rows = [{"family": "vision", "architecture": None, "hardware": kinds | own | unclear}]
-    devices.tables.show_compatibility({"database": "matrix.duckdb", "evidence": [MEASUREMENTS], "rows": rows})
+    device_tables.show_compatibility({"database": "matrix.duckdb", "evidence": [MEASUREMENTS], "rows": rows})
     printed = capsys.readouterr().out
     assert "3 High, 1 none" in printed
     assert "Medium*" in printed

@@ -13,8 +13,8 @@ from fake_project import project_at
 from hwmatrix import __version__
 from hwmatrix.app import execution
 from hwmatrix.app.schemas import REPORTS
+from hwmatrix.cli import detect as detecting
 from hwmatrix.cli import main
-from hwmatrix.cli import schema as inspecting
 from hwmatrix.cli.main import _COMMANDS, program, spread
 from hwmatrix.errors import ConfigError, EngineError, ImageBuildError
 from hwmatrix.records import Detection
@@ -321,7 +321,7 @@ def test_detection(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
         ),
         Detection(hardware_type="openvino", available=False, name=None, features={}, reason="not installed", detected_at="now"),
     ]
-    monkeypatch.setattr(inspecting, "detect_all", lambda: found)
+    monkeypatch.setattr(detecting, "detect_all", lambda: found)
     assert hwmatrix("detect", "--format", "json") == 0
     assert [one["reason"] for one in json.loads(capsys.readouterr().out)] == [None, "not installed"]
     for argv in (("detect",), ("matrix", "--detect-only")):
@@ -344,7 +344,7 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
     assert hwmatrix("--help") == 0
     made = program()
     names = {each.name for each in (*made.registered_commands, *made.registered_groups) if each.name}
-    assert names == _COMMANDS.keys()
+    assert names == set(_COMMANDS)
     assert names >= {"matrix", "images", "base", "detect", "classify", "merge", "report", "schema"}
     shown = capsys.readouterr().out
     for name in names:

@@ -15,8 +15,8 @@ from hwmatrix.app.publishing import publish
 from hwmatrix.cli import main
 from hwmatrix.errors import ConfigError, EngineError
 from hwmatrix.host import images, publishing, sbom
-from hwmatrix.host.source_repository import web_address
 from hwmatrix.host.base_image import BaseImage
+from hwmatrix.host.source_repository import web_address
 from hwmatrix.runner import packages
 
 ROOT = Path(__file__).parents[3]

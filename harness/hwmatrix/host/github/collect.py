@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 STATES_SCHEMA: Final = "hwmatrix/job-states/1"
 ARCHIVE: Final = "shards.tar"
+PROBLEMS: Final = "collected.txt"
+"""Beside the plan: what was refused and what is missing, a line each."""
 _UNAVAILABLE: Final = "target_unavailable"
 _NO_RUNNER: Final = frozenset({State.UNCLAIMED, State.SKIPPED})
 

@@ -1,4 +1,4 @@
-"""The output of ``hwmatrix test``: a table, JSON, and the files written by ``--save``."""
+"""What a test of one model found out: its trials as a document, and what is kept of them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-import typer
-
-from hwmatrix.app.execution import DATABASE
 from hwmatrix.app.trial_document import TEST_SCHEMA, AttemptDocument, CostDocument, ModelTestDocument, TrialDocument
 from hwmatrix.app.trials import Ended, Trial
-from hwmatrix.cli.options import Format
-from hwmatrix.cli.schema import print_table
 from hwmatrix.knowledge.evidence import Evidence
 from hwmatrix.knowledge.fallback import Cost, FallbackReport, Likeness, measured_cost, report_of
 from hwmatrix.records import Execution, Isolation, ModelPlan, Status
 from hwmatrix.report.write import replace, write_reports
+from hwmatrix.store.reading import DATABASE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _FILE: Final = "test.json"
-_SHOWN: Final = 160
-"""Characters of a reason on the screen; the JSON has all of it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,23 +60,6 @@ def keep(outcome: Outcome, document: ModelTestDocument, output: Path) -> list[Pa
         return written
     widest = max(outcome.ended.folders, key=lambda folder: (len(folder.plan().targets), folder.path.name))
     return [*written, *write_reports(output / DATABASE, output, run_id=widest.path.name), output / DATABASE]
-
-
-def show(document: ModelTestDocument, output: Format) -> None:
-    """Print it."""
-    if output is Format.JSON:
-        typer.echo(json.dumps(document, indent=2))
-        return
-    trials = document["trials"]
-    columns = ("expected", "actual", "status", "dtype", "batch", "p50", "sample", "cost")
-    print_table(columns, [_cells(trial) for trial in trials])
-    typer.echo(f"{document['model']} ({document['size']}, isolation: {document['isolation']}). Order: {document['order_stands_on']}.")
-    attempts = [attempt for trial in trials for attempt in trial["attempts"]]
-    told = [*(_told(attempt) for attempt in attempts if attempt["status"] != Status.PASS)]
-    told += [f"- {line}" for trial in trials if trial["fell_back"] for line in trial["recommendations"]]
-    told += [f"repeat: {attempt['command']}" for attempt in attempts if attempt["command"]]
-    for line in dict.fromkeys(told):
-        typer.echo(f"  {line}")
 
 
 def _trial(trial: Trial, outcome: Outcome) -> TrialDocument:
@@ -131,36 +108,3 @@ def _report(trial: Trial, outcome: Outcome) -> FallbackReport:
         outcome.evidence, outcome.like, expected=expected, batch=report.batch, actual_ms=timed, actual_batch=report.actual_batch
     )
     return dataclasses.replace(report, cost=cost)
-
-
-def _cells(trial: TrialDocument) -> tuple[str, ...]:
-    batch = str(trial["actual_batch"]) if trial["actual_batch"] is not None else "-"
-    if trial["actual_batch"] not in {None, trial["batch"]}:
-        batch += f" (asked: {trial['batch']})"
-    cost = trial["cost"]
-    factor = f"{cost['factor']:.3g} x expected" if cost["factor"] is not None else "not measured"  # the JSON says where
-    actual = trial["actual_hardware"] or "-"
-    if trial["actual_hardware"] and trial["execution"] not in {None, Execution.HARDWARE}:
-        actual += f" ({trial['execution']})"
-    return (
-        trial["expected_hardware"],
-        actual,
-        trial["status"],
-        trial["dtype"] or "-",
-        batch,
-        _ms(trial["p50_ms"]),
-        _ms(trial["sample_ms"]),
-        factor if trial["fell_back"] else "-",
-    )
-
-
-def _told(attempt: AttemptDocument) -> str:
-    """An attempt that led nowhere, in one line."""
-    reason = (attempt["reason"] or "").strip().partition("\n")[0]
-    shown = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
-    again = f", retry {attempt['retry']}" if attempt["retry"] else ""
-    return f"{attempt['hardware']}, batch {attempt['batch']}{again}: {attempt['status']}: {shown}"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g} ms"

@@ -1,0 +1,85 @@
+"""The order of things in a run of operator tests: plan it or take up the last one, run the tests on each target, merge, report."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of, refuse_gone
+from hwmatrix.errors import NoTargetAvailableError
+from hwmatrix.host import runs
+from hwmatrix.host.operators import OperatorRun, run_operators
+from hwmatrix.host.places import choose
+from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.matrix.load import LoadedMatrix
+from hwmatrix.matrix.plan import make_operator_plan
+from hwmatrix.report.operators import write_operators
+from hwmatrix.store.reading import DATABASE
+
+if TYPE_CHECKING:
+    from hwmatrix.app.environment import Environment
+    from hwmatrix.host.console import View
+    from hwmatrix.host.places import Workshop
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OperatorRequest:
+    """Which tests on which targets (``pattern`` is searched in the tests' names), in which places; the last such run, with ``resume``.
+
+    ``page`` is a document to write besides the reports of the output folder.
+    """
+
+    loaded: LoadedMatrix
+    targets: tuple[str, ...]
+    pattern: str
+    isolation: str
+    resume: bool
+    output: Path
+    page: Path | None = None
+
+
+def run_operator_tests(request: OperatorRequest, workshop: Workshop, environment: Environment, view: View) -> None:
+    """Run the tests; whatever ends it, what is finished is merged and reported.
+
+    Raises:
+        ConfigError: there is no run to take up, or matrix.yaml no longer has its targets.
+        NoTargetAvailableError: no target can run here.
+        HwmatrixError: a target's image, engine or store failed; the others ran.
+    """
+    planned = _resumed(request, workshop) if request.resume else _planned(request, workshop, environment)
+    folder = planned.folder
+    claim(folder)
+    try:
+        folder.salvage()
+        order = order_of(request.loaded, planned, workshop)
+        outcome = run_operators(OperatorRun(order=order, pattern=folder.pattern(), resume=request.resume), view)
+    except (KeyboardInterrupt, NoTargetAvailableError):
+        folder.salvage()
+        _merge_and_report(folder, request.output, view)
+        raise
+    finally:
+        release(folder)
+    _merge_and_report(folder, request.output, view, page=request.page)
+    outcome.raise_first()
+
+
+def _planned(request: OperatorRequest, workshop: Workshop, environment: Environment) -> PlannedRun:
+    place = choose(request.isolation, workshop)
+    plan = make_operator_plan(request.loaded, list(request.targets), facts_of(request.loaded, place, environment, workshop.commit))
+    folder = RunFolder.create(request.output / runs.OPERATORS, plan)
+    folder.write_pattern(request.pattern)
+    return PlannedRun(folder=folder, plan=plan, place=place)
+
+
+def _resumed(request: OperatorRequest, workshop: Workshop) -> PlannedRun:
+    folder = RunFolder.latest(request.output / runs.OPERATORS)
+    plan = folder.plan()
+    refuse_gone(request.loaded, plan)
+    return PlannedRun(folder=folder, plan=plan, place=choose(plan.isolation, workshop))
+
+
+def _merge_and_report(folder: RunFolder, output: Path, view: View, *, page: Path | None = None) -> None:
+    merge_shards([folder.path], output / DATABASE, view)
+    for path in write_operators(output / DATABASE, output, page=page):
+        view.say(f"wrote {path}")

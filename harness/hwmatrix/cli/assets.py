@@ -1,0 +1,60 @@
+"""``hwmatrix assets``: the files and the text of a release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hwmatrix.errors import ConfigError, HwmatrixError, Problem
+from hwmatrix.host.github.assets import make_assets
+from hwmatrix.host.github.log import annotation
+from hwmatrix.report.diff import make_diff, read_side
+from hwmatrix.report.rows import read
+from hwmatrix.report.step_summary import release_notes
+from hwmatrix.report.write import replace
+from hwmatrix.store.reading import DATABASE
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("assets")(assets_command)
+
+
+def assets_command(
+    reports: Annotated[Path, typer.Argument(help="A folder of reports.", metavar="REPORTS")],
+    folder: Annotated[Path, typer.Argument(help="Where the files of the release are written; made.", metavar="DIR")],
+    *,
+    images: Annotated[
+        Path | None, typer.Option("--images", help="What the jobs that pushed images handed over, a folder each.", metavar="DIR")
+    ] = None,
+    last: Annotated[Path | None, typer.Option("--last", help="The last release's database, if there is one.", metavar="FILE")] = None,
+    body: Annotated[Path | None, typer.Option("--body", help="The text that the release has now.", metavar="FILE")] = None,
+    notes: Annotated[Path | None, typer.Option("--notes", help="Write the release's new text there.", metavar="FILE")] = None,
+) -> None:
+    """Make the files of a release from reports, with their sums; and its text: the matrix and what changed since the last release.
+
+    An example of that:
+
+        hwmatrix assets reports/latest assets --last last/matrix.duckdb --body body.md --notes notes.md
+    """
+    if body is not None and notes is None:
+        raise ConfigError([Problem(where="--body", what="it is for the release's new text", hint="add --notes FILE")])
+    made = make_assets(reports, folder, images=images)
+    typer.echo(f"wrote {len(made.names)} files into {folder}: {', '.join(made.names)}")
+    if made.missing:
+        typer.echo(f"not there: {', '.join(made.missing)}")
+    for reason in made.refused:  # an image that is not told of must not hold the release up
+        typer.echo(annotation("error", reason, title="images"))
+    if notes is None:
+        return
+    diff = None
+    if last is not None and last.exists():
+        try:
+            diff = make_diff(read_side(last), read_side(reports / DATABASE))
+        except HwmatrixError as error:  # another version's database must not hold the release up
+            typer.echo(annotation("warning", f"the last release cannot be compared with: {error}"))
+    text = release_notes(body.read_text(encoding="utf-8") if body else "", read(reports / DATABASE), diff)
+    replace(notes.absolute().parent, {notes.name: text})
+    typer.echo(f"wrote {notes}")

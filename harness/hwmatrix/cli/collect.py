@@ -1,0 +1,47 @@
+"""``hwmatrix collect``: what the jobs of a workflow have handed over, checked and put into the planned run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hwmatrix.cli.options import JobStates, PlannedFolder
+from hwmatrix.errors import StoreError
+from hwmatrix.host.github.collect import PROBLEMS, collect, read_states
+from hwmatrix.host.github.log import annotation, harmless
+from hwmatrix.host.runs import RunFolder
+from hwmatrix.report.write import replace
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("collect")(collect_command)
+
+
+def collect_command(
+    folder: PlannedFolder,
+    *,
+    arrived: Annotated[Path, typer.Option("--arrived", help="The artifacts, a folder each.", metavar="DIR")],
+    states: JobStates = Path("states.json"),
+) -> None:
+    """Check what the targets handed over, and put it into the planned run; a target without a runner becomes unavailable.
+
+    What is refused is named (exit code 7), and the rest is used all the same. An example of that:
+
+        hwmatrix collect planned/runs/20261120T072723Z-42934e --arrived arrived
+    """
+    run = RunFolder(path=folder)
+    found = collect(run, arrived, read_states(states))
+    for target, shards in found.shards.items():
+        typer.echo(f"{target}: {len(shards)} shards")
+    for target, reason in found.unavailable.items():
+        typer.echo(harmless(f"{target}: unavailable: {reason}"))
+    problems = [*found.refused, *(f"{target}: {reason}" for target, reason in found.missing.items())]
+    for problem in problems:
+        typer.echo(annotation("error", problem, title="shards"))
+    replace(folder, {PROBLEMS: "".join(problem.replace("\n", " ") + "\n" for problem in problems)})
+    if found.refused:
+        what = f"{len(found.refused)} artifacts were refused" if len(found.refused) > 1 else "an artifact was refused"
+        raise StoreError(harmless(f"{what}: {'; '.join(found.refused)}"), advice="Their cells have no verdict.")

@@ -1,0 +1,94 @@
+"""``hwmatrix diff``: what changed since another run."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hwmatrix.cli.options import DEFAULT_OUTPUT
+from hwmatrix.report.diff import make_diff, side_of
+from hwmatrix.report.diff_text import SYMBOLS, TITLES, diff_html, diff_json, diff_md, settings
+from hwmatrix.report.escape import plain
+from hwmatrix.report.write import replace
+
+if TYPE_CHECKING:
+    from hwmatrix.report.diff import Diff
+
+_LISTED: Final = 15
+"""Changes of a kind that a terminal shows."""
+
+
+class DiffFormat(enum.StrEnum):
+    """How a comparison is told."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    HTML = "html"
+
+
+Old = Annotated[str, typer.Argument(metavar="OLD", help="A merged database or a folder of reports; @ID after it names a run.")]
+New = Annotated[str, typer.Argument(metavar="NEW", help="The same, for what it is compared with.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("diff")(diff_command)
+
+
+def diff_command(
+    old: Old,
+    new: New = str(DEFAULT_OUTPUT),
+    *,
+    output: Annotated[DiffFormat, typer.Option("--format", help="A table to read, or a document.")] = DiffFormat.TABLE,
+    file: Annotated[Path | None, typer.Option("--output", help="Write there instead of printing.", metavar="FILE")] = None,
+) -> None:
+    """Say what changed between two runs: newly broken, newly works, slower, faster, memory, placement, packages.
+
+    Speed is compared only where it can be: on hardware, on the same machine, undisturbed. Examples:
+
+        hwmatrix diff reports/published/2026-11-20-default
+
+        hwmatrix diff old.duckdb new.duckdb@20261120T072723Z-42934e --format markdown --output diff.md
+    """
+    found = make_diff(side_of(old), side_of(new))
+    makers = {DiffFormat.MARKDOWN: diff_md, DiffFormat.JSON: diff_json, DiffFormat.HTML: diff_html}
+    if output is DiffFormat.TABLE and file is None:
+        _print_diff(found)
+        return
+    text = makers.get(output, diff_md)(found)
+    if file is None:
+        typer.echo(text, nl=False)
+    else:
+        replace(file.absolute().parent, {file.name: text})
+        typer.echo(f"wrote {file}")
+
+
+def _print_diff(diff: Diff) -> None:
+    console = Console()
+    head = f"{diff.old.run.run_id} → {diff.new.run.run_id}: {diff.compared} cells compared, the speed of {diff.timed}"
+    console.print(Text(head if diff.changes else f"{head}; nothing changed"), soft_wrap=True)
+    if not diff.compared:
+        console.print(Text("no cell is in both: other models, sizes, targets or isolation"))
+    for kind in diff.counts:
+        changes = diff.of(kind)
+        console.print(Text(f"\n{SYMBOLS[kind]} {TITLES[kind]} ({len(changes)})", style="bold"))
+        for change in changes[:_LISTED]:
+            ratio = "" if change.ratio is None else f" (x {change.ratio:.2f})"
+            cell = change.cell
+            console.print(
+                Text(f"  {plain(cell.model)} on {plain(cell.target)} ({settings(cell)}): {plain(change.detail)}{ratio}"), soft_wrap=True
+            )
+        if len(changes) > _LISTED:
+            console.print(Text(f"  and {len(changes) - _LISTED} more: --format markdown lists them all"))
+    console.print()
+    for reason, count in diff.untimed.items():
+        console.print(Text(f"speed not compared: {count} cells ({reason})"), soft_wrap=True)
+    changed = sorted({each.package for each in diff.packages})
+    if changed:
+        console.print(Text(f"packages that changed: {', '.join(changed)} (--format markdown lists them by target)"), soft_wrap=True)

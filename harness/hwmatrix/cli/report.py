@@ -1,0 +1,67 @@
+"""``hwmatrix report``: from a database to reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Output, RunId
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.report.custom import OURS, as_json, ask, render
+from hwmatrix.report.operators import write_operators
+from hwmatrix.report.plots import undrawn
+from hwmatrix.report.write import replace, write_reports
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("report")(report_command)
+
+
+def report_command(
+    *,
+    database: Annotated[Path | None, typer.Option("--database", help="[default: matrix.duckdb in --output-dir]", metavar="FILE")] = None,
+    run: RunId = None,
+    asked: Annotated[
+        str | None, typer.Option("--query", help=f"Your own report: a file with SQL, or one of: {', '.join(OURS)}", metavar="SQL")
+    ] = None,
+    template: Annotated[Path | None, typer.Option("--template", help="A Jinja2 template for its rows.", metavar="FILE")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--output", help="Write your own report there instead of printing it.", metavar="FILE")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option("--history", help="Earlier runs for index.html. [default: ../history.duckdb, if there]", metavar="FILE")
+    ] = None,
+    output_dir: Output = DEFAULT_OUTPUT,
+) -> None:
+    """Write the reports of a merged database; or your own: a query with a template for its rows (without one, JSON).
+
+    Examples of that:
+
+        hwmatrix report
+
+        hwmatrix report --query slow.sql --template slow.md.j2 --output slow.md
+
+        hwmatrix report --query best_hardware_by_model_type
+    """
+    database = database or output_dir / "matrix.duckdb"
+    if asked is not None:
+        found = ask(database, asked, run_id=run)
+        _print_or_write(as_json(found) if template is None else render(found, template), file)
+        return
+    if template is not None or file is not None:
+        raise ConfigError([Problem(where="--template, --output", what="they belong to a query", hint="add --query")])
+    for path in [*write_reports(database, output_dir, run_id=run, history=history), *write_operators(database, output_dir)]:
+        typer.echo(f"wrote {path}")
+    if (reason := undrawn()) is not None:
+        typer.echo(reason)
+
+
+def _print_or_write(text: str, file: Path | None) -> None:
+    if file is None:
+        typer.echo(text, nl=False)
+    else:
+        replace(file.absolute().parent, {file.name: text})
+        typer.echo(f"wrote {file}")

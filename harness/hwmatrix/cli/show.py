@@ -1,0 +1,124 @@
+"""``hwmatrix show``: the matrix of a run in a terminal."""
+
+# ruff: noqa: RUF001 - typographic signs are meant
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Database, Format, FormatOption, RunId, known
+from hwmatrix.cli.tables import LEVEL_STYLES
+from hwmatrix.knowledge.names import name_on_record
+from hwmatrix.records import Status
+from hwmatrix.report import grid, numbers
+from hwmatrix.report.escape import plain
+from hwmatrix.report.json_report import matrix_json
+from hwmatrix.report.rows import read
+from hwmatrix.store.reading import database_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwmatrix.report.rows import CellRow
+
+_MODEL_SHARE = 8
+"""Names of models have this part of the terminal's width at most; longer ones are folded."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("show")(show_command)
+
+
+def show_command(
+    *,
+    models: Annotated[list[str] | None, typer.Option("--models", help="Only these: --models bert gpt2", metavar="M ...")] = None,
+    targets: Annotated[list[str] | None, typer.Option("--targets", help="Only these: --targets cpu qnn", metavar="T ...")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option("--status", help="Only rows that have one of these: --status mismatch error", metavar="S ...")
+    ] = None,
+    database: Database = DEFAULT_OUTPUT,
+    run: RunId = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show the matrix of a run in the terminal, or a part of it.
+
+    Examples of that:
+
+    hwmatrix show
+
+    hwmatrix show --targets cpu openvino --database reports/published/2026-11-20-default
+
+    hwmatrix show --status mismatch crash
+    """
+    where = database_at(database)
+    rows, models = read(where, run), [name_on_record(name, where) for name in models or ()]
+    known("--models", models, {cell.model for cell in rows.cells})
+    known("--targets", targets or (), {cell.target for cell in rows.cells})
+    known("--status", status or (), {each.value for each in Status})
+    cells = [cell for cell in rows.cells if (not models or cell.model in models) and (not targets or cell.target in targets)]
+    if status:
+        wanted = {(cell.model, cell.size) for cell in cells if cell.status.value in status}
+        cells = [cell for cell in cells if (cell.model, cell.size) in wanted]
+    if output is Format.JSON:  # matrix.json with these cells alone
+        typer.echo(matrix_json(dataclasses.replace(rows, cells=tuple(cells))), nl=False)
+        return
+    console = Console()
+    console.print(Text(f"run {rows.run.run_id} of {rows.run.created_at:%Y-%m-%d %H:%M} UTC, hwmatrix {rows.run.hwmatrix_version}"))
+    here = {cell.target for cell in cells if cell.status is not Status.UNAVAILABLE} - _never_here(cells)
+    built = grid.build([cell for cell in cells if cell.target in here])
+    if not here:
+        console.print("no cell is like that" if not cells else "no target is here")
+    else:
+        if built.common:
+            console.print(Text(built.common, style="dim"), soft_wrap=True)
+        console.print(_table(built, console.width))
+    for target, reason in {cell.target: cell.message for cell in cells if cell.target not in here}.items():
+        console.print(Text(f"➖ {target}: {plain(reason or 'unavailable')}", style="dim"), soft_wrap=True)
+    for line in built.legend:
+        console.print(Text(f"{line.label}: {line.meaning}", style="dim"), soft_wrap=True)
+    shown = {cell.cell_key for cell in cells}
+    doubts = Counter(row["doubt"] for row in rows.analysis.doubts if row["cell_key"] in shown)
+    for doubt, count in doubts.items():
+        console.print(Text(f"{numbers.plural(count, 'cell')} in doubt: {doubt} (hwmatrix why MODEL TARGET)", style="dim"), soft_wrap=True)
+
+
+def _never_here(cells: Sequence[CellRow]) -> set[str]:
+    """Targets of which no cell was tried: a column of them would say the same in every row."""
+    tried = {cell.target for cell in cells if cell.status not in {Status.UNAVAILABLE, Status.FACTORY_ERROR}}
+    return {cell.target for cell in cells} - tried
+
+
+def _table(built: grid.Grid, width: int) -> Table:
+    """One table for all families, so that columns stand under each other."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    heads = (word for section in built.sections for word in section.family.value.split("_"))
+    longest = max(map(len, (*heads, *(row.model for section in built.sections for row in section.rows))))
+    table.add_column("model", width=min(longest, width // _MODEL_SHARE), overflow="fold")
+    if built.by_row:
+        table.add_column("settings")
+    places: dict[str, set[str]] = {}
+    for column in built.columns:
+        places.setdefault(column.target, set()).add(column.isolation.value)
+    for column in built.columns:
+        words = [column.target, column.dtype, column.isolation.value if len(places[column.target]) > 1 else ""]
+        table.add_column("\n".join(word for word in words if word), overflow="fold")
+    for section in built.sections:
+        table.add_section()
+        table.add_row(Text(section.family.value.replace("_", " "), style="bold"))
+        for row in section.rows:
+            cells = [Text(_short(grid.label(cell)), style=LEVEL_STYLES[cell.level]) if cell else Text() for cell in row.cells]
+            table.add_row(Text(plain(row.model)), *([Text(row.settings)] if built.by_row else []), *cells)
+    return table
+
+
+def _short(label: str) -> str:
+    """A cell's label without its separator: a terminal is narrow, and the legend below has the words."""
+    return label.replace(" · ", " ")

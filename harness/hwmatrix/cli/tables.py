@@ -1,0 +1,51 @@
+"""How several commands print: rows as a table, facts by name, and the measurements that an answer stands on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hwmatrix.basics.escape import plain, visible
+from hwmatrix.records import Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hwmatrix.knowledge.on_record import EvidenceAnswer
+
+LEVEL_STYLES: Final = {Level.HIGH: "green", Level.MEDIUM: "yellow", Level.LOW: "dark_orange", Level.NONE: "red", None: "dim"}
+
+
+def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Print rows with lines between them. A word that is too long for its column is folded, never cut."""
+    table = Table(show_lines=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(visible(cell, keep="\n")) for cell in row))
+    Console().print(table)
+
+
+def facts(features: dict[str, Any]) -> str:
+    """Facts by name, one a line; what is not known is left out."""
+    return "\n".join(f"{name}: {_fact(value)}" for name, value in features.items() if value is not None)
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {item}" for name, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def show_evidence(asked: Sequence[EvidenceAnswer], console: Console | None = None) -> None:
+    """Name the measurements that were asked, or say that there are none."""
+    from hwmatrix.knowledge.on_record import sentence
+
+    console = console or Console()
+    for each in asked:
+        console.print(Text(f"measurements: {plain(sentence(each))}"), soft_wrap=True)
+    if not asked:
+        console.print(Text("measurements: there are none here"), soft_wrap=True)

@@ -1,0 +1,139 @@
+"""``hwmatrix why``: why a cell is as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Database, Format, FormatOption, RunId
+from hwmatrix.cli.tables import LEVEL_STYLES
+from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
+from hwmatrix.knowledge.names import name_on_record
+from hwmatrix.records import Execution, Status
+from hwmatrix.report import adapted, grid, numbers, origins
+from hwmatrix.report.escape import plain
+from hwmatrix.report.why import WhyDocument, explain
+from hwmatrix.store.reading import database_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hwmatrix.report.rows import CellRow
+    from hwmatrix.report.why import Answer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("why")(why_command)
+
+
+def why_command(
+    model: Annotated[str, typer.Argument(help="A model of the run.", metavar="MODEL")],
+    target: Annotated[str, typer.Argument(help="A target of the run.", metavar="TARGET")],
+    *,
+    database: Database = DEFAULT_OUTPUT,
+    run: RunId = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Explain the result of a cell: how far it got, the first error, what to do, and the closest configuration that works.
+
+    Everything comes from the recorded run; nothing is executed. Examples:
+
+        hwmatrix why mixtral qnn
+
+        hwmatrix why bert cuda --database reports/published/2026-11-20-default --format json
+    """
+    where = database_at(database)
+    answers = explain(where, name_on_record(model, where), target, run_id=run)
+    if output is Format.JSON:
+        document = dataclasses.asdict(WhyDocument(answers=answers))
+        typer.echo(json.dumps({"schema": document.pop("schema"), **document}, indent=2, ensure_ascii=False, default=_json_value))
+        return
+    console = Console()
+    for answer in answers:
+        for line, style in _lines(answer, where):
+            console.print(Text(line, style=style), soft_wrap=True)
+        console.print()
+
+
+def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
+    """The answer as a person reads it, with styles."""
+    cell = answer.cell
+    settings = f"{cell.size.value}, {cell.dtype.value}, batch {cell.batch}, {cell.sequence_length} tokens"
+    lines = [(f"{grid.label(cell)}: {plain(cell.model)} on {cell.target} ({settings})", f"bold {LEVEL_STYLES[cell.level]}")]
+    entered = [step for step in answer.steps if step.wall_ms is not None or step.ended_here]
+    if entered:
+        told = (f"{step.stage.value}{_ms(step.wall_ms)}{' ✗' if step.ended_here else ''}" for step in entered)
+        lines.append((f"  how far:    {' → '.join(told)}", ""))
+    lines += _found(cell)
+    if cell.started_at is not None:
+        place = f" in {cell.isolation.value}" if cell.isolation else ""
+        digest = f", image {cell.image_digest.removeprefix('sha256:')[:12]}" if cell.image_digest else ""
+        lines.append((f"  evidence:   executed {cell.started_at:%Y-%m-%d %H:%M} UTC{place}{plain(digest)}", ""))
+    lines += [(f"  doubt:      {plain(doubt)}", "yellow") for doubt in answer.doubts]
+    if answer.error is not None:
+        lines.append((f"  error:      {answer.error.type} ({answer.error.severity.value}): {plain(answer.error.message)}", ""))
+        lines += [(f"  what to do: {plain(each)}", "") for each in answer.error.recommendations]
+    lines += [(f"    | {plain(line)}", "dim") for line in answer.log]
+    lines += [
+        (f"  adapted:    {plain(adapted.sentence(cell, attempt))}", "green" if attempt.status is Status.PASS else "")
+        for attempt in answer.attempts
+    ]
+    lines += [(f"  works:      {plain(each.differs)} ({grid.label(each.cell)})", "green") for each in answer.alternatives]
+    if cell.status is not Status.PASS and not answer.alternatives:
+        lines.append(("  works:      nothing near it in this run", ""))
+    if cell.versions:
+        packages = ", ".join(f"{name} {version}" for name, version in sorted(cell.versions.items()))
+        lines.append((f"  versions:   {plain(packages)}", "dim"))
+    if cell.command:
+        lines.append((f"  repeat it:  {plain(cell.command)}", "dim"))
+    if cell.status in TRIED_AND_FAILED - {Status.FACTORY_ERROR}:
+        asked = ["hwmatrix", "generate", "--reproduce", cell.model, cell.target, "--dtype", cell.dtype.value, "--size", cell.size.value]
+        lines.append((f"  as script:  {plain(shlex.join([*asked, '--database', str(database)]))}", "dim"))
+    return lines
+
+
+def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
+    """What was given to a model, and what was found of it."""
+    if cell.inputs:
+        only = ": only the text path of a model that takes more" if cell.text_path else ""
+        yield (f"  given:      {plain(', '.join(cell.inputs))}{only}", "")
+    if cell.on_target is not None:
+        yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
+    if cell.relative_error is not None:
+        yield (f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}", "")
+    begins = origins.sentence(cell)
+    if begins is not None:
+        yield (f"  begins:     {plain(begins)}", "")
+    if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
+        interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
+        yield (f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", "")
+    elif cell.status is Status.PASS and cell.p50_ms is None:
+        yield ("  latency:    not timed", "")
+    yield from _memory(cell)
+
+
+def _memory(cell: CellRow) -> Iterator[tuple[str, str]]:
+    """What it took of the host and of the device, and whose memory that is, or why nothing is told."""
+    sizes = (("peak", cell.peak_mb), ("added", cell.delta_mb), ("on the device", cell.device_peak_mb))
+    told = ", ".join(f"{what} {size:,.0f} MiB" for what, size in sizes if size is not None)
+    if told or cell.memory_detail:
+        yield (f"  memory:     {'; '.join(part for part in (told, plain(cell.memory_detail or '')) if part)}", "")
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f" {numbers.number(value, 2)} ms"
+
+
+def _json_value(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
