@@ -23,6 +23,8 @@ import numpy as np
 from sections import kept
 
 import hwmatrix
+from hwmatrix.basics.clock import utc_now
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import EngineError
 from hwmatrix.hardware.cpu import cpuinfo
 from hwmatrix.host import containers, images
@@ -36,7 +38,7 @@ from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.parent import preload
 from hwmatrix.runner.results import result_of
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now, write_atomically
+from hwmatrix.store.shard import ShardIdentity, ShardWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hwmatrix.store.shard import write_atomically
+from hwmatrix.basics.files import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

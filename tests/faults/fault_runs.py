@@ -14,6 +14,7 @@ import duckdb
 import psutil
 
 import hwmatrix
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.matrix.load import load
 from hwmatrix.records import (
     Backend,
@@ -32,7 +33,6 @@ from hwmatrix.records import (
     Tolerance,
     to_json,
 )
-from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hwmatrix.basics.processes import own_mark
 from hwmatrix.errors import EngineError
 from hwmatrix.host import base_image, containers
 from hwmatrix.host.containers import Limits, Mount, prepare_writable, remove_leftovers, running
@@ -59,7 +60,7 @@ def image(engine: Engine) -> str:
 def names(engine: Engine) -> list[str]:
     """Our containers that this process owns."""
     with contextlib.closing(engine.client()) as client:
-        found = client.containers.list(all=True, filters={"label": f"{containers.OWNER_LABEL}={containers._owner()}"})
+        found = client.containers.list(all=True, filters={"label": f"{containers.OWNER_LABEL}={own_mark()}"})
         return [str(container.name) for container in found]
 
 
@@ -176,7 +177,7 @@ def test_what_cannot_start_is_an_engine_error_or_an_exit_code_and_leaves_nothing
 def test_leftovers_of_dead_owners_are_removed_and_others_are_not(engine: Engine, image: str) -> None:
     name = f"hwmatrix-test-{os.getpid()}"
     labels = {containers.LABEL: "1", containers.HOST_LABEL: socket.gethostname()}
-    owners = {f"{name}-dead": "1:12.00", f"{name}-alive": containers._owner()}
+    owners = {f"{name}-dead": "1:12.00", f"{name}-alive": own_mark()}
     with contextlib.closing(engine.client()) as client:
         try:
             for full, owner in owners.items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from hwmatrix.basics.files import sha256_of, write_atomically
 from hwmatrix.records import (
     Backend,
     CellPlan,
@@ -36,7 +37,7 @@ from hwmatrix.records import (
     cell_command,
     to_json,
 )
-from hwmatrix.store.shard import ShardIdentity, ShardWriter, sha256_of, write_atomically
+from hwmatrix.store.shard import ShardIdentity, ShardWriter
 from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:

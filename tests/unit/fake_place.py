@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
 
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import HwmatrixError, ImageBuildError
 from hwmatrix.host.places import Ended, Job
 from hwmatrix.records import CellPlan, Isolation, Plan, cell_command, plan_from_json
-from hwmatrix.store.shard import ShardWriter, utc_now
+from hwmatrix.store.shard import ShardWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import json
 import secrets
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import hwmatrix
 from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.app.type_models import TypeModels
+from hwmatrix.basics.clock import now, utc_now
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, NothingSelectedError, Problem
 from hwmatrix.host import infrastructure
 from hwmatrix.host.places import Place, Workshop, choose
@@ -27,7 +27,6 @@ from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import write_reports
 from hwmatrix.store.merge import merge
 from hwmatrix.store.reading import DATABASE
-from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +74,7 @@ def facts_of(loaded: LoadedMatrix, place: Place, environment: Environment, commi
 
 def _facts(environment: Environment, commit: str | None, isolation: Isolation, unavailable: dict[str, str]) -> RunFacts:
     return RunFacts(
-        run_id=f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        run_id=f"{now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         created_at=utc_now(),
         command=environment.command,
         hwmatrix_version=hwmatrix.__version__,

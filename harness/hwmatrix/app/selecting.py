@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwmatrix.app.type_models import TypeModels
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import CellFailure, ConfigError, NothingSelectedError, Problem
 from hwmatrix.knowledge.names import is_folder, listed_name
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.matrix.plan import DEFAULT_SUITE, Selection
 from hwmatrix.matrix.shipped import CONSTRAINTS, image_files
 from hwmatrix.models import hub

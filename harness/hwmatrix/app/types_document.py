@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pydantic
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.models.factory.pins import PinnedList, newest
 from hwmatrix.models.factory.rules import overrides
 from hwmatrix.models.types import Difference, compare, listing, pinned, pinned_versions

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from hwmatrix.basics.escape import plain
 from hwmatrix.cli.options import DEFAULT_OUTPUT
 from hwmatrix.report.diff import make_diff, side_of
 from hwmatrix.report.diff_text import SYMBOLS, TITLES, diff_html, diff_json, diff_md, settings
-from hwmatrix.report.escape import plain
 from hwmatrix.report.write import replace
 
 if TYPE_CHECKING:

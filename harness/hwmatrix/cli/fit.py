@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwmatrix.app.environment import read_environment
+from hwmatrix.basics.escape import plain
 from hwmatrix.cli.options import Format, FormatOption
 from hwmatrix.cli.tables import show_evidence
 from hwmatrix.hardware.api import HardwareDetector
@@ -20,7 +21,6 @@ from hwmatrix.knowledge.fit import will_it_fit
 from hwmatrix.knowledge.fit_document import Verdict, as_data
 from hwmatrix.knowledge.fit_question import FitQuestion
 from hwmatrix.records import Basis, Dtype
-from hwmatrix.report.escape import plain
 
 if TYPE_CHECKING:
     from hwmatrix.knowledge.fit_document import FitDocument, HardwareFit, Need

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from hwmatrix.app.clearing import clear_cached
 from hwmatrix.app.environment import read_environment
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, Priority, first_models
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.generate.model_tests import DEFAULT_FOLDER, generate_test
@@ -25,7 +26,6 @@ from hwmatrix.knowledge.evidence import default_database
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.matrix.load import load
 from hwmatrix.records import Dtype, Size
-from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from hwmatrix.generate.model_tests import GeneratedTest

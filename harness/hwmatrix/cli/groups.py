@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from hwmatrix.basics.escape import plain, short
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Targets, known
 from hwmatrix.cli.tables import print_table
 from hwmatrix.report.contract import GroupsDocument
-from hwmatrix.report.escape import plain, short
 from hwmatrix.report.groups import Scope, group_entries, groups_of
 from hwmatrix.report.numbers import NOTHING
 from hwmatrix.report.rows import read

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from hwmatrix.basics.escape import plain
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.names import name_on_record
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Execution
-from hwmatrix.report.escape import plain
 from hwmatrix.report.history import RunSummary, Trend, history_json, history_md, read_runs, read_trends
 from hwmatrix.store.history import add
 from hwmatrix.store.reading import database_at

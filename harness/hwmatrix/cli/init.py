@@ -12,11 +12,12 @@ import typer
 
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.type_models import TypeModels
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.cli.options import Targets, known
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.host.github.render import render_repository
 from hwmatrix.host.starter import TARGETS, nox_session, noxfile, starter_matrix
-from hwmatrix.matrix.load import LoadedMatrix, load, near_miss
+from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import model_plan
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.matrix.spec import NAME_PATTERN

@@ -163,7 +163,7 @@ def _always_named(
 def _log_at(level: str) -> None:
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
-        from hwmatrix.matrix.load import near_miss
+        from hwmatrix.basics.near_miss import near_miss
 
         raise ConfigError([Problem(where="LOGLEVEL", what=f"{level!r} is not a log level", hint=near_miss(level.upper(), known))])
     logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 import hwmatrix
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 
 if TYPE_CHECKING:

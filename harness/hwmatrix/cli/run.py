@@ -10,9 +10,10 @@ import typer
 import hwmatrix
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import run_part, workshop_of
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Output, Verbose, progress
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.load import load, near_miss
+from hwmatrix.matrix.load import load
 from hwmatrix.records import Plan, plan_from_json
 
 if TYPE_CHECKING:

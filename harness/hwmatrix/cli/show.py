@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hwmatrix.basics.escape import plain
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Database, Format, FormatOption, RunId, known
 from hwmatrix.cli.tables import LEVEL_STYLES
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Status
 from hwmatrix.report import grid, numbers
-from hwmatrix.report.escape import plain
 from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.rows import read
 from hwmatrix.store.reading import database_at

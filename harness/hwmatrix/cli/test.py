@@ -18,6 +18,7 @@ from hwmatrix.app.selecting import select
 from hwmatrix.app.trial_document import AttemptDocument, ModelTestDocument, TrialDocument
 from hwmatrix.app.trial_outcome import Outcome, document_of, keep
 from hwmatrix.app.trials import Trial, TrialSite, plan_of, run_trials
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.cli.options import (
     DEFAULT_OUTPUT,
     BaseImage,
@@ -37,7 +38,7 @@ from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan, Likeness, measured
 from hwmatrix.knowledge.on_record import on_record
 from hwmatrix.knowledge.priorities import order_of, reason_for
 from hwmatrix.knowledge.resolving import AUTO
-from hwmatrix.matrix.load import LoadedMatrix, load, near_miss
+from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.models.classify import classify
 from hwmatrix.records import Backend, Execution, ModelPlan, Size, Status
 

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hwmatrix.app.types_document import as_data, said, types_document
+from hwmatrix.basics.escape import visible
 from hwmatrix.cli.options import Format, FormatOption
 from hwmatrix.models.factory.pins import PASS, short
 from hwmatrix.records import Family
-from hwmatrix.report.escape import visible
 from hwmatrix.report.numbers import plural
 
 if TYPE_CHECKING:

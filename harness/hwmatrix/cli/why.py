@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from hwmatrix.basics.escape import plain
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Database, Format, FormatOption, RunId
 from hwmatrix.cli.tables import LEVEL_STYLES
 from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Execution, Status
 from hwmatrix.report import adapted, grid, numbers, origins
-from hwmatrix.report.escape import plain
 from hwmatrix.report.why import WhyDocument, explain
 from hwmatrix.store.reading import database_at
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import hwmatrix
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.classifier.answers import template_for
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.generate.literals import WIDTH, literal, plain
@@ -19,7 +20,6 @@ from hwmatrix.knowledge.names import DEFAULT_MATRIX
 from hwmatrix.knowledge.priorities import priority_for, reason_for
 from hwmatrix.matrix.load import load
 from hwmatrix.records import Basis, Classification, Size
-from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec

@@ -10,10 +10,9 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.templates import environment
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.generate.literals import WIDTH, literal, plain
-from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     import jinja2

@@ -13,7 +13,6 @@ import logging
 import os
 import platform
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ import psutil
 
 import hwmatrix
 from hwmatrix.basics.cache_folder import cache_folder
+from hwmatrix.basics.files import write_together
 from hwmatrix.errors import StoreError
 from hwmatrix.hardware import browser, browser_places, cgroups, container
 from hwmatrix.hardware.detector import machine_identity
@@ -124,21 +124,14 @@ def save(file: Path, key: Key, found: Iterable[Detection]) -> bool:
     """
     kept = [each for each in found if each.available and Backend(each.hardware_type) in KEPT]
     content = json.dumps({"schema": SCHEMA, "key": key, "found": [dataclasses.asdict(each) for each in kept]}, indent=1)
-    temporary: str | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         before = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         if before.strip() and _OURS not in before:
             file.replace(file.with_name(f"{file.name}.bak"))
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}.", delete=False) as writing:
-            temporary = writing.name
-            writing.write(content)
-        Path(temporary).replace(file)
+        write_together({file: content}, durable=False)
     except OSError as error:
         _LOG.warning("the cache %s cannot be written, hardware is asked again next time: %s", file, error)
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
         return False
     return True
 

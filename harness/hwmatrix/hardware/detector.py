@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import hashlib
 import importlib
 import logging
@@ -12,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware.cpu import cpuinfo
 from hwmatrix.records import Backend, Detection
@@ -50,7 +50,7 @@ def detect(kind: Backend, *, light: bool = False) -> Detection:
     ``light`` imports no framework: a runtime that can only be asked by importing it is judged by its files, and what
     only a started browser can tell is absent.
     """
-    now, begin = _now(), time.perf_counter()
+    now, begin = utc_now(), time.perf_counter()
     try:
         module = importlib.import_module(DETECTORS[kind])
         name, features = module.installed() if light and kind in LIGHT else module.detect()
@@ -106,7 +106,3 @@ def machine_identity() -> str:
 def _absent(kind: Backend, reason: str, now: str) -> Detection:
     empty: dict[str, Any] = {}
     return Detection(hardware_type=kind.value, available=False, name=None, features=empty, reason=reason, detected_at=now)
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")

@@ -8,7 +8,6 @@ collected. Whatever else is in it, nothing of it is used.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import os
 import re
@@ -18,9 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.records import Plan, plan_from_json
-from hwmatrix.store.shard import sha256_of
 from hwmatrix.store.sidecar import read_sidecar, sidecar_path
 
 PLAN: Final = "plan.json"
@@ -152,9 +151,8 @@ def _check_sums(archive: Path, into: Path, names: frozenset[str]) -> None:
         odd = sorted(promised.keys() ^ (names - {SUMS}))
         raise _refused(archive, f"{SUMS} and the files do not agree: {', '.join(odd)}")
     for name, digest in promised.items():
-        with (into / name).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise _refused(archive, f"{name!r} does not have the sum that {SUMS} promises: it was damaged or changed")
+        if sha256_of(into / name) != digest:
+            raise _refused(archive, f"{name!r} does not have the sum that {SUMS} promises: it was damaged or changed")
 
 
 def _check_plan(archive: Path, path: Path, plan: Plan) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
 import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.clock import now
 from hwmatrix.host.runners import inventory, pruning
 from hwmatrix.host.runners.pruning import GIB
 from hwmatrix.models.bundle import plan_part
@@ -43,7 +43,7 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
         return f"{told}: nothing is removed, since {reason}"
     needed = {plan_part(model) for model in (*canary_plans(), *later)}
     marked = [_marked(item, bundles, needed) for item in items]
-    chosen = pruning.choose(marked, pruning.Rule(older_than=None, keep_bytes=int(limit)), dt.datetime.now(dt.UTC))
+    chosen = pruning.choose(marked, pruning.Rule(older_than=None, keep_bytes=int(limit)), now())
     outcomes = [pruning.remove(item, None) for item in chosen]
     gone = [outcome.item.size for outcome in outcomes if outcome.problem is None]
     kept = [outcome.problem for outcome in outcomes if outcome.problem is not None]

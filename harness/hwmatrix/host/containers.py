@@ -11,8 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import psutil
-
+from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import EngineError
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ HOST_LABEL: Final = "hwmatrix.host"
 IMAGE_USER: Final = 10001  # the user that images/base/Dockerfile creates
 STDERR_TAIL_BYTES: Final = 64 * 1024
 LINE_BYTES: Final = 1024 * 1024  # a model that prints without end must not fill the memory of the host
-START_TOLERANCE_S: Final = 5.0  # psutil derives start times from the boot time, which moves when the clock is set
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,7 +166,7 @@ def running(
                 name=full_name,
                 entrypoint=list(entrypoint) if entrypoint else None,
                 environment=dict(environment or {}),
-                labels={**(labels or {}), LABEL: "1", OWNER_LABEL: _owner(), HOST_LABEL: socket.gethostname()},
+                labels={**(labels or {}), LABEL: "1", OWNER_LABEL: own_mark(), HOST_LABEL: socket.gethostname()},
                 **options,
             )
             # Attached before the start, so that no output is missed and the engine need not store any.
@@ -264,7 +262,7 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
                 all=True, filters={"label": [f"{LABEL}=1", f"{HOST_LABEL}={socket.gethostname()}"]}, ignore_removed=True
             )
         for container in found:
-            if not _is_alive(container.labels.get(OWNER_LABEL, "")):
+            if living(container.labels.get(OWNER_LABEL, "")) is None:
                 _remove(client, str(container.name))
                 removed.append(str(container.name))
     finally:
@@ -282,19 +280,6 @@ def _remove(client: docker.DockerClient, name: str) -> None:
         except APIError as error:
             if error.status_code not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
                 raise
-
-
-def _owner() -> str:
-    """This process, so that nobody takes another for it: its id and when it started."""
-    return f"{os.getpid()}:{psutil.Process().create_time():.2f}"
-
-
-def _is_alive(owner: str) -> bool:
-    number, _, started = owner.partition(":")
-    try:
-        return abs(psutil.Process(int(number)).create_time() - float(started)) < START_TOLERANCE_S
-    except (ValueError, psutil.NoSuchProcess):
-        return False
 
 
 @contextlib.contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import EngineError, HwmatrixError, StoreError
 from hwmatrix.faults.catalogue import severity_of
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import CellPlan, CellResult, ErrorRecord, Plan, Role, Stage, Status, cell_command
-from hwmatrix.store.shard import ShardIdentity, ShardWriter, utc_now
+from hwmatrix.store.shard import ShardIdentity, ShardWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import ConfigError, EngineError, Problem
 from hwmatrix.host import sbom
-from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import datetime as dt
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.basics.clock import now
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
 from hwmatrix.faults.catalogue import match
 from hwmatrix.hardware.detector import machine_identity
@@ -201,7 +201,7 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
         rule,
         images={target: order.place.identity(target)[1] for target in todo},
         bundles=bundle_digests(order.folder.bundles / INDEX),
-        now=dt.datetime.now(dt.UTC),
+        now=now(),
     )
     settled = order.folder.settled()
     anew = {

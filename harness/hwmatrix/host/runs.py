@@ -9,11 +9,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
+from hwmatrix.basics.files import write_atomically
+from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.records import Plan, plan_from_json, to_json
-from hwmatrix.store.shard import finished_cells, salvage, settled_cells, write_atomically
+from hwmatrix.store.shard import finished_cells, salvage, settled_cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,6 @@ SURVEYS: Final = "surveys"
 _PLAN: Final = "plan.json"
 _TESTS: Final = "tests"
 _OWNER: Final = "owner.pid"
-_START_TOLERANCE_S: Final = 5.0  # psutil derives start times from the boot time, which moves when the clock is set
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,7 +184,7 @@ def claim(folder: RunFolder) -> None:
         number = worker(folder)
         if number is not None and number != os.getpid():
             raise StoreError(f"{folder.path}: process {number} is working in it", advice="Wait for it, or end it first.")
-        write_atomically(path, f"{os.getpid()}:{psutil.Process().create_time():.2f}\n")
+        write_atomically(path, f"{own_mark()}\n")
 
 
 def worker(folder: RunFolder) -> int | None:
@@ -195,22 +194,12 @@ def worker(folder: RunFolder) -> int | None:
         OSError: the folder cannot be read.
     """
     path = folder.path / _OWNER
-    owner = path.read_text(encoding="ascii") if path.exists() else ""
-    number, _, started = owner.strip().partition(":")
-    return int(number) if number.isdigit() and _lives(int(number), started) else None
+    return living(path.read_text(encoding="ascii")) if path.exists() else None
 
 
 def release(folder: RunFolder) -> None:
     """Nobody works in the folder any more."""
     (folder.path / _OWNER).unlink(missing_ok=True)
-
-
-def _lives(number: int, started: str) -> bool:
-    """Whether the process of this number lives and is the one that started then: numbers are used again."""
-    try:
-        return abs(psutil.Process(number).create_time() - float(started)) < _START_TOLERANCE_S
-    except (ValueError, psutil.NoSuchProcess):
-        return False
 
 
 @contextlib.contextmanager

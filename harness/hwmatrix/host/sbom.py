@@ -9,9 +9,9 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import hwmatrix
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import EngineError
 from hwmatrix.host.containers import Limits, running
-from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

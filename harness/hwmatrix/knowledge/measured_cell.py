@@ -6,8 +6,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Dtype, Limits, ModelPlan, Settings, Size, Status, TargetPlan, Tolerance, plan_from_json
 from hwmatrix.store.reading import reading, records
 

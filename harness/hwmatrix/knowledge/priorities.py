@@ -12,8 +12,8 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Backend, Classification, Family, Structure
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import Compatibility
 from hwmatrix.knowledge.requirements import RequirementsError
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Backend, Basis, Requirements
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import StoreError
 from hwmatrix.knowledge.evidence import Evidence, evidence_of, folded, stamp
 from hwmatrix.knowledge.measured_memory import MemoryOnRecord, memory_of
 from hwmatrix.store.reading import reading, records
-from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import functools
 import importlib
 import logging
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psutil
 
+from hwmatrix.basics.clock import stamp
 from hwmatrix.knowledge.priorities import backend_of, guess_from_name
 from hwmatrix.knowledge.resolving import TORCH_NAMES, torch_absences
 from hwmatrix.records import Backend, Classification, Detection
@@ -113,7 +113,7 @@ class BasicDetector:
     def detect(self) -> dict[str, Detection]:
         """Every kind of hardware, by hardware type, as it is now."""
         absent = dict.fromkeys((kind.value for kind in Backend), _UNKNOWN) if is_unchecked() else torch_absences()
-        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        now = stamp()
         return {kind.value: _as_pytorch_says(kind, None if kind is Backend.CPU else absent[kind.value], now) for kind in Backend}
 
     def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import types
@@ -14,6 +13,7 @@ from typing import Any
 import pydantic
 import yaml
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.spec import SPEC_ADAPTER, ExpectSpec, MatrixSpec
 from hwmatrix.records import TYPE_PREFIX, Size, Status
@@ -35,8 +35,6 @@ _EXPECTABLE: typing.Final = (
 """Passing needs no expectation, and what was not executed or is our own failure says nothing about a model."""
 _NOT_KEYS: typing.Final = ("[key]", "literal[", "tuple[")
 """Parts of pydantic's locations that name a part of a type instead of a key of the file."""
-_MOST_LISTED: typing.Final = 80
-_NEAREST: typing.Final = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,20 +45,6 @@ class LoadedMatrix:
     path: Path
     sha256: str
     lines: dict[Location, int]
-
-
-def near_miss(word: str, allowed: typing.Iterable[str], *, besides: typing.Iterable[str] = ()) -> str:
-    """What to tell somebody who wrote ``word`` where only ``allowed`` has a meaning. ``besides`` may be meant too, and is not listed.
-
-    Of more words than anybody reads, those that are most like ``word`` are listed.
-    """
-    options = sorted(allowed)
-    close = difflib.get_close_matches(word, [*options, *besides], n=1, cutoff=0.6)
-    listed = ", ".join(options)
-    if len(options) > _MOST_LISTED:
-        nearest = difflib.get_close_matches(word, options, n=_NEAREST, cutoff=0.0)
-        listed = f"{', '.join(sorted(nearest))} and {len(options) - len(nearest)} more"
-    return f"did you mean {close[0]!r}? allowed: {listed}" if close else f"allowed: {listed}"
 
 
 def load(path: Path) -> LoadedMatrix:

@@ -6,8 +6,8 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
-from hwmatrix.matrix.load import LoadedMatrix, near_miss
 from hwmatrix.records import (
     CellPlan,
     Dtype,
@@ -24,6 +24,7 @@ from hwmatrix.records import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.spec import MatrixSpec, SuiteSpec, TargetSpec
 
 DEFAULT_SUITE = "default"

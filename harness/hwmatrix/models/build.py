@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import inspect
 import json
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
+from hwmatrix.basics.near_miss import closest
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.checkpoint import inspect as inspect_checkpoint
 from hwmatrix.models.factory.rules import override
@@ -116,7 +116,7 @@ def recipe_config(plan: ModelPlan) -> Any:
     """
     architectures = _transformers().CONFIG_MAPPING
     if plan.architecture not in architectures:
-        message = f"transformers has no architecture {plan.architecture!r}{_near_miss(plan.architecture, architectures.keys())}"
+        message = f"transformers has no architecture {plan.architecture!r}{_hint(plan.architecture, architectures.keys())}"
         raise FactoryError(message, error_type="unknown_architecture")
     config_class = architectures[plan.architecture]
     _check_keys(config_class, plan.config, "config")
@@ -219,7 +219,7 @@ def _class(name: str) -> Any:
     found = getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         models = [other for other in dir(transformers) if other[:1].isupper() and not other.endswith(("Config", "Processor", "Tokenizer"))]
-        message = f"transformers {transformers.__version__} has no model class {name!r}{_near_miss(name, models)}"
+        message = f"transformers {transformers.__version__} has no model class {name!r}{_hint(name, models)}"
         raise FactoryError(message, error_type="unknown_class")
     return found
 
@@ -229,7 +229,7 @@ def _check_keys(config_class: Any, overrides: dict[str, Any], where: str) -> Non
     known = _known_keys(config_class)
     for key, value in overrides.items():
         if key not in known:
-            message = f"{where}: {config_class.__name__} has no {key!r}{_near_miss(key, known)}"
+            message = f"{where}: {config_class.__name__} has no {key!r}{_hint(key, known)}"
             raise FactoryError(message, error_type="unknown_config_key")
         if key in config_class.sub_configs and isinstance(value, dict):
             _check_keys(_nested_class(config_class, key, value), value, f"{where}.{key}")
@@ -248,9 +248,9 @@ def _nested_class(config_class: Any, key: str, value: dict[str, Any]) -> Any:
     return architectures[named] if named in architectures else type(getattr(config_class(), key))
 
 
-def _near_miss(word: str, allowed: Any) -> str:
-    close = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
-    return f": did you mean {close[0]!r}?" if close else ""
+def _hint(word: str, allowed: Any) -> str:
+    near = closest(word, allowed)
+    return f": did you mean {near!r}?" if near is not None else ""
 
 
 def _told(error: Exception) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import BundleError, FactoryError
 from hwmatrix.models import folder
 from hwmatrix.models.build import HUB, RECIPE
@@ -240,7 +241,7 @@ def _weights_identity(plan: ModelPlan) -> Any:
     if plan.weights == HUB:
         raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
     checkpoint = Path(plan.weights)
-    return {str(file.relative_to(checkpoint)): folder.sha256(file) for file in inspect(checkpoint).files}
+    return {str(file.relative_to(checkpoint)): sha256_of(file) for file in inspect(checkpoint).files}
 
 
 def _version(package: str) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import BundleError
 
 if TYPE_CHECKING:
@@ -23,16 +23,10 @@ MANIFEST: Final = "manifest.json"
 LOCKS: Final = ".locks"
 
 
-def sha256(file: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def listing(path: Path) -> dict[str, dict[str, Any]]:
     """Size in bytes and SHA-256 of every file of a folder, by its name within the folder."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    return {str(file.relative_to(path)): {"size": file.stat().st_size, "sha256": sha256(file)} for file in files}
+    return {str(file.relative_to(path)): {"size": file.stat().st_size, "sha256": sha256_of(file)} for file in files}
 
 
 def check(path: Path, files: dict[str, dict[str, Any]]) -> None:
@@ -48,7 +42,7 @@ def check(path: Path, files: dict[str, dict[str, Any]]) -> None:
     for name, listed in files.items():
         file = path / name
         try:
-            if file.is_symlink() or file.stat().st_size != listed["size"] or sha256(file) != listed["sha256"]:
+            if file.is_symlink() or file.stat().st_size != listed["size"] or sha256_of(file) != listed["sha256"]:
                 raise BundleError(f"{file} differs in size or checksum from its manifest", error_type="bundle_broken")
         except OSError as error:
             raise BundleError(f"{file} cannot be read: {error}", error_type="bundle_broken") from error

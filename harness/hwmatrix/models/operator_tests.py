@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import BundleError
 from hwmatrix.models import folder
 from hwmatrix.models.folder import MANIFEST
@@ -125,7 +126,7 @@ def read(cache: Path) -> OperatorTests:
     data = (place / _DATA).read_bytes()
     entries = json.loads((place / _INDEX).read_bytes())
     tests = tuple(_test(entry, data) for entry in entries)
-    return OperatorTests(version=place.name, digest=folder.sha256(place / MANIFEST), tests=tests)
+    return OperatorTests(version=place.name, digest=sha256_of(place / MANIFEST), tests=tests)
 
 
 def _version(place: Path) -> tuple[int, ...]:

@@ -14,11 +14,11 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
-import os
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.files import write_together
 from hwmatrix.errors import FactoryError, StoreError
 from hwmatrix.models.build import HUB, RECIPE, parameter_count, recipe_config
 from hwmatrix.models.checkpoint import inspect, inspect_config
@@ -324,8 +324,6 @@ def _versions() -> Iterator[tuple[str, str | None]]:
 
 def _keep(file: Path, size: ModelSize) -> None:
     """Write it under a temporary name and rename. A cache that cannot be written costs a tenth of a second, and no more."""
-    partial = file.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(to_json(size), encoding="utf-8")
-        partial.replace(file)
+        write_together({file: to_json(size)}, durable=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import datetime as dt
 import logging
 import math
 import threading
@@ -13,6 +12,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.clock import stamp
 from hwmatrix.errors import CellFailure, FactoryError, OutOfMemoryError
 from hwmatrix.faults.catalogue import advice_for, match, severity_of
 from hwmatrix.knowledge.fallback import AttemptPlan, Tried, next_attempt, report_of
@@ -375,6 +375,23 @@ class Loader:
                 self._history.failures.append(remembered)
                 self._cache.count["failed"] += 1
         return failure
+
+    def _remember(self, failure: ModelStartError, last: Tried) -> None:
+        cause = failure.__cause__
+        remembered = Failure(
+            family=self._request.family,
+            name=self._request.name,
+            hardware=device_of(last.attempt.hardware).hardware,
+            error_type=failure.error_type,
+            severity=severity_of(failure.error_type, device_of(last.attempt.hardware).hardware),
+            message=failure.message,
+            recommendations=failure.recommendations,
+            at=stamp(),
+            traceback=None if cause is None else "".join(traceback.format_exception(cause)),
+        )
+        with self._state.lock:
+            self._state.failures.append(remembered)
+            self._state.room.count["failed"] += 1
 
 
 def status_of(error: BaseException, hardware: str) -> Status:

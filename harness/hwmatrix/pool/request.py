@@ -7,12 +7,13 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.priorities import order_of
 from hwmatrix.knowledge.resolving import AUTO
 from hwmatrix.knowledge.stand_ins import is_unchecked
-from hwmatrix.matrix.load import near_miss
-from hwmatrix.pool.devices import Device, device_of, has_several
+from hwmatrix.pool.devices import device_of, has_several
+from hwmatrix.pool.shelf import Key
 from hwmatrix.records import Backend, Classification, Dtype, Family
 
 if TYPE_CHECKING:

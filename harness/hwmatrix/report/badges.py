@@ -11,9 +11,11 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
+import jinja2
+
+from hwmatrix.basics.escape import plain
 from hwmatrix.records import Status
 from hwmatrix.report.comparing import FAILING
-from hwmatrix.report.escape import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,10 +16,10 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.escape import plain
 from hwmatrix.records import Execution, Level, Status
 from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
-from hwmatrix.report.escape import plain
 from hwmatrix.report.numbers import times
 
 if TYPE_CHECKING:

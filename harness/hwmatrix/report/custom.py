@@ -11,10 +11,9 @@ from typing import Any, Final
 import duckdb
 import jinja2
 
-from hwmatrix.basics import templates
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.load import near_miss
-from hwmatrix.report.markdown import markdown_environment
+from hwmatrix.report.markdown import environment
 from hwmatrix.report.rows import RunRow, read_run
 from hwmatrix.store.reading import query, reading
 

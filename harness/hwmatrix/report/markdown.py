@@ -8,9 +8,12 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics import templates
+import jinja2
+
+from hwmatrix.basics import escape
 from hwmatrix.records import Execution, Severity, Status
-from hwmatrix.report import adapted, choosing, escape, grid, numbers, origins
+from hwmatrix.report import adapted, choosing, grid, numbers, origins
+from hwmatrix.report.align import align
 from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
 from hwmatrix.report.failures import Failure, failures

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from hwmatrix.basics.templates import environment
+from hwmatrix.basics.escape import plain, short
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Level, Severity, Status
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.causes import causes
-from hwmatrix.report.escape import plain, short
 from hwmatrix.report.expected import expected_document
 from hwmatrix.report.failures import failures
 from hwmatrix.report.groups import Scope, blocked_of, groups_of

@@ -9,11 +9,11 @@ import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.escape import plain
 from hwmatrix.basics.text import cut
 from hwmatrix.records import Execution, Level, Stage, Status
 from hwmatrix.report import adapted, grid, origins
 from hwmatrix.report.comparing import FAILING
-from hwmatrix.report.escape import plain
 from hwmatrix.report.failures import cell_error
 from hwmatrix.report.packing import LONGEST_TEXT, fitting, rounded, table
 from hwmatrix.report.why import NEAREST, alternatives, ended

@@ -6,10 +6,10 @@ import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.basics.escape import code, short
 from hwmatrix.records import Status
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.diff_text import diff_md
-from hwmatrix.report.escape import code, short
 from hwmatrix.report.failures import cell_error
 from hwmatrix.report.gate import Rule, Violation
 from hwmatrix.report.gate_text import annotation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.records import Execution, Stage, Status
 from hwmatrix.report import adapted
 from hwmatrix.report.contract import CellError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.basics.files import write_together
 from hwmatrix.errors import StoreError
 from hwmatrix.report.charts import charts
 from hwmatrix.report.expected import expected_json, expected_md
@@ -100,18 +100,7 @@ def replace(folder: Path, texts: dict[str, str]) -> list[Path]:
     try:
         for parent in {(folder / name).parent for name in texts}:
             parent.mkdir(parents=True, exist_ok=True)
-        return _replace(folder, texts)
+        write_together({folder / name: text for name, text in texts.items()}, durable=False)
     except OSError as error:
         raise StoreError(f"{folder}: the reports cannot be written: {error}", advice="Free space, or name another folder.") from error
-
-
-def _replace(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Nothing is renamed before everything is written, so that a full disk leaves the old reports whole."""
-    temporary = {name: (folder / name).with_name(f".{(folder / name).name}.{os.getpid()}.tmp") for name in texts}
-    try:
-        for name, text in texts.items():
-            temporary[name].write_text(text, encoding="utf-8", newline="\n")
-        return [temporary[name].replace(folder / name) for name in texts]
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
+    return [folder / name for name in texts]

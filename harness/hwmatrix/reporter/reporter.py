@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from hwmatrix import __version__
+from hwmatrix.basics.clock import now
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.classifier.classifier import Sources
 from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.faults.error_records import ReportedError, from_dict, in_utc, merged, of_type, recognised
@@ -23,6 +23,7 @@ from hwmatrix.reporter.document import ErrorReport, report_of, to_json
 from hwmatrix.reporter.text import matrix_markdown, report_markdown
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hwmatrix.faults.error_records import ErrorDict
@@ -63,7 +64,7 @@ class HardwareCompatibilityReporter:
         self._sources = sources or Sources()
         self._database = Path(database) if database is not None else self._sources.database
         self._pool = pool
-        self._clock = clock or (lambda: dt.datetime.now(dt.UTC))
+        self._clock = clock or now
         self._timeout_s = timeout_s
         self._run = run
         self._collected: dict[str, list[ReportedError]] = {}
@@ -206,16 +207,12 @@ class HardwareCompatibilityReporter:
             StoreError: it cannot be written.
         """
         target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_text(report, encoding="utf-8", newline="\n")
-                return temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_atomically(target, report)
         except OSError as error:
             raise StoreError(f"{target}: the report cannot be written: {error}", advice="Free space, or name another file.") from error
+        return target
 
     def _take(self, collection: str, found: Iterable[ReportedError], *, stamp: bool = True) -> list[ErrorDict]:
         """Keep records instead of what the same collection gave before. ``stamp``: they were met now, if they do not say when."""

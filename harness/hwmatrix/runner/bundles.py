@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import CellFailure
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Limits, ModelPlan, Plan, Size
@@ -21,7 +22,6 @@ from hwmatrix.runner.endings import describe, load
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
 from hwmatrix.runner.messages import BadMessageError, BundleTold, read
-from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable

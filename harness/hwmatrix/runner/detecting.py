@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.hardware.detector import detect_all
 from hwmatrix.records import Backend, Detection, Limits
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.messages import BadMessageError, detections_told
-from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable

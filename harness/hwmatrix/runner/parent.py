@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pydantic
 
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import UnavailableError
 from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure import memory
@@ -48,7 +49,7 @@ from hwmatrix.runner.identity import shard_identity
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.runner.survey import classifications
-from hwmatrix.store.shard import ShardWriter, utc_now
+from hwmatrix.store.shard import ShardWriter
 from hwmatrix.targets.table import precisions_of, target_class
 
 if TYPE_CHECKING:

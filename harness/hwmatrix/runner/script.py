@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextvars
 import dataclasses
-import datetime as dt
 import importlib.metadata
 import json
 import platform
@@ -14,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.clock import stamp
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import ConfigError, NoTargetAvailableError
 from hwmatrix.generate.test_plan import Wish, classification_of, places_of, plan_of
 from hwmatrix.hardware.detector import detect, machine_identity
@@ -23,7 +24,6 @@ from hwmatrix.matrix.load import load
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
 from hwmatrix.records import Backend
 from hwmatrix.runner.place import Place
-from hwmatrix.store.shard import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +144,7 @@ class Results:
             "schema": SCHEMA,
             "file": Path(self._file).name,
             **self._facts,
-            "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "at": stamp(),
             "machine": machine_identity(),
             "versions": {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in _PACKAGES}},
             "places": [_row(name, place) for name, place in self._places.items()],

@@ -6,12 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import StoreError
 from hwmatrix.store.merge import COPIED
 from hwmatrix.store.planned import check_visible, hidden, plan_in, put, united
 from hwmatrix.store.reading import reading
 from hwmatrix.store.rewriting import rewriting
-from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import duckdb
 
+from hwmatrix.basics.clock import utc_now
+from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role, plan_from_json
 from hwmatrix.store.cell_columns import SCHEMA_VERSION, columns_since
 from hwmatrix.store.confined import confine
 from hwmatrix.store.planned import check_visible, plan_in, put, united
 from hwmatrix.store.rewriting import rewriting
-from hwmatrix.store.shard import sha256_of, utc_now
+from hwmatrix.store.shard import SCHEMA_VERSION
 from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:

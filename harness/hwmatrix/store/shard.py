@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
-import hashlib
 import json
 import logging
-import os
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
 import numpy as np
 
+from hwmatrix.basics.clock import utc_now
+from hwmatrix.basics.files import sha256_of, write_atomically
 from hwmatrix.errors import StoreError
 from hwmatrix.records import CellResult, Classification, Detection, OperatorResult, Plan, to_json
 from hwmatrix.store.cell_columns import SCHEMA_VERSION, cell_row, schema, sql
@@ -51,29 +51,9 @@ class ShardIdentity:
     warm_up_ms: float | None
 
 
-def utc_now() -> str:
-    """Now, in UTC, as the database stores it (ISO 8601 without an offset)."""
-    return dt.datetime.now(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write to a temporary name in the same folder, flush to disk, rename. A failure leaves no temporary file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+def sql(name: str) -> str:
+    """The text of one of this package's SQL files."""
+    return resources.files("hwmatrix.store").joinpath(name).read_text(encoding="utf-8")
 
 
 def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:

@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from hwmatrix.report import escape
+from hwmatrix.basics import escape
 from hwmatrix.report.align import align
 
 NASTY = [

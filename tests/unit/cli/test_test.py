@@ -16,11 +16,11 @@ from fake_project import project_at
 
 from hwmatrix.app import execution
 from hwmatrix.app.trial_document import json_schema
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.cli import main
 from hwmatrix.cli import test as testing
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import CellPlan, Isolation, Placement, Plan, Status, cell_command
-from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

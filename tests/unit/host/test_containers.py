@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("docker")
 
+from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import EngineError
 from hwmatrix.host import containers
 from hwmatrix.host.containers import Limits, Mount, RunningContainer
@@ -131,7 +132,7 @@ def test_a_writable_folder_belongs_to_the_containers_user(tmp_path: Path, monkey
 
 
 def test_an_owner_is_a_process_and_not_a_number() -> None:
-    assert containers._is_alive(containers._owner())
-    assert not containers._is_alive(f"{os.getpid()}:12.00")
-    assert not containers._is_alive("not a number")
-    assert not containers._is_alive("")
+    assert living(own_mark()) == os.getpid()
+    assert living(f"{os.getpid()}:12.00") is None
+    assert living("not a number") is None
+    assert living("") is None

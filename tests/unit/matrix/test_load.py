@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from hwmatrix.app.schemas import REPORTS
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError
-from hwmatrix.matrix.load import load, near_miss
+from hwmatrix.matrix.load import load
 from hwmatrix.matrix.spec import json_schema
 from hwmatrix.records import AdaptRule, Dtype, Size
 

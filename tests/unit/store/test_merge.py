@@ -11,13 +11,14 @@ import duckdb
 import factory_plans as make
 import pytest
 
+from hwmatrix.basics.files import sha256_of, write_atomically
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Role, Status
 from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
 from hwmatrix.store.cell_columns import schema
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import finished_cells, sha256_of, write_atomically
+from hwmatrix.store.shard import finished_cells, sql
 from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:

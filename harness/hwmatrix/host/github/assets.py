@@ -9,9 +9,9 @@ import shutil
 import tarfile
 from typing import TYPE_CHECKING, Final
 
+from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.host.github.pushed import Gathered, gather
-from hwmatrix.store.shard import sha256_of
 
 if TYPE_CHECKING:
     from pathlib import Path

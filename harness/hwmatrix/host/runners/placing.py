@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.host.runners.labels import SELF_HOSTED
-from hwmatrix.matrix.load import near_miss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -209,7 +209,7 @@ def test_the_latest_run_and_one_that_is_worked_on_stay(tmp_path: Path, monkeypat
     release(folders[1])
     assert pruning.remove(free, None).problem is None
     assert not folders[1].path.exists()
-    monkeypatch.setattr("hwmatrix.host.runs._lives", lambda *_: False)  # an owner that died owns nothing
+    monkeypatch.setattr("hwmatrix.host.runs.living", lambda *_: None)  # an owner that died owns nothing
     assert inventory.runs(tmp_path)[0].kept is None
 
 

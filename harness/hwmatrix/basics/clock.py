@@ -1,0 +1,20 @@
+"""The time now, in UTC: as the database stores it, and as documents tell it."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+
+def now() -> dt.datetime:
+    """Now, in UTC."""
+    return dt.datetime.now(dt.UTC)
+
+
+def utc_now() -> str:
+    """Now as the database stores it: ISO 8601 to the microsecond, without an offset."""
+    return now().replace(tzinfo=None).isoformat(timespec="microseconds")
+
+
+def stamp() -> str:
+    """Now as documents tell it: ISO 8601 to the second, with its offset."""
+    return now().isoformat(timespec="seconds")

@@ -1,0 +1,18 @@
+"""A process is known by its number and its start, since numbers are used again."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hwmatrix.basics.processes import living, own_mark
+
+
+def test_this_process_lives() -> None:
+    assert living(f"{own_mark()}\n") == os.getpid()
+
+
+@pytest.mark.parametrize("mark", [f"{os.getpid()}:12.00", f"{os.getpid()}", "no number:1", "-1:1", ""])
+def test_what_is_no_mark_of_a_living_process(mark: str) -> None:
+    assert living(mark) is None
