@@ -27,9 +27,9 @@ from hwmatrix.app.environment import read_environment  # noqa: E402 - as above
 from hwmatrix.app.execution import PlannedRun, facts_of, order_of, workshop_of  # noqa: E402 - as above
 from hwmatrix.app.selecting import select  # noqa: E402 - as above
 from hwmatrix.hardware.cpu import cpuinfo  # noqa: E402 - as above
-from hwmatrix.host.places import choose  # noqa: E402 - as above
-from hwmatrix.host.run import run  # noqa: E402 - as above
-from hwmatrix.host.runs import RunFolder  # noqa: E402 - as above
+from hwmatrix.host.execution import run  # noqa: E402 - as above
+from hwmatrix.host.executors import choose  # noqa: E402 - as above
+from hwmatrix.host.run_folder import RunFolder  # noqa: E402 - as above
 from hwmatrix.matrix.load import load  # noqa: E402 - as above
 from hwmatrix.matrix.plan import make_plan  # noqa: E402 - as above
 
@@ -138,12 +138,12 @@ def _sweep(loaded: LoadedMatrix, arguments: argparse.Namespace, *, timing: bool)
     environment = read_environment()
     with tempfile.TemporaryDirectory(prefix="hwmatrix-sweep-") as folder:
         workshop = workshop_of(loaded, environment, None, recorder)
-        place = choose(arguments.isolation, workshop)
+        executor = choose(arguments.isolation, workshop)
         selection = select(loaded, models=(), targets=arguments.targets, suite="all", timing=timing, cache=workshop.cache_dir)
-        plan = make_plan(loaded, selection, facts_of(loaded, place, environment, workshop.commit))
+        plan = make_plan(loaded, selection, facts_of(loaded, executor, environment, workshop.commit))
         plan = plan if arguments.types is None else _some(plan, arguments.types)
-        order = order_of(loaded, PlannedRun(folder=RunFolder.create(Path(folder), plan), plan=plan, place=place), workshop)
-        failed = place.prepare(list(dict.fromkeys((order.reference, *arguments.targets))))  # not a part of the sweep
+        order = order_of(loaded, PlannedRun(folder=RunFolder.create(Path(folder), plan), plan=plan, executor=executor), workshop)
+        failed = executor.prepare(list(dict.fromkeys((order.reference, *arguments.targets))))  # not a part of the sweep
         for error in failed.values():
             raise error
         before, begin = os.getloadavg()[0], time.monotonic()

@@ -21,7 +21,7 @@ from hwmatrix.errors import EngineError
 from hwmatrix.hardware.detector import detect
 from hwmatrix.host.containers import LABEL
 from hwmatrix.host.engine import Engine, connect
-from hwmatrix.host.places import ContainerPlace, Job, NoPlace, Place, Workshop
+from hwmatrix.host.executors import ContainerExecutor, Executor, Job, LocalExecutor, Workshop
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.spec import TargetSpec
 from hwmatrix.records import Backend
@@ -46,7 +46,7 @@ class Where:
 
     name: str
     target: TargetSpec
-    place: Place
+    executor: Executor
     engine: Engine | None = None
 
     def run(self, order: Order, *, victims: Mapping[str, str] = MappingProxyType({})) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ class Where:
             if events[-1]["event"] == "cell_started" and events[-1]["key"] in victims:
                 self.end(victims[events[-1]["key"]], order)
 
-        image, digest = self.place.identity(self.name)
+        image, digest = self.executor.identity(self.name)
         built = ("--image", image, "--image-digest", digest) if image and digest else ()
         job = Job(
             target=self.name,
@@ -76,7 +76,7 @@ class Where:
             arguments=("--target", self.name, "--host", "test", *built),
             memory_mb=MEMORY_MB,
         )
-        ended = self.place.run(job, on_line)
+        ended = self.executor.run(job, on_line)
         assert ended.code == 0, "\n".join([*told, ended.output, *map(str, events[-3:])])
         return events
 
@@ -115,7 +115,7 @@ def _here(backend: Backend, folder: Path) -> Where:
     if not (found := detect(backend)).available:
         pytest.skip(f"not here: {found.reason}")
     name, target, workshop = _workshop(backend, folder)
-    return Where(name=name, target=target, place=NoPlace(workshop))
+    return Where(name=name, target=target, executor=LocalExecutor(workshop))
 
 
 def _in_its_image(backend: Backend, folder: Path) -> Where:
@@ -126,11 +126,11 @@ def _in_its_image(backend: Backend, folder: Path) -> Where:
             pytest.fail(f"these tests must run in CI: {error}")
         pytest.skip(str(error))
     name, target, workshop = _workshop(backend, folder)
-    place = ContainerPlace(workshop, engine)
-    failed = place.prepare([name])
+    executor = ContainerExecutor(workshop, engine)
+    failed = executor.prepare([name])
     if failed:
         pytest.skip(f"its image cannot be built: {failed[name]}")
-    return Where(name=name, target=target, place=place, engine=engine)
+    return Where(name=name, target=target, executor=executor, engine=engine)
 
 
 def _workshop(backend: Backend, folder: Path) -> tuple[str, TargetSpec, Workshop]:

@@ -17,12 +17,14 @@ import pytest
 
 from hwmatrix.errors import EngineError, ImageBuildError
 from hwmatrix.hardware.detector import HOST_VISIBLE
-from hwmatrix.host import images
+from hwmatrix.host import base_image, images
 from hwmatrix.host.engine import Engine, connect
 from hwmatrix.matrix.load import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from hwmatrix.matrix.spec import MatrixSpec
 
 pytestmark = pytest.mark.containers
 
@@ -94,11 +96,22 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
+def base_of(engine: Engine, spec: MatrixSpec, on_line: Callable[[str], None] = str) -> base_image.BaseImage:
+    return base_image.resolve(engine, requested=None, default=spec.images.base, on_line=on_line)
+
+
 def build(project: Path, engine: Engine, targets: tuple[str, ...] = ("one", "two")) -> tuple[dict[str, images.BuiltImage], list[str]]:
     said: list[str] = []
     spec = load(project / "matrix.yaml").spec
     built = images.build_images(
-        project_root=project, spec=spec, targets=targets, engine=engine, on_line=said.append, commit="0123abc", source=SOURCE
+        project_root=project,
+        spec=spec,
+        targets=targets,
+        engine=engine,
+        on_line=said.append,
+        base=base_of(engine, spec, said.append),
+        commit="0123abc",
+        source=SOURCE,
     )
     return built, said
 
@@ -186,7 +199,14 @@ def test_an_interrupt_ends_the_builds_and_leaves_nothing(engine: Engine, tags: s
     spec = load(project / "matrix.yaml").spec
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        images.build_images(project_root=project, spec=spec, targets=("one", "two"), engine=with_sentinel(engine), on_line=on_line)
+        images.build_images(
+            project_root=project,
+            spec=spec,
+            targets=("one", "two"),
+            engine=with_sentinel(engine),
+            on_line=on_line,
+            base=base_of(engine, spec),
+        )
     assert time.monotonic() - start < 60
     assert list(scratch.iterdir()) == []
     assert [child for child in psutil.Process().children(recursive=True) if "build" in child.cmdline()] == []
@@ -210,8 +230,9 @@ def test_real_images_are_reused_and_run_without_root(engine: Engine) -> None:
     spec = load(ROOT / "matrix.yaml").spec
     targets = tuple(name for name, target in spec.targets.items() if target.backend not in HOST_VISIBLE)  # the others are gigabytes
     said: list[str] = []
-    built = images.build_images(project_root=ROOT, spec=spec, targets=targets, engine=engine, on_line=said.append)
-    again = images.build_images(project_root=ROOT, spec=spec, targets=targets, engine=engine, on_line=said.append)
+    base = base_of(engine, spec, said.append)
+    built = images.build_images(project_root=ROOT, spec=spec, targets=targets, engine=engine, on_line=said.append, base=base)
+    again = images.build_images(project_root=ROOT, spec=spec, targets=targets, engine=engine, on_line=said.append, base=base)
     assert {name: image.digest for name, image in again.items()} == {name: image.digest for name, image in built.items()}
     assert not any(image.rebuilt for image in again.values())
     with contextlib.closing(engine.client()) as client:

@@ -13,15 +13,15 @@ import pytest
 
 import hwmatrix
 from hwmatrix.errors import EngineError
+from hwmatrix.host.ci_machines import inventory, pruning
 from hwmatrix.host.engine import connect
-from hwmatrix.host.runners import inventory, pruning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import docker
 
-    from hwmatrix.host.runners.inventory import Item
+    from hwmatrix.host.ci_machines.inventory import Item
 
 pytestmark = pytest.mark.containers
 

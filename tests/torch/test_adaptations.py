@@ -9,7 +9,7 @@ import pytest
 from fault_runs import Case, Order, make_plan, rows, run, write_order
 
 from hwmatrix.host.adapting import lay_down, pending, round_of
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.records import AdaptRule, Backend, Dtype
 from hwmatrix.report.rows import read
 from hwmatrix.store.merge import merge

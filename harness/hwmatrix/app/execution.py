@@ -14,15 +14,16 @@ from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.clock import now, utc_now
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, NothingSelectedError, Problem
 from hwmatrix.host import infrastructure
-from hwmatrix.host.places import Place, Workshop, choose
-from hwmatrix.host.run import RunOrder, run
-from hwmatrix.host.runs import OPERATORS, RUNS, RunFolder, claim, release
+from hwmatrix.host.execution import run
+from hwmatrix.host.executors import Executor, Workshop, choose
+from hwmatrix.host.run_folder import OPERATORS, RUNS, RunFolder, claim, release
+from hwmatrix.host.run_order import RunOrder
 from hwmatrix.host.source_repository import commit_of, web_address_of
 from hwmatrix.matrix.plan import RunFacts, check_selection, make_plan, replan
 from hwmatrix.matrix.shipped import harness_source
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Isolation, Plan, Status
-from hwmatrix.report.operators import write_operators
+from hwmatrix.report.operator_report import write_operators
 from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import write_reports
 from hwmatrix.store.merge import merge
@@ -46,7 +47,7 @@ class PlannedRun:
 
     folder: RunFolder
     plan: Plan
-    place: Place
+    executor: Executor
 
 
 def workshop_of(loaded: LoadedMatrix, environment: Environment, base_image: str | None, view: View) -> Workshop:
@@ -66,10 +67,10 @@ def workshop_of(loaded: LoadedMatrix, environment: Environment, base_image: str 
     )
 
 
-def facts_of(loaded: LoadedMatrix, place: Place, environment: Environment, commit: str | None) -> RunFacts:
+def facts_of(loaded: LoadedMatrix, executor: Executor, environment: Environment, commit: str | None) -> RunFacts:
     """What a new run's plan must say about the run, with which targets cannot run in this place, and why."""
-    unavailable = {name: reason for name in loaded.spec.targets if (reason := place.unavailable(name)) is not None}
-    return _facts(environment, commit, place.isolation, unavailable)
+    unavailable = {name: reason for name in loaded.spec.targets if (reason := executor.unavailable(name)) is not None}
+    return _facts(environment, commit, executor.isolation, unavailable)
 
 
 def _facts(environment: Environment, commit: str | None, isolation: Isolation, unavailable: dict[str, str]) -> RunFacts:
@@ -89,7 +90,7 @@ def order_of(loaded: LoadedMatrix, planned: PlannedRun, workshop: Workshop, work
     return RunOrder(
         folder=planned.folder,
         plan=planned.plan,
-        place=planned.place,
+        executor=planned.executor,
         reference=loaded.spec.images.reference,
         cache=workshop.cache_dir / "bundles",
         workers=workers,
@@ -105,9 +106,9 @@ def plan_here(
         ConfigError: the selection names something that matrix.yaml does not have.
     """
     check_selection(loaded, selection)
-    place = choose(isolation, workshop)
-    plan = fetch_weights(make_plan(loaded, selection, facts_of(loaded, place, environment, workshop.commit)), workshop.cache_dir)
-    return PlannedRun(folder=RunFolder.create(output, plan), plan=plan, place=place)
+    executor = choose(isolation, workshop)
+    plan = fetch_weights(make_plan(loaded, selection, facts_of(loaded, executor, environment, workshop.commit)), workshop.cache_dir)
+    return PlannedRun(folder=RunFolder.create(output, plan), plan=plan, executor=executor)
 
 
 def plan_elsewhere(
@@ -141,7 +142,7 @@ def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale
     if changed:
         told = "its models and targets are taken as they are now" if stale else _KEPT
         workshop.say(f"{loaded.path.name} has changed since the run was planned; {told}")
-    return PlannedRun(folder=folder, plan=plan, place=choose(plan.isolation, workshop))
+    return PlannedRun(folder=folder, plan=plan, executor=choose(plan.isolation, workshop))
 
 
 def refuse_gone(loaded: LoadedMatrix, plan: Plan) -> None:
@@ -229,8 +230,8 @@ def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop
         HwmatrixError: a target's image, engine or store failed; the others ran.
     """
     native = all(loaded.spec.targets[name].native for name in targets)
-    place = choose(Isolation.VENV if native and whole.isolation is Isolation.CONTAINER else whole.isolation, workshop)
-    plan = fetch_weights(restrict(whole, targets, place), workshop.cache_dir)
+    executor = choose(Isolation.VENV if native and whole.isolation is Isolation.CONTAINER else whole.isolation, workshop)
+    plan = fetch_weights(restrict(whole, targets, executor), workshop.cache_dir)
     folder = RunFolder.create(output, plan)
     claim(folder)
     try:
@@ -248,7 +249,7 @@ def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop
                     status=Status.UNAVAILABLE,
                 )
         if any(target.unavailable is None for target in plan.targets):
-            run(order_of(loaded, PlannedRun(folder=folder, plan=plan, place=place), workshop), view).raise_first()
+            run(order_of(loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop), view).raise_first()
     except KeyboardInterrupt:
         folder.salvage()
         raise
@@ -257,14 +258,14 @@ def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop
     return folder
 
 
-def restrict(plan: Plan, targets: Sequence[str], place: Place) -> Plan:
+def restrict(plan: Plan, targets: Sequence[str], executor: Executor) -> Plan:
     """The part of a plan that is about some targets, with what this machine says of them.
 
     Raises:
         NothingSelectedError: it has no cell.
     """
     kept = tuple(
-        dataclasses.replace(target, unavailable=place.unavailable(target.name)) for target in plan.targets if target.name in targets
+        dataclasses.replace(target, unavailable=executor.unavailable(target.name)) for target in plan.targets if target.name in targets
     )
     cells = tuple(cell for cell in plan.cells if cell.target in targets)
     if not cells:

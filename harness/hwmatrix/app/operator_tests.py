@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of, refuse_gone
 from hwmatrix.errors import NoTargetAvailableError
-from hwmatrix.host import runs
-from hwmatrix.host.operators import OperatorRun, run_operators
-from hwmatrix.host.places import choose
-from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host import run_folder
+from hwmatrix.host.executors import choose
+from hwmatrix.host.operator_jobs import OperatorRun, run_operators
+from hwmatrix.host.run_folder import RunFolder, claim, release
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import make_operator_plan
-from hwmatrix.report.operators import write_operators
+from hwmatrix.report.operator_report import write_operators
 from hwmatrix.store.reading import DATABASE
 
 if TYPE_CHECKING:
     from hwmatrix.app.environment import Environment
     from hwmatrix.host.console import View
-    from hwmatrix.host.places import Workshop
+    from hwmatrix.host.executors import Workshop
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,18 +65,18 @@ def run_operator_tests(request: OperatorRequest, workshop: Workshop, environment
 
 
 def _planned(request: OperatorRequest, workshop: Workshop, environment: Environment) -> PlannedRun:
-    place = choose(request.isolation, workshop)
-    plan = make_operator_plan(request.loaded, list(request.targets), facts_of(request.loaded, place, environment, workshop.commit))
-    folder = RunFolder.create(request.output / runs.OPERATORS, plan)
+    executor = choose(request.isolation, workshop)
+    plan = make_operator_plan(request.loaded, list(request.targets), facts_of(request.loaded, executor, environment, workshop.commit))
+    folder = RunFolder.create(request.output / run_folder.OPERATORS, plan)
     folder.write_pattern(request.pattern)
-    return PlannedRun(folder=folder, plan=plan, place=place)
+    return PlannedRun(folder=folder, plan=plan, executor=executor)
 
 
 def _resumed(request: OperatorRequest, workshop: Workshop) -> PlannedRun:
-    folder = RunFolder.latest(request.output / runs.OPERATORS)
+    folder = RunFolder.latest(request.output / run_folder.OPERATORS)
     plan = folder.plan()
     refuse_gone(request.loaded, plan)
-    return PlannedRun(folder=folder, plan=plan, place=choose(plan.isolation, workshop))
+    return PlannedRun(folder=folder, plan=plan, executor=choose(plan.isolation, workshop))
 
 
 def _merge_and_report(folder: RunFolder, output: Path, view: View, *, page: Path | None = None) -> None:

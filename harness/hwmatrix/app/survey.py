@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of
 from hwmatrix.errors import NoTargetAvailableError
-from hwmatrix.host import runs
-from hwmatrix.host.places import choose
-from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host import run_folder
+from hwmatrix.host.executors import choose
+from hwmatrix.host.run_folder import RunFolder, claim, release
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_survey_plan
@@ -20,7 +20,7 @@ from hwmatrix.store.reading import DATABASE, reading, records
 if TYPE_CHECKING:
     from hwmatrix.app.environment import Environment
     from hwmatrix.host.console import View
-    from hwmatrix.host.places import Workshop
+    from hwmatrix.host.executors import Workshop
 
 _WORK: Final = TargetWork(work="survey", noun="survey", memory_mb=8192)
 
@@ -62,12 +62,12 @@ def survey_images(request: SurveyRequest, workshop: Workshop, environment: Envir
         NoTargetAvailableError: no target can be asked here.
         HwmatrixError: a target's image, engine or store failed; the others have been asked, and their answers are kept.
     """
-    place = choose(request.isolation, workshop)
-    plan = make_survey_plan(request.loaded, request.selection, facts_of(request.loaded, place, environment, workshop.commit))
-    folder, database = RunFolder.create(request.output / runs.SURVEYS, plan), request.output / DATABASE
+    executor = choose(request.isolation, workshop)
+    plan = make_survey_plan(request.loaded, request.selection, facts_of(request.loaded, executor, environment, workshop.commit))
+    folder, database = RunFolder.create(request.output / run_folder.SURVEYS, plan), request.output / DATABASE
     claim(folder)
     try:
-        outcome = run_on_targets(order_of(request.loaded, PlannedRun(folder=folder, plan=plan, place=place), workshop), _WORK, view)
+        outcome = run_on_targets(order_of(request.loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop), _WORK, view)
     except (KeyboardInterrupt, NoTargetAvailableError):
         folder.salvage()
         raise

@@ -14,9 +14,9 @@ from hwmatrix.app.environment import Environment
 from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of
 from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
-from hwmatrix.host.places import Place, Workshop
-from hwmatrix.host.run import run
-from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host.execution import run
+from hwmatrix.host.executors import Executor, Workshop
+from hwmatrix.host.run_folder import RunFolder, claim, release
 from hwmatrix.knowledge.adapting import MEMORY, short_of_memory
 from hwmatrix.knowledge.fallback import Attempt, AttemptPlan, Tried, next_attempt
 from hwmatrix.matrix.load import LoadedMatrix
@@ -39,7 +39,7 @@ class TrialSite:
 
     loaded: LoadedMatrix
     selection: Selection
-    place: Place
+    executor: Executor
     workshop: Workshop
     environment: Environment
     output: Path
@@ -63,11 +63,11 @@ class Trial:
     tried: list[Tried] = dataclasses.field(default_factory=list)
     rows: list[dict[str, Any] | None] = dataclasses.field(default_factory=list)
 
-    def wanted(self, place: Place) -> Attempt | None:
+    def wanted(self, executor: Executor) -> Attempt | None:
         """What to run next; hardware that cannot be had is passed over, with the reason."""
         while (attempt := next_attempt(self.plan, self.tried)) is not None:
             target = self.targets.get(attempt.hardware)
-            reason = "matrix.yaml has no target for it" if target is None else place.unavailable(target)
+            reason = "matrix.yaml has no target for it" if target is None else executor.unavailable(target)
             if reason is None:
                 return attempt
             self._end(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason, error_type="target_unavailable"), None)
@@ -114,7 +114,7 @@ def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
     folders: list[RunFolder] = []
     failures: list[HwmatrixError] = []
     told: set[str] = set()
-    while pending := [(trial, attempt) for trial in trials if (attempt := trial.wanted(site.place)) is not None]:
+    while pending := [(trial, attempt) for trial in trials if (attempt := trial.wanted(site.executor)) is not None]:
         pending.sort(key=lambda each: -each[1].batch)
         for batch, same in itertools.groupby(pending, key=lambda each: each[1].batch):
             together = list(same)
@@ -133,7 +133,7 @@ def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
 def plan_of(site: TrialSite, targets: Sequence[str], batch: int | None) -> Plan:
     """The plan of one attempt: the model on these targets, each in its first precision, with this batch (None: matrix.yaml's)."""
     selection = dataclasses.replace(site.selection, targets=tuple(targets))
-    plan = make_plan(site.loaded, selection, facts_of(site.loaded, site.place, site.environment, site.workshop.commit))
+    plan = make_plan(site.loaded, selection, facts_of(site.loaded, site.executor, site.environment, site.workshop.commit))
     first = {target: site.loaded.spec.targets[target].dtypes[0] for target in targets}
     cells = tuple(_with_batch(cell, batch) for cell in plan.cells if cell.settings.dtype is first[cell.target])
     models = tuple(
@@ -156,7 +156,7 @@ def _run(site: TrialSite, targets: Sequence[str], batch: int, view: View) -> tup
     claim(folder)
     failed: list[HwmatrixError] = []
     try:
-        planned = PlannedRun(folder=folder, plan=plan, place=site.place)
+        planned = PlannedRun(folder=folder, plan=plan, executor=site.executor)
         outcome = run(order_of(site.loaded, planned, site.workshop), view)
         failed += outcome.failed.values()
     except NoTargetAvailableError as error:

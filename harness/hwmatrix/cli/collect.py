@@ -11,7 +11,7 @@ from hwmatrix.cli.options import JobStates, PlannedFolder
 from hwmatrix.errors import StoreError
 from hwmatrix.host.github.collect import PROBLEMS, collect, read_states
 from hwmatrix.host.github.log import annotation, harmless
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.report.write import replace
 
 

@@ -12,7 +12,7 @@ from hwmatrix.app.execution import workshop_of
 from hwmatrix.app.publishing import publish
 from hwmatrix.cli.options import DEFAULT_OUTPUT, BaseImage, Matrix, Targets, Verbose, progress
 from hwmatrix.host import publishing
-from hwmatrix.host.places import choose
+from hwmatrix.host.executors import choose
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.matrix.shipped import image_files
@@ -51,17 +51,17 @@ def images_command(
         publishing.refuse_declared({name: folders[image] / "Dockerfile" for name, image in wanted.items() if image in folders})
     environment = read_environment()
     with progress(verbose=verbose) as view:
-        place = choose(Isolation.CONTAINER, workshop_of(loaded, environment, base_image, view))
-        reasons = {} if targets else {name: place.unavailable(name) for name in loaded.spec.targets}
+        executor = choose(Isolation.CONTAINER, workshop_of(loaded, environment, base_image, view))
+        reasons = {} if targets else {name: executor.unavailable(name) for name in loaded.spec.targets}
         for name, reason in reasons.items():
             if reason is not None:
                 view.say(f"{name}: not built, {reason} (name it with --targets to build it all the same)")
         chosen = targets or [name for name, reason in reasons.items() if reason is None]
-        failed = place.prepare(chosen)
+        failed = executor.prepare(chosen)
         for error in failed.values():
             raise error
         if prefix is not None or sbom is not None:
-            built = [(name, *place.identity(name)) for name in chosen]
+            built = [(name, *executor.identity(name)) for name in chosen]
             publish(
                 [(name, tag, digest) for name, tag, digest in built if tag is not None and digest is not None],
                 named=targets or (),

@@ -9,7 +9,7 @@ import typer
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.host.runs import RUNS
+from hwmatrix.host.run_folder import RUNS
 from hwmatrix.store.merge import merge
 
 

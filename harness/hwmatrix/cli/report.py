@@ -10,7 +10,7 @@ import typer
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Output, RunId
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.report.custom import OURS, as_json, ask, render
-from hwmatrix.report.operators import write_operators
+from hwmatrix.report.operator_report import write_operators
 from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import replace, write_reports
 

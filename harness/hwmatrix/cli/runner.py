@@ -18,8 +18,8 @@ from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, O
 from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
-from hwmatrix.host.runners import checking, facts, inventory, placing, pruning
-from hwmatrix.host.runners.labels import Label, labels
+from hwmatrix.host.ci_machines import checking, facts, inventory, placing, pruning
+from hwmatrix.host.ci_machines.labels import Label, labels
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.records import Backend

@@ -33,8 +33,9 @@ from hwmatrix.cli.options import (
 from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.hardware.detector import machine_identity
-from hwmatrix.host.places import choose
-from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan, Likeness, measured_hardware
+from hwmatrix.host.executors import choose
+from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan
+from hwmatrix.knowledge.fallback_evidence import Likeness, measured_hardware
 from hwmatrix.knowledge.on_record import on_record
 from hwmatrix.knowledge.priorities import order_of, reason_for
 from hwmatrix.knowledge.resolving import AUTO
@@ -117,14 +118,14 @@ def trial_command(
     with progress(verbose=verbose) as view, contextlib.ExitStack() as stack:
         workshop = workshop_of(loaded, environment, base_image, view)
         selection = select(loaded, models=[model], size=size, cache=workshop.cache_dir, say=workshop.say)
-        place = choose(isolation.value, workshop)
+        executor = choose(isolation.value, workshop)
         kept = stack.enter_context(_kept_folder(output_dir, selection, workshop.cache_dir, save=save))
-        site = TrialSite(loaded=loaded, selection=selection, place=place, workshop=workshop, environment=environment, output=kept)
+        site = TrialSite(loaded=loaded, selection=selection, executor=executor, workshop=workshop, environment=environment, output=kept)
         plan = _model_plan(site)
-        evidence, like = _on_record(database), Likeness(model=plan, size=size, host=machine_identity(), isolation=place.isolation)
+        evidence, like = _on_record(database), Likeness(model=plan, size=size, host=machine_identity(), isolation=executor.isolation)
         trials, why = _trials(request, site, plan, measured_hardware(evidence, like))
         ended = run_trials(site, trials, view)
-        outcome = Outcome(model=plan, isolation=place.isolation, trials=trials, ended=ended, evidence=evidence, like=like, why=why)
+        outcome = Outcome(model=plan, isolation=executor.isolation, trials=trials, ended=ended, evidence=evidence, like=like, why=why)
         document = document_of(outcome, kept=site.database if save else None)
         if save:
             for path in keep(outcome, document, site.output):

@@ -13,7 +13,7 @@ from hwmatrix.cli.options import JobStates, Matrix, PlannedFolder
 from hwmatrix.host.github.collect import write_states
 from hwmatrix.host.github.jobs import Patience, RunAddress, State, ask, wait
 from hwmatrix.host.github.log import annotation, harmless
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.matrix.load import load
 
 _SLACK_MINUTES: Final = 10

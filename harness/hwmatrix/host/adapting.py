@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.knowledge.adapting import Attempt, Failed, next_change, short_of_memory
 from hwmatrix.records import Adaptation, Change, Dtype, Status
 from hwmatrix.store.confined import opened

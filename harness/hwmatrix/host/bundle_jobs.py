@@ -10,8 +10,8 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
+from hwmatrix.host.executors import Job
 from hwmatrix.host.following import follow
-from hwmatrix.host.places import Job
 from hwmatrix.host.sharing import at_once
 from hwmatrix.models import onnx_export
 from hwmatrix.models.build import HUB, RECIPE
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.host.console import View
-    from hwmatrix.host.run import RunOrder
+    from hwmatrix.host.run_order import RunOrder
     from hwmatrix.records import CellPlan, ModelPlan
 
 INDEX: Final = "bundles.json"
@@ -58,7 +58,7 @@ def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, to
         also_read=tuple(dict.fromkeys(Path(model.weights) for model in models if model.weights not in _NOT_FOLDERS)),
     )
     view.begin(_BUNDLES, total, "to build or find")
-    ended = follow(order.place, job, view, _BUNDLES)
+    ended = follow(order.executor, job, view, _BUNDLES)
     if ended.code != 0:
         raise infrastructure.failure(order.reference, "the bundles could not be made", ended)
     view.end(_BUNDLES)

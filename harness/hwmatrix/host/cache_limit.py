@@ -9,8 +9,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.clock import now
-from hwmatrix.host.runners import inventory, pruning
-from hwmatrix.host.runners.pruning import GIB
+from hwmatrix.host.ci_machines import inventory, pruning
+from hwmatrix.host.ci_machines.pruning import GIB
 from hwmatrix.models.bundle import plan_part
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.folder import MANIFEST
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hwmatrix.host.runners.inventory import Item
+    from hwmatrix.host.ci_machines.inventory import Item
     from hwmatrix.records import ModelPlan
 
 DEFAULT_GB: Final = 20.0

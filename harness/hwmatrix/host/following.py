@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hwmatrix.host.console import View
-    from hwmatrix.host.places import Ended, Job, Place
+    from hwmatrix.host.executors import Ended, Executor, Job
 
 
-def follow(place: Place, job: Job, view: View, title: str) -> Ended:
+def follow(executor: Executor, job: Job, view: View, title: str) -> Ended:
     """Hand the runner's events to the view. Lines that are none come from libraries. Why it failed is part of its output."""
     reasons: list[str] = []
 
@@ -24,5 +24,5 @@ def follow(place: Place, job: Job, view: View, title: str) -> Ended:
             elif isinstance(event, dict) and "event" in event:
                 view.event(title, event)
 
-    ended = place.run(job, on_line)
+    ended = executor.run(job, on_line)
     return dataclasses.replace(ended, output="\n".join([ended.output, *reasons]).strip())

@@ -120,14 +120,14 @@ def build_images(
     targets: Sequence[str],
     engine: Engine,
     on_line: Callable[[str], None],
-    base_image: str | None = None,
+    base: bases.BaseImage,
     commit: str | None = None,
     source: str | None = None,
 ) -> dict[str, BuiltImage]:
     """Build the images of ``targets`` (names in ``spec``), or find that they are built already: then it takes seconds.
 
-    ``on_line`` gets every line of output, from several threads. ``commit`` becomes the label of the source's revision,
-    ``source`` (the project's address) that of the source.
+    They start from ``base`` (``base_image.resolve`` finds it). ``on_line`` gets every line of output, from several threads. ``commit``
+    becomes the label of the source's revision, ``source`` (the project's address) that of the source.
     When one build fails, or on Ctrl-C, the others are ended.
 
     Raises:
@@ -140,7 +140,6 @@ def build_images(
     if engine.builder is None:
         output, command = engine.builder_problem, ("docker", "build")
         raise ImageBuildError("no docker client here can build", command=command, code=None, output=output, advice=BUILDER_ADVICE)
-    base = bases.resolve(engine, requested=base_image, default=spec.images.base, on_line=on_line)
     settings = pip_settings.read(engine.environment)
     with (
         _context(project_root) as context,

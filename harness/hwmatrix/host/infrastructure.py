@@ -15,7 +15,7 @@ from hwmatrix.store.shard import ShardIdentity, ShardWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hwmatrix.host.places import Ended
+    from hwmatrix.host.executors import Ended
 
 
 def failure(target: str, what: str, ended: Ended) -> HwmatrixError:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
+from hwmatrix.host.executors import Job
 from hwmatrix.host.following import follow
-from hwmatrix.host.places import Job
-from hwmatrix.host.run import RunOrder, RunOutcome
+from hwmatrix.host.run_order import RunOrder, RunOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ def run_on_targets(order: RunOrder, work: TargetWork, view: View, *, first: Call
     if not targets:
         raise NoTargetAvailableError("no requested target can run here", advice="See docs/images.md, or choose other --targets.")
     reference = [order.reference] if first is not None else []
-    failed = order.place.prepare(list(dict.fromkeys((*reference, *(target.name for target in targets)))))
+    failed = order.executor.prepare(list(dict.fromkeys((*reference, *(target.name for target in targets)))))
     if first is not None and order.reference in failed:
         raise failed[order.reference]
     try:
@@ -56,14 +56,14 @@ def run_on_targets(order: RunOrder, work: TargetWork, view: View, *, first: Call
                 error = _run_target(order, work, target, view)
                 failed |= {target.name: error} if error is not None else {}
     except BaseException:
-        order.place.stop()
+        order.executor.stop()
         raise
     return RunOutcome(failed=failed)
 
 
 def _run_target(order: RunOrder, work: TargetWork, target: TargetPlan, view: View) -> HwmatrixError | None:
     """Do one target's work. What ends it early is told; its shard keeps what was done."""
-    image, digest = order.place.identity(target.name)
+    image, digest = order.executor.identity(target.name)
     arguments = ["--target", target.name, *work.arguments, "--host", machine_identity()]
     arguments += ["--image", image] if image else []
     arguments += ["--image-digest", digest] if digest else []
@@ -78,7 +78,7 @@ def _run_target(order: RunOrder, work: TargetWork, target: TargetPlan, view: Vie
     )
     view.begin(target.name, 0, work.noun)
     try:
-        ended = follow(order.place, job, view, target.name)
+        ended = follow(order.executor, job, view, target.name)
     except HwmatrixError as error:
         order.folder.salvage(target.name)
         return error

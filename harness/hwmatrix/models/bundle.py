@@ -27,7 +27,7 @@ from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import inspect
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.rules import digest
-from hwmatrix.models.folder import MANIFEST
+from hwmatrix.models.folder import EXPECTED, INPUTS, MANIFEST, MODEL_DIR
 from hwmatrix.records import BUNDLE_SCHEMA
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import ModelPlan
 
-MODEL_DIR: Final = "model"
-INPUTS: Final = "inputs.safetensors"
-EXPECTED: Final = "expected.safetensors"
 _PARTIAL: Final = ".partial-"
 _KEY_LENGTH: Final = 64
 _LOG: Final = logging.getLogger(__name__)

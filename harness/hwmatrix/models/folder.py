@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest.json"
 LOCKS: Final = ".locks"
+MODEL_DIR: Final = "model"
+INPUTS: Final = "inputs.safetensors"
+EXPECTED: Final = "expected.safetensors"
+"""What a bundle has: the saved model, its inputs, and what the reference gives for them."""
 
 
 def listing(path: Path) -> dict[str, dict[str, Any]]:

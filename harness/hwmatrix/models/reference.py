@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.errors import BundleError, FactoryError
 from hwmatrix.models.build import build_from, build_model, load_model
-from hwmatrix.models.bundle import EXPECTED, INPUTS, MODEL_DIR
 from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
+from hwmatrix.models.folder import EXPECTED, INPUTS, MODEL_DIR
 from hwmatrix.models.influence import without_influence
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options, flatten_outputs

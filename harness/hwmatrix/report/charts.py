@@ -9,7 +9,6 @@ Okabe and Ito (https://jfly.uni-koeln.de/color/), which people who see colors ot
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import importlib.resources
 import json
@@ -21,6 +20,7 @@ from hwmatrix.records import Execution, Level, Status
 from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.numbers import times
+from hwmatrix.report.plots import Chart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,16 +43,6 @@ _SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triang
 _SETTINGS: Final = ("size", "batch", "sequence_length", "threads")
 """What, besides the precision, tells cells of one model on one target apart."""
 _Row = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Chart:
-    """A chart with its rows. ``name`` is that of its file; ``alt`` says in words what is in it."""
-
-    name: str
-    title: str
-    alt: str
-    spec: dict[str, Any]
 
 
 def charts(rows: ReportRows) -> tuple[Chart, ...]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
-    from hwmatrix.report.charts import Chart
+    from hwmatrix.report.plots import Chart
     from hwmatrix.report.rows import NeededOperator, ReportRows
 
 

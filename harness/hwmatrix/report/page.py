@@ -33,13 +33,11 @@ from hwmatrix.report.totals import totals_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import jinja2
-
-    from hwmatrix.report.charts import Chart
     from hwmatrix.report.expected_contract import PriorEntry
     from hwmatrix.report.groups import FailureGroup
     from hwmatrix.report.page_history import PageHistory
     from hwmatrix.report.page_rows import PageRows
+    from hwmatrix.report.plots import Chart
     from hwmatrix.report.rows import ReportRows
 
 EARLY: Final = ("theme.js",)

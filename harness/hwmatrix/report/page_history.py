@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Execution, Status
-from hwmatrix.report.charts import Chart, history_charts
+from hwmatrix.report.charts import history_charts
 from hwmatrix.report.history import RunSummary, read_runs, read_trends
+from hwmatrix.report.plots import Chart
 
 if TYPE_CHECKING:
     from pathlib import Path

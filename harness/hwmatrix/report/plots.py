@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -13,11 +14,19 @@ from hwmatrix.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hwmatrix.report.charts import Chart
-
 VEGA_LITE_VERSION: Final = "6.4"
 FOLDER: Final = "plots"
 _NUMBERED: Final = re.compile(r"\b(clip|gradient_)(\d+)\b")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart with its rows. ``name`` is that of its file; ``alt`` says in words what is in it."""
+
+    name: str
+    title: str
+    alt: str
+    spec: dict[str, Any]
 
 
 def svg(chart: Chart) -> str:

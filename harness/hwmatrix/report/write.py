@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from hwmatrix.report.charts import Chart
+    from hwmatrix.report.plots import Chart
 
 
 def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None) -> list[Path]:

@@ -138,7 +138,7 @@ def _operator_tests(arguments: argparse.Namespace) -> None:
 
 
 def _operators(arguments: argparse.Namespace) -> None:
-    from hwmatrix.runner.operators import OperatorOrder, run_operators
+    from hwmatrix.runner.operator_execution import OperatorOrder, run_operators
 
     plan = _plan(arguments.plan)
     finished = _listed(arguments.plan, "finished", arguments.target) if arguments.resume else ()

@@ -8,11 +8,9 @@ prints goes through another one, of which the end is kept: no disk is filled by 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import json
 import os
-import resource
 import selectors
 import signal
 import sys
@@ -20,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from hwmatrix.measure import memory
+from hwmatrix.runner.child import PR_SET_PDEATHSIG, prctl, work_and_exit
 from hwmatrix.runner.spawned import spawn
 
 if TYPE_CHECKING:
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 SPAWNS: Final = sys.platform == "darwin"
 """Where a child needs an interpreter of its own: see ``spawned``."""
-_PR_SET_PDEATHSIG: Final = 1
-"""linux/prctl.h: the signal that a process gets when its parent dies."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """linux/prctl.h: whoever loses its parent below this process becomes this process's child."""
 _LOG_TAIL: Final = 8192
@@ -155,18 +151,12 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
 
 def end_with_parent() -> None:
     """Have this process interrupted (SIGTERM) when its parent dies, so that no runner works on for a host that was killed."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def adopt_strays() -> None:
     """Have those who lose their parent below this process become its children (:func:`children`), which it can end."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere there is nothing like it."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, settings: dict[str, Any], closing: tuple[int, ...]) -> NoReturn:
@@ -182,50 +172,6 @@ def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, setting
     except BaseException:  # noqa: BLE001 - nobody could read of it, and the parent's code must not go on in its child
         os._exit(1)
     work_and_exit(work, messages.writing, **settings)
-
-
-def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits, reserves_address_space: bool) -> NoReturn:
-    """Limit this process, do the work, and end by ``os._exit``: the parent's exit handlers and buffers are not the child's."""
-    code = 1
-    try:
-        _limit(limits, reserves_address_space=reserves_address_space)
-
-        def send(message: dict[str, Any]) -> None:
-            text = json.dumps(message, ensure_ascii=False)
-            data = memoryview(text.encode(errors="replace") + b"\n")  # texts may have bytes that no character has
-            while data:
-                data = data[os.write(writing, data) :]
-
-        work(send)
-        code = 0
-    except BaseException:  # noqa: BLE001 - the log is the only place where the parent can read of it
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
-def _limit(limits: Limits, *, reserves_address_space: bool) -> None:
-    """Memory, no core file; and if the kernel needs memory, it shall be this process that goes.
-
-    No RLIMIT_CPU: while it is set, the kernel counts the process's CPU time in ticks of some milliseconds, and a sample's
-    CPU time would read 0 or 4 ms. The parent's deadline ends what takes too long, its death what it leaves.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    kind, had_mb = resource.RLIMIT_AS, memory.address_space_mb()
-    if reserves_address_space:
-        kind, had_mb = resource.RLIMIT_DATA, memory.data_mb()
-    if had_mb is not None:
-        most = int((had_mb + limits.memory_mb) * 1024 * 1024)
-        resource.setrlimit(kind, (most, most))
 
 
 def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, bool]:

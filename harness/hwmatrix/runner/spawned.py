@@ -12,6 +12,8 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from hwmatrix.runner.child import work_and_exit
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -35,11 +37,9 @@ def spawn(work: Callable[[Send], None], *, messages: int, log: int, settings: di
 
 def main() -> None:
     """The child's side. Its order comes from its parent through standard input."""
-    from hwmatrix.runner import forked
-
     messages = int(sys.argv[1])
     work, settings = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent into a file without a name
-    forked.work_and_exit(work, messages, **settings)
+    work_and_exit(work, messages, **settings)
 
 
 if __name__ == "__main__":

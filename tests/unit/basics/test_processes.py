@@ -13,6 +13,10 @@ def test_this_process_lives() -> None:
     assert living(f"{own_mark()}\n") == os.getpid()
 
 
-@pytest.mark.parametrize("mark", [f"{os.getpid()}:12.00", f"{os.getpid()}", "no number:1", "-1:1", ""])
-def test_what_is_no_mark_of_a_living_process(mark: str) -> None:
+def test_a_number_that_is_used_again_is_another_process() -> None:
+    assert living(f"{os.getpid()}:12.00") is None
+
+
+@pytest.mark.parametrize("mark", ["no number:1", "1", "-1:1", ""])
+def test_what_is_no_mark_stands_for_no_process(mark: str) -> None:
     assert living(mark) is None

@@ -219,11 +219,12 @@ def test_images_are_asked_by_a_survey(capsys: pytest.CaptureFixture[str], monkey
         def classifications(self) -> list[dict[str, Any]]:
             return [row]
 
-    def survey(request: Any) -> Answers:
+    def survey(request: Any, *_: Any) -> Answers:
         asked.append(request)
         return Answers()
 
     monkeypatch.setattr(classifying, "survey_images", survey)
+    monkeypatch.setattr(classifying, "workshop_of", lambda *_: None)
     assert (
         hwmatrix("classify", "--images", "--models", "bert", "--targets", "cpu", "--isolation", "none", "--output-dir", str(tmp_path)) == 0
     )

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
 import pytest
-from fake_place import FakePlace
-from fake_project import project_at
+from fake_executor import FakeExecutor
 
 from hwmatrix import __version__
 from hwmatrix.app import execution
@@ -54,8 +53,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> FakePlace:
-    fake = FakePlace()
+def executor(monkeypatch: pytest.MonkeyPatch) -> FakeExecutor:
+    fake = FakeExecutor()
     monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: fake)
     return fake
 
@@ -98,7 +97,7 @@ def test_such_an_option_without_words_is_refused(words: str) -> None:
     assert hwmatrix(*words.split()) == 2
 
 
-def test_a_run_from_matrix_yaml_to_the_reports(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_from_matrix_yaml_to_the_reports(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix") == 0
     assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "pass", "vit/cpu": "pass", "vit/openvino": "pass"}
     written = {path.name for path in (project / "reports" / "latest").iterdir()}
@@ -107,36 +106,36 @@ def test_a_run_from_matrix_yaml_to_the_reports(project: Path, place: FakePlace, 
     assert printed.out == ""
     assert "4 cells: 4 pass" in printed.err
     assert "start with reports/latest/index.html" in printed.err
-    assert len(place.ran) == 4
+    assert len(executor.ran) == 4
 
 
-def test_what_is_selected_is_run(project: Path, place: FakePlace) -> None:
+def test_what_is_selected_is_run(project: Path, executor: FakeExecutor) -> None:
     assert hwmatrix("matrix", "--models", "bert", "vit", "--targets", "cpu", "--size", "full", "--output-dir", "elsewhere") == 0
-    assert [key.split("/")[:3] for key in place.ran] == [["bert", "full", "cpu"], ["vit", "full", "cpu"]]
+    assert [key.split("/")[:3] for key in executor.ran] == [["bert", "full", "cpu"], ["vit", "full", "cpu"]]
     assert (project / "elsewhere" / "matrix.json").exists()
 
 
-def test_a_failing_model_is_no_error_and_a_failing_image_is_one(project: Path, place: FakePlace) -> None:
-    place.broken_images = frozenset({"openvino"})
+def test_a_failing_model_is_no_error_and_a_failing_image_is_one(project: Path, executor: FakeExecutor) -> None:
+    executor.broken_images = frozenset({"openvino"})
     assert hwmatrix("matrix") == 4
     assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "infra_error", "vit/cpu": "pass", "vit/openvino": "infra_error"}
 
 
-def test_a_run_that_was_cut_off_is_resumed(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
-    place.dies_after = {"cpu": 1}
+def test_a_run_that_was_cut_off_is_resumed(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+    executor.dies_after = {"cpu": 1}
     assert hwmatrix("matrix") == 5
     assert cells(project)["vit/cpu"] == "infra_error"
-    place.dies_after, place.ran = {}, []
+    executor.dies_after, executor.ran = {}, []
     assert hwmatrix("matrix", "--resume") == 0
-    assert [key.split("/")[0] for key in place.ran] == ["vit"]
+    assert [key.split("/")[0] for key in executor.ran] == ["vit"]
     assert set(cells(project).values()) == {"pass"}
     assert hwmatrix("matrix", "--resume") == 0
     assert "nothing is missing" in capsys.readouterr().err
     assert len(list((project / "reports" / "latest" / "runs").iterdir())) == 1
 
 
-def test_an_interrupted_run_is_reported_as_far_as_it_got(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
-    place.raises = {"openvino": KeyboardInterrupt()}
+def test_an_interrupted_run_is_reported_as_far_as_it_got(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+    executor.raises = {"openvino": KeyboardInterrupt()}
     assert hwmatrix("matrix") == 130
     assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "not_run", "vit/cpu": "pass", "vit/openvino": "not_run"}
     assert "continue with --resume" in capsys.readouterr().err
@@ -146,12 +145,12 @@ def test_an_interrupted_run_is_reported_as_far_as_it_got(project: Path, place: F
 @pytest.mark.parametrize(
     "extra", ["--models bert", "--targets cpu", "--suite default", "--architectures bert", "--size tiny", "--all", "--isolation none"]
 )
-def test_a_resumed_run_does_what_was_planned(place: FakePlace, extra: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_does_what_was_planned(executor: FakeExecutor, extra: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix") == 0
-    place.jobs.clear()
+    executor.jobs.clear()
     assert hwmatrix("matrix", "--resume", *extra.split()) == 2
     assert "--resume: the last run is continued as it was planned" in capsys.readouterr().err
-    assert place.jobs == []
+    assert executor.jobs == []
 
 
 @pytest.mark.usefixtures("place")
@@ -179,7 +178,7 @@ def test_a_matrix_file_that_changed_is_told(project: Path, capsys: pytest.Captur
     assert "matrix.yaml has changed since the run was planned; a run keeps its plan" in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(place: FakePlace, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(executor: FakeExecutor, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix") == 0
     (folder,) = (project / "reports" / "latest" / "runs").iterdir()
     index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}]}'
@@ -187,10 +186,10 @@ def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(place: FakePlace, projec
     text = MATRIX.replace("  vit: {family: vision, architecture: vit, class: ViTModel}\n", "")
     text = text.replace("bert-base-uncased}", "bert-base-uncased, tiny: {config: {hidden_size: 48}}}")
     (project / "matrix.yaml").write_text(text, encoding="utf-8")
-    place.ran.clear()
+    executor.ran.clear()
     assert hwmatrix("matrix", "--stale") == 0
     assert "its models and targets are taken as they are now" in " ".join(capsys.readouterr().err.split())
-    assert sorted(place.ran) == ["bert/tiny/cpu/float32/b1-s16-t1", "bert/tiny/openvino/float32/b1-s16-t1"]
+    assert sorted(executor.ran) == ["bert/tiny/cpu/float32/b1-s16-t1", "bert/tiny/openvino/float32/b1-s16-t1"]
     plan: Any = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     assert (plan["run_id"], [model["name"] for model in plan["models"]]) == (folder.name, ["bert"])
     assert plan["models"][0]["config"] == {"hidden_size": 48}
@@ -199,8 +198,8 @@ def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(place: FakePlace, projec
     assert hwmatrix("matrix", "--stale") == 3
 
 
-def test_no_target_is_here(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
-    place.missing = {"cpu": "no driver", "openvino": "no device"}
+def test_no_target_is_here(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+    executor.missing = {"cpu": "no driver", "openvino": "no device"}
     assert hwmatrix("matrix") == 6
     assert "openvino: no device" in capsys.readouterr().err
     assert set(cells(project).values()) == {"unavailable"}
@@ -277,7 +276,7 @@ def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         hwmatrix("matrix")
 
 
-def test_merging_and_reporting_again(project: Path, place: FakePlace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merging_and_reporting_again(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix", "--targets", "cpu") == 0
     (run,) = (project / "reports" / "latest" / "runs").iterdir()
     (run / "shards" / "cpu-broken.duckdb").write_text("text")
@@ -292,17 +291,17 @@ def test_merging_and_reporting_again(project: Path, place: FakePlace, capsys: py
     assert hwmatrix("report", "--database", "other.duckdb", "--output-dir", "again") == 0
     assert (project / "again" / "matrix.md").read_text() != ""
     assert hwmatrix("report", "--database", "other.duckdb", "--run", "nonsense") == 7
-    assert len(place.ran) == 2
+    assert len(executor.ran) == 2
 
 
-def test_stale_cells_are_run_again(place: FakePlace, project: Path) -> None:
+def test_stale_cells_are_run_again(executor: FakeExecutor, project: Path) -> None:
     assert hwmatrix("matrix") == 0
     index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}, {"model": "vit", "size": "tiny", "digest": "other"}]}'
     (folder,) = (project / "reports" / "latest" / "runs").iterdir()
     (folder / "bundles" / "bundles.json").write_text(index, encoding="utf-8")
-    first = len(place.ran)
+    first = len(executor.ran)
     assert hwmatrix("matrix", "--stale", "--max-age", "30") == 0
-    assert len(place.ran) == 2 * first
+    assert len(executor.ran) == 2 * first
     assert len(list((project / "reports" / "latest" / "runs").iterdir())) == 1
     assert hwmatrix("matrix", "--max-age", "30") == 2
     assert hwmatrix("matrix", "--stale", "--models", "bert") == 2
@@ -352,12 +351,12 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         assert hwmatrix(name, "--help") == 0
 
 
-def test_the_plan_says_what_was_typed(project: Path, place: FakePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_says_what_was_typed(project: Path, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/bin/hwmatrix", "matrix", "--models", "bert"])
     assert hwmatrix("matrix", "--models", "bert") == 0
     plan: Any = json.loads(next(project.rglob("plan.json")).read_text())
     assert plan["command"] == "hwmatrix matrix --models bert"
-    assert plan["isolation"] == place.isolation.value
+    assert plan["isolation"] == executor.isolation.value
     assert make.plan().schema == plan["schema"]
 
 

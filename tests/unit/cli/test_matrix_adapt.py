@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
 import pytest
-from fake_place import FakePlace
-from fake_project import project_at
+from fake_executor import FakeExecutor
 
 from hwmatrix.app import execution
 from hwmatrix.cli import main
@@ -45,11 +44,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def ran(project: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[list[str], dict[str, Any]]:
     """The cells that a run of a model which is out of memory has run, and what matrix.json has of it."""
-    place = FakePlace(outcomes={KEY: [make.failure(Status.OOM)]})
-    monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: place)
+    executor = FakeExecutor(outcomes={KEY: [make.failure(Status.OOM)]})
+    monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: executor)
     assert main.main(["matrix", *argv]) == 0
     (cell,) = json.loads((project / "reports" / "latest" / "matrix.json").read_text(encoding="utf-8"))["cells"]
-    return place.ran, cell
+    return executor.ran, cell
 
 
 def test_a_cell_that_fails_is_tried_again_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

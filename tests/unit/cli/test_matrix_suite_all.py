@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import fake_types as fake
 import pytest
-from fake_place import FakePlace
-from fake_project import project_at
+from fake_executor import FakeExecutor
 
 from hwmatrix.app import execution
 from hwmatrix.cli import main
@@ -49,8 +48,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> FakePlace:
-    made = FakePlace()
+def executor(monkeypatch: pytest.MonkeyPatch) -> FakeExecutor:
+    made = FakeExecutor()
     monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: made)
     return made
 
@@ -68,9 +67,9 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_every_type_is_run_and_told(place: FakePlace, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_type_is_run_and_told(executor: FakeExecutor, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix", "--suite", "all") == 0
-    assert place.ran == [f"{name}{KEY}" for name in ("bert", "gemma3", "gpt2", "mamba2", "timesfm")]
+    assert executor.ran == [f"{name}{KEY}" for name in ("bert", "gemma3", "gpt2", "mamba2", "timesfm")]
     assert f"transformers 9.9.0 has no pinned list; since {newest().version}: " in said(capsys)
     assert plan_of(project / "reports" / "latest")["timing"] is False
     document = json.loads((project / "reports" / "latest" / "matrix.json").read_text(encoding="utf-8"))
@@ -80,11 +79,11 @@ def test_every_type_is_run_and_told(place: FakePlace, project: Path, capsys: pyt
     )
 
 
-def test_what_is_missing_is_done_as_it_was_planned(place: FakePlace, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.dies_after = {"cpu": 2}
+def test_what_is_missing_is_done_as_it_was_planned(executor: FakeExecutor, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor.dies_after = {"cpu": 2}
     assert hwmatrix("matrix", "--suite", "all") != 0
     fake.install(monkeypatch, project, fake.text_of({"CAUSAL_LM": {"gpt2": "GPT2LMHeadModel"}}), version="9.9.1")
-    place.dies_after, place.ran[:] = {}, []
+    executor.dies_after, executor.ran[:] = {}, []
     assert hwmatrix("matrix", "--resume") == 0
     assert {model["name"] for model in plan_of(project / "reports" / "latest")["models"]} == {"bert", "gemma3", "gpt2", "mamba2", "timesfm"}
     assert hwmatrix("matrix", "--resume", "--no-timing") == 2
@@ -92,26 +91,26 @@ def test_what_is_missing_is_done_as_it_was_planned(place: FakePlace, project: Pa
 
 
 def test_stale_follows_transformers_though_matrix_yaml_has_not_changed(
-    place: FakePlace, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    executor: FakeExecutor, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place.keys = dict.fromkeys(("bert", "gemma3", "gpt2", "mamba2", "timesfm", "llama9"), "cd" * 32)
+    executor.keys = dict.fromkeys(("bert", "gemma3", "gpt2", "mamba2", "timesfm", "llama9"), "cd" * 32)
     assert hwmatrix("matrix", "--suite", "all") == 0
     moved = {table: {kind: name for kind, name in kinds.items() if kind != "timesfm"} for table, kinds in fake.TABLES.items()}
     moved["CAUSAL_LM"]["llama9"] = "Llama9ForCausalLM"
     fake.install(monkeypatch, project, fake.text_of(moved), version="9.9.1")
-    place.ran.clear()
+    executor.ran.clear()
     capsys.readouterr()
     assert hwmatrix("matrix", "--stale") == 0
     text = said(capsys)
     assert "types of transformers 9.9.1 that are gone: timesfm" in text
     assert "types of transformers 9.9.1 that are new: llama9" in text
-    assert place.ran == [f"llama9{KEY}"]
+    assert executor.ran == [f"llama9{KEY}"]
     assert plan_of(project / "reports" / "latest")["types_of"] == "9.9.1"
 
 
 @pytest.mark.parametrize("text", [None, ""], ids=["transformers", "only the pinned list"])
 def test_a_plan_is_worked_off_where_there_may_be_no_transformers(
-    place: FakePlace, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str | None
+    executor: FakeExecutor, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str | None
 ) -> None:
     fake.install(monkeypatch, project, text)
     assert hwmatrix("plan", "--suite", "all", "--output-dir", "planned", "--format", "github") == 0
@@ -123,7 +122,7 @@ def test_a_plan_is_worked_off_where_there_may_be_no_transformers(
     fake.install(monkeypatch, project, "")
     if text is None:
         assert hwmatrix("run", str(project / "planned" / "runs" / made["run_id"]), "--targets", "cpu", "--output-dir", "there") == 0
-        assert len(place.ran) == 5
+        assert len(executor.ran) == 5
         assert plan_of(project / "there")["models"] == made["models"]
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
-from fake_place import FakePlace
-from fake_project import project_at
+from fake_executor import FakeExecutor
 
 from hwmatrix.app import execution
 from hwmatrix.cli import main
@@ -49,14 +48,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, FakePlace]]:
+def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, FakeExecutor]]:
     """Every place that was chosen, with what was asked for; cuda is not here."""
-    chosen: list[tuple[str, FakePlace]] = []
+    chosen: list[tuple[str, FakeExecutor]] = []
 
-    def choose(isolation: str, _workshop: Any) -> FakePlace:
-        place = FakePlace(isolation=Isolation(isolation), missing={"cuda": "no driver"})
-        chosen.append((isolation, place))
-        return place
+    def choose(isolation: str, _workshop: Any) -> FakeExecutor:
+        executor = FakeExecutor(isolation=Isolation(isolation), missing={"cuda": "no driver"})
+        chosen.append((isolation, executor))
+        return executor
 
     monkeypatch.setattr(execution, "choose", choose)
     return chosen
@@ -114,7 +113,7 @@ def test_forms_of_a_plan(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 6
 
 
-def test_parts_that_are_worked_off_elsewhere_make_one_run(project: Path, places: list[tuple[str, FakePlace]]) -> None:
+def test_parts_that_are_worked_off_elsewhere_make_one_run(project: Path, places: list[tuple[str, FakeExecutor]]) -> None:
     folder = planned(project)
     for target in ("cpu", "cuda", "mps"):
         assert hwmatrix("run", str(folder), "--targets", target, "--output-dir", f"on-{target}") == 0
@@ -131,7 +130,7 @@ def test_parts_that_are_worked_off_elsewhere_make_one_run(project: Path, places:
     assert {message for target, _, _, message in rows if target == "cuda"} == {"no driver"}
 
 
-def test_a_plan_can_be_named_by_its_file(project: Path, places: list[tuple[str, FakePlace]]) -> None:
+def test_a_plan_can_be_named_by_its_file(project: Path, places: list[tuple[str, FakeExecutor]]) -> None:
     folder = planned(project)
     assert hwmatrix("run", str(folder / "plan.json"), "--targets", "cpu", "mps", "--output-dir", "here") == 0
     assert sorted(places[0][1].ran) != []
@@ -153,7 +152,7 @@ def test_bad_arguments(project: Path, argv: tuple[str, ...], what: str, capsys: 
 
 
 def test_another_matrix_yaml_or_version_is_refused(
-    project: Path, places: list[tuple[str, FakePlace]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: Path, places: list[tuple[str, FakeExecutor]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = planned(project)
     (project / "matrix.yaml").write_text(MATRIX + "# changed\n", encoding="utf-8")

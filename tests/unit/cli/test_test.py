@@ -11,8 +11,7 @@ import factory_plans as make
 import fake_types
 import jsonschema
 import pytest
-from fake_place import FakePlace
-from fake_project import project_at
+from fake_executor import FakeExecutor
 
 from hwmatrix.app import execution
 from hwmatrix.app.trial_document import json_schema
@@ -53,7 +52,7 @@ OUT_OF_MEMORY = "Unable to allocate 7.45 GiB for an array with shape (1000000000
 
 
 @dataclasses.dataclass
-class ScriptedPlace(FakePlace):
+class ScriptedPlace(FakeExecutor):
     """Cells end as the script says, by target: one status after the other, and ``pass`` where it says no more."""
 
     script: dict[str, list[Status]] = dataclasses.field(default_factory=dict)
@@ -88,7 +87,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch) -> ScriptedPlace:
+def executor(monkeypatch: pytest.MonkeyPatch) -> ScriptedPlace:
     scripted = ScriptedPlace(missing={"cuda": NO_GPU})
     monkeypatch.setattr(testing, "choose", lambda _isolation, _workshop: scripted)
     monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: scripted)
@@ -117,7 +116,7 @@ def attempts(trial: dict[str, Any]) -> list[tuple[str, int, str]]:
 # ── what is tried after what ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_model_on_hardware_that_is_here(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+def test_a_model_on_hardware_that_is_here(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
     document = tested("--model", "bert", "--device", "openvino")
     (trial,) = document["trials"]
     assert (trial["expected_hardware"], trial["actual_hardware"], trial["fell_back"]) == ("openvino", "openvino", False)
@@ -125,20 +124,20 @@ def test_a_model_on_hardware_that_is_here(tested: Callable[..., dict[str, Any]],
     assert trial["p50_ms"] == pytest.approx(1.00002, rel=1e-3)
     assert trial["sample_ms"] == trial["p50_ms"] / 2
     assert trial["cost"] == {"expected_ms": None, "actual_ms": None, "factor": None, "note": "as expected"}
-    assert place.ran == ["bert/tiny/openvino/float32/b2-s16-t1"]
+    assert executor.ran == ["bert/tiny/openvino/float32/b2-s16-t1"]
 
 
 @pytest.mark.parametrize("name", ["gemma3", "type:bert"])
 def test_a_type_of_transformers(
-    tested: Callable[..., dict[str, Any]], place: ScriptedPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tested: Callable[..., dict[str, Any]], executor: ScriptedPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     fake_types.install(monkeypatch, tmp_path)
     (trial,) = tested("--model", name, "--device", "openvino", "--batch-size", "4")["trials"]
     assert (trial["status"], trial["batch"]) == ("pass", 4)
-    assert place.ran == [f"{name}/tiny/openvino/float32/b4-s16-t1"]
+    assert executor.ran == [f"{name}/tiny/openvino/float32/b4-s16-t1"]
 
 
-def test_missing_hardware_is_replaced_by_what_comes_next(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+def test_missing_hardware_is_replaced_by_what_comes_next(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
     (trial,) = tested("--model", "vit", "--device", "cuda")["trials"]
     assert attempts(trial) == [
         ("cuda", 2, "unavailable"),
@@ -149,7 +148,7 @@ def test_missing_hardware_is_replaced_by_what_comes_next(tested: Callable[..., d
     assert [attempt["reason"] for attempt in trial["attempts"][:2]] == [NO_GPU, "matrix.yaml has no target for it"]
     assert (trial["expected_hardware"], trial["actual_hardware"], trial["fell_back"]) == ("cuda", "openvino", True)
     assert trial["cost"]["note"] == "not measured on the expected hardware"
-    assert len(place.ran) == 1
+    assert len(executor.ran) == 1
 
 
 def test_the_order_is_that_of_the_models_kind(tested: Callable[..., dict[str, Any]]) -> None:
@@ -158,8 +157,8 @@ def test_the_order_is_that_of_the_models_kind(tested: Callable[..., dict[str, An
     assert document["order_stands_on"] == "the design documents' priority of text"
 
 
-def test_the_batch_halves_until_it_fits(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.fits = {"openvino": 3}
+def test_the_batch_halves_until_it_fits(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.fits = {"openvino": 3}
     (trial,) = tested("--model", "bert", "--device", "openvino", "--batch-size", "12")["trials"]
     assert attempts(trial) == [("openvino", 12, "oom"), ("openvino", 6, "oom"), ("openvino", 3, "pass")]
     assert (trial["batch"], trial["actual_batch"], trial["fell_back"]) == (12, 3, True)
@@ -169,62 +168,62 @@ def test_the_batch_halves_until_it_fits(tested: Callable[..., dict[str, Any]], p
     assert "Use a smaller batch or a shorter sequence." in trial["recommendations"]
 
 
-def test_what_never_fits_goes_to_the_cpu_with_all_of_its_batch(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.fits = {"openvino": 0}
+def test_what_never_fits_goes_to_the_cpu_with_all_of_its_batch(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.fits = {"openvino": 0}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, "oom"), ("openvino", 1, "oom"), ("cpu", 2, "pass")]
 
 
-def test_a_reference_that_does_not_fit_is_made_smaller(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.script = {"cpu": [Status.FACTORY_ERROR]}
-    place.messages = {Status.FACTORY_ERROR: f"BertModel fails on its inputs: RuntimeError: {OUT_OF_MEMORY}"}
+def test_a_reference_that_does_not_fit_is_made_smaller(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.script = {"cpu": [Status.FACTORY_ERROR]}
+    executor.messages = {Status.FACTORY_ERROR: f"BertModel fails on its inputs: RuntimeError: {OUT_OF_MEMORY}"}
     (trial,) = tested("--model", "bert", "--device", "cpu", "--batch-size", "8")["trials"]
     assert attempts(trial) == [("cpu", 8, "factory_error"), ("cpu", 4, "pass")]
 
 
 @pytest.mark.parametrize("status", [Status.CRASH, Status.TIMEOUT])
-def test_an_accident_is_tried_again(tested: Callable[..., dict[str, Any]], place: ScriptedPlace, status: Status) -> None:
-    place.script = {"openvino": [status, status]}
+def test_an_accident_is_tried_again(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace, status: Status) -> None:
+    executor.script = {"openvino": [status, status]}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, status.value)] * 2 + [("cpu", 2, "pass")]
     assert [attempt["retry"] for attempt in trial["attempts"]] == [0, 1, 0]
-    place.script = {"openvino": [status, status]}
+    executor.script = {"openvino": [status, status]}
     (trial,) = tested("--model", "bert", "--device", "openvino", "--retries", "2")["trials"]
     assert (trial["actual_hardware"], len(trial["attempts"])) == ("openvino", 3)
 
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.UNSUPPORTED])
 def test_what_fails_on_special_hardware_is_done_by_the_cpu(
-    tested: Callable[..., dict[str, Any]], place: ScriptedPlace, status: Status
+    tested: Callable[..., dict[str, Any]], executor: ScriptedPlace, status: Status
 ) -> None:
-    place.script = {"openvino": [status]}
+    executor.script = {"openvino": [status]}
     (trial,) = tested("--model", "vit", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, status.value), ("cpu", 2, "pass")]  # and not qnn, which comes before it
 
 
-def test_wrong_numbers_are_the_result(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.script = {"openvino": [Status.MISMATCH]}
+def test_wrong_numbers_are_the_result(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.script = {"openvino": [Status.MISMATCH]}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, "mismatch")]
     assert (trial["actual_hardware"], trial["status"], trial["p50_ms"]) == ("openvino", "mismatch", None)
 
 
-def test_a_model_that_fails_everywhere_is_a_result(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.script = {"openvino": [Status.ERROR], "cpu": [Status.ERROR]}
+def test_a_model_that_fails_everywhere_is_a_result(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.script = {"openvino": [Status.ERROR], "cpu": [Status.ERROR]}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert (trial["actual_hardware"], trial["actual_batch"], trial["status"], trial["sample_ms"]) == (None, None, "error", None)
 
 
-def test_a_model_that_cannot_be_made_is_a_result(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+def test_a_model_that_cannot_be_made_is_a_result(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
     (trial,) = tested("--model", "huge", "--device", "cpu")["trials"]
     assert attempts(trial) == [("cpu", 2, "factory_error")]
     assert trial["attempts"][0]["reason"] == "too large for this world"
-    assert place.ran == []
+    assert executor.ran == []
 
 
-def test_without_fallback_there_is_one_attempt(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+def test_without_fallback_there_is_one_attempt(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
     for status in (Status.OOM, Status.CRASH, Status.ERROR):
-        place.script = {"openvino": [status]}
+        executor.script = {"openvino": [status]}
         (trial,) = tested("--model", "bert", "--device", "openvino", "--no-fallback")["trials"]
         assert attempts(trial) == [("openvino", 2, status.value)]
     main_code = main.main(["test", "--model", "bert", "--device", "cuda", "--no-fallback"])
@@ -234,9 +233,9 @@ def test_without_fallback_there_is_one_attempt(tested: Callable[..., dict[str, A
 # ── which hardware ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_all_hardware_each_for_itself(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.script = {"openvino": [Status.ERROR]}
-    place.fits = {"qnn": 1}
+def test_all_hardware_each_for_itself(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.script = {"openvino": [Status.ERROR]}
+    executor.fits = {"qnn": 1}
     trials = tested("--model", "bert", "--all-hardware")["trials"]
     assert [attempts(trial) for trial in trials] == [
         [("cpu", 2, "pass")],
@@ -244,7 +243,7 @@ def test_all_hardware_each_for_itself(tested: Callable[..., dict[str, Any]], pla
         [("cuda", 2, "unavailable")],
         [("qnn", 2, "oom"), ("qnn", 1, "pass")],
     ]
-    assert [job.work for job in place.jobs].count("bundles") == 2  # one run for all first attempts, one for the smaller batch
+    assert [job.work for job in executor.jobs].count("bundles") == 2  # one run for all first attempts, one for the smaller batch
     emulated = trials[-1]
     assert (emulated["execution"], emulated["actual_hardware"], emulated["actual_batch"]) == ("emulated", "qnn", 1)
     assert (emulated["p50_ms"], emulated["sample_ms"], emulated["cost"]["actual_ms"]) == (None, None, None)  # no speed of any hardware
@@ -257,19 +256,19 @@ def test_auto_takes_the_first_that_is_here_and_calls_nothing_else_expected(teste
 
 
 def test_a_target_of_matrix_yaml_stands_for_its_hardware(
-    tested: Callable[..., dict[str, Any]], project: Path, place: ScriptedPlace
+    tested: Callable[..., dict[str, Any]], project: Path, executor: ScriptedPlace
 ) -> None:
     text = MATRIX.replace("targets:\n", "targets:\n  half: {backend: cpu, image: cpu, dtypes: [float16]}\n")
     (project / "matrix.yaml").write_text(text, encoding="utf-8")
     (trial,) = tested("--model", "bert", "--device", "half")["trials"]
     assert (trial["actual_hardware"], trial["target"], trial["dtype"]) == ("cpu", "half", "float16")
-    assert place.ran == ["bert/tiny/half/float16/b2-s16-t1"]
+    assert executor.ran == ["bert/tiny/half/float16/b2-s16-t1"]
 
 
-def test_models_have_the_names_that_people_use(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+def test_models_have_the_names_that_people_use(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
     for name in ("bert", "google-bert/bert-base-uncased", "bert-base-uncased", "BERT"):
         assert tested("--model", name, "--device", "cpu")["model"] == "bert"
-    assert len(place.ran) == 4
+    assert len(executor.ran) == 4
 
 
 # ── what is on record ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -288,18 +287,18 @@ def _identity_of_this_machine(made: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.usefixtures("on_record")
-def test_measured_hardware_comes_first(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
+def test_measured_hardware_comes_first(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
     document = tested("--model", "bert")
     assert document["order_stands_on"].startswith("measured on this machine: ")
     assert attempts(document["trials"][0])[0][0] in {"cpu", "openvino"}  # and not cuda, which is only expected to be best
-    place.isolation = Isolation.NONE
+    executor.isolation = Isolation.NONE
     elsewhere = tested("--model", "bert")
     assert elsewhere["order_stands_on"] == "the design documents' priority of text"  # what containers took says nothing here
 
 
 @pytest.mark.usefixtures("on_record")
-def test_the_cost_of_a_fallback_is_measured(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.script = {"openvino": [Status.ERROR]}
+def test_the_cost_of_a_fallback_is_measured(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.script = {"openvino": [Status.ERROR]}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     cost = trial["cost"]
     assert cost["expected_ms"] == pytest.approx(0.5, rel=0.1)
@@ -317,9 +316,9 @@ def test_a_database_that_is_none_is_refused(project: Path, capsys: pytest.Captur
 # ── what is told and kept ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_table(place: ScriptedPlace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table(executor: ScriptedPlace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    place.fits = {"openvino": 1}
+    executor.fits = {"openvino": 1}
     assert main.main(["test", "--model", "bert", "--device", "openvino"]) == 0
     printed = capsys.readouterr()
     assert "│ openvino │ openvino │ pass   │ float32 │ 1 (asked: 2) │" in printed.out
@@ -336,8 +335,8 @@ def test_nothing_is_kept_without_save(project: Path, tested: Callable[..., dict[
     assert list((project / "cache" / "tests").iterdir()) == []
 
 
-def test_with_save_everything_is_kept(project: Path, tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.fits = {"openvino": 1}
+def test_with_save_everything_is_kept(project: Path, tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.fits = {"openvino": 1}
     document = tested("--model", "bert", "--device", "openvino", "--save")
     kept = project / "reports" / "tests" / "bert"
     assert document["database"] == str(kept / "matrix.duckdb")
@@ -383,28 +382,28 @@ def test_a_folder_for_what_is_kept(project: Path, tested: Callable[..., dict[str
     ],
 )
 def test_mistakes_are_told_before_anything_runs(
-    argv: tuple[str, ...], message: str, place: ScriptedPlace, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], message: str, executor: ScriptedPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["test", *argv]) == 2
     assert message in capsys.readouterr().err
-    assert place.jobs == []
+    assert executor.jobs == []
 
 
-def test_where_nothing_can_run_it_says_so(place: ScriptedPlace, capsys: pytest.CaptureFixture[str]) -> None:
-    place.missing = dict.fromkeys(("cpu", "openvino", "cuda", "qnn"), "it is not here")
+def test_where_nothing_can_run_it_says_so(executor: ScriptedPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    executor.missing = dict.fromkeys(("cpu", "openvino", "cuda", "qnn"), "it is not here")
     assert main.main(["test", "--model", "bert"]) == 6
     assert "nothing could run here" in capsys.readouterr().err
     assert main.main(["test", "--model", "bert", "--all-hardware", "--save"]) == 6
 
 
-def test_an_image_that_cannot_be_built_is_passed_over(tested: Callable[..., dict[str, Any]], place: ScriptedPlace) -> None:
-    place.broken_images = frozenset({"openvino"})
+def test_an_image_that_cannot_be_built_is_passed_over(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+    executor.broken_images = frozenset({"openvino"})
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, "infra_error"), ("openvino", 2, "infra_error"), ("cpu", 2, "pass")]
 
 
-def test_where_only_images_fail_that_is_the_error(place: ScriptedPlace) -> None:
-    place.broken_images = frozenset({"openvino"})
+def test_where_only_images_fail_that_is_the_error(executor: ScriptedPlace) -> None:
+    executor.broken_images = frozenset({"openvino"})
     assert main.main(["test", "--model", "bert", "--device", "openvino", "--no-fallback"]) == 4
 
 

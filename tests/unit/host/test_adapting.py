@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
-from fake_place import FakePlace
+from fake_executor import FakeExecutor
 from rich.console import Console
 
 from hwmatrix.host.console import PlainView
-from hwmatrix.host.places import Ended
-from hwmatrix.host.run import RunOrder, run
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.execution import run
+from hwmatrix.host.executors import Ended
+from hwmatrix.host.run_folder import RunFolder
+from hwmatrix.host.run_order import RunOrder
 from hwmatrix.host.stale import StaleRule
 from hwmatrix.records import AdaptRule, Dtype, Level, Plan, Severity, Stage, Status, Tolerance
 from hwmatrix.report.grid import label
@@ -54,7 +55,7 @@ class Scene:
     """A run's folder and its place."""
 
     tmp: Path
-    place: FakePlace
+    executor: FakeExecutor
     plan: Plan = dataclasses.field(default_factory=planned)
 
     def __post_init__(self) -> None:
@@ -63,7 +64,7 @@ class Scene:
     def run(self, stale: StaleRule | None = None) -> str:
         printed = io.StringIO()
         order = RunOrder(
-            folder=self.folder, plan=self.plan, place=self.place, reference="cpu", cache=self.tmp / "cache", workers=1, stale=stale
+            folder=self.folder, plan=self.plan, executor=self.executor, reference="cpu", cache=self.tmp / "cache", workers=1, stale=stale
         )
         run(order, PlainView(Console(file=printed, width=200), verbose=False))
         return printed.getvalue()
@@ -80,10 +81,10 @@ class Scene:
 
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_cell_reads_low(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM], f"{BERT}+batch=4": [OOM]}))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM], f"{BERT}+batch=4": [OOM]}))
     told = scene.run()
-    assert scene.place.ran == [BERT, "gpt2/tiny/cpu", f"{BERT}+batch=4", f"{BERT}+batch=2"]
-    assert scene.place.built == [["bert", "gpt2"], ["bert, batch 4"], ["bert, batch 2"]]
+    assert scene.executor.ran == [BERT, "gpt2/tiny/cpu", f"{BERT}+batch=4", f"{BERT}+batch=2"]
+    assert scene.executor.built == [["bert", "gpt2"], ["bert, batch 4"], ["bert, batch 2"]]
     assert f"{BERT}+batch=2" in told
     cell = scene.cell()
     assert (cell.status, cell.level, cell.settings.batch) == (Status.OOM, Level.LOW, 8)
@@ -98,10 +99,10 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_cell_reads_lo
 
 
 def test_a_precision_that_fails_gives_way_to_the_next_of_the_list(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [make.failure(Status.MISMATCH)]}), planned(HALF))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [make.failure(Status.MISMATCH)]}), planned(HALF))
     scene.run()
-    assert scene.place.ran[2:] == [f"{BERT}+dtype=bfloat16"]
-    assert scene.place.built[1:] == [["bert"]]  # its own bundle: the same weights, inputs and expected outputs
+    assert scene.executor.ran[2:] == [f"{BERT}+dtype=bfloat16"]
+    assert scene.executor.built[1:] == [["bert"]]  # its own bundle: the same weights, inputs and expected outputs
     cell = scene.cell()
     assert (cell.status, cell.level, cell.settings.dtype) == (Status.MISMATCH, Level.LOW, Dtype.FLOAT16)
     assert cell.adaptation is not None
@@ -111,7 +112,7 @@ def test_a_precision_that_fails_gives_way_to_the_next_of_the_list(tmp_path: Path
 def test_what_nothing_helps_stays_as_it_failed_with_all_that_was_tried(tmp_path: Path) -> None:
     outcomes = {BERT: [OOM], **{f"{BERT}+{change}": [OOM] for change in ("batch=4", "batch=2", "batch=1")}}
     outcomes |= {f"{BERT}+dtype={name}": [make.failure(Status.ERROR)] for name in ("bfloat16", "float16")}
-    scene = Scene(tmp_path, FakePlace(outcomes=outcomes))
+    scene = Scene(tmp_path, FakeExecutor(outcomes=outcomes))
     scene.run()
     cell = scene.cell()
     assert (cell.status, cell.level, cell.adaptation) == (Status.OOM, Level.NONE, None)
@@ -120,59 +121,59 @@ def test_what_nothing_helps_stays_as_it_failed_with_all_that_was_tried(tmp_path:
 
 def test_nothing_is_tried_where_the_plan_says_so(tmp_path: Path) -> None:
     plan = dataclasses.replace(planned(), adapt=None)
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}), plan)
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}), plan)
     scene.run()
-    assert scene.place.ran == [cell.key for cell in plan.cells]
+    assert scene.executor.ran == [cell.key for cell in plan.cells]
     assert (scene.cell().level, scene.cell().attempts) == (Level.NONE, ())
 
 
 def test_what_was_tried_is_not_tried_again_on_resume_and_what_was_not_is(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
     scene.plan = dataclasses.replace(scene.plan, adapt=None)  # as if it had been cut off before
     scene.run()
-    scene.plan, scene.place = planned(), FakePlace()
+    scene.plan, scene.executor = planned(), FakeExecutor()
     scene.run()
-    assert scene.place.ran == [f"{BERT}+batch=4"]
+    assert scene.executor.ran == [f"{BERT}+batch=4"]
     assert scene.cell().level is Level.LOW
-    scene.place = FakePlace()
+    scene.executor = FakeExecutor()
     assert "nothing is missing" in scene.run()
-    assert scene.place.ran == []
+    assert scene.executor.ran == []
 
 
 def test_an_attempt_that_died_with_its_container_is_our_failure_and_made_again_on_resume(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
     scene.plan = dataclasses.replace(scene.plan, adapt=None)  # as if it had been cut off before
     scene.run()
-    scene.plan, scene.place = planned(), FakePlace(dies_after={"cpu": 0})
+    scene.plan, scene.executor = planned(), FakeExecutor(dies_after={"cpu": 0})
     scene.run()
     cell = scene.cell()
     assert (cell.status, cell.level) == (Status.OOM, Level.NONE)
     assert [attempt.status for attempt in cell.attempts] == [Status.INFRA_ERROR]
-    scene.place = FakePlace()
+    scene.executor = FakeExecutor()
     scene.run()
     assert scene.cell().level is Level.LOW
 
 
 def test_a_verdict_given_anew_is_not_helped_by_what_was_tried_before(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
     scene.run()
     assert scene.cell().level is Level.LOW
     keys = {model.name: "cd" * 32 for model in scene.plan.models}
-    scene.place = FakePlace(outcomes={BERT: [make.failure(Status.TIMEOUT)]}, keys=keys)
+    scene.executor = FakeExecutor(outcomes={BERT: [make.failure(Status.TIMEOUT)]}, keys=keys)
     scene.run(StaleRule(max_age=dt.timedelta(0)))
     cell = scene.cell()
     assert (cell.status, cell.level, cell.attempts) == (Status.TIMEOUT, Level.NONE, ())
 
 
 def test_a_target_whose_runner_died_is_not_asked_again_in_the_same_run(tmp_path: Path) -> None:
-    place = FakePlace(outcomes={BERT: [OOM]}, ends={"cpu": Ended(code=1, output="no", oom_killed=False)})
-    scene = Scene(tmp_path, place)
+    executor = FakeExecutor(outcomes={BERT: [OOM]}, ends={"cpu": Ended(code=1, output="no", oom_killed=False)})
+    scene = Scene(tmp_path, executor)
     scene.run()
-    assert [job.work for job in place.jobs] == ["bundles", "run"]
+    assert [job.work for job in executor.jobs] == ["bundles", "run"]
 
 
 def test_people_see_both_how_it_failed_and_with_what_it_works(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
     scene.run()
     rows = read(scene.database)
     assert label(rows.cells[0]) == "🟠 Low · out of memory; works with batch 4 instead of 8"
@@ -185,9 +186,9 @@ def test_people_see_both_how_it_failed_and_with_what_it_works(tmp_path: Path) ->
 
 
 def test_a_round_is_a_plan_of_the_same_run_with_the_same_weights(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [OOM]}))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
     scene.run()
-    last = scene.place.jobs[-1]
+    last = scene.executor.jobs[-1]
     written = json.loads((last.plan_dir / "plan.json").read_text(encoding="utf-8"))
     assert written["run_id"] == scene.plan.run_id
     assert last.out == scene.folder.shards
@@ -200,7 +201,7 @@ def test_a_round_is_a_plan_of_the_same_run_with_the_same_weights(tmp_path: Path)
 def test_a_smaller_batch_of_a_reference_that_was_short_of_memory(tmp_path: Path) -> None:
     words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes"
     error = dataclasses.replace(OOM["error"], type="factory_failed", severity=Severity.ERROR, message=words)
-    scene = Scene(tmp_path, FakePlace(outcomes={BERT: [make.failure(Status.FACTORY_ERROR, Stage.BUILD, error=error)]}))
+    scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [make.failure(Status.FACTORY_ERROR, Stage.BUILD, error=error)]}))
     scene.run()
     cell = scene.cell()
     assert (cell.status, cell.level) == (Status.FACTORY_ERROR, Level.LOW)

@@ -11,7 +11,7 @@ import factory_plans as make
 import pytest
 
 from hwmatrix.host.cache_limit import keep_under
-from hwmatrix.host.runners import pruning
+from hwmatrix.host.ci_machines import pruning
 from hwmatrix.models.bundle import plan_part
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.folder import LOCKS

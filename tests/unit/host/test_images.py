@@ -8,12 +8,14 @@ import pytest
 
 from hwmatrix.errors import ConfigError, ImageBuildError
 from hwmatrix.host import images
+from hwmatrix.host.base_image import BaseImage
 from hwmatrix.host.engine import Engine
 from hwmatrix.host.pip_settings import PipSettings
 from hwmatrix.host.requirements import layers
 from hwmatrix.matrix.load import load
 
 ROOT = Path(__file__).parents[3]
+BASE = BaseImage(reference="base:1", digest="sha256:0", reason="here already")
 CONSTRAINTS = ROOT / "images/constraints.txt"
 ALL_CONSTRAINTS = sorted((ROOT / "images").glob("constraints*.txt"))
 BUILDS = [path for path in ALL_CONSTRAINTS if path.stem.startswith("constraints-torch-")]
@@ -177,5 +179,5 @@ def test_no_builder_is_an_error_with_advice() -> None:
     spec = load(ROOT / "matrix.yaml").spec
     engine = facts(builder=None, builder_problem="/usr/bin/docker: the buildx component is missing")
     with pytest.raises(ImageBuildError, match="buildx component is missing") as caught:
-        images.build_images(project_root=ROOT, spec=spec, targets=["cpu"], engine=engine, on_line=pytest.fail)
+        images.build_images(project_root=ROOT, spec=spec, targets=["cpu"], engine=engine, on_line=pytest.fail, base=BASE)
     assert "buildx plug-in" in caught.value.advice

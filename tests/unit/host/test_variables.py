@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hwmatrix.host import containers
+from hwmatrix.host.executors import ContainerExecutor, Job, LocalExecutor, VenvExecutor, Workshop
 from hwmatrix.host.images import BuiltImage
-from hwmatrix.host.places import ContainerPlace, Job, NoPlace, VenvPlace, Workshop
 from hwmatrix.host.process import Finished
 from hwmatrix.host.variables import for_models, is_secret
 from hwmatrix.host.venvs import VenvTarget
@@ -71,13 +71,15 @@ class Recording:
         return Finished(command=command, code=0, output="")
 
 
-@pytest.mark.parametrize("kind", [VenvPlace, NoPlace])
-def test_no_secret_reaches_a_runner_outside_containers(kind: type[VenvPlace | NoPlace], tmp_path: Path) -> None:
-    place, processes = kind(workshop(tmp_path)), Recording()
-    place._processes = processes  # type: ignore[assignment]
-    if isinstance(place, VenvPlace):
-        place._venvs["cpu"] = VenvTarget(target="cpu", python=tmp_path / "python", digest="sha256:0", environment={"HF_HUB_OFFLINE": "1"})
-    ended = place.run(Job(target="cpu", work="run", plan_dir=tmp_path, cache=tmp_path, out=tmp_path), lambda _line: None)
+@pytest.mark.parametrize("kind", [VenvExecutor, LocalExecutor])
+def test_no_secret_reaches_a_runner_outside_containers(kind: type[VenvExecutor | LocalExecutor], tmp_path: Path) -> None:
+    executor, processes = kind(workshop(tmp_path)), Recording()
+    executor._processes = processes  # type: ignore[assignment]
+    if isinstance(executor, VenvExecutor):
+        executor._venvs["cpu"] = VenvTarget(
+            target="cpu", python=tmp_path / "python", digest="sha256:0", environment={"HF_HUB_OFFLINE": "1"}
+        )
+    ended = executor.run(Job(target="cpu", work="run", plan_dir=tmp_path, cache=tmp_path, out=tmp_path), lambda _line: None)
     assert ended.code == 0
     assert processes.environment.keys() >= KEPT.keys()
     assert not processes.environment.keys() & SECRETS.keys()
@@ -120,9 +122,9 @@ def test_a_container_gets_no_variable_of_this_machine(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(containers, "running", running)
     monkeypatch.setattr(containers, "prepare_writable", lambda folder, _engine: folder)
-    place = ContainerPlace(workshop(tmp_path), object())  # type: ignore[arg-type]
-    place._images["cpu"] = BuiltImage(target="cpu", tag="hwmatrix/cpu:1", digest="sha256:0", seconds=0, rebuilt=False)
-    place.run(Job(target="cpu", work="run", plan_dir=tmp_path, cache=tmp_path, out=tmp_path), lambda _line: None)
+    executor = ContainerExecutor(workshop(tmp_path), object())  # type: ignore[arg-type]
+    executor._images["cpu"] = BuiltImage(target="cpu", tag="hwmatrix/cpu:1", digest="sha256:0", seconds=0, rebuilt=False)
+    executor.run(Job(target="cpu", work="run", plan_dir=tmp_path, cache=tmp_path, out=tmp_path), lambda _line: None)
     (options,) = started
     assert "environment" not in options
     assert "t0p" not in repr(options)

@@ -13,16 +13,17 @@ import duckdb
 import factory_plans as make
 import psutil
 import pytest
-from fake_place import FakePlace
+from fake_executor import FakeExecutor
 from rich.console import Console
 
 from hwmatrix.errors import EngineError, StoreError
-from hwmatrix.host import run as running
+from hwmatrix.host import execution as running
 from hwmatrix.host import waves as waving
 from hwmatrix.host.console import PlainView
-from hwmatrix.host.places import Ended
-from hwmatrix.host.run import RunOrder, RunOutcome, run
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.execution import run
+from hwmatrix.host.executors import Ended
+from hwmatrix.host.run_folder import RunFolder
+from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import at_once, container_mb
 from hwmatrix.host.waves import Pace, waves
 from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
@@ -46,9 +47,11 @@ class Scene:
     tmp: Path
     said: io.StringIO = dataclasses.field(default_factory=io.StringIO)
 
-    def run(self, place: FakePlace, plan: Plan = PLAN, folder: RunFolder | None = None, **changes: Any) -> tuple[RunFolder, RunOutcome]:
+    def run(
+        self, executor: FakeExecutor, plan: Plan = PLAN, folder: RunFolder | None = None, **changes: Any
+    ) -> tuple[RunFolder, RunOutcome]:
         folder = folder or RunFolder.create(self.tmp / "out", plan)
-        order = RunOrder(folder=folder, plan=plan, place=place, reference="cpu", cache=self.cache, workers=1)
+        order = RunOrder(folder=folder, plan=plan, executor=executor, reference="cpu", cache=self.cache, workers=1)
         view = PlainView(Console(file=self.said, width=200), verbose=False)
         return folder, run(dataclasses.replace(order, **changes), view)
 
@@ -99,18 +102,18 @@ def test_a_model_without_anything_to_do_is_in_no_wave() -> None:
 
 
 def test_a_wave_s_bundles_are_made_before_its_cells_and_after_the_cells_before(scene: Scene) -> None:
-    place = FakePlace()
-    folder, outcome = scene.run(place)
+    executor = FakeExecutor()
+    folder, outcome = scene.run(executor)
     assert outcome.failed == {}
-    assert place.built == [["m0", "m1", "m2"], ["m3", "m4", "m5"], ["m6", "m7", "m8", "m9"]]
-    assert [job.work for job in place.jobs] == ["bundles", "run", "run"] * 3
+    assert executor.built == [["m0", "m1", "m2"], ["m3", "m4", "m5"], ["m6", "m7", "m8", "m9"]]
+    assert [job.work for job in executor.jobs] == ["bundles", "run", "run"] * 3
     assert len(list(folder.shards.glob("*.duckdb"))) == 6
     assert set(statuses(folder, scene.tmp).values()) == {"pass"}
-    assert len(place.ran) == len(set(place.ran)) == len(PLAN.cells)
+    assert len(executor.ran) == len(set(executor.ran)) == len(PLAN.cells)
 
 
 def test_what_is_told_counts_over_the_whole_run(scene: Scene) -> None:
-    scene.run(FakePlace())
+    scene.run(FakeExecutor())
     assert [line.split(":")[0] for line in scene.lines("wave")] == ["wave 1 of 3", "wave 2 of 3", "wave 3 of 3"]
     assert scene.lines("wave 1")[0].endswith("3 models; 0 of 20 cells are done")
     assert "6 of 20 cells are done, less than a minute left" in scene.lines("wave 2")[0]
@@ -128,18 +131,18 @@ def test_what_is_told_counts_over_the_whole_run(scene: Scene) -> None:
 
 
 def test_a_small_run_says_nothing_of_waves(scene: Scene) -> None:
-    scene.run(FakePlace(), make.plan(models=("bert", "gpt2")))
+    scene.run(FakeExecutor(), make.plan(models=("bert", "gpt2")))
     assert scene.lines("wave") == []
 
 
 def test_a_run_that_was_cut_off_goes_on_in_its_waves(scene: Scene) -> None:
-    folder, _ = scene.run(FakePlace(ends={}, raises={}), dataclasses.replace(PLAN, cells=PLAN.cells[:7]))
+    folder, _ = scene.run(FakeExecutor(ends={}, raises={}), dataclasses.replace(PLAN, cells=PLAN.cells[:7]))
     assert len(folder.finished()) == 7
-    place = FakePlace()
+    executor = FakeExecutor()
     folder.replace_plan(PLAN)
-    scene.run(place, folder=folder)
-    assert sorted(place.ran) == sorted(cell.key for cell in PLAN.cells[7:])
-    assert [name for built in place.built for name in built] == [f"m{number}" for number in range(3, 10)]
+    scene.run(executor, folder=folder)
+    assert sorted(executor.ran) == sorted(cell.key for cell in PLAN.cells[7:])
+    assert [name for built in executor.built for name in built] == [f"m{number}" for number in range(3, 10)]
 
 
 LATE = [
@@ -154,28 +157,28 @@ LATE = [
 
 def test_what_the_machine_may_have_caused_is_run_again_when_a_run_goes_on(scene: Scene) -> None:
     keys = ["m0/tiny/onnxruntime", "m4/tiny/cpu", "m9/tiny/onnxruntime"]
-    folder, _ = scene.run(FakePlace(outcomes={key: [late] for key, late in zip(keys, LATE, strict=True)}))
+    folder, _ = scene.run(FakeExecutor(outcomes={key: [late] for key, late in zip(keys, LATE, strict=True)}))
     assert {key: statuses(folder, scene.tmp)[key] for key in keys} == dict(
         zip(keys, ("timeout", "factory_error", "infra_error"), strict=True)
     )
-    place = FakePlace()
-    scene.run(place, folder=folder)
-    assert sorted(place.ran) == keys
+    executor = FakeExecutor()
+    scene.run(executor, folder=folder)
+    assert sorted(executor.ran) == keys
     assert set(statuses(folder, scene.tmp).values()) == {"pass"}
-    again = FakePlace()
+    again = FakeExecutor()
     scene.run(again, folder=folder)
     assert again.jobs == []
 
 
 def test_a_verdict_of_a_busy_machine_stands_until_there_is_a_newer_one(scene: Scene) -> None:
     plan = make.plan(models=("m0", "m1"), targets=("cpu",))
-    folder, _ = scene.run(FakePlace(outcomes={"m0/tiny/cpu": [LATE[0]]}), plan)
-    scene.run(FakePlace(dies_after={"cpu": 0}), folder=folder, plan=plan)
+    folder, _ = scene.run(FakeExecutor(outcomes={"m0/tiny/cpu": [LATE[0]]}), plan)
+    scene.run(FakeExecutor(dies_after={"cpu": 0}), folder=folder, plan=plan)
     assert statuses(folder, scene.tmp) == {"m0/tiny/cpu": "timeout", "m1/tiny/cpu": "pass"}
 
 
 def test_a_target_that_dies_in_one_wave_is_tried_in_the_next(scene: Scene) -> None:
-    class DiesOnce(FakePlace):
+    class DiesOnce(FakeExecutor):
         def run(self, job: Any, on_line: Any) -> Ended:
             self.dies_after = {"cpu": 1} if len(self.jobs) < 3 else {}
             return super().run(job, on_line)
@@ -188,10 +191,10 @@ def test_a_target_that_dies_in_one_wave_is_tried_in_the_next(scene: Scene) -> No
 
 
 def test_a_target_that_cannot_write_is_not_tried_again(scene: Scene) -> None:
-    place = FakePlace(ends={"cpu": Ended(code=StoreError.exit_code, output="no space left", oom_killed=False)})
-    folder, outcome = scene.run(place)
+    executor = FakeExecutor(ends={"cpu": Ended(code=StoreError.exit_code, output="no space left", oom_killed=False)})
+    folder, outcome = scene.run(executor)
     assert isinstance(outcome.failed["cpu"], StoreError)
-    assert [job.target for job in place.jobs if job.work == "run"] == ["cpu", "onnxruntime", "onnxruntime", "onnxruntime"]
+    assert [job.target for job in executor.jobs if job.work == "run"] == ["cpu", "onnxruntime", "onnxruntime", "onnxruntime"]
     assert {key for key, status in statuses(folder, scene.tmp).items() if status == "not_run"} == {f"m{n}/tiny/cpu" for n in range(10)}
 
 
@@ -203,10 +206,10 @@ def test_room_is_made_after_each_wave_but_not_after_a_small_run(scene: Scene, mo
         return "removed something"
 
     monkeypatch.setattr(running, "keep_under", keep)
-    scene.run(FakePlace(), cache_limit_gb=7.5)
+    scene.run(FakeExecutor(), cache_limit_gb=7.5)
     assert [(limit, len(later)) for limit, later in asked] == [(7.5, 7), (7.5, 4), (7.5, 0)]
     assert len(scene.lines("removed something")) == 3
-    scene.run(FakePlace(), make.plan(models=("bert", "gpt2"), run_id="small"))
+    scene.run(FakeExecutor(), make.plan(models=("bert", "gpt2"), run_id="small"))
     assert len(asked) == 3
 
 
@@ -226,15 +229,15 @@ def test_what_is_left_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep_export(scene: Scene, key: str, *exporters: str) -> None:
     for exporter in exporters:
-        place = scene.cache / ONNX_DIR / key / exporter
-        place.mkdir(parents=True)
-        (place / "manifest.json").write_text("{}", encoding="utf-8")
+        executor = scene.cache / ONNX_DIR / key / exporter
+        executor.mkdir(parents=True)
+        (executor / "manifest.json").write_text("{}", encoding="utf-8")
 
 
 def test_what_a_target_refuses_is_exported_otherwise_and_run_again(scene: Scene) -> None:
     """Only m1, which onnxruntime refused: not m0, of which all exports are there, nor m2, which failed later."""
     plan = make.plan(models=("m0", "m1", "m2"), targets=TARGETS)
-    place = FakePlace(
+    executor = FakeExecutor(
         keys={name: f"key-{name}" for name in ("m0", "m1", "m2")},
         outcomes={
             "m0/tiny/onnxruntime": [REFUSED],
@@ -247,12 +250,12 @@ def test_what_a_target_refuses_is_exported_otherwise_and_run_again(scene: Scene)
     keep_export(scene, "key-m0", *EXPORTERS)
     keep_export(scene, "key-m1", first)
     keep_export(scene, "key-m2", first)
-    folder, outcome = scene.run(place, plan)
+    folder, outcome = scene.run(executor, plan)
     assert outcome.failed == {}
-    assert place.built == [["m0", "m1", "m2"], ["m1"]]
-    assert ["--every-exporter" in job.arguments for job in place.jobs if job.work == "bundles"] == [False, True]
-    assert place.ran.count("m1/tiny/onnxruntime") == 2
-    assert len(place.ran) == len(plan.cells) + 1
+    assert executor.built == [["m0", "m1", "m2"], ["m1"]]
+    assert ["--every-exporter" in job.arguments for job in executor.jobs if job.work == "bundles"] == [False, True]
+    assert executor.ran.count("m1/tiny/onnxruntime") == 2
+    assert len(executor.ran) == len(plan.cells) + 1
     found = statuses(folder, scene.tmp)
     assert found["m1/tiny/onnxruntime"] == "pass"
     assert (found["m0/tiny/onnxruntime"], found["m2/tiny/onnxruntime"]) == ("unsupported", "error")
@@ -260,18 +263,18 @@ def test_what_a_target_refuses_is_exported_otherwise_and_run_again(scene: Scene)
 
 def test_what_is_refused_again_is_not_asked_for_a_third_time(scene: Scene) -> None:
     plan = make.plan(models=("m0",), targets=TARGETS)
-    place = FakePlace(keys={"m0": "key"}, outcomes={"m0/tiny/onnxruntime": [REFUSED, REFUSED, REFUSED]})
-    folder, _ = scene.run(place, plan)
-    assert place.ran.count("m0/tiny/onnxruntime") == 2
+    executor = FakeExecutor(keys={"m0": "key"}, outcomes={"m0/tiny/onnxruntime": [REFUSED, REFUSED, REFUSED]})
+    folder, _ = scene.run(executor, plan)
+    assert executor.ran.count("m0/tiny/onnxruntime") == 2
     assert statuses(folder, scene.tmp)["m0/tiny/onnxruntime"] == "unsupported"
 
 
 def test_a_precision_that_a_target_has_not_is_no_matter_of_exports(scene: Scene) -> None:
     plan = make.plan(models=("m0",), targets=TARGETS)
     error = dataclasses.replace(REFUSED["error"], type="unsupported_dtype")
-    place = FakePlace(keys={"m0": "key"}, outcomes={"m0/tiny/onnxruntime": [REFUSED | {"error": error}]})
-    scene.run(place, plan)
-    assert place.built == [["m0"]]
+    executor = FakeExecutor(keys={"m0": "key"}, outcomes={"m0/tiny/onnxruntime": [REFUSED | {"error": error}]})
+    scene.run(executor, plan)
+    assert executor.built == [["m0"]]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are no workers")
@@ -297,7 +300,7 @@ def test_the_memory_of_a_container_grows_with_what_runs_in_it(monkeypatch: pytes
 def test_cells_that_are_timed_run_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, timing: bool) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 24 * 2**30}))
-    place = FakePlace()
-    scene.run(place, make.plan(models=("m0",), timing=timing))
-    told = {job.work: (job.at_once, job.arguments[job.arguments.index("--at-once") + 1]) for job in place.jobs}
+    executor = FakeExecutor()
+    scene.run(executor, make.plan(models=("m0",), timing=timing))
+    told = {job.work: (job.at_once, job.arguments[job.arguments.index("--at-once") + 1]) for job in executor.jobs}
     assert told == {"bundles": (3, "3"), "run": (1, "1") if timing else (3, "3")}

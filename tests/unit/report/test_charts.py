@@ -9,9 +9,9 @@ import pytest
 from factory_rows import BEGIN, Database, example, steady, unmeasured
 
 from hwmatrix.report import charts as drawing
-from hwmatrix.report.charts import Chart, charts, history_charts
+from hwmatrix.report.charts import charts, history_charts
 from hwmatrix.report.history import read_runs, read_trends
-from hwmatrix.report.plots import plots, svg
+from hwmatrix.report.plots import Chart, plots, svg
 from hwmatrix.report.rows import read
 from hwmatrix.report.write import write_reports
 

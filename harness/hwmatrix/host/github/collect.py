@@ -19,7 +19,7 @@ from hwmatrix.store.sidecar import read_sidecar, sidecar_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hwmatrix.host.runs import RunFolder
+    from hwmatrix.host.run_folder import RunFolder
 
 STATES_SCHEMA: Final = "hwmatrix/job-states/1"
 ARCHIVE: Final = "shards.tar"

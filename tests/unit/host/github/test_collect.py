@@ -16,7 +16,7 @@ from hwmatrix.host import artifacts
 from hwmatrix.host.artifacts import pack
 from hwmatrix.host.github.collect import artifact_name, collect, read_states, write_states
 from hwmatrix.host.github.jobs import Reached, State
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.store.merge import merge
 from hwmatrix.store.sidecar import read_sidecar
 

@@ -6,7 +6,6 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.clock import now
@@ -15,58 +14,24 @@ from hwmatrix.faults.catalogue import match
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import adapting, infrastructure
 from hwmatrix.host.bundle_jobs import INDEX, make_bundles, refused
-from hwmatrix.host.cache_limit import DEFAULT_GB, keep_under
+from hwmatrix.host.cache_limit import keep_under
+from hwmatrix.host.executors import Job
 from hwmatrix.host.following import follow
-from hwmatrix.host.places import Job, Place
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import at_once, core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests, stale
 from hwmatrix.host.waves import Pace, Wave, waves
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import CellPlan, Plan
 from hwmatrix.store.freshness import made_with
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hwmatrix.host.console import View
+    from hwmatrix.records import CellPlan
 
 _NO_TOOLKIT: Final = "container_toolkit_missing"
 """The one fault of an engine that the catalogue can tell from its message and that has advice of its own."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOrder:
-    """A run that is ready to go: its folder and plan, where it runs, and how many targets at a time.
-
-    ``stale`` says which verdicts are to be given anew; without it, those that are there stand. ``cache_limit_gb`` is how much the
-    cache of bundles may have between the waves of a run, in GiB.
-    """
-
-    folder: RunFolder
-    plan: Plan
-    place: Place
-    reference: str
-    cache: Path
-    workers: int
-    stale: StaleRule | None = None
-    cache_limit_gb: float = DEFAULT_GB
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOutcome:
-    """What came of it: targets that failed as a whole, with the errors that decide the exit code."""
-
-    failed: dict[str, HwmatrixError]
-
-    def raise_first(self) -> None:
-        """Raise the first failure, once all else is done and reported.
-
-        Raises:
-            HwmatrixError: a target's image, engine or store failed.
-        """
-        for error in self.failed.values():
-            raise error
 
 
 def run(order: RunOrder, view: View) -> RunOutcome:
@@ -94,7 +59,7 @@ def run(order: RunOrder, view: View) -> RunOutcome:
             for target, error in _Waves(order, runnable, view).work_off().items():
                 failed.setdefault(target, error)
         except BaseException:
-            order.place.stop()  # whatever ends the run, nothing of it works on
+            order.executor.stop()  # whatever ends the run, nothing of it works on
             raise
     return RunOutcome(failed=failed)
 
@@ -199,7 +164,7 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
         (cell for cells in todo.values() for cell in cells),
         made,
         rule,
-        images={target: order.place.identity(target)[1] for target in todo},
+        images={target: order.executor.identity(target)[1] for target in todo},
         bundles=bundle_digests(order.folder.bundles / INDEX),
         now=now(),
     )
@@ -216,7 +181,7 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
 
 def _prepare(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View) -> dict[str, HwmatrixError]:
     """Build the images. Without the reference nothing can run; without another, only its own cells cannot."""
-    failed = order.place.prepare(list(dict.fromkeys((order.reference, *todo))))
+    failed = order.executor.prepare(list(dict.fromkeys((order.reference, *todo))))
     if order.reference in failed:
         raise failed[order.reference]
     for target, error in failed.items():
@@ -258,7 +223,7 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
             stopping.set()
             for future in futures.values():
                 future.cancel()
-            order.place.stop()
+            order.executor.stop()
             raise
     return failed
 
@@ -287,7 +252,7 @@ def _run_target(
     order: RunOrder, target: str, cells: tuple[CellPlan, ...], *, share: _Share, view: View, stopping: threading.Event
 ) -> HwmatrixError | None:
     """Run one target's cells. What a target that failed left undone is recorded as our failure; what was stopped is just not run."""
-    image, digest = order.place.identity(target)
+    image, digest = order.executor.identity(target)
     order.folder.write_cells(target, [cell.key for cell in cells])
     pieces = share.at_once(order, cells)
     arguments = ["--target", target, "--cells", target, "--host", machine_identity(), "--at-once", str(pieces)]
@@ -306,7 +271,7 @@ def _run_target(
     )
     view.begin(target, share.total)
     try:
-        ended = follow(order.place, job, view, target)
+        ended = follow(order.executor, job, view, target)
     except HwmatrixError as error:
         if stopping.is_set():
             return None

@@ -10,7 +10,7 @@ import yaml
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.host.runners.labels import SELF_HOSTED
+from hwmatrix.host.ci_machines.labels import SELF_HOSTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

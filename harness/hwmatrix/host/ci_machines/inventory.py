@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hwmatrix
 from hwmatrix.host.base_image import MADE_TAG
-from hwmatrix.host.runs import OPERATORS, RUNS, SURVEYS, RunFolder, worker
+from hwmatrix.host.run_folder import OPERATORS, RUNS, SURVEYS, RunFolder, worker
 from hwmatrix.host.venvs import MARKER
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from hwmatrix.host.ci_machines.inventory import Item, Kind
 from hwmatrix.host.containers import LABEL
-from hwmatrix.host.runners.inventory import Item, Kind
-from hwmatrix.host.runs import RunFolder, worker
+from hwmatrix.host.run_folder import RunFolder, worker
 from hwmatrix.models.folder import LOCKS, discard
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from factory_operators import operator_test, tensor
 from hwmatrix.errors import CrashedError, UnavailableError, UnsupportedError
 from hwmatrix.models.operator_tests import OperatorTests
 from hwmatrix.records import Dtype, Status
-from hwmatrix.runner import operators
+from hwmatrix.runner import operator_execution as operators
 from hwmatrix.runner.keeper import Keeper
-from hwmatrix.runner.operators import OperatorOrder
+from hwmatrix.runner.operator_execution import OperatorOrder
 from hwmatrix.store.merge import merge
 from hwmatrix.targets.protocol import Executed
 

@@ -13,11 +13,11 @@ from hwmatrix.cli import main
 from hwmatrix.cli import runner as runners
 from hwmatrix.errors import ConfigError
 from hwmatrix.hardware.container import Surroundings
+from hwmatrix.host.ci_machines import checking, facts, placing
+from hwmatrix.host.ci_machines.checking import State
+from hwmatrix.host.ci_machines.facts import Facts, Node, Space
+from hwmatrix.host.ci_machines.labels import labels
 from hwmatrix.host.engine import Engine
-from hwmatrix.host.runners import checking, facts, placing
-from hwmatrix.host.runners.checking import State
-from hwmatrix.host.runners.facts import Facts, Node, Space
-from hwmatrix.host.runners.labels import labels
 from hwmatrix.matrix.load import load
 from hwmatrix.records import Backend, Detection
 

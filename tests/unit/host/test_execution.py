@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import factory_plans as make
 import pytest
-from fake_place import FakePlace
+from fake_executor import FakeExecutor
 from rich.console import Console
 
 from hwmatrix.errors import ConfigError, EngineError, ImageBuildError, NoTargetAvailableError, StoreError
 from hwmatrix.host.console import PlainView
-from hwmatrix.host.places import Ended
-from hwmatrix.host.run import RunOrder, RunOutcome, run
-from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host.execution import run
+from hwmatrix.host.executors import Ended
+from hwmatrix.host.run_folder import RunFolder, claim, release
+from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
@@ -44,8 +45,8 @@ class Scene:
     def begin(self, plan: Plan = PLAN) -> RunFolder:
         return RunFolder.create(self.tmp / "out", plan)
 
-    def run(self, folder: RunFolder, place: FakePlace, workers: int = 1) -> RunOutcome:
-        order = RunOrder(folder=folder, plan=folder.plan(), place=place, reference="cpu", cache=self.tmp / "cache", workers=workers)
+    def run(self, folder: RunFolder, executor: FakeExecutor, workers: int = 1) -> RunOutcome:
+        order = RunOrder(folder=folder, plan=folder.plan(), executor=executor, reference="cpu", cache=self.tmp / "cache", workers=workers)
         view = PlainView(Console(file=self.printed, width=200), verbose=False)
         return run(order, view)
 
@@ -64,22 +65,22 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_every_cell_is_run_once(scene: Scene) -> None:
-    folder, place = scene.begin(), FakePlace()
-    outcome = scene.run(folder, place)
+    folder, executor = scene.begin(), FakeExecutor()
+    outcome = scene.run(folder, executor)
     assert outcome.failed == {}
     outcome.raise_first()
-    assert sorted(place.ran) == sorted(cell.key for cell in PLAN.cells)
+    assert sorted(executor.ran) == sorted(cell.key for cell in PLAN.cells)
     assert set(scene.statuses(folder).values()) == {("pass", None)}
-    assert place.prepared == [("cpu", "openvino")]
-    assert [(job.target, job.work) for job in place.jobs] == [("cpu", "bundles"), ("cpu", "run"), ("openvino", "run")]
+    assert executor.prepared == [("cpu", "openvino")]
+    assert [(job.target, job.work) for job in executor.jobs] == [("cpu", "bundles"), ("cpu", "run"), ("openvino", "run")]
     assert "[2/2]" in scene.printed.getvalue()
     assert "a library's own words" not in scene.printed.getvalue()
 
 
 def test_a_job_says_everything_that_the_runner_must_know(scene: Scene) -> None:
-    folder, place = scene.begin(), FakePlace()
-    scene.run(folder, place)
-    job = place.jobs[1]
+    folder, executor = scene.begin(), FakeExecutor()
+    scene.run(folder, executor)
+    job = executor.jobs[1]
     assert (job.plan_dir, job.out, job.cache) == (folder.path, folder.shards, scene.tmp / "cache")
     arguments = dict(zip(job.arguments[::2], job.arguments[1::2], strict=True))
     assert arguments.keys() == {"--target", "--cells", "--host", "--at-once", "--image", "--image-digest"}
@@ -90,15 +91,15 @@ def test_a_job_says_everything_that_the_runner_must_know(scene: Scene) -> None:
 def test_local_checkpoints_can_be_read_where_bundles_are_made(scene: Scene) -> None:
     model = make.model_plan("mine", weights="/models/mine")
     plan = dataclasses.replace(PLAN, models=(make.model_plan(), model), cells=(make.cell_plan(), make.cell_plan("mine")))
-    place = FakePlace()
-    scene.run(scene.begin(plan), place)
-    assert place.jobs[0].also_read == (Path("/models/mine"),)
-    assert place.jobs[1].also_read == ()
+    executor = FakeExecutor()
+    scene.run(scene.begin(plan), executor)
+    assert executor.jobs[0].also_read == (Path("/models/mine"),)
+    assert executor.jobs[1].also_read == ()
 
 
 def test_an_image_that_cannot_be_built_stops_only_its_target(scene: Scene) -> None:
-    folder, place = scene.begin(), FakePlace(broken_images=frozenset({"openvino"}))
-    outcome = scene.run(folder, place)
+    folder, executor = scene.begin(), FakeExecutor(broken_images=frozenset({"openvino"}))
+    outcome = scene.run(folder, executor)
     assert scene.statuses(folder) == {
         "bert/tiny/cpu": ("pass", None),
         "bert/tiny/openvino": ("infra_error", "image_build_failed"),
@@ -112,23 +113,23 @@ def test_an_image_that_cannot_be_built_stops_only_its_target(scene: Scene) -> No
 
 
 def test_without_the_reference_image_nothing_can_run(scene: Scene) -> None:
-    folder, place = scene.begin(), FakePlace(broken_images=frozenset({"cpu"}))
+    folder, executor = scene.begin(), FakeExecutor(broken_images=frozenset({"cpu"}))
     with pytest.raises(ImageBuildError):
-        scene.run(folder, place)
-    assert place.jobs == []
+        scene.run(folder, executor)
+    assert executor.jobs == []
 
 
 def test_the_reference_image_is_built_even_if_it_is_no_target(scene: Scene) -> None:
-    place = FakePlace()
-    scene.run(scene.begin(make.plan(targets=("openvino",))), place)
-    assert place.prepared == [("cpu", "openvino")]
-    assert [job.target for job in place.jobs] == ["cpu", "openvino"]
+    executor = FakeExecutor()
+    scene.run(scene.begin(make.plan(targets=("openvino",))), executor)
+    assert executor.prepared == [("cpu", "openvino")]
+    assert [job.target for job in executor.jobs] == ["cpu", "openvino"]
 
 
 @pytest.mark.parametrize("oom_killed", [False, True])
 def test_a_container_that_dies_keeps_its_finished_cells(scene: Scene, *, oom_killed: bool) -> None:
-    folder, place = scene.begin(), FakePlace(dies_after={"cpu": 1}, oom_killed=oom_killed)
-    outcome = scene.run(folder, place)
+    folder, executor = scene.begin(), FakeExecutor(dies_after={"cpu": 1}, oom_killed=oom_killed)
+    outcome = scene.run(folder, executor)
     assert scene.statuses(folder) == {
         "bert/tiny/cpu": ("pass", None),
         "bert/tiny/openvino": ("pass", None),
@@ -142,8 +143,8 @@ def test_a_container_that_dies_keeps_its_finished_cells(scene: Scene, *, oom_kil
 
 
 def test_a_place_that_fails_is_told_as_what_it_is(scene: Scene) -> None:
-    folder, place = scene.begin(), FakePlace(raises={"openvino": EngineError("the engine went away")})
-    outcome = scene.run(folder, place)
+    folder, executor = scene.begin(), FakeExecutor(raises={"openvino": EngineError("the engine went away")})
+    outcome = scene.run(folder, executor)
     assert list(outcome.failed) == ["openvino"]
     assert scene.statuses(folder)["bert/tiny/openvino"] == ("infra_error", "infrastructure")
     assert scene.statuses(folder)["bert/tiny/cpu"] == ("pass", None)
@@ -151,46 +152,46 @@ def test_a_place_that_fails_is_told_as_what_it_is(scene: Scene) -> None:
 
 def test_an_engine_that_cannot_pass_gpus_is_told_with_its_own_advice(scene: Scene) -> None:
     message = 'starting a container failed: could not select device driver "" with capabilities: [[gpu]]'
-    folder, place = scene.begin(make.plan(targets=("cpu", "cuda"))), FakePlace(raises={"cuda": EngineError(message)})
-    scene.run(folder, place)
+    folder, executor = scene.begin(make.plan(targets=("cpu", "cuda"))), FakeExecutor(raises={"cuda": EngineError(message)})
+    scene.run(folder, executor)
     assert scene.statuses(folder)["bert/tiny/cuda"] == ("infra_error", "container_toolkit_missing")
 
 
 def test_a_full_disk_in_the_runner_is_a_store_error_here(scene: Scene) -> None:
-    place = FakePlace(ends={"openvino": Ended(code=7, output="No space left on device", oom_killed=False)})
-    outcome = scene.run(scene.begin(), place)
+    executor = FakeExecutor(ends={"openvino": Ended(code=7, output="No space left on device", oom_killed=False)})
+    outcome = scene.run(scene.begin(), executor)
     with pytest.raises(StoreError, match="No space left on device"):
         outcome.raise_first()
 
 
 def test_without_bundles_nothing_can_run(scene: Scene) -> None:
-    place = FakePlace(ends={"bundles": Ended(code=1, output="Traceback", oom_killed=False)})
+    executor = FakeExecutor(ends={"bundles": Ended(code=1, output="Traceback", oom_killed=False)})
     with pytest.raises(EngineError, match="the bundles could not be made"):
-        scene.run(scene.begin(), place)
-    assert place.ran == []
+        scene.run(scene.begin(), executor)
+    assert executor.ran == []
 
 
 def test_a_resumed_run_runs_only_what_is_missing(scene: Scene) -> None:
     folder = scene.begin()
-    scene.run(folder, FakePlace(dies_after={"cpu": 1}, broken_images=frozenset({"openvino"})))
-    place = FakePlace()
-    scene.run(RunFolder.latest(scene.tmp / "out"), place)
-    assert sorted(place.ran) == ["bert/tiny/openvino", "gpt2/tiny/cpu", "gpt2/tiny/openvino"]
+    scene.run(folder, FakeExecutor(dies_after={"cpu": 1}, broken_images=frozenset({"openvino"})))
+    executor = FakeExecutor()
+    scene.run(RunFolder.latest(scene.tmp / "out"), executor)
+    assert sorted(executor.ran) == ["bert/tiny/openvino", "gpt2/tiny/cpu", "gpt2/tiny/openvino"]
     assert set(scene.statuses(folder).values()) == {("pass", None)}
-    again = FakePlace()
+    again = FakeExecutor()
     assert scene.run(folder, again).failed == {}
     assert (again.jobs, again.prepared) == ([], [])
     assert "nothing is missing" in scene.printed.getvalue()
 
 
 def test_what_a_killed_host_left_is_saved_and_not_run_again(scene: Scene) -> None:
-    folder, place = scene.begin(), FakePlace(raises={"openvino": KeyboardInterrupt()})
+    folder, executor = scene.begin(), FakeExecutor(raises={"openvino": KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):
-        scene.run(folder, place)
-    partial = FakePlace(dies_after={"openvino": 1})
-    partial._run_cells(dataclasses.replace(place.jobs[-1], target="openvino"), lambda _line: None)
+        scene.run(folder, executor)
+    partial = FakeExecutor(dies_after={"openvino": 1})
+    partial._run_cells(dataclasses.replace(executor.jobs[-1], target="openvino"), lambda _line: None)
     folder.salvage()
-    after = FakePlace()
+    after = FakeExecutor()
     scene.run(folder, after)
     assert after.ran == ["gpt2/tiny/openvino"]
 
@@ -198,9 +199,9 @@ def test_what_a_killed_host_left_is_saved_and_not_run_again(scene: Scene) -> Non
 def test_models_that_cannot_be_built_are_no_work(scene: Scene) -> None:
     models = (make.model_plan(), make.model_plan("big", unbuildable="too large"))
     plan = dataclasses.replace(PLAN, models=models, cells=(make.cell_plan(), make.cell_plan("big")))
-    folder, place = scene.begin(plan), FakePlace()
-    scene.run(folder, place)
-    assert place.ran == ["bert/tiny/cpu"]
+    folder, executor = scene.begin(plan), FakeExecutor()
+    scene.run(folder, executor)
+    assert executor.ran == ["bert/tiny/cpu"]
     assert scene.statuses(folder)["big/tiny/cpu"] == ("factory_error", "unbuildable")
 
 
@@ -209,43 +210,43 @@ def unavailable(**reasons: str) -> Plan:
 
 
 def test_no_target_at_all(scene: Scene) -> None:
-    place = FakePlace()
+    executor = FakeExecutor()
     with pytest.raises(NoTargetAvailableError, match="cpu: no driver\nopenvino: no device") as caught:
-        scene.run(scene.begin(unavailable(cpu="no driver", openvino="no device")), place)
+        scene.run(scene.begin(unavailable(cpu="no driver", openvino="no device")), executor)
     assert caught.value.exit_code == 6
-    assert (place.jobs, place.prepared) == ([], [])
+    assert (executor.jobs, executor.prepared) == ([], [])
 
 
 def test_a_target_that_is_not_here_is_no_work_and_no_failure(scene: Scene) -> None:
-    folder, place = scene.begin(unavailable(openvino="no device")), FakePlace()
-    assert scene.run(folder, place).failed == {}
+    folder, executor = scene.begin(unavailable(openvino="no device")), FakeExecutor()
+    assert scene.run(folder, executor).failed == {}
     assert scene.statuses(folder)["bert/tiny/openvino"] == ("unavailable", "target_unavailable")
-    assert {job.target for job in place.jobs} == {"cpu"}
+    assert {job.target for job in executor.jobs} == {"cpu"}
 
 
 @pytest.mark.parametrize("name", ["bundles", "cpu"])
 def test_an_interrupt_stops_everything(scene: Scene, name: str) -> None:
-    place = FakePlace(raises={name: KeyboardInterrupt()})
+    executor = FakeExecutor(raises={name: KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):
-        scene.run(scene.begin(), place)
-    assert place.stops >= 1
+        scene.run(scene.begin(), executor)
+    assert executor.stops >= 1
 
 
 def test_an_interrupted_cell_is_not_run_rather_than_our_failure(scene: Scene) -> None:
     folder = scene.begin()
-    place = FakePlace(hangs=frozenset({"openvino"}), raises={"cpu": KeyboardInterrupt()})
+    executor = FakeExecutor(hangs=frozenset({"openvino"}), raises={"cpu": KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):
-        scene.run(folder, place, workers=2)
-    assert place.stops >= 1
+        scene.run(folder, executor, workers=2)
+    assert executor.stops >= 1
     folder.salvage()
     assert set(scene.statuses(folder).values()) == {("not_run", None)}
 
 
 def test_targets_run_at_the_same_time_on_cores_of_their_own(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
-    place = FakePlace()
-    scene.run(scene.begin(), place, workers=2)
-    assert sorted(job.cpuset or "" for job in place.jobs if job.work == "run") == ["0,1", "2,3"]
+    executor = FakeExecutor()
+    scene.run(scene.begin(), executor, workers=2)
+    assert sorted(job.cpuset or "" for job in executor.jobs if job.work == "run") == ["0,1", "2,3"]
 
 
 @pytest.mark.parametrize(
@@ -321,25 +322,25 @@ def test_cells_are_named_for_the_runner(folder: RunFolder) -> None:
 SURVEY = TargetWork(work="survey", noun="survey", arguments=("--more",), memory_mb=99)
 
 
-def survey(scene: Scene, place: FakePlace, *, unavailable: str | None = None, first: Callable[[], None] | None = None) -> RunOutcome:
+def survey(scene: Scene, executor: FakeExecutor, *, unavailable: str | None = None, first: Callable[[], None] | None = None) -> RunOutcome:
     plan = dataclasses.replace(PLAN, cells=(), targets=(PLAN.targets[0], dataclasses.replace(PLAN.targets[1], unavailable=unavailable)))
     folder = scene.begin(plan)
-    order = RunOrder(folder=folder, plan=plan, place=place, reference="openvino", cache=scene.tmp / "cache", workers=1)
+    order = RunOrder(folder=folder, plan=plan, executor=executor, reference="openvino", cache=scene.tmp / "cache", workers=1)
     return run_on_targets(order, SURVEY, PlainView(Console(file=scene.printed, width=200), verbose=False), first=first)
 
 
 def test_work_without_cells_goes_to_every_target_that_is_here(scene: Scene) -> None:
-    place = FakePlace(ends={"cpu": Ended(code=0, output="", oom_killed=False)})
-    assert survey(scene, place, unavailable="no such thing").failed == {}
-    assert place.prepared == [("cpu",)]
-    assert [(job.target, job.work, job.memory_mb) for job in place.jobs] == [("cpu", "survey", 99)]
-    assert place.jobs[0].arguments[:3] == ("--target", "cpu", "--more")
+    executor = FakeExecutor(ends={"cpu": Ended(code=0, output="", oom_killed=False)})
+    assert survey(scene, executor, unavailable="no such thing").failed == {}
+    assert executor.prepared == [("cpu",)]
+    assert [(job.target, job.work, job.memory_mb) for job in executor.jobs] == [("cpu", "survey", 99)]
+    assert executor.jobs[0].arguments[:3] == ("--target", "cpu", "--more")
     assert "openvino: unavailable: no such thing" in scene.printed.getvalue()
 
 
 def test_a_target_that_fails_at_it_costs_the_others_nothing(scene: Scene) -> None:
     ends = {"cpu": Ended(code=9, output="the last words", oom_killed=False), "openvino": Ended(code=0, output="", oom_killed=False)}
-    outcome = survey(scene, FakePlace(ends=ends))
+    outcome = survey(scene, FakeExecutor(ends=ends))
     assert list(outcome.failed) == ["cpu"]
     with pytest.raises(EngineError, match="the last words"):
         outcome.raise_first()
@@ -349,12 +350,12 @@ def test_a_target_that_fails_at_it_costs_the_others_nothing(scene: Scene) -> Non
 def test_what_comes_first_needs_the_reference_image(scene: Scene) -> None:
     done: list[str] = []
     with pytest.raises(ImageBuildError):
-        survey(scene, FakePlace(broken_images=frozenset({"openvino"})), unavailable="gone", first=lambda: done.append("first"))
+        survey(scene, FakeExecutor(broken_images=frozenset({"openvino"})), unavailable="gone", first=lambda: done.append("first"))
     assert done == []
     ends = {"cpu": Ended(code=0, output="", oom_killed=False)}
     assert (
         survey(
-            dataclasses.replace(scene, tmp=scene.tmp / "b"), FakePlace(ends=ends), unavailable="gone", first=lambda: done.append("first")
+            dataclasses.replace(scene, tmp=scene.tmp / "b"), FakeExecutor(ends=ends), unavailable="gone", first=lambda: done.append("first")
         ).failed
         == {}
     )
@@ -363,7 +364,7 @@ def test_what_comes_first_needs_the_reference_image(scene: Scene) -> None:
 
 def test_without_any_target_there_is_nothing_to_ask(scene: Scene) -> None:
     plan = dataclasses.replace(PLAN, cells=(), targets=(dataclasses.replace(PLAN.targets[0], unavailable="gone"),))
-    order = RunOrder(folder=scene.begin(plan), plan=plan, place=FakePlace(), reference="cpu", cache=scene.tmp / "cache", workers=1)
+    order = RunOrder(folder=scene.begin(plan), plan=plan, executor=FakeExecutor(), reference="cpu", cache=scene.tmp / "cache", workers=1)
     with pytest.raises(NoTargetAvailableError):
         run_on_targets(order, SURVEY, PlainView(Console(file=scene.printed, width=200), verbose=False))
 
@@ -374,19 +375,19 @@ def rerun(
     """What is executed when stale verdicts are given anew, with these images and bundles."""
     index = {"schema": "hwmatrix/bundle-index/1", "bundles": [{"model": m.name, "size": "tiny", "digest": bundle} for m in PLAN.models]}
     (folder.bundles / "bundles.json").write_text(json.dumps(index), encoding="utf-8")
-    place = FakePlace()
-    place.identity = lambda target: (f"hwmatrix/{target}:0.1.0", f"sha256:{digest}")  # type: ignore[method-assign]
+    executor = FakeExecutor()
+    executor.identity = lambda target: (f"hwmatrix/{target}:0.1.0", f"sha256:{digest}")  # type: ignore[method-assign]
     order = RunOrder(
-        folder=folder, plan=folder.plan(), place=place, reference="cpu", cache=scene.tmp, workers=1, stale=StaleRule(max_age=max_age)
+        folder=folder, plan=folder.plan(), executor=executor, reference="cpu", cache=scene.tmp, workers=1, stale=StaleRule(max_age=max_age)
     )
     assert run(order, PlainView(Console(file=scene.printed, width=200), verbose=False)).failed == {}
-    return place.ran
+    return executor.ran
 
 
 @pytest.fixture
 def finished(scene: Scene) -> RunFolder:
     folder = scene.begin()
-    scene.run(folder, FakePlace())
+    scene.run(folder, FakeExecutor())
     return folder
 
 
@@ -413,8 +414,8 @@ def test_what_has_moved_is_run_again_and_the_newest_counts(scene: Scene, finishe
 def test_stale_verdicts_stand_when_the_new_image_cannot_be_built(scene: Scene, finished: RunFolder) -> None:
     index = {"bundles": []}
     (finished.bundles / "bundles.json").write_text(json.dumps(index), encoding="utf-8")
-    place = FakePlace(broken_images=frozenset({"openvino"}))
-    order = RunOrder(folder=finished, plan=PLAN, place=place, reference="cpu", cache=scene.tmp, workers=1, stale=StaleRule())
+    executor = FakeExecutor(broken_images=frozenset({"openvino"}))
+    order = RunOrder(folder=finished, plan=PLAN, executor=executor, reference="cpu", cache=scene.tmp, workers=1, stale=StaleRule())
     assert list(run(order, PlainView(Console(file=scene.printed, width=200), verbose=False)).failed) == ["openvino"]
     assert set(scene.statuses(finished).values()) == {("pass", None)}
 

@@ -10,9 +10,9 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
+from hwmatrix.host.executors import Job
 from hwmatrix.host.following import follow
-from hwmatrix.host.places import Job
-from hwmatrix.host.run import RunOrder, RunOutcome
+from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
@@ -85,6 +85,6 @@ def _make_tests(order: RunOrder, view: View) -> None:
         out=order.folder.bundles,
         memory_mb=_MEMORY_MB,
     )
-    ended = follow(order.place, job, view, _TESTS)
+    ended = follow(order.executor, job, view, _TESTS)
     if ended.code != 0:
         raise infrastructure.failure(order.reference, "the operator tests could not be made", ended)

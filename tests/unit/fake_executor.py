@@ -13,7 +13,7 @@ import factory_plans as make
 
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import HwmatrixError, ImageBuildError
-from hwmatrix.host.places import Ended, Job
+from hwmatrix.host.executors import Ended, Job
 from hwmatrix.records import CellPlan, Isolation, Plan, cell_command, plan_from_json
 from hwmatrix.store.shard import ShardWriter
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass
-class FakePlace:
+class FakeExecutor:
     """Implements ``host.places.Place``. What it did is in ``jobs``, ``ran``, ``prepared`` and ``stops``."""
 
     isolation: Isolation = Isolation.CONTAINER

@@ -15,10 +15,10 @@ import pytest
 import hwmatrix
 from hwmatrix.cli import main
 from hwmatrix.host.base_image import MADE_TAG
-from hwmatrix.host.runners import facts, inventory, pruning
-from hwmatrix.host.runners.inventory import Item, Kind
-from hwmatrix.host.runners.pruning import Rule
-from hwmatrix.host.runs import RunFolder, claim, release
+from hwmatrix.host.ci_machines import facts, inventory, pruning
+from hwmatrix.host.ci_machines.inventory import Item, Kind
+from hwmatrix.host.ci_machines.pruning import Rule
+from hwmatrix.host.run_folder import RunFolder, claim, release
 from hwmatrix.host.venvs import MARKER
 from hwmatrix.models.folder import LOCKS, MANIFEST
 from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
@@ -209,7 +209,7 @@ def test_the_latest_run_and_one_that_is_worked_on_stay(tmp_path: Path, monkeypat
     release(folders[1])
     assert pruning.remove(free, None).problem is None
     assert not folders[1].path.exists()
-    monkeypatch.setattr("hwmatrix.host.runs.living", lambda *_: None)  # an owner that died owns nothing
+    monkeypatch.setattr("hwmatrix.host.run_folder.living", lambda *_: None)  # an owner that died owns nothing
     assert inventory.runs(tmp_path)[0].kept is None
 
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import duckdb
 import factory_plans as make
 import pytest
-from fake_place import FakePlace
+from fake_executor import FakeExecutor
 from rich.console import Console
 
 from hwmatrix.cli.main import main
 from hwmatrix.errors import StoreError
 from hwmatrix.host.console import PlainView
-from hwmatrix.host.operators import OperatorRun, run_operators
-from hwmatrix.host.places import Ended, Job
-from hwmatrix.host.run import RunOrder
-from hwmatrix.host.runs import RunFolder
+from hwmatrix.host.executors import Ended, Job
+from hwmatrix.host.operator_jobs import OperatorRun, run_operators
+from hwmatrix.host.run_folder import RunFolder
+from hwmatrix.host.run_order import RunOrder
 from hwmatrix.records import OperatorResult, Status
 from hwmatrix.store.merge import merge
 from hwmatrix.store.shard import ShardWriter
@@ -34,7 +34,7 @@ PLAN = make.plan(models=(), targets=("onnxruntime", "openvino"))
 
 
 @dataclasses.dataclass
-class Place(FakePlace):
+class Executor(FakeExecutor):
     """Writes the shards that runners of operator tests write. ``asked`` is what each was asked for."""
 
     asked: list[tuple[str, list[str]]] = dataclasses.field(default_factory=list)
@@ -73,8 +73,8 @@ class Scene:
     tmp: Path
     said: io.StringIO = dataclasses.field(default_factory=io.StringIO)
 
-    def run(self, place: FakePlace, *, resume: bool = False) -> None:
-        order = RunOrder(folder=self.folder, plan=PLAN, place=place, reference="cpu", cache=self.tmp, workers=1)
+    def run(self, executor: FakeExecutor, *, resume: bool = False) -> None:
+        order = RunOrder(folder=self.folder, plan=PLAN, executor=executor, reference="cpu", cache=self.tmp, workers=1)
         view = PlainView(Console(file=self.said, width=200), verbose=False)
         run_operators(OperatorRun(order=order, pattern=self.folder.pattern(), resume=resume), view)
 
@@ -93,28 +93,28 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_only_what_is_missing_is_run(scene: Scene) -> None:
-    scene.run(Place(dies_after={"openvino": 2}))
+    scene.run(Executor(dies_after={"openvino": 2}))
     assert len(scene.tested()) == 6
-    place = Place()
-    scene.run(place, resume=True)
-    assert place.asked == [("openvino", ["test_and", "test_acos"])]
+    executor = Executor()
+    scene.run(executor, resume=True)
+    assert executor.asked == [("openvino", ["test_and", "test_acos"])]
     assert scene.tested() == sorted((target, name) for target in ("onnxruntime", "openvino") for name in TESTS)
 
 
 def test_where_nothing_is_missing_nothing_is_prepared(scene: Scene) -> None:
-    scene.run(Place())
-    place = Place()
-    scene.run(place, resume=True)
-    assert (place.asked, place.prepared) == ([], [])
+    scene.run(Executor())
+    executor = Executor()
+    scene.run(executor, resume=True)
+    assert (executor.asked, executor.prepared) == ([], [])
     assert "nothing is missing" in scene.said.getvalue()
 
 
 @pytest.mark.parametrize("canary", [None, False])
 def test_a_target_that_was_not_here_or_not_believed_is_asked_again(scene: Scene, *, canary: bool | None) -> None:
-    scene.run(Place(canaries={"onnxruntime": canary}))
-    place = Place()
-    scene.run(place, resume=True)
-    assert place.asked == [("onnxruntime", list(TESTS))]
+    scene.run(Executor(canaries={"onnxruntime": canary}))
+    executor = Executor()
+    scene.run(executor, resume=True)
+    assert executor.asked == [("onnxruntime", list(TESTS))]
     assert len(scene.tested()) == 2 * len(TESTS)
 
 

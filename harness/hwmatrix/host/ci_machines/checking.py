@@ -12,7 +12,7 @@ from hwmatrix.records import Backend
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hwmatrix.host.runners.facts import Facts, Node
+    from hwmatrix.host.ci_machines.facts import Facts, Node
     from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
 
 DISK_MB: Final = {"python": 3_000, "torch-cpu": 5_000, "torch-cuda": 16_000, "torch-rocm": 40_000}

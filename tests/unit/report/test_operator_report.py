@@ -11,7 +11,7 @@ from hwmatrix.errors import StoreError
 from hwmatrix.records import ErrorRecord, Severity, Status
 from hwmatrix.report import rows as model_rows
 from hwmatrix.report.markdown import errors_md
-from hwmatrix.report.operators import Counts, Coverage, read, shown, write_operators
+from hwmatrix.report.operator_report import Counts, Coverage, read, shown, write_operators
 from hwmatrix.store.merge import merge
 from hwmatrix.store.shard import ShardWriter
 

@@ -1,4 +1,4 @@
-"""Where the runner executes: in containers, in virtual environments, or in this interpreter. One class each."""
+"""What runs the runner: in containers, in virtual environments, or right here. One straight class each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _IN_CONTAINER: Final = {"plan": "/hwmatrix/plan", "cache": "/hwmatrix/cache", "o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """What every place needs to know: the project, what to build from, where to cache, what is set outside."""
+    """What every executor needs to know: the project, what to build from, where to cache, what is set outside."""
 
     project_root: Path
     spec: MatrixSpec
@@ -79,8 +79,8 @@ class Ended:
     oom_killed: bool
 
 
-class Place(Protocol):
-    """Somewhere to run jobs."""
+class Executor(Protocol):
+    """Runs jobs somewhere."""
 
     isolation: Isolation
 
@@ -100,14 +100,15 @@ class Place(Protocol):
         """End all jobs that run: :meth:`run` returns for each."""
 
 
-class ContainerPlace:
+class ContainerExecutor:
     """One hardened container a job."""
 
     isolation = Isolation.CONTAINER
 
-    def __init__(self, workshop: Workshop, engine: Engine) -> None:
+    def __init__(self, workshop: Workshop, engine: Engine, base: base_image.BaseImage) -> None:
         self._workshop = workshop
         self._engine = engine
+        self._base = base
         self._images: dict[str, images.BuiltImage] = {}
         self._running: set[containers.RunningContainer] = set()
         self._stopped = False
@@ -135,7 +136,7 @@ class ContainerPlace:
             targets=targets,
             engine=self._engine,
             on_line=workshop.detail,
-            base_image=workshop.base_image,
+            base=self._base,
             commit=workshop.commit,
             source=workshop.source,
         )
@@ -205,7 +206,7 @@ class ContainerPlace:
                 container.stop(grace_s=5)
 
 
-class VenvPlace:
+class VenvExecutor:
     """A virtual environment a target, made from the same requirements as its image."""
 
     isolation = Isolation.VENV
@@ -254,7 +255,7 @@ class VenvPlace:
         self._processes.__exit__(None, None, None)
 
 
-class NoPlace:
+class LocalExecutor:
     """This interpreter, with whatever is installed in it: quick, and the least comparable."""
 
     isolation = Isolation.NONE
@@ -289,17 +290,17 @@ class NoPlace:
         self._processes.__exit__(None, None, None)
 
 
-class MixedPlace:
+class MixedExecutor:
     """Containers, but for native targets: those run in virtual environments of this machine."""
 
     isolation = Isolation.CONTAINER
 
-    def __init__(self, containers_: ContainerPlace, venvs_: VenvPlace, native: frozenset[str]) -> None:
+    def __init__(self, containers_: ContainerExecutor, venvs_: VenvExecutor, native: frozenset[str]) -> None:
         self._containers = containers_
         self._venvs = venvs_
         self._native = native
 
-    def _place(self, target: str) -> Place:
+    def _executor(self, target: str) -> Executor:
         return self._venvs if target in self._native else self._containers
 
     def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
@@ -309,16 +310,16 @@ class MixedPlace:
         return {**self._containers.prepare(contained), **(self._venvs.prepare(native) if native else {})}
 
     def unavailable(self, target: str) -> str | None:
-        """As the target's own place says."""
-        return self._place(target).unavailable(target)
+        """As the target's own executor says."""
+        return self._executor(target).unavailable(target)
 
     def identity(self, target: str) -> tuple[str | None, str | None]:
-        """As the target's own place says."""
-        return self._place(target).identity(target)
+        """As the target's own executor says."""
+        return self._executor(target).identity(target)
 
     def run(self, job: Job, on_line: OnLine) -> Ended:
-        """Run it in the target's own place."""
-        return self._place(job.target).run(job, on_line)
+        """Run it with the target's own executor."""
+        return self._executor(job.target).run(job, on_line)
 
     def stop(self) -> None:
         """End all jobs that run."""
@@ -334,36 +335,36 @@ def missing_hardware(spec: MatrixSpec, target: str) -> str | None:
     return detect(backend).reason
 
 
-def choose(isolation: str, workshop: Workshop) -> Place:
-    """The place for ``auto``, ``container``, ``venv`` or ``none``. ``auto`` says what it takes, and why.
+def choose(isolation: str, workshop: Workshop) -> Executor:
+    """The executor for ``auto``, ``container``, ``venv`` or ``none``. ``auto`` says what it takes, and why.
 
     Raises:
         EngineError: containers were asked for and no engine answers.
         ImageBuildError: containers were asked for and there is nothing to build them with or from.
     """
     if isolation == Isolation.NONE:
-        return NoPlace(workshop)
+        return LocalExecutor(workshop)
     if isolation == Isolation.VENV:
-        return VenvPlace(workshop)
+        return VenvExecutor(workshop)
     try:
         engine = connect(workshop.environment)
         if isolation == "auto" and engine.builder is None:
             raise EngineError(engine.builder_problem)  # noqa: TRY301 - one handler for all that speaks against containers
         # Found out now, so that `auto` can still take the other way.
-        base_image.resolve(engine, requested=workshop.base_image, default=workshop.spec.images.base, on_line=workshop.say)
+        base = base_image.resolve(engine, requested=workshop.base_image, default=workshop.spec.images.base, on_line=workshop.say)
     except (EngineError, ImageBuildError) as error:
         if isolation != "auto":
             raise
         workshop.say(f"no containers: {error.message}")
         workshop.say("using virtual environments made from the same requirements instead (isolation: venv)")
-        return VenvPlace(workshop)
+        return VenvExecutor(workshop)
     workshop.say(f"using containers (engine {engine.version}, {engine.operating_system})")
     # Before anybody looks at the files of a run that was killed: its container may still be writing them.
     for leftover in containers.remove_leftovers(engine):
         workshop.say(f"removed {leftover}, which a run that was killed had left")
     native = frozenset(name for name, target in workshop.spec.targets.items() if target.native)
-    place = ContainerPlace(workshop, engine)
-    return MixedPlace(place, VenvPlace(workshop), native) if native else place
+    executor = ContainerExecutor(workshop, engine, base)
+    return MixedExecutor(executor, VenvExecutor(workshop), native) if native else executor
 
 
 def _flag(name: str, path: str) -> tuple[str, str]:

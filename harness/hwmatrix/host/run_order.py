@@ -1,0 +1,47 @@
+"""What a run is ordered to do, and what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from hwmatrix.errors import HwmatrixError
+from hwmatrix.host.cache_limit import DEFAULT_GB
+from hwmatrix.host.executors import Executor
+from hwmatrix.host.run_folder import RunFolder
+from hwmatrix.host.stale import StaleRule
+from hwmatrix.records import Plan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOrder:
+    """A run that is ready to go: its folder and plan, where it runs, and how many targets at a time.
+
+    ``stale`` says which verdicts are to be given anew; without it, those that are there stand. ``cache_limit_gb`` is how much the
+    cache of bundles may have between the waves of a run, in GiB.
+    """
+
+    folder: RunFolder
+    plan: Plan
+    executor: Executor
+    reference: str
+    cache: Path
+    workers: int
+    stale: StaleRule | None = None
+    cache_limit_gb: float = DEFAULT_GB
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """What came of it: targets that failed as a whole, with the errors that decide the exit code."""
+
+    failed: dict[str, HwmatrixError]
+
+    def raise_first(self) -> None:
+        """Raise the first failure, once all else is done and reported.
+
+        Raises:
+            HwmatrixError: a target's image, engine or store failed.
+        """
+        for error in self.failed.values():
+            raise error

@@ -1,0 +1,75 @@
+"""What a child does with itself, forked or spawned: it limits itself, does its work, sends what comes of it, and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from hwmatrix.measure import memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hwmatrix.records import Limits
+
+    Send = Callable[[dict[str, Any]], None]
+
+PR_SET_PDEATHSIG: Final = 1
+"""linux/prctl.h: the signal that a process gets when its parent dies."""
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux only; elsewhere there is nothing like it."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits, reserves_address_space: bool) -> NoReturn:
+    """Limit this process, do the work, and end by ``os._exit``: the parent's exit handlers and buffers are not the child's."""
+    code = 1
+    try:
+        _limit(limits, reserves_address_space=reserves_address_space)
+
+        def send(message: dict[str, Any]) -> None:
+            text = json.dumps(message, ensure_ascii=False)
+            data = memoryview(text.encode(errors="replace") + b"\n")  # texts may have bytes that no character has
+            while data:
+                data = data[os.write(writing, data) :]
+
+        work(send)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the log is the only place where the parent can read of it
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _limit(limits: Limits, *, reserves_address_space: bool) -> None:
+    """Memory, no core file; and if the kernel needs memory, it shall be this process that goes.
+
+    No RLIMIT_CPU: while it is set, the kernel counts the process's CPU time in ticks of some milliseconds, and a sample's
+    CPU time would read 0 or 4 ms. The parent's deadline ends what takes too long, its death what it leaves.
+    """
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    kind, had_mb = resource.RLIMIT_AS, memory.address_space_mb()
+    if reserves_address_space:
+        kind, had_mb = resource.RLIMIT_DATA, memory.data_mb()
+    if had_mb is not None:
+        most = int((had_mb + limits.memory_mb) * 1024 * 1024)
+        resource.setrlimit(kind, (most, most))
