@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -40,4 +41,5 @@ def write_together(contents: Mapping[Path, str | bytes], *, durable: bool = True
             temporary[path].replace(path)
     finally:
         for path in temporary.values():
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what went wrong is told, not that it cannot be cleared away either
+                path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from factory_rows import BEGIN, RUN, Database, example
@@ -43,14 +44,14 @@ def test_a_failure_leaves_the_old_reports_and_no_litter(tmp_path: Path, monkeypa
     database, folder = example(tmp_path / "m.duckdb"), tmp_path / "latest"
     folder.mkdir()
     (folder / "matrix.md").write_text("old", encoding="utf-8")
-    write = Path.write_text
+    opened = Path.open
 
-    def full(self: Path, text: str, **options: str) -> int:
-        if "errors" in self.name:
+    def full(self: Path, mode: str = "r", **options: Any) -> Any:
+        if "w" in mode and "errors" in self.name:
             raise OSError(28, "No space left on device")
-        return write(self, text, **options)
+        return opened(self, mode, **options)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(StoreError, match="No space left on device"):
         write_reports(database, folder)
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["matrix.md"]

@@ -356,7 +356,7 @@ def test_a_report_is_written_at_once_or_not_at_all(project: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_text", full)
+        patched.setattr(Path, "open", full)
         with pytest.raises(StoreError, match="No space left on device"):
             made.save_to_file("the second", path)
     assert path.read_text(encoding="utf-8") == "the first"
