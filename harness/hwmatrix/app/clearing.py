@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.models import folder
 from hwmatrix.models.build import RECIPE
@@ -57,7 +58,7 @@ def _weights(plan: ModelPlan) -> Any:
     checkpoint = Path(plan.weights)
     if not checkpoint.is_dir():  # on the hub, and not fetched: then there is no bundle either
         return None
-    return {str(file.relative_to(checkpoint)): folder.sha256(file) for file in inspect(checkpoint).files}
+    return {str(file.relative_to(checkpoint)): sha256_of(file) for file in inspect(checkpoint).files}
 
 
 def _is_of(manifest: Path, plan: ModelPlan, weights: Any) -> bool:
