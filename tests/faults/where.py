@@ -17,8 +17,9 @@ import pytest
 import yaml
 from fault_runs import MARK, PROJECT, environment, still_running
 
-from hwmatrix.errors import EngineError
+from hwmatrix.errors import EngineError, ImageBuildError
 from hwmatrix.hardware.detector import detect
+from hwmatrix.host import base_image
 from hwmatrix.host.containers import LABEL
 from hwmatrix.host.engine import Engine, connect
 from hwmatrix.host.executors import ContainerExecutor, Executor, Job, LocalExecutor, Workshop
@@ -126,7 +127,11 @@ def _in_its_image(backend: Backend, folder: Path) -> Where:
             pytest.fail(f"these tests must run in CI: {error}")
         pytest.skip(str(error))
     name, target, workshop = _workshop(backend, folder)
-    executor = ContainerExecutor(workshop, engine)
+    try:
+        base = base_image.resolve(engine, requested=workshop.base_image, default=workshop.spec.images.base, on_line=workshop.detail)
+    except ImageBuildError as error:
+        pytest.skip(f"its image cannot be built: {error}")
+    executor = ContainerExecutor(workshop, engine, base)
     failed = executor.prepare([name])
     if failed:
         pytest.skip(f"its image cannot be built: {failed[name]}")

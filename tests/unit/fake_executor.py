@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class FakeExecutor:
-    """Implements ``host.places.Place``. What it did is in ``jobs``, ``ran``, ``prepared`` and ``stops``."""
+    """Implements ``host.executors.Executor``. What it did is in ``jobs``, ``ran``, ``prepared`` and ``stops``."""
 
     isolation: Isolation = Isolation.CONTAINER
     missing: dict[str, str] = dataclasses.field(default_factory=dict)

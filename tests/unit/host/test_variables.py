@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hwmatrix.host import containers
+from hwmatrix.host.base_image import BaseImage
 from hwmatrix.host.executors import ContainerExecutor, Job, LocalExecutor, VenvExecutor, Workshop
 from hwmatrix.host.images import BuiltImage
 from hwmatrix.host.process import Finished
@@ -19,6 +20,7 @@ from hwmatrix.matrix.load import load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+BASE = BaseImage(reference="base:1", digest="sha256:0", reason="here already")
 SPEC = load(Path(__file__).parents[3] / "matrix.yaml").spec
 SECRETS = {
     "GITHUB_TOKEN": "t0p",
@@ -122,7 +124,7 @@ def test_a_container_gets_no_variable_of_this_machine(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(containers, "running", running)
     monkeypatch.setattr(containers, "prepare_writable", lambda folder, _engine: folder)
-    executor = ContainerExecutor(workshop(tmp_path), object())  # type: ignore[arg-type]
+    executor = ContainerExecutor(workshop(tmp_path), object(), BASE)  # type: ignore[arg-type]
     executor._images["cpu"] = BuiltImage(target="cpu", tag="hwmatrix/cpu:1", digest="sha256:0", seconds=0, rebuilt=False)
     executor.run(Job(target="cpu", work="run", plan_dir=tmp_path, cache=tmp_path, out=tmp_path), lambda _line: None)
     (options,) = started
