@@ -1,68 +1,121 @@
-"""Follows docs/adding-a-target.md to the letter, in a copy of the project."""
+"""Backends from outside of hwmatrix: the one of docs/adding-a-target.md, by its own words, and the toy in the folder beside this file.
+
+Nothing of the project is copied or changed: both are packages that are installed beside it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
-STEP = re.compile(r"<!-- (?P<what>in|file) (?P<path>\S+)(?: after: (?P<after>.+?))? -->\n```\w+\n(?P<text>.*?)```\n", re.DOTALL)
+TOY = Path(__file__).with_name("toy")
+PAGE = (ROOT / "docs" / "adding-a-target.md").read_text(encoding="utf-8")
+STEP = re.compile(r"<!-- (?P<what>in|file|run)(?: (?P<path>\S+))?(?: after: (?P<after>.+?))? -->\n```\w+\n(?P<text>.*?)```\n", re.DOTALL)
+STEPS = [step.groupdict() for step in STEP.finditer(PAGE)]
+TOY_ENTRY = "  toy: {backend: toy, image: toy, execution: software}\n"
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    for name in ("harness", "images", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("matrix.yaml", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    return tmp_path
+@dataclasses.dataclass(frozen=True)
+class Here:
+    """A folder in which the page was followed: the package, where it is installed, and the commands that are left to try."""
+
+    folder: Path
+    site: Path
+    commands: list[list[str]]
+
+    def run(self, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a module of this interpreter, which finds both packages."""
+        paths = [str(ROOT / "harness"), str(self.site), str(TOY)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HWMATRIX_CACHE": str(self.folder / "cache")}
+        command = (sys.executable, "-m", *command)
+        return subprocess.run(command, cwd=cwd or self.folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def follow(page: str, project: Path) -> list[str]:
-    """Do what the page says; give the files that were touched."""
-    touched = []
-    for step in STEP.finditer(page):
-        path = project / step["path"]
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
+    """What the page says, but for its last commands; and the toy's entry in matrix.yaml."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "matrix.yaml").write_bytes((ROOT / "matrix.yaml").read_bytes())
+    for step in STEPS:
         if step["what"] == "file":
-            assert not path.exists()
+            path = folder / step["path"]
+            path.parent.mkdir(exist_ok=True)
             path.write_text(step["text"], encoding="utf-8")
-        else:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            places = [number for number, line in enumerate(lines, start=1) if line.strip() == step["after"].strip()]
-            assert len(places) == 1, f"{step['path']} must have the line {step['after']!r} once, and has it {len(places)} times"
-            lines.insert(places[0], step["text"])
-            path.write_text("".join(lines), encoding="utf-8")
-        touched.append(step["path"])
-    return touched
-
-
-def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(project / "harness"), "HWMATRIX_CACHE": str(project / "cache")}
-    return subprocess.run([sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_the_page_adds_a_target(copy: Path) -> None:
-    page = (ROOT / "docs" / "adding-a-target.md").read_text(encoding="utf-8")
-    assert len(follow(page, copy)) == 6
-    done = run(copy, "-m", "hwmatrix", "matrix", "--models", "bert", "--targets", "cpu", "torchscript", "--isolation", "none")
+        elif step["what"] == "in":
+            insert(folder / step["path"], step["after"].strip(), step["text"] + TOY_ENTRY)
+    commands = [shlex.split(line) for step in STEPS if step["what"] == "run" for line in step["text"].splitlines()]
+    made = Here(folder=folder, site=folder / "site", commands=commands)
+    assert made.commands[0] == ["pip", "install", "."]
+    # Into a folder, and with what is installed here, so that this interpreter stays as it is.
+    done = made.run("pip", "install", ".", "--target", str(made.site), "--no-deps", "--no-build-isolation", "--no-index", "--quiet")
     assert done.returncode == 0, done.stderr
-    document = json.loads((copy / "reports" / "latest" / "matrix.json").read_text(encoding="utf-8"))
-    cells = {cell["target"]: cell for cell in document["cells"]}
-    assert cells["torchscript"]["status"] == "pass"
-    assert cells["torchscript"]["placement"]["on_target"] == 1.0
-    assert {target["name"]: target["canary_ok"] for target in document["targets"]} == {"cpu": True, "torchscript": True}
+    return made
 
 
-def test_the_new_target_conforms(copy: Path) -> None:
-    follow((ROOT / "docs" / "adding-a-target.md").read_text(encoding="utf-8"), copy)
-    done = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance/test_target.py", "-k", "torchscript")
+def insert(path: Path, after: str, text: str) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    places = [number for number, line in enumerate(lines, start=1) if line.strip() == after]
+    assert len(places) == 1, f"{path.name} must have the line {after!r} once, and has it {len(places)} times"
+    lines.insert(places[0], text)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def document(here: Here) -> dict[str, Any]:
+    """matrix.json of the page's run, with the toy besides."""
+    (command,) = (command for command in here.commands if command[0] == "hwmatrix")
+    at = command.index("torchscript") + 1
+    done = here.run(*command[:at], "toy", *command[at:])
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads((here.folder / "reports" / "latest" / "matrix.json").read_text(encoding="utf-8"))
+    return found
+
+
+def cell_of(document: dict[str, Any], target: str) -> dict[str, Any]:
+    (cell,) = (cell for cell in document["cells"] if cell["target"] == target and cell["model"] == "bert")
+    return dict(cell)
+
+
+def test_the_backend_of_the_page_has_a_column(document: dict[str, Any]) -> None:
+    cell = cell_of(document, "torchscript")
+    assert (cell["status"], cell["placement"]["on_target"], cell["execution"]) == ("pass", 1.0, "hardware")
+    assert cell["evidence"]["versions"].keys() >= {"hwmatrix", "torch", "transformers"}
+
+
+def test_a_backend_from_a_folder_of_the_tests_has_one_too(document: dict[str, Any]) -> None:
+    """Planned by its descriptor, exported for it, run, merged and reported."""
+    cell = cell_of(document, "toy")
+    assert (cell["status"], cell["stage"], cell["execution"]) == ("pass", "measure", "software")
+    assert cell["placement"]["detail"].endswith("runs by onnx.reference")
+    assert cell["evidence"]["versions"]["hwmatrix-toy"] == "1.0"
+
+
+def test_the_canaries_of_both_tell_right_from_wrong(document: dict[str, Any]) -> None:
+    believed = {target["name"]: target["canary_ok"] for target in document["targets"]}
+    assert believed == {"cpu": True, "torchscript": True, "toy": True}
+
+
+def test_its_hardware_was_asked_for(here: Here, document: dict[str, Any]) -> None:
+    assert document["cells"]
+    with duckdb.connect(str(here.folder / "reports" / "latest" / "matrix.duckdb"), read_only=True) as database:
+        rows = database.execute("SELECT DISTINCT available, name FROM detections WHERE hardware_type = 'toy'").fetchall()
+    assert rows == [(True, "the toy")]
+
+
+def test_the_backend_of_the_page_conforms(here: Here) -> None:
+    (command,) = (command for command in here.commands if command[0] == "pytest")
+    done = here.run(*command, "-q", "-p", "no:cacheprovider", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

@@ -1,4 +1,4 @@
-"""What every target must do, on real models in real forked children: a new line in the table of targets is tested by it.
+"""What every target must do, on real models in real forked children: every backend that is installed here is tested by it.
 
 Targets that execute ONNX exports never run a model's own code in a cell, so that models which misbehave there are not their test:
 test_onnx_target.py is.
@@ -15,8 +15,8 @@ import pytest
 from fault_runs import Case, Order, environment, make_plan, rows, run, still_running, write_order
 
 from hwmatrix.hardware.detector import detect
-from hwmatrix.records import Backend, Stage
-from hwmatrix.targets.table import NEEDS_ONNX, REQUIRES, TARGETS
+from hwmatrix.records import Stage
+from hwmatrix.records.backends import OnnxUse, descriptor_of, names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,10 +69,10 @@ class Shard:
         return cell["status"], cell["stage"], cell["error_type"]
 
 
-@pytest.fixture(scope="module", params=[each for each in TARGETS if each not in NEEDS_ONNX], ids=lambda backend: backend.value)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    chosen: Backend = request.param
-    missing = [module for module in REQUIRES[chosen] if importlib.util.find_spec(module) is None]
+@pytest.fixture(scope="module", params=[each for each in names() if descriptor_of(each).onnx is OnnxUse.NONE])
+def backend(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    missing = [module for module in descriptor_of(chosen).requires if importlib.util.find_spec(module) is None]
     if missing:
         pytest.skip(f"not installed here: {', '.join(missing)}")
     if not (found := detect(chosen)).available:
@@ -81,9 +81,9 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 @pytest.fixture(scope="module")
-def order(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Order:
+def order(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Order:
     """All cases as bundles, made while no fault is armed."""
-    laid = write_order(tmp_path_factory.mktemp(backend.value) / "run", make_plan(CASES, backend=backend))
+    laid = write_order(tmp_path_factory.mktemp(backend) / "run", make_plan(CASES, backend=backend))
     told = [event for event in run("bundles", laid, armed=False) if event["event"] == "bundle"]
     assert [event["message"] for event in told if not event["ok"]] == []
     assert len(told) == len(CASES) + 2
@@ -91,7 +91,7 @@ def order(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Order:
 
 
 @pytest.fixture(scope="module")
-def shard(backend: Backend, order: Order) -> Shard:
+def shard(backend: str, order: Order) -> Shard:
     """One run of the real runner over all cases, faults armed."""
     target = make_plan(CASES, backend=backend).targets[0].name
     events = run("run", order, "--target", target, "--host", "test", armed=True)
@@ -107,13 +107,13 @@ def test_all_cells_of_the_shard_finish_and_nothing_stays_behind(shard: Shard, or
     assert sorted(path.name for path in order.shards.iterdir()) == [shard.path.name, f"{shard.path.name}.json"]
 
 
-def test_the_device_is_named(backend: Backend, shard: Shard) -> None:
-    (found,) = rows(shard.path, "SELECT available, name, reason FROM detections WHERE hardware_type = ?", backend.value)
+def test_the_device_is_named(backend: str, shard: Shard) -> None:
+    (found,) = rows(shard.path, "SELECT available, name, reason FROM detections WHERE hardware_type = ?", backend)
     assert found["available"], found["reason"]
     assert found["name"]
     code = (
-        "from fault_runs import make_plan\nfrom hwmatrix.records import Backend\nfrom hwmatrix.targets.table import target_class\n"
-        f"backend = Backend({backend.value!r})\nplan = make_plan((), backend=backend)\n"
+        "from fault_runs import make_plan\nfrom hwmatrix.targets.protocol import target_class\n"
+        f"backend = {backend!r}\nplan = make_plan((), backend=backend)\n"
         "from hwmatrix.records import Dtype, Settings\nsettings = Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=1, threads=1)\n"
         "print('device:', target_class(backend)(settings=settings, options=plan.targets[0].options).check())"
     )
@@ -240,7 +240,7 @@ def test_an_operator_without_a_conversion_is_unsupported_and_named(shard: Shard)
         assert cell["needs"][0] in cell["message"]
 
 
-def test_a_model_that_fails_while_its_bundle_is_built_is_a_factory_error(backend: Backend, tmp_path: Path) -> None:
+def test_a_model_that_fails_while_its_bundle_is_built_is_a_factory_error(backend: str, tmp_path: Path) -> None:
     """And never held against the target; the others have their bundles."""
     cases = [Case(name=case.name, fault=case.fault, timeout_s=10, memory_mb=1536) for case in CASES if case.name in AT_HOME]
     plan = make_plan(cases, backend=backend)

@@ -16,8 +16,8 @@ import psutil
 import hwmatrix
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.matrix.load import load
+from hwmatrix.matrix.spec import TargetSpec
 from hwmatrix.records import (
-    Backend,
     CellPlan,
     Dtype,
     Execution,
@@ -33,6 +33,8 @@ from hwmatrix.records import (
     Tolerance,
     to_json,
 )
+from hwmatrix.records.backends import descriptor_of
+from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,10 +70,11 @@ class Order:
     shards: Path
 
 
-def make_plan(cases: Sequence[Case], *, backend: Backend, isolation: Isolation = Isolation.NONE) -> Plan:
+def make_plan(cases: Sequence[Case], *, backend: str, isolation: Isolation = Isolation.NONE) -> Plan:
     """A plan of one target (options as in matrix.yaml) and one tiny model a case."""
     spec = load(PROJECT / "matrix.yaml").spec
-    name, target = next((name, target) for name, target in spec.targets.items() if target.backend is backend)
+    listed = (item for item in spec.targets.items() if item[1].backend == backend)
+    name, target = next(listed, (backend, TargetSpec(backend=backend, image=descriptor_of(backend).image)))
     settings = Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=16, threads=1)
     return Plan(
         run_id="faults",

@@ -26,7 +26,7 @@ from hwmatrix.host.executors import ContainerExecutor, Executor, Job, LocalExecu
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.spec import TargetSpec
 from hwmatrix.records import Backend
-from hwmatrix.targets.table import REQUIRES
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +110,7 @@ def where(backend: Backend, folder: Path) -> Where:
 
 
 def _here(backend: Backend, folder: Path) -> Where:
-    missing = [module for module in REQUIRES[backend] if importlib.util.find_spec(module) is None]
+    missing = [module for module in descriptor_of(backend).requires if importlib.util.find_spec(module) is None]
     if missing:
         pytest.skip(f"not installed here: {', '.join(missing)}")
     if not (found := detect(backend)).available:
@@ -141,7 +141,7 @@ def _in_its_image(backend: Backend, folder: Path) -> Where:
 def _workshop(backend: Backend, folder: Path) -> tuple[str, TargetSpec, Workshop]:
     """A target of matrix.yaml; WebNN as its page says how a browser that has it is asked for."""
     spec = load(PROJECT / "matrix.yaml").spec
-    name, target = next((name, target) for name, target in spec.targets.items() if target.backend is backend)
+    name, target = next((name, target) for name, target in spec.targets.items() if target.backend == backend)
     if backend is Backend.WEBNN:
         name, target = "webnn-npm", _documented(WEBNN_PAGE, "webnn")
     workshop = Workshop(

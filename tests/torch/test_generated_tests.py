@@ -48,7 +48,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def frameworks() -> None:
     """pytester forgets what the tests that it runs have imported; what was imported before stays."""
     from hwmatrix.targets.torch import cpu  # noqa: F401
-    from hwmatrix.targets.torch.preload import preload_torch
+    from hwmatrix.targets.torch.device import preload_torch
 
     preload_torch(model.model_class for model in SPEC.models.values())
 

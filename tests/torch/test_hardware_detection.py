@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hwmatrix.hardware import detector, torch_build
+from hwmatrix.hardware import torch_build
 from hwmatrix.hardware.api import HardwareDetector
+from hwmatrix.hardware.detector import detect
 from hwmatrix.records import Backend
+from hwmatrix.records.backends import descriptors
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
@@ -79,7 +81,7 @@ def test_the_device_that_is_named_can_be_used(tmp_path: Path) -> None:
 def test_openvinos_library_tells_what_the_package_tells(tmp_path: Path) -> None:
     openvino = pytest.importorskip("openvino")
     core = openvino.Core()
-    found = detector.detect(Backend.OPENVINO)
+    found = detect(Backend.OPENVINO)
     assert found.features["version"] == openvino.__version__
     assert found.features["devices"] == {name: core.get_property(name, "FULL_DEVICE_NAME").strip() for name in core.available_devices}
     assert list(tmp_path.iterdir()) == []
@@ -103,7 +105,7 @@ print(openvino.Core().compile_model(model, "CPU")(numpy.ones(4, numpy.float32))[
     assert run(code, tmp_path).splitlines() == ["True 1", "[2.0, 2.0, 2.0, 2.0]"]
 
 
-@pytest.mark.parametrize("kind", sorted(detector.LIGHT))
+@pytest.mark.parametrize("kind", sorted(Backend(each.name) for each in descriptors() if each.hardware.light))
 def test_what_is_read_from_files_is_what_the_runtime_says(kind: Backend, tmp_path: Path) -> None:
     """In interpreters of their own: registering QNN's provider is for good."""
     code = f"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware import api, cache, detector
 from hwmatrix.records import Backend
+from hwmatrix.records.backends import Descriptor, descriptor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import pytest
@@ -74,7 +76,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Machine
     for kind in Backend:
         name = f"hwmatrix_test_detector_{kind.value}"
         monkeypatch.setitem(sys.modules, name, machine.module(kind))
-        monkeypatch.setitem(detector.DETECTORS, kind, name)
+    detected_by(monkeypatch, {kind: f"hwmatrix_test_detector_{kind.value}" for kind in Backend})
     monkeypatch.setattr(cache, "current_key", lambda: {"boot": "1", "machine": "m"})
     monkeypatch.setattr(api.torch_build, "torch_build", lambda: None)
     monkeypatch.setenv("HWMATRIX_CACHE", str(folder))
@@ -85,6 +87,17 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Machine
         yield machine
     finally:
         api._shared.cache_clear()
+
+
+def detected_by(monkeypatch: pytest.MonkeyPatch, modules: Mapping[str, str]) -> None:
+    """Have these modules tell what is here, in the place of those that the descriptors name."""
+
+    def described(kind: str) -> Descriptor:
+        found = descriptor_of(kind)
+        module = modules.get(kind, found.hardware.detector)
+        return dataclasses.replace(found, hardware=dataclasses.replace(found.hardware, detector=module))
+
+    monkeypatch.setattr(detector, "descriptor_of", described)
 
 
 def give(machine: Machine, *kinds: Backend) -> None:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hwmatrix.records import Backend
-from hwmatrix.targets.table import REQUIRES, TARGETS
+from hwmatrix.records.backends import TABLE, Descriptor, descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,12 +88,18 @@ def test_measuring_does_not_ask_what_it_measures(path: Path) -> None:
     assert not any("Backend" in name for name in imports(parsed(path)))
 
 
-def test_every_backend_is_in_the_table_and_its_module_exists() -> None:
-    assert TARGETS.keys() == REQUIRES.keys() == set(Backend)
-    for place in TARGETS.values():
+@pytest.mark.parametrize("backend", descriptors(), ids=lambda each: each.name)
+def test_the_classes_that_a_descriptor_names_exist(backend: Descriptor) -> None:
+    """Read, not imported: their frameworks need not be installed here."""
+    for place in filter(None, (backend.target, backend.operators)):
         module, _, name = place.partition(":")
         tree = parsed(PACKAGE.parent / f"{module.replace('.', '/')}.py")
         assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def test_asking_every_descriptor_imports_no_framework() -> None:
+    for place in {place.partition(":")[0] for place in TABLE.values()}:
+        assert HEAVY & {name.partition(".")[0] for name in imports(parsed(PACKAGE.parent / f"{place.replace('.', '/')}.py"))} == set()
 
 
 def test_the_guard_catches_processes(guard: Guard) -> None:

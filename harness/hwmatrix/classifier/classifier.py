@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.classifier.answers import (
@@ -35,12 +35,13 @@ from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, parse_overrides
 from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
 from hwmatrix.knowledge.requirements import requirements_for
-from hwmatrix.knowledge.resolving import TORCH_NAMES
+from hwmatrix.knowledge.shipped_models import shipped_model, shipped_names
 from hwmatrix.knowledge.stand_ins import Detector, classify, hardware_detector, replaced
 from hwmatrix.matrix.load import load
 from hwmatrix.models.names import is_name
 from hwmatrix.models.structure import tier_of
-from hwmatrix.records import Backend, Basis, Classification, Detection, Dtype, Size
+from hwmatrix.records import Backend, Basis, Classification, Detection, Size
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan, SizeTier
 
-
-_DTYPES: Final = {Backend.QNN: Dtype.FLOAT16}
 """The precision in which a model is used where that is not float32: the HTP has none."""
 
 
@@ -278,7 +277,7 @@ class HardwareAwareModelClassifier:
                 model_name=subject.model_name,
                 classification=subject.classification,
                 hardware=hardware.value,
-                dtype=_DTYPES.get(hardware, Dtype.FLOAT32),
+                dtype=descriptor_of(hardware).precisions[0],
                 available_mb=availability.memory_mb,
                 cache=self._cache(),
                 found=found,
@@ -293,10 +292,10 @@ class HardwareAwareModelClassifier:
 
     def _torch_device(self, hardware: Backend | None) -> tuple[str, list[Reason]]:
         """PyTorch's device for a hardware: the cpu where it does not drive that, or cannot use it here, which is told."""
-        if hardware is None or hardware not in TORCH_NAMES:
+        if hardware is None or descriptor_of(hardware).torch_device is None:
             return BASELINE.value, []
         device = self._detector.get_torch_device_with_priority([hardware.value, BASELINE.value])
-        if device.partition(":")[0] == TORCH_NAMES[hardware]:
+        if device.partition(":")[0] == descriptor_of(hardware).torch_device:
             return device, []
         return device, [Reason(basis=DETECTED, text=f"PyTorch as it is installed here cannot use {hardware.value}")]
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hwmatrix.cli.tables import show_evidence
 from hwmatrix.records import Backend, Basis, Execution
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,7 +120,7 @@ def devices(found: Mapping[str, Detection], cuda: CudaDetails) -> list[Row]:
     rows: list[Row] = []
     for hw, each in found.items():
         if each.available:
-            rows += _DEVICES.get(Backend(hw), _one)(each, cuda)
+            rows += _DEVICES.get(hw, _one)(each, cuda)
     return rows
 
 
@@ -189,7 +190,7 @@ def _one(each: Detection, _cuda: CudaDetails) -> list[Row]:
     return [_row(each.hardware_type, each.name, details=details)]
 
 
-_DEVICES: Final[dict[Backend, Callable[[Detection, CudaDetails], list[Row]]]] = {
+_DEVICES: Final[dict[str, Callable[[Detection, CudaDetails], list[Row]]]] = {
     Backend.CPU: _cpu,
     Backend.CUDA: _gpus_of_cuda,
     Backend.ROCM: _gpus_of_rocm,
@@ -211,22 +212,8 @@ def _memory(hw: str, facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {_amount(size)}" for name, size in own.items()) if own else _amount(facts.get("memory_mb"))
 
 
-_VERSIONS: Final[dict[Backend, tuple[tuple[str, str], ...]]] = {
-    Backend.CPU: (("", "system"),),
-    Backend.CUDA: (("driver", "driver"), ("CUDA", "cuda"), ("cuDNN", "cudnn")),
-    Backend.ROCM: (("driver", "driver"), ("ROCm", "rocm")),
-    Backend.MPS: (("macOS", "macos"),),
-    Backend.OPENVINO: (("devices", "devices"),),
-    Backend.ONNXRUNTIME: (("", "version"),),
-    Backend.WEBGPU: (("ONNX Runtime Web", "onnxruntime_web"),),
-    Backend.WEBNN: (("ONNX Runtime Web", "onnxruntime_web"),),
-    Backend.QNN: (("onnxruntime-qnn", "onnxruntime_qnn"), ("ONNX Runtime", "onnxruntime")),
-}
-"""Which facts of a kind are shown as versions, and what they are called."""
-
-
 def _versions(hw: str, facts: Mapping[str, Any]) -> str:
-    known = ((label, facts[key]) for label, key in _VERSIONS.get(Backend(hw), ()) if facts.get(key) is not None)
+    known = ((label, facts[key]) for label, key in descriptor_of(hw).hardware.versions if facts.get(key) is not None)
     return ", ".join(f"{label} {', '.join(value) if isinstance(value, dict) else value}".strip() for label, value in known)
 
 

@@ -26,7 +26,9 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.matrix.shipped import harness_source, shipped_root
-from hwmatrix.targets.table import OPERATORS
+from hwmatrix.records.backends import descriptor_of
+from hwmatrix.report.operators import write_operators
+from hwmatrix.store.merge import merge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +98,7 @@ def _chosen(loaded: LoadedMatrix, targets: Sequence[str]) -> list[str]:
         ConfigError: one is not in matrix.yaml, or executes no ONNX.
     """
     check_selection(loaded, Selection(targets=tuple(targets)))
-    able = [name for name, target in loaded.spec.targets.items() if target.backend in OPERATORS]
+    able = [name for name, target in loaded.spec.targets.items() if descriptor_of(target.backend).operators is not None]
     problems = [
         Problem(where="--targets", what=f"{name!r} executes no ONNX graphs", hint=f"one or more of: {', '.join(able)}")
         for name in targets

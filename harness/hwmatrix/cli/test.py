@@ -180,18 +180,18 @@ def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: 
     )
     if request.everything:
         every = [
-            Trial(plan=dataclasses.replace(alone, order=(target.backend.value,)), targets={target.backend.value: name}, asked=True)
+            Trial(plan=dataclasses.replace(alone, order=(target.backend,)), targets={target.backend: name}, asked=True)
             for name, target in spec.targets.items()
         ]
         return every, "all targets of matrix.yaml, each for itself: none stands in for another"
     kind = classify(model.name, model_class=model.model_class, architecture=model.architecture)
-    named = spec.targets.get(request.device)
-    preferred = None if request.device == AUTO else named.backend.value if named else request.device
+    named = spec.targets.get(wish.device)
+    preferred = None if wish.device == AUTO else named.backend if named else wish.device
     order = order_of(kind, preferred=preferred, measured=[hardware for hardware in measured if hardware != preferred])
-    targets = {target.backend.value: name for name, target in reversed(spec.targets.items())}  # the first of each kind
+    targets = {target.backend: name for name, target in reversed(spec.targets.items())}  # the first of each kind
     if named is not None:
-        targets[named.backend.value] = request.device
-    plan = dataclasses.replace(alone, order=order if request.fallback else order[:1])
+        targets[named.backend] = wish.device
+    plan = dataclasses.replace(alone, order=order if wish.fallback else order[:1])
     on_record = f"measured on this machine: {', '.join(measured)}; then " if measured else ""
     return [Trial(plan=plan, targets=targets, asked=preferred is not None)], f"{on_record}{reason_for(kind)}"
 

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from hwmatrix.records import Dtype, Severity, Stage, Status
+from hwmatrix.records.backends import descriptor_of, names
 
 UNMATCHED: Final = "unmatched"
 
@@ -123,6 +124,22 @@ def catalogue() -> tuple[ErrorType, ...]:
     return pydantic.TypeAdapter(_Catalogue).validate_python(yaml.safe_load(text)).errors
 
 
+def _entries(hardware: str) -> tuple[ErrorType, ...]:
+    """What is known of errors on this hardware: first the words of its backend's own file, if its descriptor names one."""
+    own = _words_of(hardware) if hardware in names() else ()
+    return tuple(entry for entry in (*own, *catalogue()) if entry.covers(hardware))
+
+
+@functools.cache
+def _words_of(backend: str) -> tuple[ErrorType, ...]:
+    place = descriptor_of(backend).errors
+    if place is None:
+        return ()
+    package, _, file = place.partition(":")
+    text = (importlib.resources.files(package) / file).read_text(encoding="utf-8")
+    return pydantic.TypeAdapter(_Catalogue).validate_python(yaml.safe_load(text)).errors
+
+
 def match(
     message: str,
     *,
@@ -143,9 +160,9 @@ def match(
     Returns:
         The type and its severity; ``unmatched`` (an error) where no rule holds. Nothing is guessed.
     """
-    names = _class_names(exception)
-    for entry in catalogue():
-        if entry.covers(hardware) and any(rule.holds(message, status=status, stage=stage, exceptions=names) for rule in entry.when):
+    classes = _class_names(exception)
+    for entry in _entries(hardware):
+        if any(rule.holds(message, status=status, stage=stage, exceptions=classes) for rule in entry.when):
             return Match(type=entry.type, severity=entry.severity)
     return Match(type=UNMATCHED, severity=Severity.ERROR)
 
@@ -155,7 +172,7 @@ def entry_for(error_type: str, hardware: str) -> ErrorType:
 
     A type that the catalogue does not hold, or not for this hardware, is answered with the entry ``unmatched``.
     """
-    found = [entry for entry in catalogue() if entry.type == error_type and entry.covers(hardware)]
+    found = [entry for entry in _entries(hardware) if entry.type == error_type]
     if not found:
         return next(entry for entry in catalogue() if entry.type == UNMATCHED)
     return next((entry for entry in found if entry.hardware != "any"), found[0])

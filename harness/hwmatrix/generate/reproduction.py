@@ -6,26 +6,19 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.generate.model_code import ModelCode, model_code
 from hwmatrix.generate.rendering import render
 from hwmatrix.knowledge.measured_cell import MeasuredCell, find_cell
 from hwmatrix.models.build import RECIPE
 from hwmatrix.records import Backend, Dtype, Execution, Size, Status
+from hwmatrix.records.backends import Memory, descriptor_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_TEMPLATES: Final = {
-    Backend.CPU: "torch",
-    Backend.CUDA: "torch",
-    Backend.ROCM: "torch",
-    Backend.MPS: "torch",
-    Backend.OPENVINO: "openvino",
-    Backend.ONNXRUNTIME: "onnxruntime",
-    Backend.QNN: "qnn",
-    Backend.WEBGPU: "browser",
-    Backend.WEBNN: "browser",
-}
+    from hwmatrix.records import TargetPlan
+
 _PACKAGES: Final = {
     "torch": ("torch", "transformers"),
     "openvino": ("torch", "transformers", "openvino"),
@@ -78,7 +71,7 @@ def reproduce(
     """
     cell = find_cell(database, model, target, dtype=dtype, size=size, passing=force)
     code = model_code(cell.model)
-    kind = "torch" if cell.status is Status.FACTORY_ERROR else _TEMPLATES[cell.target.backend]
+    kind = "torch" if cell.status is Status.FACTORY_ERROR else _template(cell.target)
     packages = _PACKAGES[kind]
     script = render(
         f"reproduce/{kind}.py.j2",
@@ -94,7 +87,7 @@ def reproduce(
         requirements=[_pinned(name, cell) for name in packages],
         notes=_notes(cell, kind, code),
         not_outputs=_NOT_OUTPUTS,
-        limit_mb=cell.limits.memory_mb if cell.status is Status.OOM and cell.target.backend in _ON_THE_HOST else None,
+        limit_mb=cell.limits.memory_mb if cell.status is Status.OOM and _limited_on_the_host(cell) else None,
         timeout_s=cell.limits.timeout_s if cell.status is Status.TIMEOUT else None,
         external=cell.model.size is Size.FULL,
         **_RUNTIMES[kind](cell, code),
@@ -102,8 +95,23 @@ def reproduce(
     return Reproduction(cell=cell, script=script)
 
 
-_ON_THE_HOST: Final = frozenset({Backend.CPU, Backend.OPENVINO, Backend.ONNXRUNTIME, Backend.QNN})
-"""Backends whose memory is the host's, where a cell's limit is one of address space."""
+def _template(target: TargetPlan) -> str:
+    """The template for a backend.
+
+    Raises:
+        ConfigError: there is none for it.
+    """
+    script = descriptor_of(target.backend).script
+    if script is None:
+        what = f"no script shows a cell of {target.name} again: its backend {target.backend} has no template for that"
+        raise ConfigError([Problem(where="--target", what=what, hint="run the cell itself again: the report has its command")])
+    return script
+
+
+def _limited_on_the_host(cell: MeasuredCell) -> bool:
+    """Whether a cell's limit is one of address space: a browser is a process of its own, and devices have memory of their own."""
+    descriptor = descriptor_of(cell.target.backend)
+    return descriptor.memory is Memory.HOST and not descriptor.in_browser
 
 
 def _title(cell: MeasuredCell) -> str:
@@ -166,7 +174,7 @@ def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     if cell.status is Status.FACTORY_ERROR:
         return {"device": "cpu", "attention": _eager(code), "compiled": False}
     number = int(cell.target.options.get("device", 0))
-    device = {Backend.CPU: "cpu", Backend.MPS: "mps"}.get(cell.target.backend, f"cuda:{number}")
+    device = descriptor_of(cell.target.backend).torch_name(number)
     return {
         "device": device,
         "attention": _attention(cell, code),
@@ -219,7 +227,7 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
 
 
 def _browser(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
-    if cell.target.backend is Backend.WEBGPU:
+    if cell.target.backend == Backend.WEBGPU:
         flags = _BROWSER_FLAGS.get(str(cell.target.options.get("adapter", "software")), "--enable-unsafe-webgpu")
         return {"exporter": _exporter(cell), "provider": {"name": "webgpu"}, "flags": flags}
     provider = {"name": "webnn", "deviceType": str(cell.target.options.get("device", "cpu"))}

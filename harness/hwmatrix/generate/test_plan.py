@@ -98,7 +98,7 @@ def places_of(plan: ModelPlan, found: Classification, spec: MatrixSpec, wish: Wi
 
 def _place(name: str, plan: ModelPlan, found: Classification, spec: MatrixSpec, wish: Wish) -> DevicePlan:
     backend = Backend(name)
-    target = next((target for target in spec.targets.values() if target.backend is backend), None)
+    target = next((target for target in spec.targets.values() if target.backend == backend), None)
     dtype = _dtype(target, spec)
     needs = _needs(name, plan, found, wish, dtype)
     return DevicePlan(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from hwmatrix.hardware import cache, container, detector, torch_build, visible
 from hwmatrix.hardware.choice import DEFAULT_ORDER, Circumstances, DeviceChoice, HardwareChoice, choose, first_here, kind_of, parse
 from hwmatrix.records import Backend
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -195,7 +196,7 @@ class HardwareDetector:
         """What is known of a kind that somebody wants: with a probe where only that can tell."""
         with self._lock:
             self._ask((kind,))
-            if kind in detector.PROBED and kind not in self._probed and not self._found[kind].available:
+            if descriptor_of(kind).hardware.started and kind not in self._probed and not self._found[kind].available:
                 self._probe(kind)
                 self._keep()
             return self._found[kind]
@@ -208,8 +209,8 @@ class HardwareDetector:
         """Find out what is not known yet: from the file, where it holds, else by asking."""
         for kind in kinds:
             if kind not in self._found:
-                stored = self._stored().get(kind.value) if kind in cache.KEPT else None
-                if stored is None and kind in detector.PROBED and self._ignore_file:
+                stored = self._stored().get(kind.value) if cache.is_kept(kind) else None
+                if stored is None and descriptor_of(kind).hardware.started and self._ignore_file:
                     self._probe(kind)
                 else:
                     self._found[kind] = stored or detector.detect(kind, light=True)
@@ -219,7 +220,7 @@ class HardwareDetector:
         """Write the file if what is known by now is not what it says."""
         stored = self._stored()
         now = dict(stored)
-        for kind in cache.KEPT & self._found.keys():
+        for kind in filter(cache.is_kept, self._found):
             found = self._found[kind]
             if not found.available:
                 now.pop(kind.value, None)
@@ -264,7 +265,7 @@ def detect_available_hardware(cache_path: Path | str | None = None, force_refres
 
 def container_views(found: Mapping[str, Detection], around: container.Surroundings) -> dict[str, ContainerView]:
     """What a container sees of each kind that was asked for."""
-    views = {hw: container.view(Backend(hw), each, around) for hw, each in found.items()}
+    views = {hw: container.view(hw, each, around) for hw, each in found.items()}
     return {hw: ContainerView(visible=view.visible, why=view.why) for hw, view in views.items()}
 
 

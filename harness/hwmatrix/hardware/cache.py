@@ -26,14 +26,13 @@ from hwmatrix.errors import StoreError
 from hwmatrix.hardware import browser, browser_places, cgroups, container
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import Backend, Detection
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SCHEMA: Final = "hwmatrix/hardware/2"
 NAME: Final = "hardware.json"
-KEPT: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO, Backend.WEBGPU, Backend.WEBNN})
-"""Kinds that are asked by starting a driver, a runtime or a program. The others take a millisecond or two."""
 _OURS: Final = "hwmatrix/hardware/"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"), Path("/opt/rocm/.info/version"))
@@ -48,6 +47,11 @@ def default_file(environment: Mapping[str, str]) -> Path | None:
     """The file in the project's cache folder; None where this user has none: then nothing is kept."""
     folder = cache_folder(environment)
     return None if folder is None else folder / NAME
+
+
+def is_kept(kind: str) -> bool:
+    """Whether what is found of a kind is kept: where asking starts a driver, a runtime or a program. The others take milliseconds."""
+    return descriptor_of(kind).hardware.slow
 
 
 def current_key() -> Key:
@@ -100,7 +104,7 @@ def _held(text: str, key: Key) -> dict[str, Detection]:
     if changed:
         raise _Stale(f"changed since: {', '.join(changed)}")
     found = [_detection(each) for each in stored["found"]]
-    return {each.hardware_type: each for each in found if Backend(each.hardware_type) in KEPT and each.available}
+    return {each.hardware_type: each for each in found if is_kept(Backend(each.hardware_type)) and each.available}
 
 
 def _detection(told: Any) -> Detection:
@@ -122,7 +126,7 @@ def save(file: Path, key: Key, found: Iterable[Detection]) -> bool:
 
     A file that is not hwmatrix's is not lost: it gets the ending ``.bak``.
     """
-    kept = [each for each in found if each.available and Backend(each.hardware_type) in KEPT]
+    kept = [each for each in found if each.available and is_kept(each.hardware_type)]
     content = json.dumps({"schema": SCHEMA, "key": key, "found": [dataclasses.asdict(each) for each in kept]}, indent=1)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

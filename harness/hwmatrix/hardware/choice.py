@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware import torch_build, visible
 from hwmatrix.hardware.torch_build import TorchBuild
-from hwmatrix.records import Backend, Detection
+from hwmatrix.records import Backend, Detection, Execution
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +113,7 @@ def choose(wanted: Sequence[Wanted], preferred_index: int, given: Circumstances)
         count, why = _usable(entry.kind, given)
         if count:
             index = _index(entry, preferred_index, count)
-            device = _torch_name(entry.kind, index)
+            device = str(descriptor_of(entry.kind).torch_name(index))
             return DeviceChoice(hardware=entry.kind.value, torch_device=device, reason=why, passed_over=tuple(passed))
         _LOG.debug("%s is passed over: %s", entry.kind.value, why)
         passed.append((entry.kind.value, why))
@@ -133,7 +134,7 @@ def first_here(order: Sequence[str], ask: Callable[[Backend], Detection], *, ask
     passed: list[tuple[str, str]] = []
     for kind in (kind_of(name, where="order") for name in order):
         found = ask(kind)
-        slow = found.features.get("execution") == "emulated" or kind in {Backend.WEBGPU, Backend.WEBNN}
+        slow = found.features.get("execution", descriptor_of(kind).execution) != Execution.HARDWARE
         if found.available and (not slow or kind == asked_for):
             return HardwareChoice(hardware=kind.value, reason=f"{found.name} is here", passed_over=tuple(passed))
         why = "here it is emulated or in a browser, slower than the processor itself: only if asked for"
@@ -145,14 +146,9 @@ def _index(entry: Wanted, preferred: int, count: int) -> int:
     index = preferred if entry.index is None else entry.index
     if index < count:
         return index
-    if entry.kind in {Backend.CUDA, Backend.ROCM} or entry.index is not None:  # a preferred GPU means nothing to a CPU
+    if descriptor_of(entry.kind).several or entry.index is not None:  # a preferred GPU means nothing to a CPU
         _LOG.warning("there is no %s device %d, only %d: using device 0", entry.kind.value, index, count)
     return 0
-
-
-def _torch_name(kind: Backend, index: int) -> str:
-    """ROCm's PyTorch has CUDA's names."""
-    return f"cuda:{index}" if kind in {Backend.CUDA, Backend.ROCM} else kind.value
 
 
 def _usable(kind: Backend, given: Circumstances) -> tuple[int, str]:

@@ -13,11 +13,13 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.hardware import cgroups
-from hwmatrix.records import Backend, Detection
+from hwmatrix.records.backends import InContainer, descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from hwmatrix.records import Detection
 
 NODES: Final = ("nvidia*", "kfd", "dri/*", "accel/*", "dxg", "fastrpc-*")
 """Device nodes of accelerators below /dev: NVIDIA's, AMD's compute driver, GPUs, NPUs, WSL's GPU, Qualcomm's DSPs."""
@@ -66,7 +68,7 @@ def look(root: Path = cgroups.ROOT, path: str | None = None) -> Surroundings:
     )
 
 
-def view(kind: Backend, found: Detection, around: Surroundings) -> View:
+def view(kind: str, found: Detection, around: Surroundings) -> View:
     """What a container sees of a kind of hardware: this one, where the process is in one; else one that is started here.
 
     That an engine is there at all is not looked at: ``hwmatrix matrix`` does when it starts one.
@@ -74,17 +76,15 @@ def view(kind: Backend, found: Detection, around: Surroundings) -> View:
     if around.inside is not None:
         why = f"this is one ({around.inside})" if found.available else found.reason or "not found in this container"
         return View(visible=found.available, why=why)
-    if kind in {Backend.CPU, Backend.ONNXRUNTIME, Backend.QNN}:
-        return View(
-            visible=True, why="every container has the processor" if kind is Backend.CPU else "the image brings it; it needs the CPU alone"
-        )
-    if kind is Backend.MPS:
-        return View(visible=False, why="containers on a Mac run Linux, which has no Metal")
-    if kind is Backend.CUDA:
+    hardware = descriptor_of(kind).hardware
+    seen = hardware.in_container
+    if seen is InContainer.NVIDIA:
         return _cuda(found, around)
-    if kind is Backend.ROCM:
+    if seen is InContainer.AMD:
         return _rocm(found, around)
-    return _software(kind, around)
+    if seen is InContainer.SOFTWARE:
+        return _software(hardware.container_reason, around)
+    return View(visible=seen is InContainer.ALWAYS, why=hardware.container_reason)
 
 
 def _cuda(found: Detection, around: Surroundings) -> View:
@@ -108,12 +108,11 @@ def _rocm(found: Detection, around: Surroundings) -> View:
     return View(visible=False, why="/dev/kfd or /dev/dri/renderD* does not exist, so it cannot be passed to a container")
 
 
-def _software(kind: Backend, around: Surroundings) -> View:
+def _software(brought: str, around: Surroundings) -> View:
     """What the image brings along works on every CPU; a GPU or an NPU only if its node is given to the container."""
     given = sorted({node.rpartition("/")[0] for node in around.nodes if node.startswith(("/dev/dri/renderD", "/dev/accel/"))})
-    what = "OpenVINO on the CPU" if kind is Backend.OPENVINO else "the browser's software adapter"
     more = f"; GPU or NPU with {' and '.join(given)} given to it" if given else "; no GPU or NPU has a node here"
-    return View(visible=True, why=f"the image brings {what}{more}")
+    return View(visible=True, why=f"the image brings {brought}{more}")
 
 
 def _inside(root: Path) -> str | None:

@@ -15,36 +15,18 @@ from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware.cpu import cpuinfo
 from hwmatrix.records import Backend, Detection
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-DETECTORS: Final[dict[Backend, str]] = {
-    Backend.CPU: "hwmatrix.hardware.cpu",
-    Backend.OPENVINO: "hwmatrix.hardware.openvino",
-    Backend.ONNXRUNTIME: "hwmatrix.hardware.onnxruntime",
-    Backend.CUDA: "hwmatrix.hardware.cuda",
-    Backend.ROCM: "hwmatrix.hardware.rocm",
-    Backend.MPS: "hwmatrix.hardware.mps",
-    Backend.WEBGPU: "hwmatrix.hardware.browser",
-    Backend.WEBNN: "hwmatrix.hardware.webnn",
-    Backend.QNN: "hwmatrix.hardware.qnn",
-}
-HOST_VISIBLE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS})
-"""Backends whose hardware this machine must show, whatever an image brings along: asked before an image is built."""
-LIGHT: Final = frozenset({Backend.ONNXRUNTIME, Backend.QNN, Backend.WEBNN})
-"""Backends whose module has ``installed``: what is known without importing their framework or opening a browser."""
-PROBED: Final = frozenset({Backend.WEBNN})
-"""Those of them that are here only once they were started: asked lightly, they are absent, since nobody has probed."""
-CHANGING: Final = frozenset({Backend.CPU, Backend.CUDA, Backend.ROCM})
-"""Backends whose module has ``refreshed``: some of their facts change while the machine runs."""
 _LOG: Final = logging.getLogger(__name__)
 _MACHINE_ID: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _NO_MACHINE_ID: Final = "uninitialized"
 """machine-id(5): what an image has that never booted; an empty file means the same."""
 
 
-def detect(kind: Backend, *, light: bool = False) -> Detection:
+def detect(kind: str, *, light: bool = False) -> Detection:
     """Ask for one kind of hardware. Never raises: a driver that breaks while it is asked is absent for that reason.
 
     ``light`` imports no framework: a runtime that can only be asked by importing it is judged by its files, and what
@@ -52,15 +34,16 @@ def detect(kind: Backend, *, light: bool = False) -> Detection:
     """
     now, begin = utc_now(), time.perf_counter()
     try:
-        module = importlib.import_module(DETECTORS[kind])
-        name, features = module.installed() if light and kind in LIGHT else module.detect()
+        hardware = descriptor_of(kind).hardware
+        module = importlib.import_module(hardware.detector)
+        name, features = module.installed() if light and hardware.light else module.detect()
     except UnavailableError as missing:
         found = _absent(kind, str(missing), now)
     except Exception as error:  # noqa: BLE001 - whatever a driver raises means that it cannot be used
         found = _absent(kind, f"{type(error).__name__}: {error}", now)
     else:
-        found = Detection(hardware_type=kind.value, available=True, name=name, features=features, reason=None, detected_at=now)
-    _LOG.debug("%s asked in %.1f ms: %s", kind.value, (time.perf_counter() - begin) * 1000, found.name or found.reason)
+        found = Detection(hardware_type=str(kind), available=True, name=name, features=features, reason=None, detected_at=now)
+    _LOG.debug("%s asked in %.1f ms: %s", kind, (time.perf_counter() - begin) * 1000, found.name or found.reason)
     return found
 
 
@@ -69,17 +52,20 @@ def refreshed(found: Detection) -> Detection:
 
     ``detected_at`` stays: the others are as old as that. A kind that has become absent says why.
     """
-    kind = Backend(found.hardware_type)
-    if not found.available or kind not in CHANGING:
+    if not found.available:
         return found
+    kind = found.hardware_type
     try:
-        return dataclasses.replace(found, features=importlib.import_module(DETECTORS[kind]).refreshed(found.features))
+        hardware = descriptor_of(kind).hardware
+        if not hardware.changing:
+            return found
+        return dataclasses.replace(found, features=importlib.import_module(hardware.detector).refreshed(found.features))
     except Exception as error:  # noqa: BLE001 - whatever it is, what was known no longer holds
-        _LOG.info("%s has changed (%s): asked anew", kind.value, error)
+        _LOG.info("%s has changed (%s): asked anew", kind, error)
         return detect(kind)
 
 
-def detect_all(kinds: Iterable[Backend] = tuple(Backend)) -> list[Detection]:
+def detect_all(kinds: Iterable[str] = tuple(Backend)) -> list[Detection]:
     """Ask for every kind of hardware, runtimes included."""
     return [detect(kind) for kind in kinds]
 
@@ -103,6 +89,10 @@ def machine_identity() -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _absent(kind: Backend, reason: str, now: str) -> Detection:
+def _absent(kind: str, reason: str, now: str) -> Detection:
     empty: dict[str, Any] = {}
-    return Detection(hardware_type=kind.value, available=False, name=None, features=empty, reason=reason, detected_at=now)
+    return Detection(hardware_type=str(kind), available=False, name=None, features=empty, reason=reason, detected_at=now)
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")

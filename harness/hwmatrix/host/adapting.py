@@ -16,15 +16,15 @@ from hwmatrix.errors import StoreError
 from hwmatrix.host.run_folder import RunFolder
 from hwmatrix.knowledge.adapting import Attempt, Failed, next_change, short_of_memory
 from hwmatrix.records import Adaptation, Change, Dtype, Status
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
-from hwmatrix.targets.table import EXPORTS, export_of, precisions_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
-    from hwmatrix.records import Backend, CellPlan, ModelPlan, Plan
+    from hwmatrix.records import CellPlan, ModelPlan, Plan
 
 FOLDER: Final = "adapted"
 """Within a run's folder: the plan of the latest round of adaptations, and its index of bundles."""
@@ -40,8 +40,8 @@ class _Ended:
     method: str | None
     tried: list[tuple[Change, _Ended]] = dataclasses.field(default_factory=list)
 
-    def short_of_memory(self, backend: Backend) -> bool:
-        return short_of_memory(self.status, self.error_type, self.message, hardware=backend.value)
+    def short_of_memory(self, backend: str) -> bool:
+        return short_of_memory(self.status, self.error_type, self.message, hardware=backend)
 
 
 def pending(plan: Plan, folder: RunFolder, *, besides: Collection[str] = ()) -> tuple[CellPlan, ...]:
@@ -115,15 +115,16 @@ def _next(plan: Plan, cell: CellPlan, end: _Ended) -> Change | None:
     if any(other.status is Status.PASS for _, other in end.tried):
         return None
     backend = plan.target(cell.target).backend
+    descriptor = descriptor_of(backend)
     failed = Failed(
         status=end.status,
         error_type=end.error_type,
         short_of_memory=end.short_of_memory(backend),
         batch=cell.settings.batch,
         dtype=cell.settings.dtype,
-        export=export_of(backend, end.method),
-        exports=EXPORTS.get(backend, ()),
-        precisions=tuple(dtype for dtype in precisions_of(backend) if dtype in plan.tolerances),
+        export=descriptor.export_of(end.method),
+        exports=descriptor.exports,
+        precisions=tuple(dtype for dtype in descriptor.precisions if dtype in plan.tolerances),
     )
     tried = [Attempt(change=change, short_of_memory=other.short_of_memory(backend)) for change, other in end.tried]
     return next_change(plan.adapt, failed, tried)

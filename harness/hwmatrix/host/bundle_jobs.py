@@ -16,9 +16,9 @@ from hwmatrix.host.sharing import at_once
 from hwmatrix.models import onnx_export
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.records.backends import OnnxUse
 from hwmatrix.store.confined import opened
 from hwmatrix.store.reading import query
-from hwmatrix.targets.table import CHOOSES_EXPORT, NEEDS_ONNX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ def refused(order: RunOrder, cells: Mapping[str, Sequence[CellPlan]]) -> dict[st
     Raises:
         StoreError: a shard or the index of bundles cannot be read.
     """
-    asking = {target.name for target in order.plan.targets if target.name in cells and target.backend in NEEDS_ONNX - CHOOSES_EXPORT}
+    asking = {target.name for target in order.plan.targets if target.name in cells and target.onnx_use is OnnxUse.FIRST}
     if not asking:
         return {}
     keys = _bundle_keys(order.folder.bundles / INDEX)

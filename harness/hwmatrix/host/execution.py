@@ -295,7 +295,7 @@ def _record_unfinished(order: RunOrder, target: str, cells: tuple[CellPlan, ...]
     """What the shard has is kept; the rest is told as what it is: our failure, not the models'."""
     order.folder.salvage(target)
     finished = order.folder.finished()
-    known = match(message, hardware=order.plan.target(target).backend.value).type
+    known = match(message, hardware=order.plan.target(target).backend).type
     error_type = known if known == _NO_TOOLKIT else "infrastructure"
     _record_failure(order, target, tuple(cell for cell in cells if cell.key not in finished), error_type, message)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from hwmatrix.errors import EngineError, HwmatrixError, ImageBuildError
-from hwmatrix.hardware.detector import HOST_VISIBLE, detect
+from hwmatrix.hardware.detector import detect
 from hwmatrix.host import base_image, containers, images, venvs
 from hwmatrix.host.engine import connect
 from hwmatrix.host.process import Processes
@@ -20,7 +20,7 @@ from hwmatrix.host.sharing import PIECE_MB, container_mb
 from hwmatrix.host.variables import for_models
 from hwmatrix.matrix.spec import MatrixSpec
 from hwmatrix.records import Isolation
-from hwmatrix.targets.table import REQUIRES
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -270,7 +270,7 @@ class LocalExecutor:
 
     def unavailable(self, target: str) -> str | None:
         """Name the modules that are not installed."""
-        needed = REQUIRES[self._workshop.spec.targets[target].backend]
+        needed = descriptor_of(self._workshop.spec.targets[target].backend).requires
         missing = [module for module in needed if importlib.util.find_spec(module) is None]
         if missing:
             return f"not installed in {sys.executable}: {', '.join(missing)}"
@@ -330,7 +330,7 @@ class MixedExecutor:
 def missing_hardware(spec: MatrixSpec, target: str) -> str | None:
     """Why this machine lacks what a target cannot do without, asked before anything is built; None where it has it."""
     backend = spec.targets[target].backend
-    if backend not in HOST_VISIBLE:
+    if not descriptor_of(backend).hardware.needed_here:
         return None
     return detect(backend).reason
 

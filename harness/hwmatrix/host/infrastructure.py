@@ -50,7 +50,7 @@ def record(
         packages={},
         warm_up_ms=None,
     )
-    severity = severity_of(error_type, plan.target(target).backend.value)
+    severity = severity_of(error_type, plan.target(target).backend)
     error = ErrorRecord(type=error_type, severity=severity, message=message)
     with ShardWriter(shards, plan, identity) as shard:
         for cell in cells:

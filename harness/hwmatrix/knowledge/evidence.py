@@ -108,12 +108,14 @@ def default_database(output_dir: Path) -> Path | None:
 def read_evidence(database: Path) -> tuple[Evidence, ...]:
     """Everything that a merged database has on record, the newest run first. The file is not changed.
 
+    Without cells of backends that other packages bring: nothing is advised of those.
+
     Raises:
         StoreError: it is missing, is no merged database, is in use by a writer, or is of a version that is not read here.
     """
     with reading(database) as connection:
         rows = records(connection, "evidence")
-    return tuple(evidence_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows)
+    return tuple(evidence_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows if row["backend"] in tuple(Backend))
 
 
 def evidence_of(row: Mapping[str, Any], where: Path) -> Evidence:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.faults.catalogue import UNMATCHED, advice_for
 from hwmatrix.knowledge.adapting import short_of_memory, smaller_batch
-from hwmatrix.knowledge.evidence import Evidence, Nearness
-from hwmatrix.records import Backend, Dtype, Execution, Isolation, ModelPlan, Size, Status
+from hwmatrix.records import Backend, Dtype, Status
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 RETRIES: Final = 1
 """How often the same is tried again after an end that may have been an accident."""
-GENERAL_PURPOSE: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.CPU})
-"""Hardware on which PyTorch runs a model's own code: no operator is missing because nobody has translated it."""
 _MOST_MEMORY: Final = Backend.CPU
 """Where what was too large for a device goes: the host's memory is the largest, and can be swapped."""
 
@@ -186,6 +184,11 @@ class FallbackReport:
         }
 
 
+def general_purpose(hardware: str) -> bool:
+    """Whether PyTorch runs a model's own code there: no operator is missing because nobody has translated it."""
+    return hardware in tuple(Backend) and descriptor_of(hardware).torch_device is not None
+
+
 def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | None:
     """What to try now, after what was tried; None when there is nothing left that could help.
 
@@ -219,7 +222,7 @@ def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | No
     if last.status is Status.OOM:
         left = [hardware for hardware in left if kind_of(hardware) == _MOST_MEMORY] or left
     elif last.status in _REFUSALS:
-        left = [hardware for hardware in left if kind_of(hardware) in GENERAL_PURPOSE]
+        left = [hardware for hardware in left if general_purpose(kind_of(hardware))]
     return Attempt(hardware=left[0], batch=plan.batch) if left else None
 
 

@@ -17,6 +17,7 @@ from hwmatrix.knowledge.profiles import Availability, availability_of
 from hwmatrix.knowledge.requirements import Question, at_batch, estimate_for, known_size, memory_kind, peaks_on_record
 from hwmatrix.knowledge.stand_ins import classify
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,8 +35,6 @@ _NARROWER: Final = {
     Dtype.A16W8: (Dtype.A8W8,),
 }
 """What takes less memory for weights than a precision."""
-_KEEPS_WIDE: Final = frozenset({Backend.OPENVINO})
-"""Backends that load float32 weights whatever they compute in (targets/openvino/target.py), so that another precision is no remedy."""
 
 
 def will_it_fit(
@@ -181,7 +180,7 @@ def _remedies(model: ModelMemory, need: Need | None, memory: int, largest: Need 
         if verdict is Verdict.FITS or not only_sure:
             yield Remedy(change=f"--batch {largest.batch}", verdict=verdict, need=largest)
     for dtype in _NARROWER.get(asked.dtype, ()):
-        if dtype in precisions_of(asked.backend) and asked.backend not in _KEEPS_WIDE:
+        if dtype in precisions_of(asked.backend) and not descriptor_of(asked.backend).wide_weights:
             narrow = model.in_precision(dtype)
             less = narrow.need(asked.plan.batch)
             verdict = judge(less, memory, narrow.weights_mb)

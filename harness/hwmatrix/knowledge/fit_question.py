@@ -16,6 +16,7 @@ from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.listed_sizes import listed_sizes
 from hwmatrix.models.types import is_type
 from hwmatrix.records import Backend, Dtype, ModelPlan, Size
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,19 +24,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.knowledge.measured_memory import MemoryOnRecord
 
-_TORCH: Final = (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)
-_PRECISIONS: Final[dict[Backend, tuple[Dtype, ...]]] = {
-    Backend.CPU: _TORCH,
-    Backend.CUDA: _TORCH,
-    Backend.ROCM: _TORCH,
-    Backend.MPS: _TORCH,
-    Backend.OPENVINO: _TORCH,
-    Backend.ONNXRUNTIME: (Dtype.FLOAT32,),
-    Backend.WEBGPU: (Dtype.FLOAT32,),
-    Backend.WEBNN: (Dtype.FLOAT32,),
-    Backend.QNN: (Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8),
-}
-"""What each backend computes in, its usual precision first: the targets refuse all others."""
 _PROPOSED: Final = 8
 
 
@@ -98,12 +86,12 @@ class Subject:
 
 def precisions_of(backend: Backend) -> tuple[Dtype, ...]:
     """What a backend computes in, its usual precision first."""
-    return _PRECISIONS[backend]
+    return descriptor_of(backend).precisions
 
 
 def precision_of(backend: Backend, asked: Dtype | None) -> Dtype:
     """The precision to answer for."""
-    return asked if asked is not None else _PRECISIONS[backend][0]
+    return asked if asked is not None else precisions_of(backend)[0]
 
 
 def subject_of(

@@ -41,7 +41,7 @@ class MemoryOnRecord:
 
 
 def memory_on_record(database: Path) -> tuple[MemoryOnRecord, ...]:
-    """Every cell of a merged database whose peak was measured, the newest first.
+    """Every cell of a merged database whose peak was measured, the newest first; without those of backends of other packages.
 
     Raises:
         StoreError: the database cannot be read.
@@ -58,7 +58,7 @@ def _read(database: Path, modified: int, size: int) -> tuple[MemoryOnRecord, ...
     """Read once for many questions."""
     with reading(database) as connection:
         rows = records(connection, "memory_measured")
-    return tuple(memory_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows)
+    return tuple(memory_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows if row["backend"] in tuple(Backend))
 
 
 def named(name: str, found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord, ...]:

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.records import Backend, Classification, Family, Structure
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,16 +52,13 @@ class Priorities:
 
     version: Literal[1]
     priorities: tuple[Priority, ...]
-    chains: dict[Backend, tuple[Backend, ...]]
     unknown: Order
     names: tuple[NameRule, ...]
 
     @pydantic.model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Every order ends with the CPU and names nothing twice, every kind has one rule; the CPU itself has nothing after it."""
-        if _LAST not in self.chains:
-            raise ValueError(f"no chain for {_LAST.value}")
-        orders = [self.unknown, *(rule.hardware for rule in self.priorities), *((start, *rest) for start, rest in self.chains.items())]
+        """Every order ends with the CPU and names nothing twice, every kind has one rule."""
+        orders = [self.unknown, *(rule.hardware for rule in self.priorities)]
         for order in orders:
             if order[-1] is not _LAST or len(set(order)) < len(order):
                 raise ValueError(f"{', '.join(order)}: must end with {_LAST.value} and name nothing twice")
@@ -100,12 +98,12 @@ def reason_for(classification: Classification, *, preferred: str | None = None) 
 
 
 def chain_from(hardware: str) -> tuple[str, ...]:
-    """What to try after this hardware, whatever the model is; empty after ``cpu``, and ``cpu`` after what has no chain of its own.
+    """What to try after this hardware, whatever the model is, as its backend's descriptor says; empty after ``cpu``.
 
     Raises:
         ConfigError: there is no such hardware.
     """
-    return _words(priorities().chains.get(backend_of(hardware), (_LAST,)))
+    return descriptor_of(backend_of(hardware)).fallback
 
 
 def order_of(

@@ -17,6 +17,7 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import Compatibility
 from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.records import Backend, Basis, Requirements
+from hwmatrix.records.backends import Memory, descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,8 +28,6 @@ OVERRIDE: Final = "override"
 """The basis of what a caller's own profile says."""
 _KEYS: Final = ("compatible", "memory_usage")
 _MEMORY_KEYS: Final = ("peak",)
-_WITH_MEMORY: Final = frozenset({Backend.CUDA, Backend.ROCM})
-"""Hardware with memory of its own, as detection tells it (``gpus``). Apple's GPUs use the host's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,7 +225,7 @@ def availability_of(hardware: Backend, detections: Mapping[str, Detection]) -> A
 
 
 def _memory_left(hardware: Backend, detections: Mapping[str, Detection]) -> int | None:
-    if hardware in _WITH_MEMORY:
+    if descriptor_of(hardware).memory is Memory.DEVICE:
         gpus = detections[hardware.value].features.get("gpus") or ()
         free = [gpu["free_mb"] if gpu.get("free_mb") is not None else gpu.get("memory_mb") for gpu in gpus]
         return max((int(amount) for amount in free if amount is not None), default=None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, FactoryError, Problem
+from hwmatrix.knowledge.available_memory import available_memory_mb, memory_kind
 from hwmatrix.knowledge.calibration import BackendCalibration, Features, calibration, expected, features_of
 from hwmatrix.knowledge.measured_memory import named, same_model
 from hwmatrix.knowledge.names import look_up, shipped_model
@@ -16,6 +17,7 @@ from hwmatrix.knowledge.shipped_models import shipped_model
 from hwmatrix.knowledge.stand_ins import classify
 from hwmatrix.models.sizes import FORMULA
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements, Size
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,8 +37,6 @@ _LARGEST_BATCH: Final = 4096
 _CORES: Final = ((10**7, 1), (10**8, 2), (10**9, 4), (10**10, 8))
 """Cores by parameters, up to and including: a rule of thumb, not a measurement. Beyond the last there are 16."""
 _MOST_CORES: Final = 16
-_CONVERTS: Final = frozenset({Backend.OPENVINO, Backend.ONNXRUNTIME, Backend.QNN, Backend.WEBGPU, Backend.WEBNN})
-"""Backends that execute a file of their own (an ONNX graph, OpenVINO's IR), with weights as large as those of the checkpoint."""
 _MIB: Final = 2**20
 
 
@@ -122,7 +122,8 @@ def requirements_for(
         min_memory_mb=math.ceil(estimate.peak_mb),
         recommended_memory_mb=math.ceil(estimate.peak_mb * (1 + estimate.margin)),
         cpu_cores=_cores(size.parameters),
-        disk_space_mb=math.ceil(size.stored_bytes / _MIB * (2 if backend in _CONVERTS else 1)),
+        # A runtime of its own executes a file of its own (an ONNX graph, OpenVINO's IR), as large as the checkpoint.
+        disk_space_mb=math.ceil(size.stored_bytes / _MIB * (1 if descriptor_of(backend).torch_device else 2)),
         batch_size=fitting,
         parameters=size.parameters,
         basis=estimate.basis,
@@ -192,8 +193,8 @@ def _told(fitted: BackendCalibration) -> str:
 
 def _bare(size: ModelSize, backend: Backend, features: Features, notes: list[str]) -> Estimate:
     """Weights and activations alone, where no peak is on record to fit anything to."""
-    weights = size.weight_bytes / _MIB if backend in DEVICES else features.copied or features.stored
-    left_out = "without what driver and runtime keep for themselves" if backend in DEVICES else "without the process itself"
+    weights = size.weight_bytes / _MIB if memory_kind(backend) == "device" else features.copied or features.stored
+    left_out = "without what driver and runtime keep for themselves" if memory_kind(backend) == "device" else "without the process itself"
     told = f"no measurement on {backend.value} is on record: weights and activations, {left_out}"
     return Estimate(peak_mb=weights + features.activations, margin=_UNKNOWN_ERROR, basis=Basis.EXTRAPOLATED, note="; ".join([told, *notes]))
 
@@ -262,7 +263,7 @@ def peaks_on_record(asked: Question, found: Iterable[MemoryOnRecord]) -> dict[in
     """The measured peak in MiB of the model on that backend in that precision and length, by batch; of several the newest."""
     peaks: dict[int, tuple[float, MemoryOnRecord]] = {}
     for cell in found:
-        peak = cell.device_peak_mb if asked.backend in DEVICES else cell.peak_mb
+        peak = cell.device_peak_mb if memory_kind(asked.backend) == "device" else cell.peak_mb
         settings = (cell.backend, cell.dtype, cell.sequence_length)
         if peak is not None and settings == (asked.backend, asked.dtype, asked.plan.sequence_length) and same_model(asked.plan, cell.plan):
             peaks.setdefault(cell.batch, (peak, cell))

@@ -11,6 +11,7 @@ from hwmatrix.errors import CellFailure, HwmatrixError
 from hwmatrix.knowledge.fallback import AttemptPlan, Tried, next_attempt
 from hwmatrix.knowledge.priorities import backend_of, guess_from_name, order_of
 from hwmatrix.records import Backend, Classification, Status
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,6 @@ Answer = TypeVar("Answer")
 AUTO: Final = "auto"
 _FAILURES: Final = (ImportError, OSError, HwmatrixError, CellFailure)
 """How a part says that it is missing or cannot answer. Anything else is a bug of it, and stays one."""
-TORCH_NAMES: Final = {Backend.CUDA: "cuda", Backend.ROCM: "cuda", Backend.MPS: "mps", Backend.CPU: "cpu"}
-"""PyTorch built for ROCm calls its devices ``cuda``, too."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -102,6 +101,11 @@ def resolve_device(
     return _resolution(model, hardware, level, kind, passed_over=tuple(passed_over), missing=tuple(missing))
 
 
+def torch_name(hardware: Backend) -> str | None:
+    """What PyTorch calls devices of this kind (ROCm's are ``cuda``, too); None for hardware that it does not drive."""
+    return descriptor_of(hardware).torch_device
+
+
 def torch_absences() -> dict[str, str | None]:
     """What PyTorch itself says: for each hardware why it cannot be used, or None where it can. The CPU always can."""
     reasons: dict[str, str | None] = dict.fromkeys((backend.value for backend in Backend), "only PyTorch was asked, which does not know it")
@@ -109,7 +113,9 @@ def torch_absences() -> dict[str, str | None]:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries cannot be loaded
-        return reasons | {name.value: f"PyTorch cannot be imported: {error}" for name in TORCH_NAMES if name is not Backend.CPU}
+        return reasons | {
+            name.value: f"PyTorch cannot be imported: {error}" for name in Backend if torch_name(name) and name is not Backend.CPU
+        }
     gpu = torch.cuda.is_available()
     reasons[Backend.CUDA] = None if gpu and torch.version.cuda else f"PyTorch {torch.__version__} finds no GPU of NVIDIA's"
     reasons[Backend.ROCM] = None if gpu and torch.version.hip else f"PyTorch {torch.__version__} finds no GPU of AMD's"
@@ -139,8 +145,9 @@ def _warn(missing: Sequence[str], level: Level) -> None:
 
 
 def _resolution(model: str, hardware: str, level: Level, kind: Classification | None, **details: tuple[Any, ...]) -> Resolution:
-    torch_device = TORCH_NAMES.get(Backend(hardware))
-    return Resolution(model=model, hardware=hardware, torch_device=torch_device, level=level, classification=kind, **details)
+    return Resolution(
+        model=model, hardware=hardware, torch_device=torch_name(Backend(hardware)), level=level, classification=kind, **details
+    )
 
 
 def _detect() -> Mapping[str, Detection]:

@@ -19,8 +19,9 @@ import psutil
 
 from hwmatrix.basics.clock import stamp
 from hwmatrix.knowledge.priorities import backend_of, guess_from_name
-from hwmatrix.knowledge.resolving import TORCH_NAMES, torch_absences
+from hwmatrix.knowledge.resolving import torch_absences, torch_name
 from hwmatrix.records import Backend, Classification, Detection
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,18 +124,24 @@ class BasicDetector:
             ConfigError: an entry is no hardware.
         """
         found = self.detect()
-        for word in [kind.value for kind in TORCH_NAMES] if priority_list is None else priority_list:
+        for word in _torch_kinds() if priority_list is None else priority_list:
             name, _, number = word.partition(":")
             kind = backend_of(name)
-            if kind not in TORCH_NAMES or not found[kind.value].available:
+            device = torch_name(kind)
+            if device is None or not found[kind.value].available:
                 continue
-            if TORCH_NAMES[kind] != Backend.CUDA.value:
-                return TORCH_NAMES[kind]
+            if not descriptor_of(kind).several:
+                return device
             index, count = int(number or preferred_index), len(found[kind.value].features["gpus"])
             if index >= count:
                 _LOG.warning("there is no %s device %d, only %d: using device 0", kind.value, index, count)
-            return f"{TORCH_NAMES[kind]}:{index if index < count else 0}"
+            return f"{device}:{index if index < count else 0}"
         return Backend.CPU.value
+
+
+def _torch_kinds() -> list[str]:
+    """What PyTorch drives, the processor last."""
+    return [*(kind.value for kind in Backend if torch_name(kind) and kind is not Backend.CPU), Backend.CPU.value]
 
 
 def _sentence(found: Mapping[str, str]) -> str:
@@ -151,7 +158,7 @@ def _as_pytorch_says(kind: Backend, reason: str | None, now: str) -> Detection:
 
 def _features(kind: Backend) -> dict[str, Any]:
     """The facts that others ask for: memory in MiB."""
-    if kind not in {Backend.CUDA, Backend.ROCM}:
+    if not descriptor_of(kind).several:
         left = psutil.virtual_memory().available // _MIB
         return {"available_memory_mb": left, "memory_left_mb": left} if kind is Backend.CPU else {}
     import torch

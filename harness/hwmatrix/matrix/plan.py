@@ -20,6 +20,7 @@ from hwmatrix.records import (
     TargetPlan,
     Tolerance,
 )
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -336,6 +337,7 @@ def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, facts: Run
     return TargetPlan(
         name=name,
         backend=target.backend,
+        onnx=descriptor_of(target.backend).onnx,
         execution=target.execution,
         image=target.image,
         isolation=facts.isolation_of(target),

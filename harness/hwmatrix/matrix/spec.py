@@ -6,10 +6,12 @@ import dataclasses
 from typing import Annotated, Any, Final, Literal
 
 import pydantic
+import pydantic_core
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hwmatrix.records import TYPE_PREFIX, AdaptRule, Backend, Dtype, Execution, Family, MeasureRule, Size, Status
+from hwmatrix.records import TYPE_PREFIX, AdaptRule, Dtype, Execution, Family, MeasureRule, Size, Status
+from hwmatrix.records.backends import names
 
 SPEC_VERSION: Final = 1
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
@@ -25,6 +27,25 @@ Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-
 """A label of a CI runner. It is written into workflow files, so nothing in it may have a meaning there."""
 HOSTED_PATTERN: Final = r"^(ubuntu|macos|windows)-[a-z0-9.-]+$"
 """Labels of the runners that GitHub hosts: a fresh virtual machine a job, where a pull request of a stranger may run."""
+
+
+class _OfTheTable:
+    """A name of the table of backends: of this package, or of one that is installed beside it."""
+
+    @staticmethod
+    def known(name: str) -> str:
+        """The name itself, if there is such a backend."""
+        if name not in names():
+            raise pydantic_core.PydanticCustomError("enum", "Input should be {expected}", {"expected": ", ".join(names())})
+        return name
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: Any, _handler: pydantic.GetJsonSchemaHandler) -> dict[str, Any]:
+        """The names that are known here; a backend of another package is in the schema of whoever has it installed."""
+        return {"description": "How a target executes a model (docs/adding-a-target.md).", "enum": list(names()), "type": "string"}
+
+
+BackendName = Annotated[str, pydantic.AfterValidator(_OfTheTable.known), _OfTheTable]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -81,7 +102,7 @@ class TargetSpec:
     labels that a CI runner must have for it; without any, it runs on the hosted ones of ``github``.
     """
 
-    backend: Backend
+    backend: BackendName
     image: Name
     base: Name = "torch-cpu"
     execution: Execution = Execution.HARDWARE

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 
-from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.errors import ConfigError, Problem, UnsupportedError
 from hwmatrix.knowledge.priorities import backend_of
-from hwmatrix.knowledge.resolving import TORCH_NAMES
 from hwmatrix.knowledge.stand_ins import detect, hardware_detector, is_unchecked
 from hwmatrix.records import Backend, Detection
+from hwmatrix.records.backends import descriptor_of, descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hwmatrix.pool.settings import PoolSettings
-
-HOST: Final = "host"
-"""The memory of this machine, which every device without memory of its own uses: also Apple's GPUs."""
-_WITH_MEMORY: Final = frozenset({Backend.CUDA, Backend.ROCM})
-"""Kinds of which a machine may have several, each with memory of its own."""
 
 
 class Detector(Protocol):
@@ -45,13 +41,13 @@ class Device:
     @property
     def torch_name(self) -> str | None:
         """PyTorch's name for it, or None where PyTorch does not drive it."""
-        name = TORCH_NAMES.get(Backend(self.hardware))
+        name = descriptor_of(self.hardware).torch_device
         return name if name is None or self.index is None else f"{name}:{self.index}"
 
     @property
     def memory(self) -> str:
         """Whose memory it uses: its own, or the host's."""
-        return str(self) if self.hardware in _WITH_MEMORY else HOST
+        return str(self) if has_several(self.hardware) else HOST
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,15 +69,16 @@ def device_of(word: str) -> Device:
     backend = backend_of(kind)
     if not colon:
         return Device(hardware=backend.value)
-    if backend not in _WITH_MEMORY or not (number.isascii() and number.isdigit()):
-        hint = f"use {', '.join(f'{each.value}:0' for each in sorted(_WITH_MEMORY))} for the first GPU, or a kind alone"
-        raise ConfigError([Problem(where="device", what=f"{word!r} is not a known device", hint=hint)])
+    if not has_several(backend) or not (number.isascii() and number.isdigit()):
+        several = [each.name for each in descriptors() if each.several]
+        hint = f"use {', '.join(f'{each}:0' for each in sorted(several))} for the first GPU, or a kind alone"
+        raise ConfigError([Problem(where="device", what=f"{word!r} is no device", hint=hint)])
     return Device(hardware=backend.value, index=int(number))
 
 
 def has_several(hardware: str) -> bool:
-    """Whether a machine may have several of this kind, by number."""
-    return hardware in _WITH_MEMORY
+    """Whether a machine may have several of this kind, by number, each with memory of its own."""
+    return descriptor_of(hardware).several
 
 
 class Machine:
@@ -138,12 +135,57 @@ class Machine:
         return left
 
 
-def budget_mb(memory: str, settings: PoolSettings, machine: Machine) -> float | None:
-    """What models may take of a memory in MiB: what the settings say, or their share of it; None where its size is not known."""
-    if memory in settings.budget_mb:
-        return settings.budget_mb[memory]
-    total = machine.total_mb(memory)
-    return None if total is None else total * settings.share
+class Budgets:
+    """How much of each memory models may take, found out once a memory."""
+
+    def __init__(self, settings: PoolSettings, machine: Machine) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._known: dict[str, float | None] = {}
+
+    def known(self, memory: str) -> float | None:
+        """The budget if it was asked for before; nothing is found out."""
+        return self._known.get(memory)
+
+    def of(self, memory: str) -> float | None:
+        """The budget in MiB, or None where the memory's size is not known: then only the device itself can refuse."""
+        if memory not in self._known:
+            given = self._settings.budget_mb.get(memory)
+            total = None if given is not None else self._machine.total_mb(memory)
+            self._known[memory] = given if given is not None else None if total is None else total * self._settings.share
+        return self._known[memory]
+
+
+def move(model: Any, device: Device) -> Any:
+    """The model on a device: moved by its own method ``to``, if it has one and PyTorch drives the device; else as it is.
+
+    Raises:
+        UnsupportedError: it is a PyTorch module, and PyTorch does not drive the device: it would compute on the CPU unnoticed.
+    """
+    if device.torch_name is None:
+        if is_module(model):
+            raise not_driven(device)
+        return model
+    to = getattr(model, "to", None)
+    if not callable(to):
+        return model
+    moved = to(device.torch_name)
+    return model if moved is None else moved
+
+
+def not_driven(device: Device) -> UnsupportedError:
+    """Why a PyTorch module cannot be on a device."""
+    message = f"PyTorch does not drive {device.hardware}, and the constructor gives a PyTorch module"
+    return UnsupportedError(message, needs=("PyTorch",))
+
+
+def give_back(device: Device) -> None:
+    """Have PyTorch return to the GPU what it holds of its memory without using it, so that others can have it."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and device.torch_name is not None and device.hardware != Backend.CPU:
+        runtime = torch.mps if device.hardware == Backend.MPS else torch.cuda
+        if runtime.is_available():
+            runtime.empty_cache()
 
 
 def _gpu(index: int, facts: Mapping[str, Any]) -> Gpu:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final
 import pydantic
 
 from hwmatrix.records.adaptations import Adaptation, AdaptRule
+from hwmatrix.records.backends import OnnxUse, descriptor_of
 from hwmatrix.records.strict import STRICT
-from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Role, Size
+from hwmatrix.records.vocabulary import Dtype, Execution, Family, Isolation, Role, Size
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
 BUNDLE_SCHEMA: Final = "hwmatrix/bundle/2"
@@ -94,11 +95,11 @@ class TargetPlan:
     """One target of a run. ``options`` go to its backend; ``unavailable`` states why it cannot run here.
 
     ``devices`` are device nodes that its container gets, ``gpus`` asks the container toolkit for the GPUs. ``isolation`` is
-    that of the run, but for a target that is always native.
+    that of the run, but for a target that is always native. ``onnx`` is the backend's, so that who makes bundles need not have it.
     """
 
     name: str
-    backend: Backend
+    backend: str
     execution: Execution
     image: str
     isolation: Isolation | None = None
@@ -107,6 +108,12 @@ class TargetPlan:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     unavailable: str | None = None
     matrix_line: int | None = None
+    onnx: OnnxUse | None = None
+
+    @property
+    def onnx_use(self) -> OnnxUse:
+        """Which ONNX exports it needs. A plan of an earlier version does not say, and its backends are those of this package."""
+        return self.onnx if self.onnx is not None else descriptor_of(self.backend).onnx
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

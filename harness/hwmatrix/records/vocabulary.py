@@ -6,7 +6,7 @@ import enum
 
 
 class Backend(enum.StrEnum):
-    """How a target executes a model: one module of ``targets`` each."""
+    """The backends of this package, of which advice knows something. Where to find them, and others: ``records/backends.py``."""
 
     CPU = "cpu"
     OPENVINO = "openvino"

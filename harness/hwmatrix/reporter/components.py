@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from hwmatrix.faults.catalogue import advice_for
 from hwmatrix.faults.error_records import ReportedError, of_type
 from hwmatrix.records import Backend, Severity
+from hwmatrix.records.backends import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,6 @@ class Parts:
     version: Literal[1]
     components: tuple[Part, ...]
     packages: tuple[Package, ...]
-    targets: dict[Backend, tuple[_Text, ...]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,11 +94,11 @@ def check() -> tuple[tuple[Checked, ...], tuple[ReportedError, ...]]:
         reason = f"the package {package.module} is not installed: {package.costs}" if missing else None
         checked.append(Checked(kind="package", name=package.module, usable=reason is None, reason=reason))
         errors += [of_type("tool_missing", reason, component=COMPONENT)] if reason else []
-    for backend, modules in parts().targets.items():
-        missing = _missing(modules)
-        reason = f"the target {backend.value} cannot run in this interpreter, which lacks {', '.join(missing)}" if missing else None
-        checked.append(Checked(kind="target", name=backend.value, usable=reason is None, reason=reason))
-        errors += [of_type("runtime_not_installed", reason, component=COMPONENT, hardware=backend.value)] if reason else []
+    for each in descriptors():
+        missing = _missing(each.requires)
+        reason = f"the target {each.name} cannot run in this interpreter, which lacks {', '.join(missing)}" if missing else None
+        checked.append(Checked(kind="target", name=each.name, usable=reason is None, reason=reason))
+        errors += [of_type("runtime_not_installed", reason, component=COMPONENT, hardware=each.name)] if reason else []
     return tuple(checked), tuple(errors)
 
 

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from hwmatrix.faults.error_records import recognised
 from hwmatrix.records import Backend, Stage, Status
+from hwmatrix.records.backends import descriptors
 from hwmatrix.reporter.stack_probe import MARK, RUNTIMES
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ COMPONENT: Final = "hardware_stack"
 TIMEOUT_S: Final = 120.0
 """For one runtime. Importing the slowest takes a few seconds; compiling for a GPU for the first time may take a minute."""
 _LAST_LINES: Final = 20
-_BROWSERS: Final = (Backend.WEBGPU, Backend.WEBNN)
 _HARDWARE_OF: Final = {"torch": Backend.CPU, "openvino": Backend.OPENVINO, "onnxruntime": Backend.ONNXRUNTIME, "qnn": Backend.QNN}
 """Whose error it is when a runtime ends before it has named a device."""
 
@@ -83,8 +83,9 @@ def try_everything(*, run: Run | None = None, timeout_s: float = TIMEOUT_S) -> t
         found, told = _runtime(runtime, run or in_a_process, timeout_s)
         results += found
         errors += told
-    for hardware in _BROWSERS:
-        results.append(_not_run("browser", hardware, "it runs in the target's own image: hwmatrix matrix --targets " + hardware.value))
+    for each in descriptors():
+        if each.in_browser:
+            results.append(_not_run("browser", each.name, "it runs in the target's own image: hwmatrix matrix --targets " + each.name))
     return tuple(results), tuple(errors)
 
 
@@ -195,9 +196,9 @@ def _end(ended: Ended, timeout_s: float) -> tuple[Status, str]:
     return Status.ERROR if ended.code else Status.CRASH, f"the process left with exit code {ended.code}"
 
 
-def _not_run(runtime: str, hardware: Backend, why: str) -> StackResult:
+def _not_run(runtime: str, hardware: str, why: str) -> StackResult:
     return StackResult(
-        runtime=runtime, hardware=hardware.value, device=None, status=Status.NOT_RUN, relative_error=None, wall_ms=None, message=why
+        runtime=runtime, hardware=str(hardware), device=None, status=Status.NOT_RUN, relative_error=None, wall_ms=None, message=why
     )
 
 

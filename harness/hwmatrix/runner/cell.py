@@ -32,8 +32,7 @@ from hwmatrix.records import (
     TargetPlan,
     Tolerance,
 )
-from hwmatrix.targets.protocol import DeviceUse, Target
-from hwmatrix.targets.table import target_class
+from hwmatrix.targets.protocol import DeviceUse, Target, target_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,8 +148,8 @@ def _let_go(failure: BaseException | None) -> None:
 
 def _end_failed(job: CellJob, progress: _Progress, failure: BaseException) -> None:
     """Frameworks report a failed allocation as a RuntimeError: the catalogue knows their words."""
-    cause = match(str(failure), hardware=job.target.backend.value, exception=failure).type
-    progress.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
+    cause = match(str(failure), hardware=job.target.backend, exception=failure).type
+    facts.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
 
 
 def _stages(job: CellJob, progress: _Progress) -> _End:

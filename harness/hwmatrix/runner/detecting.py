@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.hardware.detector import detect_all
-from hwmatrix.records import Backend, Detection, Limits
+from hwmatrix.records import Detection, Limits
+from hwmatrix.records.backends import names
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.messages import BadMessageError, detections_told
 
@@ -29,13 +30,13 @@ def detections() -> list[Detection]:
     except BadMessageError as error:
         how = f"told what cannot be used: {error}"
     asked = {detection.hardware_type for detection in found}
-    for kind in Backend:
-        if kind.value not in asked:
+    for kind in names():
+        if kind not in asked:
             reason = f"asking for it {how}"
-            found.append(Detection(hardware_type=kind.value, available=False, name=None, features={}, reason=reason, detected_at=utc_now()))
+            found.append(Detection(hardware_type=kind, available=False, name=None, features={}, reason=reason, detected_at=utc_now()))
     return found
 
 
 def _detect(send: Callable[[dict[str, Any]], None]) -> None:
-    for detection in detect_all():
+    for detection in detect_all(names()):
         send(dataclasses.asdict(detection))

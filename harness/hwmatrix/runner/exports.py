@@ -10,10 +10,10 @@ from hwmatrix.errors import CellFailure
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import verify
 from hwmatrix.records import Limits, ModelPlan, Plan, Role, Size
+from hwmatrix.records.backends import OnnxUse
 from hwmatrix.runner.endings import describe, load
 from hwmatrix.runner.forked import run_forked
 from hwmatrix.runner.messages import BadMessageError, ExportTold, read
-from hwmatrix.targets.table import CHOOSES_EXPORT, NEEDS_ONNX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,13 +25,13 @@ AGAIN: Final = ", neither beside others nor alone"
 
 def wanted(plan: Plan) -> set[tuple[str, Size]]:
     """The models that some target of the plan, which can run here, executes as ONNX."""
-    targets = {target.name for target in plan.targets if target.backend in NEEDS_ONNX and target.unavailable is None}
+    targets = {target.name for target in plan.targets if target.onnx_use is not OnnxUse.NONE and target.unavailable is None}
     return {(cell.model, cell.size) for cell in plan.cells if cell.target in targets}
 
 
 def chosen_between(plan: Plan) -> bool:
     """Whether some target of the plan, which can run here, keeps the better of all exports."""
-    return any(target.backend in CHOOSES_EXPORT and target.unavailable is None for target in plan.targets)
+    return any(target.onnx_use is OnnxUse.BEST and target.unavailable is None for target in plan.targets)
 
 
 def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import pydantic
 
-from hwmatrix.records import Backend, Detection, Divergence, Findings, Stage, Status
-from hwmatrix.records.measured import Milliseconds, Share
+from hwmatrix.records import Detection, Divergence, MemoryRecord, OutputRecord, Parity, Placement, Stage, Status
+from hwmatrix.records.backends import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,8 +187,9 @@ def detections_told(end: End) -> list[Detection]:
     found: dict[str, Detection] = {}
     for number, message in enumerate(end.messages, 1):
         detection = read(Detection, message, number)
+        if detection.hardware_type not in names():
+            raise BadMessageError(f"line {number}: {detection.hardware_type!r} is no hardware that was asked for")
         try:
-            Backend(detection.hardware_type)
             dt.datetime.fromisoformat(detection.detected_at)
         except ValueError as error:
             raise BadMessageError(f"line {number}: {error}") from error

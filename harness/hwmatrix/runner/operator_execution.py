@@ -31,7 +31,7 @@ from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.messages import BadMessageError, DeviceTold, TestTold, read
 from hwmatrix.runner.operator_verdict import judge
 from hwmatrix.store.shard import ShardWriter
-from hwmatrix.targets.table import operators_class
+from hwmatrix.targets.protocol import operators_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,7 +201,7 @@ class _Batches:
         else:
             status, message = (Status.OOM if end.oom_killed else Status.CRASH), describe(end, limits)
             message = f"{signal.Signals(end.signal).name}: {message}" if end.signal in _SIGNALS else message
-        found = match(message, hardware=self._order.target.backend.value, status=status)
+        found = match(message, hardware=self._order.target.backend, status=status)
         return self._result(test, status=status, error_type=found.type, message=message, wall_ms=wall_ms)
 
     def _result(self, test: OperatorTest, **found: Any) -> OperatorResult:
@@ -261,7 +261,7 @@ def _failed(failure: Exception, target: TargetPlan) -> dict[str, Any]:
     if isinstance(failure, CellFailure):
         status, kind, needs = failure.status, failure.error_type, list(getattr(failure, "needs", ()))
     else:
-        kind, needs = match(text, hardware=target.backend.value, exception=failure).type, []
+        kind, needs = match(text, hardware=target.backend, exception=failure).type, []
         status = Status.OOM.value if kind == "memory_pressure" else Status.ERROR.value
     message = text if isinstance(failure, CellFailure) else f"{type(failure).__name__}: {text}"
     return {"status": status, "on_target": None, "max_error": None, "error_type": kind, "message": message, "needs": needs}

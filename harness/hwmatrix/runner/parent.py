@@ -22,7 +22,6 @@ from hwmatrix.measure import memory
 from hwmatrix.measure.latency import median
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import (
-    Backend,
     CellPlan,
     CellResult,
     Dtype,
@@ -39,6 +38,7 @@ from hwmatrix.records import (
     TargetPlan,
     cell_command,
 )
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner.bundles import BundleEntry
 from hwmatrix.runner.cell import CellJob, execute
 from hwmatrix.runner.crew import Crew, Done, at_once
@@ -49,8 +49,8 @@ from hwmatrix.runner.identity import shard_identity
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.runner.survey import classifications
-from hwmatrix.store.shard import ShardWriter
-from hwmatrix.targets.table import precisions_of, target_class
+from hwmatrix.store.shard import ShardWriter, utc_now
+from hwmatrix.targets.protocol import target_class
 
 if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Service
@@ -92,7 +92,7 @@ def run_shard(order: ShardOrder) -> Path:
     begin = time.perf_counter()
     preload(order.target.backend, [order.plan.model(cell.model, cell.size) for cell in order.cells])
     warm_up_ms = (time.perf_counter() - begin) * 1000
-    identity = shard_identity(order, target_class(order.target.backend).packages, warm_up_ms=warm_up_ms)
+    identity = shard_identity(order, descriptor_of(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
     size = _side_by_side(order, service)
     pieces = _Pieces(order)
@@ -113,7 +113,7 @@ def run_shard(order: ShardOrder) -> Path:
     return path
 
 
-def preload(backend: Backend, models: list[ModelPlan]) -> None:
+def preload(backend: str, models: list[ModelPlan]) -> None:
     """Import all that the cells need, once. Nothing is computed here: see ``forked``."""
     target_class(backend).preload(sorted({model.model_class for model in (*models, *canary_plans())}))
     catalogue()
@@ -209,7 +209,7 @@ class _Cells:
 
         A target that has not a precision refuses every model in it, canaries too: that says nothing against its other verdicts.
         """
-        able = [dtype for dtype in precisions_of(self._order.target.backend) if dtype in self._order.plan.tolerances]
+        able = [dtype for dtype in descriptor_of(self._order.target.backend).precisions if dtype in self._order.plan.tolerances]
         wanted = (cell.settings.dtype for cell in self._order.cells)
         return next((dtype for dtype in wanted if dtype in able), able[0] if able else Dtype.FLOAT32)
 
@@ -318,7 +318,7 @@ class _Cells:
         traceback: str | None = None,
     ) -> CellResult:
         target = self._order.target
-        error = error_record(message, hardware=target.backend.value, status=status, stage=stage, error_type=kind, traceback=traceback)
+        error = error_record(message, hardware=target.backend, status=status, stage=stage, error_type=kind, traceback=traceback)
         return not_executed(cell=cell, model=model, target=target, started_at=started_at, status=status, stage=stage, error=error)
 
 

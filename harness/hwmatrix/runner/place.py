@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import UnavailableError
 from hwmatrix.knowledge.requirements import available_memory_mb
 from hwmatrix.records import Backend, Dtype, Settings
-from hwmatrix.targets.table import NEEDS_ONNX, REQUIRES, target_class
+from hwmatrix.records.backends import Descriptor, OnnxUse, descriptor_of
+from hwmatrix.targets.protocol import target_class
 
 if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Target
 
-_TORCH: Final = frozenset({Backend.CPU, Backend.CUDA, Backend.ROCM, Backend.MPS})
-_TORCH_NAMES: Final = {Backend.ROCM: "cuda"}
 _EXPORTING: Final = ("torch", "transformers", "onnxscript")
 """What makes the ONNX export that a backend needs: a run of cells has an image for that, a test does it itself."""
-_NUMBERED: Final = frozenset({Backend.CUDA, Backend.ROCM})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,17 +46,26 @@ class Place:
     @property
     def is_torch(self) -> bool:
         """Whether PyTorch runs models there."""
-        return self.backend in _TORCH
+        return self._descriptor.torch_device is not None
+
+    @property
+    def takes_onnx(self) -> bool:
+        """Whether ONNX exports of models run there."""
+        return self._descriptor.onnx is not OnnxUse.NONE
 
     @property
     def torch_name(self) -> str:
         """What PyTorch calls this kind of device."""
-        return _TORCH_NAMES.get(self.backend, self.device)
+        return self._descriptor.torch_device or self.device
 
     @property
     def preferences(self) -> dict[str, Any]:
         """What a resource pool is asked for: of several GPUs, the one of the options."""
-        return {"device": f"{self.device}:{int(self.options.get('device', 0))}" if self.backend in _NUMBERED else self.device}
+        return {"device": f"{self.device}:{int(self.options.get('device', 0))}" if self._descriptor.several else self.device}
+
+    @property
+    def _descriptor(self) -> Descriptor:
+        return descriptor_of(self.backend)
 
     def target(self) -> Target:
         """The target, not started yet."""
@@ -71,10 +78,11 @@ class Place:
         Raises:
             UnavailableError: there is no such hardware, driver, runtime, Python package, or not the memory that the model needs.
         """
-        needed = (*REQUIRES[self.backend], *(_EXPORTING if self.backend in NEEDS_ONNX else ()))
+        needed = (*self._descriptor.requires, *(_EXPORTING if self.takes_onnx else ()))
         missing = [module for module in dict.fromkeys(needed) if importlib.util.find_spec(module) is None]
         if missing:
-            message = f"not installed in {sys.executable}: {', '.join(missing)} (images/{self.device}/requirements.txt has the packages)"
+            packages = f"images/{self._descriptor.image}/requirements.txt has the packages"
+            message = f"not installed in {sys.executable}: {', '.join(missing)} ({packages})"
             raise UnavailableError(message, error_type="missing_package")
         name = self.target().check()
         free = None if self.memory_mb is None else available_memory_mb(self.backend)

@@ -80,7 +80,7 @@ def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str,
 
 def _ended(end: End, told: CellTold, cell: CellPlan, target: TargetPlan) -> tuple[Status, ErrorRecord | None]:
     """The verdict: the child's own if it came to one, else what its end says."""
-    hardware = target.backend.value
+    hardware = target.backend
     if told.problem is not None:
         text, status = f"what the process told cannot be used: {told.problem}", Status.CRASH
         kind, log = "bad_message", end.log or None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from hwmatrix.errors import ConfigError
 from hwmatrix.models.classify import classify
 from hwmatrix.records import Classification, Plan, TargetPlan
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner.detecting import detections
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.identity import shard_identity
 from hwmatrix.store.shard import ShardWriter
-from hwmatrix.targets.table import target_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ def survey(order: SurveyOrder) -> Path:
     Raises:
         StoreError: the shard cannot be written.
     """
-    identity = shard_identity(order, target_class(order.target.backend).packages, warm_up_ms=None)
+    identity = shard_identity(order, descriptor_of(order.target.backend).packages, warm_up_ms=None)
     with ShardWriter(order.out, order.plan, identity) as shard:
         found = detections()
         shard.add_detections(found)

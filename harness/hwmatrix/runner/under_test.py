@@ -23,7 +23,6 @@ from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.onnx_export import export_all
 from hwmatrix.pool.loading import status_of
 from hwmatrix.records import Placement, Status
-from hwmatrix.targets.table import NEEDS_ONNX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +84,7 @@ class ModelUnderTest:
     @property
     def takes_other_shapes(self) -> bool:
         """Whether the model can run on inputs of other shapes than the bundle's: an ONNX export has fixed ones."""
-        return self.place.backend not in NEEDS_ONNX
+        return not self.place.takes_onnx
 
     @property
     def module(self) -> torch.nn.Module:
@@ -270,7 +269,7 @@ def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache
     """
     device_name = place.check()
     bundle = find_or_build(hub.resolve(plan, cache), cache)
-    if place.backend in NEEDS_ONNX:
+    if place.takes_onnx:
         export_all(bundle, cache)
     name = f"{plan.name} {bundle.digest[:12]}"
     make = functools.partial(_module if place.is_torch else _prepared, place, bundle)

@@ -182,7 +182,7 @@ def _rows(plan: Plan) -> list[dict[str, Any]]:
                 "sequence_length": cell.settings.sequence_length,
                 "threads": cell.settings.threads,
                 "execution": target.execution.value,
-                "backend": target.backend.value,
+                "backend": target.backend,
                 "isolation": plan.isolation_of(target.name).value,
                 "position": position,
                 "unavailable": target.unavailable,

@@ -8,9 +8,10 @@ raises is recorded as ``error`` with its traceback.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hwmatrix.models.operator_tests import Value
+from hwmatrix.records.backends import descriptor_of, imported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,8 +64,6 @@ class Service(Protocol):
 class Target(Protocol):
     """One backend, executing one model."""
 
-    packages: tuple[str, ...]
-    """Distributions whose versions are evidence."""
     reserves_address_space: bool
     """Whether the runtime reserves address space far beyond what it uses (CUDA maps whole GPUs), so that it cannot be limited."""
 
@@ -166,3 +165,15 @@ class OperatorRunner(Protocol):
         Raises:
             UnsupportedError: the target lacks an operator, a version of it, or a type of values, which is named.
         """
+
+
+def target_class(backend: str) -> type[Target]:
+    """The class of a backend, imported now: its framework comes along only where it is used."""
+    return cast("type[Target]", imported(descriptor_of(backend).target))
+
+
+def operators_class(backend: str) -> type[OperatorRunner]:
+    """The class that executes operator tests for a backend whose descriptor has ``operators``, imported now."""
+    place = descriptor_of(backend).operators
+    assert place is not None  # noqa: S101 - targets without are refused before a run is planned
+    return cast("type[OperatorRunner]", imported(place))

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import importlib
 import platform
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_machine import detected_by
 
 from hwmatrix.errors import UnavailableError
 from hwmatrix.hardware import detector
 from hwmatrix.records import Backend, to_json
+from hwmatrix.records.backends import Descriptor, descriptors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +23,12 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="ascii")
 
 
-def test_every_backend_has_a_detector() -> None:
-    assert detector.DETECTORS.keys() == set(Backend)
+@pytest.mark.parametrize("backend", descriptors(), ids=lambda each: each.name)
+def test_every_backend_has_a_detector_with_what_its_descriptor_promises(backend: Descriptor) -> None:
+    module = importlib.import_module(backend.hardware.detector)
+    assert callable(module.detect)
+    assert hasattr(module, "installed") == backend.hardware.light
+    assert hasattr(module, "refreshed") == backend.hardware.changing
 
 
 def detecting(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
@@ -34,7 +41,7 @@ def detecting(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
 
     module.detect = detect  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fake_detector", module)
-    monkeypatch.setitem(detector.DETECTORS, Backend.CPU, "fake_detector")
+    detected_by(monkeypatch, {Backend.CPU: "fake_detector"})
 
 
 def test_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +67,7 @@ def test_what_is_not_here_says_why(monkeypatch: pytest.MonkeyPatch, error: Excep
 
 def test_every_kind_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     detecting(monkeypatch, ("A CPU", {}))
-    monkeypatch.setitem(detector.DETECTORS, Backend.OPENVINO, "no_such_module")
+    detected_by(monkeypatch, {Backend.CPU: "fake_detector", Backend.OPENVINO: "no_such_module"})
     found = {detection.hardware_type: detection.reason for detection in detector.detect_all((Backend.CPU, Backend.OPENVINO))}
     assert found == {"cpu": None, "openvino": "ModuleNotFoundError: No module named 'no_such_module'"}
 
@@ -120,8 +127,8 @@ def test_what_is_absent_or_never_changes_stays_as_it_is(monkeypatch: pytest.Monk
     detecting(monkeypatch, UnavailableError("no driver", error_type="x"))
     absent = detector.detect(Backend.CPU)
     assert detector.refreshed(absent) is absent
-    monkeypatch.setitem(detector.DETECTORS, Backend.QNN, "fake_detector")
     detecting(monkeypatch, ("QNN", {}))
+    detected_by(monkeypatch, {Backend.QNN: "fake_detector"})
     steady = detector.detect(Backend.QNN)
     assert detector.refreshed(steady) is steady
 

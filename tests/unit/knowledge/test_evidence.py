@@ -58,6 +58,16 @@ def test_a_shard_that_cannot_be_believed_proves_nothing(path: Path) -> None:
     assert (record.status, record.level, record.p50_ms, record.peak_mb) == (Status.INFRA_ERROR, None, None, None)
 
 
+def test_cells_of_a_backend_of_another_package_are_no_evidence(path: Path) -> None:
+    with Database(path) as database:
+        database.run()
+        database.shard("s", "cpu")
+        database.shard("t", "mine")
+        database.cell(database.plan("bert", "cpu"), "s", wall=steady(2.0))
+        database.cell(database.plan("bert", "mine", backend="toy"), "t", wall=steady(1.0))
+    assert [record.target for record in read_evidence(path)] == ["cpu"]
+
+
 def test_the_newest_execution_of_a_setting_counts(path: Path) -> None:
     with Database(path) as database:
         for number, run in enumerate(("old", "new", "later-but-not-run")):

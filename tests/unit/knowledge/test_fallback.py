@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from hwmatrix.errors import ConfigError
 from hwmatrix.knowledge.fallback import (
-    GENERAL_PURPOSE,
     Attempt,
     AttemptPlan,
     Cost,
     Tried,
     cost_of,
+    general_purpose,
     kind_of,
     next_attempt,
     report_of,
@@ -129,7 +129,7 @@ def test_every_sequence_ends_and_repeats_nothing(order: list[str], batch: int, r
         assert 1 <= attempt.batch <= batch
         assert attempt.retry <= retries
         if tried and tried[-1].status in {Status.ERROR, Status.UNSUPPORTED}:
-            assert kind_of(attempt.hardware) in GENERAL_PURPOSE
+            assert general_purpose(kind_of(attempt.hardware))
         tried.append(Tried(attempt=attempt, status=status))
     else:
         pytest.fail("400 attempts and no end")

@@ -7,11 +7,6 @@ import pytest
 
 from hwmatrix.records import Backend, Severity
 from hwmatrix.reporter import components
-from hwmatrix.targets.table import REQUIRES
-
-
-def test_the_targets_needs_are_those_of_the_table() -> None:
-    assert components.parts().targets == REQUIRES
 
 
 def test_every_part_has_a_probe_and_every_probe_a_part() -> None:

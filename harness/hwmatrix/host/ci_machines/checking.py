@@ -7,7 +7,7 @@ import enum
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.host.engine import BUILDER_ADVICE, INSTALL_ADVICE
-from hwmatrix.records import Backend
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,11 +19,6 @@ DISK_MB: Final = {"python": 3_000, "torch-cpu": 5_000, "torch-cuda": 16_000, "to
 """MiB to build on each base: its images (docs/images.md) and as much again for the packages that are downloaded and unpacked."""
 WORK_MB: Final = 2_000
 """MiB for bundles, exports and shards of the models in matrix.yaml."""
-_DRIVERS: Final = {
-    Backend.CUDA: "Install NVIDIA's driver, and reboot; nvidia-smi must list the GPU.",
-    Backend.ROCM: "Install the amdgpu driver of a supported kernel; /dev/kfd must be there.",
-    Backend.MPS: "MPS needs macOS on Apple silicon: give this target another machine.",
-}
 _TOOLKIT: Final = (
     "Install nvidia-container-toolkit, then: nvidia-ctk runtime configure --runtime=docker, and restart Docker "
     "(or nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml)."
@@ -132,7 +127,7 @@ def _images_space(facts: Facts, chosen: dict[str, TargetSpec], contained: tuple[
         fact = "the engine's disk cannot be asked from here"
         return [Finding(what="space for images", state=State.ADVICE, fact=fact, mend="See docker system df.", targets=contained)]
     free, folder = facts.engine_space.free_mb, facts.engine_space.folder
-    absent = {kind for kind in _DRIVERS if not facts.found[kind].available}  # nothing is built for hardware that is not here
+    absent = {kind for kind, found in facts.found.items() if not found.available}  # nothing is built for hardware that is not here
     needy = tuple(name for name in contained if name not in facts.images and chosen[name].backend not in absent)
     if not needy:
         return [
@@ -161,13 +156,20 @@ def _cache_space(facts: Facts) -> Finding:
 
 def _hardware(facts: Facts, chosen: dict[str, TargetSpec]) -> list[Finding]:
     findings: list[Finding] = []
-    for backend, mend in _DRIVERS.items():
-        names = tuple(name for name, target in chosen.items() if target.backend is backend)
+    for backend, found in facts.found.items():
+        names = tuple(name for name, target in chosen.items() if target.backend == backend)
         if names:
-            found = facts.found[backend]
-            what, state = f"{backend.value} hardware", State.OK if found.available else State.MISSING
+            what, state = f"{backend} hardware", State.OK if found.available else State.MISSING
             fact = (found.name or "it is here") if found.available else (found.reason or "not found")
-            findings.append(Finding(what=what, state=state, fact=fact, mend=None if found.available else mend, targets=names))
+            findings.append(
+                Finding(
+                    what=what,
+                    state=state,
+                    fact=fact,
+                    mend=None if found.available else descriptor_of(backend).hardware.if_missing,
+                    targets=names,
+                )
+            )
     gpus = tuple(name for name, target in chosen.items() if target.gpus)
     if gpus:
         findings.append(_toolkit(facts, gpus))

@@ -18,12 +18,12 @@ from hwmatrix.hardware.detector import detect
 from hwmatrix.host import base_image, pip_settings
 from hwmatrix.host.engine import Engine, connect
 from hwmatrix.host.images import image_tag
-from hwmatrix.records import Backend, Detection
+from hwmatrix.records import Detection
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
 
-_ASKED: Final = (Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO)
 _MIB: Final = 2**20
 
 
@@ -47,7 +47,11 @@ class Space:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What was found. ``images`` are the tags of this version that the engine has; a ``*_problem`` says why something is not there."""
+    """What was found.
+
+    ``found`` is the hardware that targets need this machine to have, ``images`` are the tags of this version that the engine
+    has; a ``*_problem`` says why something is not there.
+    """
 
     system: str
     machine: str
@@ -63,8 +67,14 @@ class Facts:
     engine_space: Space | None
     cache_space: Space
     around: container.Surroundings
-    found: Mapping[Backend, Detection]
+    found: Mapping[str, Detection]
     nodes: Mapping[str, tuple[Node, ...]]
+
+
+def _needed_here(spec: MatrixSpec) -> list[str]:
+    """The backends of the targets whose hardware no image brings along."""
+    backends = dict.fromkeys(target.backend for target in spec.targets.values())
+    return [backend for backend in backends if descriptor_of(backend).hardware.needed_here]
 
 
 def gather(spec: MatrixSpec, environment: Mapping[str, str], cache: Path) -> Facts:
@@ -90,7 +100,7 @@ def gather(spec: MatrixSpec, environment: Mapping[str, str], cache: Path) -> Fac
         engine_space=space(root) if root else None,
         cache_space=space(cache),
         around=container.look(path=environment.get("PATH")),
-        found={kind: detect(kind, light=True) for kind in _ASKED},
+        found={kind: detect(kind, light=True) for kind in _needed_here(spec)},
         nodes={path: nodes(Path(path)) for path in sorted({path for target in spec.targets.values() for path in target.devices})},
     )
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.records import Backend
+from hwmatrix.records.backends import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,6 @@ SELF_HOSTED: Final = "self-hosted"
 SYSTEMS: Final = {"Linux": "linux", "Darwin": "macos", "Windows": "windows"}
 MACHINES: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64", "armv7l": "arm", "armv6l": "arm"}
 """What Python calls a system or a processor, and GitHub's label for it. GitHub has runners for no others."""
-_GPUS: Final = (Backend.CUDA, Backend.ROCM, Backend.MPS)
 _OPENVINO: Final = ("GPU", "NPU")
 DOCKER: Final = "docker"
 
@@ -31,18 +31,22 @@ class Label:
     why: str
 
 
-def labels(
-    found: Mapping[Backend, Detection], *, system: str, machine: str, engine: Engine | None, engine_problem: str
-) -> tuple[Label, ...]:
+def needed_here() -> tuple[str, ...]:
+    """The kinds of hardware that no image brings along: a machine has them or has not."""
+    return tuple(each.name for each in descriptors() if each.hardware.needed_here)
+
+
+def labels(found: Mapping[str, Detection], *, system: str, machine: str, engine: Engine | None, engine_problem: str) -> tuple[Label, ...]:
     """All labels that are known, with those to carry first.
 
-    ``system`` and ``machine`` are what Python's ``platform`` says; ``engine_problem`` is why there is no ``engine``.
+    ``found`` has the kinds of :func:`needed_here` and OpenVINO. ``system`` and ``machine`` are what Python's ``platform`` says;
+    ``engine_problem`` is why there is no ``engine``.
     """
     known = [
         Label(name=SELF_HOSTED, carried=True, why="every runner that is not GitHub's own has it"),
         _named(SYSTEMS, system, system, "system"),
         _named(MACHINES, machine.lower(), machine, "processor"),
-        *(_gpu(found[kind]) for kind in _GPUS),
+        *(_hardware(found[kind]) for kind in needed_here()),
         *(_openvino(found[Backend.OPENVINO], device) for device in _OPENVINO),
         _docker(engine, engine_problem),
     ]
@@ -56,7 +60,7 @@ def _named(names: Mapping[str, str], key: str, told: str, what: str) -> Label:
     return Label(name=name, carried=True, why=f"the {what} is {told}")
 
 
-def _gpu(found: Detection) -> Label:
+def _hardware(found: Detection) -> Label:
     why = found.name or "it is here" if found.available else found.reason or "not found"
     driver = found.features.get("driver") if found.available else None
     return Label(name=found.hardware_type, carried=found.available, why=f"{why}, driver {driver}" if driver else why)

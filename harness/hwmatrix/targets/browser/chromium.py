@@ -85,7 +85,7 @@ class Chromium:
                 product = str(browser.call("Browser.getVersion", timeout_s=_START_S)["product"])
                 Page.open(browser, _OWN_PAGE, timeout_s=_START_S).evaluate(self._warm_up, timeout_s=_START_S)
         except (CellFailure, DevToolsError, TimeoutError) as failure:
-            told = self._told()
+            told = self._end_of_output()
             self.stop()
             raise UnavailableError(f"the browser does not start: {failure}{told}", error_type="browser_not_started") from failure
         files = {"files": self._files.fileno(), "port": self._files.getsockname()[1]}
@@ -122,7 +122,7 @@ class Chromium:
             time.sleep(_NAP_S)
         raise TimeoutError(f"no DevTools address within {_START_S:g} s")
 
-    def _told(self) -> str:
+    def _end_of_output(self) -> str:
         """The end of what the browser printed."""
         if self._profile is None:
             return ""

@@ -45,10 +45,10 @@ _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
         r"requires f16 but the device does not support it",
         lambda text: UnsupportedError(text, needs=("shader-f16",), error_type="webgpu_unsupported_feature"),
     ),
-    (_FEATURE.pattern, lambda text: UnsupportedError(text, needs=_named(_FEATURE, text), error_type="webgpu_unsupported_feature")),
+    (_FEATURE.pattern, lambda text: UnsupportedError(text, needs=_names_in(_FEATURE, text), error_type="webgpu_unsupported_feature")),
     (
         _OPERATOR.pattern,
-        lambda text: UnsupportedError(text, needs=_named(_OPERATOR, text), error_type="unsupported_operator"),
+        lambda text: UnsupportedError(text, needs=_names_in(_OPERATOR, text), error_type="unsupported_operator"),
     ),
     (
         r"Error while parsing WGSL|\[Invalid (?:ShaderModule|ComputePipeline)|ShaderModule .*is invalid|CreateComputePipeline",
@@ -69,7 +69,7 @@ def failure_of(answer: Mapping[str, Any]) -> CellFailure:
     return refusal(told) or CellFailure(told, error_type="browser_runtime_failed")
 
 
-def _named(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+def _names_in(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for found in pattern.findall(text) for name in ((found,) if isinstance(found, str) else found) if name))
 
 

@@ -36,7 +36,6 @@ _WEBNN_FLAGS: Final = ("--enable-features=WebMachineLearningNeuralNetwork",)
 class WebGpu:
     """WebGPU. ``options["adapter"]``: ``software`` (the default, which every machine has) or ``hardware``."""
 
-    packages: tuple[str, ...] = ("websocket-client",)
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
@@ -71,7 +70,7 @@ class WebGpu:
         if adapter is None:
             raise UnavailableError("the browser gives no WebGPU adapter", error_type="webgpu_no_adapter")
         self._adapter = adapter
-        return _shown(adapter)
+        return _adapter_in_words(adapter)
 
     def load(self, bundle: Bundle) -> int:
         """Fetch runtime and model into the page."""
@@ -114,9 +113,9 @@ class WebGpu:
         used = device or self._adapter
         software = bool(used.get("isFallbackAdapter")) or used.get("architecture") == _SOFTWARE
         if software and self._wanted == "hardware":
-            detail = f"a software adapter, where hardware was asked for: {_shown(used)}"
+            detail = f"a software adapter, where hardware was asked for: {_adapter_in_words(used)}"
             return Placement(on_target=0.0, detail=detail)
-        return nodes.placement("WebGpu", about=_shown({**self._adapter, **used}))
+        return nodes.placement("WebGpu", about=_adapter_in_words({**self._adapter, **used}))
 
     def device_use(self) -> None:
         """A browser does not tell."""
@@ -134,7 +133,6 @@ class WebGpu:
 class WebNn:
     """WebNN. ``options``: ``device`` is ``cpu``, ``gpu`` or ``npu``; ``browser`` is ``debian`` or ``sparticuz``."""
 
-    packages: tuple[str, ...] = ("websocket-client",)
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
@@ -252,7 +250,7 @@ def _require_float32(dtype: Dtype, *, features: Sequence[str]) -> None:
         raise UnsupportedError(f"there is no {dtype.value} export", needs=(dtype.value,), error_type="unsupported_dtype")
 
 
-def _shown(adapter: Mapping[str, Any]) -> str:
+def _adapter_in_words(adapter: Mapping[str, Any]) -> str:
     kind = "software" if adapter.get("isFallbackAdapter") or adapter.get("architecture") == _SOFTWARE else "hardware"
     names = " ".join(str(adapter[key]) for key in ("vendor", "architecture", "device", "description") if adapter.get(key))
     half = "with" if "shader-f16" in adapter.get("features", ()) else "without"

@@ -55,7 +55,7 @@ def run(session: Any, test: OperatorTest) -> tuple[Value, ...]:
     values = [value for _, value in (*test.inputs, *test.outputs)]
     if any(isinstance(value, Tensor) and not value.native for value in values):
         return _run_raw(session, test)
-    feed = {name: _plain(value) for name, value in test.inputs}
+    feed = {name: _arrays_of(value) for name, value in test.inputs}
     return tuple(_value(result) for result in session.run(None, feed))
 
 
@@ -74,7 +74,7 @@ def refusal(text: str) -> UnsupportedError | None:
     return None
 
 
-def _plain(value: Value) -> Any:
+def _arrays_of(value: Value) -> Any:
     if value is None:
         return None
     return [element.array for element in value] if isinstance(value, tuple) else value.array
@@ -103,10 +103,10 @@ def _run_raw(session: Any, test: OperatorTest) -> tuple[Value, ...]:
         data = np.ascontiguousarray(value.array)
         ctypes.memmove(handed.data_ptr(), data.ctypes.data, data.nbytes)
         feed[name] = handed
-    return tuple(_raw(result) for result in session.run_with_ort_values(None, feed))
+    return tuple(_tensor_of(result) for result in session.run_with_ort_values(None, feed))
 
 
-def _raw(result: Any) -> Tensor:
+def _tensor_of(result: Any) -> Tensor:
     element, shape = _NAMES[result.element_type()], tuple(result.shape())
     data = ctypes.string_at(result.data_ptr(), result.tensor_size_in_bytes()) if math.prod(shape) else b""
     bytes_ = np.frombuffer(data, dtype=np.uint8)

@@ -34,7 +34,6 @@ class OnnxRuntime:
     ``options["export"]`` names the exporter whose export alone is taken.
     """
 
-    packages: tuple[str, ...] = ("onnxruntime",)
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -90,7 +89,7 @@ class OnnxRuntime:
         failures: list[Exception] = []
         for export in self._exports:
             try:
-                self._session = self._made(export.path)
+                self._session = self._session_of(export.path)
             except MemoryError:
                 raise
             except Exception as failure:  # noqa: BLE001 - whatever the runtime raises, the other export is tried
@@ -141,10 +140,10 @@ class OnnxRuntime:
         with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as folder:
             kept = onnx_trace.all_values(self._taken.path, Path(folder))
             expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
-            values = onnx_trace.read(self._made(kept.path), self._feed, kept.names)
+            values = onnx_trace.read(self._session_of(kept.path), self._feed, kept.names)
         return onnx_trace.traced(kept, values=values, expected=expected, outputs=self._taken.outputs)
 
-    def _made(self, path: Path) -> Any:
+    def _session_of(self, path: Path) -> Any:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

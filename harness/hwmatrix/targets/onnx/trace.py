@@ -84,8 +84,8 @@ def all_values(path: Path, folder: Path, *, only: frozenset[str] | None = None) 
     between = [name for name in between if only is None or name in only]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in between)
     copy = folder / path.name
-    for place in _places(model.graph):
-        _beside(path.with_name(place), folder / place)
+    for place in _external_files(model.graph):
+        _link_or_copy(path.with_name(place), folder / place)
     copy.write_bytes(model.SerializeToString())
     names = (*(name for name in results if kinds.get(name, True)), *between)
     return AllValues(path=copy, steps=steps, names=names, results=results)
@@ -114,7 +114,7 @@ def read(session: Any, feed: Mapping[str, Array], names: Sequence[str]) -> dict[
     wanted = frozenset(names)
     check_size({output.name: (output.type, output.shape) for output in session.get_outputs() if output.name in wanted})
     results = session.run(list(names), dict(feed))
-    return {name: _plain(array) for name, array in zip(names, results, strict=True) if isinstance(array, np.ndarray)}
+    return {name: _in_float32(array) for name, array in zip(names, results, strict=True) if isinstance(array, np.ndarray)}
 
 
 def check_size(outputs: Mapping[str, tuple[str, Sequence[Any]]]) -> None:
@@ -199,7 +199,7 @@ def _as_one(parts: Sequence[Step], outputs: tuple[str, ...], known: Collection[s
     )
 
 
-def _plain(array: Array) -> Array:
+def _in_float32(array: Array) -> Array:
     return array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array
 
 
@@ -255,13 +255,13 @@ def _kinds(model: Any) -> dict[str, bool]:
     }
 
 
-def _places(graph: Any) -> frozenset[str]:
+def _external_files(graph: Any) -> frozenset[str]:
     """Files beside a graph that its constants are in."""
     places = {entry.value for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location"}
-    return frozenset(places).union(*(_places(inner) for node in graph.node for inner in _graphs(node)))
+    return frozenset(places).union(*(_external_files(inner) for node in graph.node for inner in _graphs(node)))
 
 
-def _beside(source: Path, place: Path) -> None:
+def _link_or_copy(source: Path, place: Path) -> None:
     """The same file at another place: ONNX Runtime follows no symbolic link out of a graph's folder."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):  # on another file system, or where links are not allowed

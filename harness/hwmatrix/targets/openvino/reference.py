@@ -59,7 +59,7 @@ class Reference:
         import openvino
 
         kind = node.get_type_name()
-        by_torch = _TORCH.get(kind) if _plain(node, taken) else None
+        by_torch = _TORCH.get(kind) if _has_counterpart(node, taken) else None
         if by_torch is not None:
             return [as_tensor(by_torch(node, [np.array(tensor.data) for tensor in taken]), node.output(0))]
         if kind in _BITWISE:
@@ -104,7 +104,7 @@ def _input_name(node: Any, inputs: Mapping[str, Array]) -> str:
     return next(name for name in names if name in inputs)
 
 
-def _plain(node: Any, taken: Sequence[Any]) -> bool:
+def _has_counterpart(node: Any, taken: Sequence[Any]) -> bool:
     """Neither padding that is worked out from shapes nor attention with sinks: PyTorch's functions have none."""
     return node.get_attributes().get("auto_pad", "explicit") in _EXPLICIT and len(taken) <= _ATTENTION_ARGUMENTS
 

@@ -15,8 +15,8 @@ from hwmatrix.models.build import load_model
 from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Placement
-from hwmatrix.targets.table import TRACE
-from hwmatrix.targets.torch.preload import preload_torch
+from hwmatrix.targets.openvino.descriptor import TRACE
+from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,6 @@ class Converted:
 class OpenVino:
     """transformers' own exporter first, then OpenVINO's converter; compiled for ``options["device"]`` (default CPU)."""
 
-    packages: tuple[str, ...] = ("openvino", "torch", "transformers")
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002

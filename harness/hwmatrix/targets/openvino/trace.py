@@ -48,7 +48,7 @@ def trace_graph(  # noqa: PLR0917 - all of what a target compiles with
     values = _on_device(core, device, config, program, ports, inputs)
     made = [(port.get_node().get_name(), port.get_index()) for port in ports]
     shapes = {each: values[_value(each)].shape for each in made}
-    reference = Reference(inputs, shapes, lambda node, taken: _alone(core, device, node, taken))
+    reference = Reference(inputs, shapes, lambda node, taken: _run_alone(core, device, node, taken))
     reference.run(program.get_ordered_ops())
     expected = {name: _array(reference.values[port.get_node().get_name(), port.get_index()]) for name, port in _named(ports).items()}
     borrowed = ", ".join(f"{count} {kind}" for kind, count in sorted(reference.borrowed.items()))
@@ -68,7 +68,7 @@ def _on_device(  # noqa: PLR0917 - as trace_graph
     """The value of every port, from one inference with all of them as outputs."""
     program.add_outputs(list(ports))  # but for those that are outputs already
     made = [_value(source(result.input(0))) for result in program.get_results()]
-    compiled = core.compile_model(program, device, _telling(config, program))
+    compiled = core.compile_model(program, device, _with_second_thread(config, program))
     request = compiled.create_infer_request()
     for port in compiled.inputs:
         name = next(name for name in port.get_names() if name in inputs)
@@ -78,7 +78,7 @@ def _on_device(  # noqa: PLR0917 - as trace_graph
     return {name: _array(request.get_output_tensor(number)) for number, name in enumerate(made) if name in wanted}
 
 
-def _telling(config: Mapping[str, Any], program: Any) -> dict[str, Any]:
+def _with_second_thread(config: Mapping[str, Any], program: Any) -> dict[str, Any]:
     """The properties with a second thread where shapes are known only as they come.
 
     With one thread, OpenVINO 2026.4's CPU plugin drops what such a graph raises as it runs, and leaves in the outputs whatever was there.
@@ -87,7 +87,7 @@ def _telling(config: Mapping[str, Any], program: Any) -> dict[str, Any]:
     return {**config, _THREADS: str(max(2, int(threads)))} if threads is not None and program.is_dynamic() else dict(config)
 
 
-def _alone(core: Any, device: str, node: Any, taken: Sequence[Any]) -> list[Any]:
+def _run_alone(core: Any, device: str, node: Any, taken: Sequence[Any]) -> list[Any]:
     """An operator by itself on the device, in float32: nothing is left there that it could be fused with."""
     import openvino
 

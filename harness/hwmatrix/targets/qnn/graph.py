@@ -157,10 +157,10 @@ def calibration_inputs(inputs: Arrays, names: Sequence[str], ids: TokenIds) -> I
     random = np.random.default_rng(_SEED)
     yield {name: inputs[name] for name in names}
     while True:
-        yield {name: _alike(inputs[name], ids, random) for name in names}
+        yield {name: _sample_like(inputs[name], ids, random) for name in names}
 
 
-def _alike(array: np.ndarray[Any, Any], ids: TokenIds, random: np.random.Generator) -> np.ndarray[Any, Any]:
+def _sample_like(array: np.ndarray[Any, Any], ids: TokenIds, random: np.random.Generator) -> np.ndarray[Any, Any]:
     if np.issubdtype(array.dtype, np.floating):
         noise: np.ndarray[Any, Any] = random.normal(array.mean(), array.std(), array.shape)
         return noise.astype(array.dtype)

@@ -13,10 +13,11 @@ import numpy as np
 from hwmatrix.errors import CellFailure, UnavailableError, UnsupportedError
 from hwmatrix.hardware import qnn as hardware
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
-from hwmatrix.records import Dtype, Placement
+from hwmatrix.records import Placement
 from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.qnn import values as qnn_values
+from hwmatrix.targets.qnn.descriptor import QNN
 from hwmatrix.targets.qnn.graph import TokenIds, make_graph
 from hwmatrix.targets.qnn.trace import CHANGED, look
 
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 _SOC_MODEL: Final = 57
-"""SM8650 (HTP v75), whose HTP computes in float16. QNN must be told a chip: without one, no graph can be finalized."""
-_DTYPES: Final = (Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8)
+"""SM8650 (HTP v75), whose HTP computes in float16. QNN must be told a chip: without one, no graph can be finalised."""
 _LOG_ERRORS: Final = 3
 """ONNX Runtime's severity: errors and worse."""
 
@@ -63,7 +63,6 @@ class Prepared:
 class Qnn:
     """The better placed of both ONNX exports on QNN's HTP backend. ``options["soc_model"]`` is QNN's number of the chip."""
 
-    packages: tuple[str, ...] = ("onnxruntime-qnn", "onnxruntime", "onnx", "onnxscript")
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -94,8 +93,8 @@ class Qnn:
             UnavailableError: the emulation cannot be loaded here, or QNN has no such chip (``qnn_soc_model``).
             UnsupportedError: the HTP does not compute in this precision.
         """
-        if self._settings.dtype not in _DTYPES:
-            message = f"the HTP computes in {', '.join(_DTYPES)}, not in {self._settings.dtype}"
+        if self._settings.dtype not in QNN.precisions:
+            message = f"the HTP computes in {', '.join(QNN.precisions)}, not in {self._settings.dtype}"
             raise UnsupportedError(message, needs=(self._settings.dtype.value,), error_type="unsupported_dtype")
         name, _ = hardware.detect()
         import onnxruntime

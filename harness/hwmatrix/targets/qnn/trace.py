@@ -62,7 +62,7 @@ def look(kept: AllValues, read: Read, *, had: Mapping[str, Array], expected: Map
         TraceError: QNN gives no values at all.
     """
     wrong = _SHARE * _distance(had, expected)
-    values, refusal = _tried(read, [name for name in kept.names if name not in kept.results])
+    values, refusal = _read_or_failure(read, [name for name in kept.names if name not in kept.results])
     if values is not None and _distance(values, had) <= wrong:
         return Looked(values=values, faithful=True)
     believed = _search(kept, read, had=had, expected=expected, wrong=wrong)
@@ -79,11 +79,11 @@ def _search(kept: AllValues, read: Read, *, had: Mapping[str, Array], expected: 
     believed, refused, at_once = dict(had), set[str](), _AT_ONCE
     until = time.monotonic() + _SECONDS
     for count in range(_SESSIONS):
-        part = _next(kept, believed, refused, expected, wrong)
+        part = _next_names(kept, believed, refused, expected, wrong)
         part = [part[(number + 1) * len(part) // (at_once + 1)] for number in range(at_once)] if len(part) > at_once else part
         if not part or time.monotonic() > until or (count >= _IN_VAIN and len(believed) == len(had)):
             break
-        found, _ = _tried(read, part)
+        found, _ = _read_or_failure(read, part)
         if found is not None and _distance(found, had) <= wrong:
             believed |= {name: found[name] for name in part if name in found}
             refused.update(name for name in part if name not in found)
@@ -94,7 +94,9 @@ def _search(kept: AllValues, read: Read, *, had: Mapping[str, Array], expected: 
     return believed
 
 
-def _next(kept: AllValues, believed: Mapping[str, Array], refused: set[str], expected: Mapping[str, Array], wrong: float) -> list[str]:
+def _next_names(
+    kept: AllValues, believed: Mapping[str, Array], refused: set[str], expected: Mapping[str, Array], wrong: float
+) -> list[str]:
     """Of what the first wrong value is made of, back to the values that are known: those that can be asked for."""
     for step in onnx_trace.joined(kept.steps, believed.keys() & expected.keys()):
         if _distance({name: believed[name] for name in step.outputs if name in believed}, expected) > wrong:
@@ -102,7 +104,7 @@ def _next(kept: AllValues, believed: Mapping[str, Array], refused: set[str], exp
     return []
 
 
-def _tried(read: Read, names: Sequence[str]) -> tuple[dict[str, Array] | None, TraceError | None]:
+def _read_or_failure(read: Read, names: Sequence[str]) -> tuple[dict[str, Array] | None, TraceError | None]:
     try:
         return read(names), None
     except TraceError as failure:

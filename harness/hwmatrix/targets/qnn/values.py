@@ -57,14 +57,14 @@ def read_apart(graph: Path, feed: Mapping[str, Array], names: Sequence[str], *, 
     folder = graph.parent
     asked = {"graph": graph.name, "names": list(names), "soc_model": soc_model, "threads": threads}
     (folder / _ASKED).write_text(json.dumps(asked), encoding="utf-8")
-    np.savez(folder / _FEED, **_numbered(feed))
+    np.savez(folder / _FEED, **_for_archive(feed))
     command = [sys.executable, "-m", __name__, str(folder)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
         message = f"QNN gave no values of this graph ({how}): {done.stderr.strip()[-_TOLD:]}"
         raise TraceError(message)
-    return _named(folder / _VALUES)
+    return _from_archive(folder / _VALUES)
 
 
 def main(folder: Path) -> None:
@@ -74,16 +74,16 @@ def main(folder: Path) -> None:
     asked = json.loads((folder / _ASKED).read_bytes())
     onnxruntime.set_default_logger_severity(_LOG_ERRORS)
     made = session(str(folder / asked["graph"]), hardware.provider_devices(), soc_model=asked["soc_model"], threads=asked["threads"])
-    np.savez(folder / _VALUES, **_numbered(onnx_trace.read(made, _named(folder / _FEED), asked["names"])))
+    np.savez(folder / _VALUES, **_for_archive(onnx_trace.read(made, _from_archive(folder / _FEED), asked["names"])))
 
 
-def _numbered(arrays: Mapping[str, Array]) -> dict[str, Any]:
+def _for_archive(arrays: Mapping[str, Array]) -> dict[str, Any]:
     """For an archive, whose members are files: names of values hold slashes and colons, and may be an argument's of numpy's."""
     values = {f"value_{number}": array for number, array in enumerate(arrays.values())}
     return {"names": np.array(list(arrays), dtype=np.str_), **values}
 
 
-def _named(path: Path) -> dict[str, Array]:
+def _from_archive(path: Path) -> dict[str, Array]:
     with np.load(path, allow_pickle=False) as archive:
         return {str(name): archive[f"value_{number}"] for number, name in enumerate(archive["names"])}
 

@@ -12,10 +12,9 @@ from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Placement
-from hwmatrix.targets.torch.preload import preload_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -34,7 +33,6 @@ class TorchDevice:
     A device adds how it is found (``check``) and, where it is asynchronous, how a run waits for it.
     """
 
-    packages: tuple[str, ...] = ("torch", "transformers")
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -130,3 +128,21 @@ class TorchDevice:
 
         assert self._model is not None  # noqa: S101 - the order of the protocol
         return trace_layers(self._model, self._placed(bundle.input_arrays()), bundle)
+
+
+def preload_torch(model_classes: Iterable[str]) -> None:
+    """Import torch, transformers and the modules of these classes. Torch stays at one thread here and computes nothing.
+
+    transformers imports a model's module when its class is first asked for (a second or so); in the parent that is paid once.
+    """
+    import transformers
+
+    from hwmatrix.models import bundle, inputs  # noqa: F401
+
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    for name in sorted(set(model_classes)):
+        try:
+            getattr(transformers, name)
+        except (AttributeError, ImportError, RuntimeError):
+            continue  # the cell itself meets the same error, and there it is data

@@ -53,7 +53,7 @@ class TorchMps(TorchDevice):
         try:
             return super().prepare(inputs)
         except NotImplementedError as error:
-            raise _typed(error) from error
+            raise _as_missing_operator(error) from error
 
     def run(self) -> Any:
         """One forward pass, waited for.
@@ -64,7 +64,7 @@ class TorchMps(TorchDevice):
         try:
             result = self.forward()
         except NotImplementedError as error:
-            raise _typed(error) from error
+            raise _as_missing_operator(error) from error
         torch.mps.synchronize()
         return result
 
@@ -73,7 +73,7 @@ class TorchMps(TorchDevice):
         return DeviceUse(peak_mb=None, reserved_mb=torch.mps.driver_allocated_memory() / _MIB, other_processes=None)
 
 
-def _typed(error: NotImplementedError) -> Exception:
+def _as_missing_operator(error: NotImplementedError) -> Exception:
     """A missing operator as what it is; another error as itself."""
     found = _MISSING.search(str(error))
     return UnsupportedError(f"MPS has no kernel for {found[1]}", needs=(found[1],)) if found else error

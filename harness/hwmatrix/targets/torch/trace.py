@@ -131,7 +131,7 @@ def trace_layers(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], bun
     beside = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32)
     with deterministic():
         reference.run(beside, bundle.load_inputs())
-    common = [name for name, array in own.values.items() if name in reference.values and _alike(array, reference.values[name])]
+    common = [name for name, array in own.values.items() if name in reference.values and _same_kind(array, reference.values[name])]
     return Trace(
         steps=tuple(own.steps),
         values={name: own.values[name] for name in common},
@@ -141,7 +141,7 @@ def trace_layers(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], bun
     )
 
 
-def _alike(one: Array, other: Array) -> bool:
+def _same_kind(one: Array, other: Array) -> bool:
     """Whether two values mean the same: one implementation of attention takes masks of truth values, another of numbers."""
     return bool(one.dtype.kind == other.dtype.kind)
 

@@ -92,14 +92,14 @@ class OpenVinoOperators:
         known = {name for port in compiled.inputs for name in port.get_names()}
         for name, value in test.inputs:
             if name in known:
-                request.set_tensor(name, _handed(value))
+                request.set_tensor(name, _as_openvino_tensor(value))
         request.infer()
-        outputs = tuple(_fetched(request.get_output_tensor(index)) for index in range(len(compiled.outputs)))
+        outputs = tuple(_tensor_of(request.get_output_tensor(index)) for index in range(len(compiled.outputs)))
         devices = [str(device).strip("()").split(".")[0] for device in compiled.get_property("EXECUTION_DEVICES")]
         return Executed(outputs=outputs, on_target=devices.count(self._device.split(".")[0]) / len(devices))
 
 
-def _handed(value: Value) -> Any:
+def _as_openvino_tensor(value: Value) -> Any:
     import openvino
 
     if not isinstance(value, Tensor):
@@ -115,7 +115,7 @@ def _handed(value: Value) -> Any:
     return tensor
 
 
-def _fetched(tensor: Any) -> Tensor:
+def _tensor_of(tensor: Any) -> Tensor:
     own, shape = str(tensor.element_type.to_string()), tuple(tensor.shape)
     element = _TYPES[own]
     if element == "string":

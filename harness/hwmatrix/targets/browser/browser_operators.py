@@ -11,6 +11,7 @@ from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.operator_tests import Tensor
 from hwmatrix.records import Dtype, Settings
 from hwmatrix.targets.browser.cell import encoded
+from hwmatrix.targets.browser.descriptors import WEBGPU, WEBNN
 from hwmatrix.targets.browser.log import parse
 from hwmatrix.targets.browser.target import WebGpu, WebNn
 from hwmatrix.targets.protocol import Executed
@@ -30,7 +31,7 @@ _PACKED: Final = frozenset({"int4", "uint4"})
 class WebGpuOperators:
     """On WebGPU, with the options of :class:`WebGpu`."""
 
-    packages: tuple[str, ...] = WebGpu.packages
+    packages: tuple[str, ...] = WEBGPU.packages
     precision = Dtype.FLOAT32
     keeps_state = False
     reserves_address_space = False
@@ -64,7 +65,7 @@ class WebGpuOperators:
             UnsupportedError: the runtime has no kernel for an operator, or no such type of values.
             CrashedError: the page, the browser or the device was lost.
         """
-        answer = _executed(self._target.page, test, {"name": "webgpu"})
+        answer = _answer_of(self._target.page, test, {"name": "webgpu"})
         placement = self._target.placed(parse(answer["log"]), answer["device"])
         return Executed(outputs=_outputs(answer), on_target=placement.on_target)
 
@@ -72,7 +73,7 @@ class WebGpuOperators:
 class WebNnOperators:
     """On WebNN, with the options of :class:`WebNn`."""
 
-    packages: tuple[str, ...] = WebNn.packages
+    packages: tuple[str, ...] = WEBNN.packages
     precision = Dtype.FLOAT32
     keeps_state = False
     reserves_address_space = False
@@ -107,22 +108,22 @@ class WebNnOperators:
             UnsupportedError: the runtime has no kernel for an operator, or no such type of values.
             CrashedError: the page, the browser or the context was lost.
         """
-        answer = _executed(self._target.page, test, {"name": "webnn", "deviceType": self._device})
+        answer = _answer_of(self._target.page, test, {"name": "webnn", "deviceType": self._device})
         placement = self._target.placed(parse(answer["log"]), answer["graphs"])
         return Executed(outputs=_outputs(answer), on_target=placement.on_target)
 
 
-def _executed(page: CellPage, test: OperatorTest, provider: Mapping[str, Any]) -> dict[str, Any]:
+def _answer_of(page: CellPage, test: OperatorTest, provider: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = page.call(
         "execute",
         graph=base64.b64encode(test.model).decode("ascii"),
         provider=dict(provider),
-        inputs={name: _handed(value) for name, value in test.inputs},
+        inputs={name: _as_page_value(value) for name, value in test.inputs},
     )
     return answer
 
 
-def _handed(value: Value) -> dict[str, Any]:
+def _as_page_value(value: Value) -> dict[str, Any]:
     if not isinstance(value, Tensor):
         raise UnsupportedError("ONNX Runtime Web takes tensors only", needs=("sequences and optionals",), error_type="unsupported_type")
     if value.element == "string":
@@ -133,10 +134,10 @@ def _handed(value: Value) -> dict[str, Any]:
 
 
 def _outputs(answer: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    return tuple(_fetched(result) for result in answer["results"])
+    return tuple(_tensor_of(result) for result in answer["results"])
 
 
-def _fetched(result: Mapping[str, Any]) -> Tensor:
+def _tensor_of(result: Mapping[str, Any]) -> Tensor:
     element, shape = str(result["dtype"]), tuple(result["shape"])
     if element == "string":
         return Tensor(element=element, shape=shape, array=np.array(result["data"], dtype=object).reshape(shape))

@@ -1,0 +1,52 @@
+"""WebGPU and WebNN, in a real browser."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwmatrix.records.backends import Descriptor, Hardware, InContainer, OnnxUse
+from hwmatrix.records.vocabulary import Backend, Execution
+from hwmatrix.targets.onnx.descriptor import EXPORTERS
+
+_BROUGHT: Final = "the browser's software adapter"
+_VERSIONS: Final = (("ONNX Runtime Web", "onnxruntime_web"),)
+
+WEBGPU: Final = Descriptor(
+    name=Backend.WEBGPU.value,
+    target="hwmatrix.targets.browser.target:WebGpu",
+    operators="hwmatrix.targets.browser.browser_operators:WebGpuOperators",
+    hardware=Hardware(
+        detector="hwmatrix.hardware.browser", slow=True, in_container=InContainer.SOFTWARE, container_reason=_BROUGHT, versions=_VERSIONS
+    ),
+    image="webgpu",
+    requires=("websocket",),
+    packages=("websocket-client",),
+    execution=Execution.SOFTWARE,
+    in_browser=True,
+    onnx=OnnxUse.BEST,
+    exports=EXPORTERS,
+    fallback=("webnn", "cpu"),
+    script="browser",
+)
+WEBNN: Final = Descriptor(
+    name=Backend.WEBNN.value,
+    target="hwmatrix.targets.browser.target:WebNn",
+    operators="hwmatrix.targets.browser.browser_operators:WebNnOperators",
+    hardware=Hardware(
+        detector="hwmatrix.hardware.webnn",
+        light=True,
+        started=True,
+        slow=True,
+        in_container=InContainer.SOFTWARE,
+        container_reason=_BROUGHT,
+        versions=_VERSIONS,
+    ),
+    image="webgpu",
+    requires=("websocket",),
+    packages=("websocket-client",),
+    execution=Execution.SOFTWARE,
+    in_browser=True,
+    onnx=OnnxUse.BEST,
+    exports=EXPORTERS,
+    script="browser",
+)

@@ -1,0 +1,24 @@
+"""ONNX Runtime on the processor."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwmatrix.records.backends import Descriptor, Hardware, OnnxUse
+from hwmatrix.records.vocabulary import Backend
+
+EXPORTERS: Final = ("transformers", "torch")
+"""Who makes ONNX exports of a bundle, in the order in which a backend takes them."""
+
+ONNXRUNTIME: Final = Descriptor(
+    name=Backend.ONNXRUNTIME.value,
+    target="hwmatrix.targets.onnx.onnxruntime:OnnxRuntime",
+    operators="hwmatrix.targets.onnx.onnxruntime_operators:OnnxRuntimeOperators",
+    hardware=Hardware(detector="hwmatrix.hardware.onnxruntime", light=True, versions=(("", "version"),)),
+    image="onnxruntime",
+    requires=("onnxruntime",),
+    packages=("onnxruntime",),
+    onnx=OnnxUse.FIRST,
+    exports=EXPORTERS,
+    script="onnxruntime",
+)

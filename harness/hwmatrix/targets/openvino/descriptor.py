@@ -1,0 +1,32 @@
+"""OpenVINO, on the processor or on Intel's GPUs and NPUs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwmatrix.records.backends import Descriptor, Hardware, InContainer
+from hwmatrix.records.vocabulary import Backend, Dtype
+
+TRACE: Final = "trace"
+"""The way beside the exporter of transformers: OpenVINO's own converter, on a trace."""
+
+OPENVINO: Final = Descriptor(
+    name=Backend.OPENVINO.value,
+    target="hwmatrix.targets.openvino.target:OpenVino",
+    operators="hwmatrix.targets.openvino.openvino_operators:OpenVinoOperators",
+    hardware=Hardware(
+        detector="hwmatrix.hardware.openvino",
+        slow=True,
+        in_container=InContainer.SOFTWARE,
+        container_reason="OpenVINO on the CPU",
+        versions=(("devices", "devices"),),
+    ),
+    image="openvino",
+    requires=("torch", "transformers", "openvino"),
+    packages=("openvino", "torch", "transformers"),
+    precisions=(Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16),
+    exports=("transformers", TRACE),
+    converter="openvino.",
+    wide_weights=True,
+    script="openvino",
+)

@@ -1,0 +1,26 @@
+"""QNN: Qualcomm's HTP, which x86-64 hosts emulate."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwmatrix.records.backends import Descriptor, Hardware, OnnxUse
+from hwmatrix.records.vocabulary import Backend, Dtype, Execution
+from hwmatrix.targets.onnx.descriptor import EXPORTERS
+
+QNN: Final = Descriptor(
+    name=Backend.QNN.value,
+    target="hwmatrix.targets.qnn.target:Qnn",
+    operators="hwmatrix.targets.qnn.qnn_operators:QnnOperators",
+    hardware=Hardware(
+        detector="hwmatrix.hardware.qnn", light=True, versions=(("onnxruntime-qnn", "onnxruntime_qnn"), ("ONNX Runtime", "onnxruntime"))
+    ),
+    image="qnn",
+    requires=("onnxruntime", "onnxruntime_qnn", "onnxscript"),
+    packages=("onnxruntime-qnn", "onnxruntime", "onnx", "onnxscript"),
+    precisions=(Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8),
+    execution=Execution.EMULATED,
+    onnx=OnnxUse.BEST,
+    exports=EXPORTERS,
+    script="qnn",
+)
