@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.host.ci_machines.facts import Facts, Node
     from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
+    from hwmatrix.records import Detection
 
 DISK_MB: Final = {"python": 3_000, "torch-cpu": 5_000, "torch-cuda": 16_000, "torch-rocm": 40_000}
 """MiB to build on each base: its images (docs/images.md) and as much again for the packages that are downloaded and unpacked."""
@@ -127,7 +128,7 @@ def _images_space(facts: Facts, chosen: dict[str, TargetSpec], contained: tuple[
         fact = "the engine's disk cannot be asked from here"
         return [Finding(what="space for images", state=State.ADVICE, fact=fact, mend="See docker system df.", targets=contained)]
     free, folder = facts.engine_space.free_mb, facts.engine_space.folder
-    absent = {kind for kind, found in facts.found.items() if not found.available}  # nothing is built for hardware that is not here
+    absent = {kind for kind, found in _needed_here(facts) if not found.available}  # nothing is built for hardware that is not here
     needy = tuple(name for name in contained if name not in facts.images and chosen[name].backend not in absent)
     if not needy:
         return [
@@ -154,9 +155,14 @@ def _cache_space(facts: Facts) -> Finding:
     return Finding(what="space for the cache", state=State.MISSING, fact=fact, mend=mend)
 
 
+def _needed_here(facts: Facts) -> list[tuple[str, Detection]]:
+    """What was found of the hardware that no image brings along."""
+    return [(kind, found) for kind, found in facts.found.items() if descriptor_of(kind).hardware.needed_here]
+
+
 def _hardware(facts: Facts, chosen: dict[str, TargetSpec]) -> list[Finding]:
     findings: list[Finding] = []
-    for backend, found in facts.found.items():
+    for backend, found in _needed_here(facts):
         names = tuple(name for name, target in chosen.items() if target.backend == backend)
         if names:
             what, state = f"{backend} hardware", State.OK if found.available else State.MISSING
