@@ -20,6 +20,7 @@ from hwmatrix.generate.reproduction import MARK, reproduce
 from hwmatrix.generate.type_code import Built
 from hwmatrix.knowledge.measured_cell import find_cell
 from hwmatrix.records import Backend, Dtype, Execution, Plan, Size, TargetPlan, Tolerance, to_json
+from hwmatrix.records.backends import descriptor_of, descriptors
 
 if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
@@ -349,5 +350,12 @@ def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_every_template_belongs_to_a_runtime() -> None:
     folder = Path(module.__file__).parent / "templates" / "reproduce"
-    assert {path.name for path in folder.glob("[!_]*.j2")} == {f"{name}.py.j2" for name in module._TEMPLATES.values()}
-    assert module._TEMPLATES.keys() == set(Backend)
+    assert {path.name for path in folder.glob("[!_]*.j2")} == {f"{each.script}.py.j2" for each in descriptors()}
+
+
+def test_a_backend_of_another_package_has_no_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = database_of(tmp_path / "m.duckdb", "cpu")
+    without = dataclasses.replace(descriptor_of("cpu"), script=None)
+    monkeypatch.setattr(module, "descriptor_of", lambda _name: without)
+    with pytest.raises(ConfigError, match="no script shows a cell of cpu again"):
+        reproduce("bert", "cpu", database=path)

@@ -44,14 +44,22 @@ def ask() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("device", "module"),
-    [("webgpu", "websocket"), ("webnn", "websocket"), ("openvino", "openvino"), ("qnn", "onnxruntime_qnn"), ("onnxruntime", "onnxscript")],
+    ("device", "module", "image"),
+    [
+        ("webgpu", "websocket", "webgpu"),
+        ("webnn", "websocket", "webgpu"),
+        ("openvino", "openvino", "openvino"),
+        ("qnn", "onnxruntime_qnn", "qnn"),
+        ("onnxruntime", "onnxscript", "onnxruntime"),
+    ],
 )
-def test_a_runtime_that_is_not_installed_is_unavailable_with_its_name(monkeypatch: pytest.MonkeyPatch, device: str, module: str) -> None:
+def test_a_runtime_that_is_not_installed_is_unavailable_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, device: str, module: str, image: str
+) -> None:
     for name in [name for name in sys.modules if name.startswith("hwmatrix.targets.")]:
         monkeypatch.delitem(sys.modules, name)  # as in a process that has not used it
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UnavailableError, match=rf"not installed in .*: .*{module}.*images/{device}/requirements.txt") as told:
+    with pytest.raises(UnavailableError, match=rf"not installed in .*: .*{module}.*images/{image}/requirements.txt") as told:
         Place(device=device).check()
     assert told.value.error_type == "missing_package"
 
