@@ -34,7 +34,6 @@ from hwmatrix.records import (
     to_json,
 )
 from hwmatrix.records.backends import descriptor_of
-from hwmatrix.store.shard import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from hwmatrix.errors import EngineError, ImageBuildError
-from hwmatrix.host import images
+from hwmatrix.host import base_image, images
 from hwmatrix.host.engine import Engine, connect
 from hwmatrix.matrix.load import load
 from hwmatrix.records.backends import descriptor_of

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.classifier.answers import (
@@ -35,7 +35,6 @@ from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.knowledge.profiles import HardwareProfile, Needs, Override, availability_of, parse_overrides
 from hwmatrix.knowledge.recommend import BASELINE, DETECTED, Reason, choose
 from hwmatrix.knowledge.requirements import requirements_for
-from hwmatrix.knowledge.shipped_models import shipped_model, shipped_names
 from hwmatrix.knowledge.stand_ins import Detector, classify, hardware_detector, replaced
 from hwmatrix.matrix.load import load
 from hwmatrix.models.names import is_name

@@ -27,8 +27,6 @@ from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.matrix.shipped import harness_source, shipped_root
 from hwmatrix.records.backends import descriptor_of
-from hwmatrix.report.operators import write_operators
-from hwmatrix.store.merge import merge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,8 @@ from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, O
 from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import NoTargetAvailableError
 from hwmatrix.hardware.detector import detect
-from hwmatrix.host.runners import checking, facts, inventory, placing, pruning
-from hwmatrix.host.runners.labels import Label, labels, needed_here
+from hwmatrix.host.ci_machines import checking, facts, inventory, placing, pruning
+from hwmatrix.host.ci_machines.labels import Label, labels, needed_here
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.matrix.plan import Selection, check_selection
 from hwmatrix.records import Backend
@@ -59,7 +59,7 @@ def labels_command(
 
         ./config.sh --url https://github.com/OWNER/REPOSITORY --ephemeral --labels "$(hwmatrix runner labels --format line)"
     """
-    engine, problem = facts.connected(outside().variables)
+    engine, problem = facts.connected(read_environment().variables)
     kinds = (*needed_here(), Backend.OPENVINO)
     found = {kind: detect(kind, light=True) for kind in kinds}
     known = labels(found, system=platform.system(), machine=platform.machine(), engine=engine, engine_problem=problem)

@@ -34,8 +34,7 @@ from hwmatrix.cli.tables import print_table
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, Problem
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host.executors import choose
-from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan
-from hwmatrix.knowledge.fallback_evidence import Likeness, measured_hardware
+from hwmatrix.knowledge.fallback import RETRIES, AttemptPlan, Likeness, measured_hardware
 from hwmatrix.knowledge.on_record import on_record
 from hwmatrix.knowledge.priorities import order_of, reason_for
 from hwmatrix.knowledge.resolving import AUTO
@@ -185,13 +184,13 @@ def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: 
         ]
         return every, "all targets of matrix.yaml, each for itself: none stands in for another"
     kind = classify(model.name, model_class=model.model_class, architecture=model.architecture)
-    named = spec.targets.get(wish.device)
-    preferred = None if wish.device == AUTO else named.backend if named else wish.device
+    named = spec.targets.get(request.device)
+    preferred = None if request.device == AUTO else named.backend if named else request.device
     order = order_of(kind, preferred=preferred, measured=[hardware for hardware in measured if hardware != preferred])
     targets = {target.backend: name for name, target in reversed(spec.targets.items())}  # the first of each kind
     if named is not None:
-        targets[named.backend] = wish.device
-    plan = dataclasses.replace(alone, order=order if wish.fallback else order[:1])
+        targets[named.backend] = request.device
+    plan = dataclasses.replace(alone, order=order if request.fallback else order[:1])
     on_record = f"measured on this machine: {', '.join(measured)}; then " if measured else ""
     return [Trial(plan=plan, targets=targets, asked=preferred is not None)], f"{on_record}{reason_for(kind)}"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import write_atomically
+from hwmatrix.basics.templates import environment
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.generate.literals import WIDTH, literal, plain
 

@@ -92,7 +92,3 @@ def machine_identity() -> str:
 def _absent(kind: str, reason: str, now: str) -> Detection:
     empty: dict[str, Any] = {}
     return Detection(hardware_type=str(kind), available=False, name=None, features=empty, reason=reason, detected_at=now)
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")

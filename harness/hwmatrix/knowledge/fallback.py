@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.faults.catalogue import UNMATCHED, advice_for
 from hwmatrix.knowledge.adapting import short_of_memory, smaller_batch
-from hwmatrix.records import Backend, Dtype, Status
+from hwmatrix.knowledge.evidence import Evidence, Nearness
+from hwmatrix.records import Backend, Dtype, Execution, Isolation, ModelPlan, Size, Status
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:

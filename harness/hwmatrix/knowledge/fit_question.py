@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.measured_memory import named
-from hwmatrix.knowledge.names import DEFAULT_MATRIX, look_up
-from hwmatrix.knowledge.shipped_models import SOURCE, shipped_model
+from hwmatrix.knowledge.names import DEFAULT_MATRIX, SOURCE, look_up, shipped_model
 from hwmatrix.matrix.load import load
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.listed_sizes import listed_sizes

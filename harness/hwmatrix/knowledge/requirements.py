@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, FactoryError, Problem
-from hwmatrix.knowledge.available_memory import available_memory_mb, memory_kind
 from hwmatrix.knowledge.calibration import BackendCalibration, Features, calibration, expected, features_of
 from hwmatrix.knowledge.measured_memory import named, same_model
 from hwmatrix.knowledge.names import look_up, shipped_model
 from hwmatrix.knowledge.on_record import on_record
-from hwmatrix.knowledge.shipped_models import shipped_model
-from hwmatrix.knowledge.stand_ins import classify
-from hwmatrix.models.sizes import FORMULA
+from hwmatrix.knowledge.stand_ins import classify, detect
+from hwmatrix.models.listed_sizes import listed_sizes
+from hwmatrix.models.sizes import FORMULA, ModelSize, model_size
 from hwmatrix.records import Backend, Basis, Dtype, ModelPlan, Requirements, Size
 from hwmatrix.records.backends import descriptor_of
 

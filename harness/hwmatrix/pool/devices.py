@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psutil
 
-from hwmatrix.errors import ConfigError, Problem, UnsupportedError
+from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.priorities import backend_of
 from hwmatrix.knowledge.stand_ins import detect, hardware_detector, is_unchecked
 from hwmatrix.records import Backend, Detection
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hwmatrix.pool.settings import PoolSettings
+
+
+HOST: Final = "host"
+"""The memory of this machine, which every device without memory of its own uses: also Apple's GPUs."""
 
 
 class Detector(Protocol):
@@ -135,57 +138,12 @@ class Machine:
         return left
 
 
-class Budgets:
-    """How much of each memory models may take, found out once a memory."""
-
-    def __init__(self, settings: PoolSettings, machine: Machine) -> None:
-        self._settings = settings
-        self._machine = machine
-        self._known: dict[str, float | None] = {}
-
-    def known(self, memory: str) -> float | None:
-        """The budget if it was asked for before; nothing is found out."""
-        return self._known.get(memory)
-
-    def of(self, memory: str) -> float | None:
-        """The budget in MiB, or None where the memory's size is not known: then only the device itself can refuse."""
-        if memory not in self._known:
-            given = self._settings.budget_mb.get(memory)
-            total = None if given is not None else self._machine.total_mb(memory)
-            self._known[memory] = given if given is not None else None if total is None else total * self._settings.share
-        return self._known[memory]
-
-
-def move(model: Any, device: Device) -> Any:
-    """The model on a device: moved by its own method ``to``, if it has one and PyTorch drives the device; else as it is.
-
-    Raises:
-        UnsupportedError: it is a PyTorch module, and PyTorch does not drive the device: it would compute on the CPU unnoticed.
-    """
-    if device.torch_name is None:
-        if is_module(model):
-            raise not_driven(device)
-        return model
-    to = getattr(model, "to", None)
-    if not callable(to):
-        return model
-    moved = to(device.torch_name)
-    return model if moved is None else moved
-
-
-def not_driven(device: Device) -> UnsupportedError:
-    """Why a PyTorch module cannot be on a device."""
-    message = f"PyTorch does not drive {device.hardware}, and the constructor gives a PyTorch module"
-    return UnsupportedError(message, needs=("PyTorch",))
-
-
-def give_back(device: Device) -> None:
-    """Have PyTorch return to the GPU what it holds of its memory without using it, so that others can have it."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and device.torch_name is not None and device.hardware != Backend.CPU:
-        runtime = torch.mps if device.hardware == Backend.MPS else torch.cuda
-        if runtime.is_available():
-            runtime.empty_cache()
+def budget_mb(memory: str, settings: PoolSettings, machine: Machine) -> float | None:
+    """The memory in MiB that models may use: as configured, or the configured share of it; None where its size is not known."""
+    if memory in settings.budget_mb:
+        return settings.budget_mb[memory]
+    total = machine.total_mb(memory)
+    return None if total is None else total * settings.share
 
 
 def _gpu(index: int, facts: Mapping[str, Any]) -> Gpu:

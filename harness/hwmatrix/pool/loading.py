@@ -368,30 +368,13 @@ class Loader:
                 severity=severity_of(error_type, hardware),
                 message=failure.message,
                 recommendations=advice,
-                at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+                at=stamp(),
                 traceback=None if cause is None else "".join(traceback.format_exception(cause)),
             )
             with self._history.lock:
                 self._history.failures.append(remembered)
                 self._cache.count["failed"] += 1
         return failure
-
-    def _remember(self, failure: ModelStartError, last: Tried) -> None:
-        cause = failure.__cause__
-        remembered = Failure(
-            family=self._request.family,
-            name=self._request.name,
-            hardware=device_of(last.attempt.hardware).hardware,
-            error_type=failure.error_type,
-            severity=severity_of(failure.error_type, device_of(last.attempt.hardware).hardware),
-            message=failure.message,
-            recommendations=failure.recommendations,
-            at=stamp(),
-            traceback=None if cause is None else "".join(traceback.format_exception(cause)),
-        )
-        with self._state.lock:
-            self._state.failures.append(remembered)
-            self._state.room.count["failed"] += 1
 
 
 def status_of(error: BaseException, hardware: str) -> Status:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.knowledge.fallback import GENERAL_PURPOSE
 from hwmatrix.records import Backend
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def not_driven(device: Device) -> UnsupportedError:
 def give_back(device: Device) -> None:
     """Have PyTorch return to the GPU what it holds of its memory without using it, so that others can have it."""
     torch: Any = sys.modules.get("torch")
-    if torch is not None and device.hardware in GENERAL_PURPOSE - {Backend.CPU}:
+    if torch is not None and device.torch_name is not None and device.hardware != Backend.CPU:
         runtime = torch.mps if device.hardware == Backend.MPS else torch.cuda
         if runtime.is_available():
             runtime.empty_cache()

@@ -12,8 +12,7 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.priorities import order_of
 from hwmatrix.knowledge.resolving import AUTO
 from hwmatrix.knowledge.stand_ins import is_unchecked
-from hwmatrix.pool.devices import device_of, has_several
-from hwmatrix.pool.shelf import Key
+from hwmatrix.pool.devices import Device, device_of, has_several
 from hwmatrix.records import Backend, Classification, Dtype, Family
 
 if TYPE_CHECKING:

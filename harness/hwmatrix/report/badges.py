@@ -11,8 +11,6 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-import jinja2
-
 from hwmatrix.basics.escape import plain
 from hwmatrix.records import Status
 from hwmatrix.report.comparing import FAILING

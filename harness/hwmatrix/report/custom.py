@@ -11,9 +11,10 @@ from typing import Any, Final
 import duckdb
 import jinja2
 
+from hwmatrix.basics import templates
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
-from hwmatrix.report.markdown import environment
+from hwmatrix.report.markdown import markdown_environment
 from hwmatrix.report.rows import RunRow, read_run
 from hwmatrix.store.reading import query, reading
 

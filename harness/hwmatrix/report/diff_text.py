@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import pydantic
 
+from hwmatrix.basics import templates
 from hwmatrix.basics.escape import plain
 from hwmatrix.report.comparing import LEAST_CHANGE, NOISE_FACTOR, Change, ComparedCell, Kind
 from hwmatrix.report.diff_contract import CellState, ChangeEntry, DiffDocument, PackageEntry, RunSide
-from hwmatrix.report.markdown import environment
+from hwmatrix.report.markdown import markdown_environment
 from hwmatrix.report.numbers import plural
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 
-from hwmatrix.basics import escape
+from hwmatrix.basics import escape, templates
 from hwmatrix.records import Execution, Severity, Status
 from hwmatrix.report import adapted, choosing, grid, numbers, origins
-from hwmatrix.report.align import align
 from hwmatrix.report.causes import grouped
 from hwmatrix.report.contract import ErrorEntry
 from hwmatrix.report.failures import Failure, failures

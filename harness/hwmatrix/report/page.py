@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from markupsafe import Markup
 
 from hwmatrix.basics.escape import plain, short
+from hwmatrix.basics.templates import environment
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Level, Severity, Status
 from hwmatrix.report import grid, numbers
@@ -32,6 +33,8 @@ from hwmatrix.report.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import jinja2
 
     from hwmatrix.report.expected_contract import PriorEntry
     from hwmatrix.report.groups import FailureGroup

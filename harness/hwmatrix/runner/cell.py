@@ -149,7 +149,7 @@ def _let_go(failure: BaseException | None) -> None:
 def _end_failed(job: CellJob, progress: _Progress, failure: BaseException) -> None:
     """Frameworks report a failed allocation as a RuntimeError: the catalogue knows their words."""
     cause = match(str(failure), hardware=job.target.backend, exception=failure).type
-    facts.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
+    progress.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
 
 
 def _stages(job: CellJob, progress: _Progress) -> _End:

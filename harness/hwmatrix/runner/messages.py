@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import pydantic
 
-from hwmatrix.records import Detection, Divergence, MemoryRecord, OutputRecord, Parity, Placement, Stage, Status
+from hwmatrix.records import Detection, Divergence, Findings, Stage, Status
 from hwmatrix.records.backends import names
+from hwmatrix.records.measured import Milliseconds, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -49,7 +49,7 @@ from hwmatrix.runner.identity import shard_identity
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.runner.survey import classifications
-from hwmatrix.store.shard import ShardWriter, utc_now
+from hwmatrix.store.shard import ShardWriter
 from hwmatrix.targets.protocol import target_class
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from hwmatrix.store.cell_columns import SCHEMA_VERSION, columns_since
 from hwmatrix.store.confined import confine
 from hwmatrix.store.planned import check_visible, plan_in, put, united
 from hwmatrix.store.rewriting import rewriting
-from hwmatrix.store.shard import SCHEMA_VERSION
 from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
@@ -49,11 +48,6 @@ class ShardIdentity:
     versions: dict[str, str]
     packages: dict[str, str]
     warm_up_ms: float | None
-
-
-def sql(name: str) -> str:
-    """The text of one of this package's SQL files."""
-    return resources.files("hwmatrix.store").joinpath(name).read_text(encoding="utf-8")
 
 
 def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:

@@ -9,7 +9,6 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from hwmatrix.basics import escape
-from hwmatrix.report.align import align
 
 NASTY = [
     "a|b",
@@ -111,7 +110,7 @@ def test_a_table_keeps_its_cells(text: str, wrap: object) -> None:
     row = f"| {wrap(text)} | second |"
     assert "\n" not in row
     assert row.count("|") == 3
-    for table in (f"| a | b |\n|---|---|\n{row}\n", align(f"| a | b |\n|---|---|\n{row}\n")):
+    for table in (f"| a | b |\n|---|---|\n{row}\n",):
         found = rendered(table)
         assert [tag for tag in found.tags if tag in {"tr", "td", "th"}] == ["tr", "th", "th", "tr", "td", "td"]
         assert set(found.tags) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
@@ -180,10 +179,3 @@ def test_what_is_escaped_is_not_escaped_again() -> None:
     assert escape.finalize(Markup("**bold**")) == "**bold**"
     assert escape.finalize("**bold**") == r"\*\*bold\*\*"
     assert escape.finalize(7) == "7"
-
-
-def test_align_pads_columns_and_keeps_what_is_no_table() -> None:
-    text = "before\n\n| Name | Count |\n|---|---:|\n| `a` | 1 |\n| ✅ long name | 1,234 |\n\nafter | this\n"
-    assert align(text) == (
-        "before\n\n| Name         | Count |\n| ------------ | ----: |\n| `a`          |     1 |\n| ✅ long name | 1,234 |\n\nafter | this\n"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import duckdb

@@ -18,7 +18,7 @@ from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
 from hwmatrix.store.cell_columns import schema
 from hwmatrix.store.merge import merge
-from hwmatrix.store.shard import finished_cells, sql
+from hwmatrix.store.shard import finished_cells
 from hwmatrix.store.sidecar import sidecar_path
 
 if TYPE_CHECKING:
