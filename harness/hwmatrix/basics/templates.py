@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     import jinja2
@@ -19,8 +19,8 @@ def environment(
     *,
     autoescape: bool,
     also: Path | None = None,
-    filters: Mapping[str, Callable[..., Any]] | None = None,
-    functions: Mapping[str, Callable[..., Any]] | None = None,
+    filters: Mapping[str, Any] | None = None,
+    functions: Mapping[str, Any] | None = None,
     hint: str = "pip install 'hwmatrix[host]'",
     **options: Any,
 ) -> jinja2.Environment:

@@ -61,7 +61,7 @@ def recommend(task: str, candidates: Sequence[Candidate], only: Sequence[Backend
             continue
         choice, available = _choice(candidate, only)
         if choice.hardware is None:
-            refused.append(RefusedModel(model_name=candidate.subject.model_name, fit=fit.value, reasons=_told(choice.reasons)))
+            refused.append(RefusedModel(model_name=candidate.subject.model_name, fit=fit.value, reasons=_reason_answers(choice.reasons)))
             continue
         profile = candidate.profiles[choice.hardware]
         answer = _answer(candidate, choice, profile, fit=fit, available=available)
@@ -103,11 +103,11 @@ def _answer(candidate: Candidate, choice: Choice, profile: HardwareProfile, *, f
         resource_requirements=requirements_answer(profile, subject.model_name),
         basis=choice.basis,
         nearness=choice.nearness.value if choice.nearness else None,
-        reasons=_told((*choice.reasons, *([] if available else [absence(profile)]))),
+        reasons=_reason_answers((*choice.reasons, *([] if available else [absence(profile)]))),
     )
 
 
-def _told(reasons: Sequence[Reason]) -> list[ReasonAnswer]:
+def _reason_answers(reasons: Sequence[Reason]) -> list[ReasonAnswer]:
     return [{"basis": reason.basis, "text": reason.text} for reason in reasons]
 
 

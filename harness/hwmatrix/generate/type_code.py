@@ -128,7 +128,7 @@ def _arguments(config: Any, plan: ModelPlan) -> dict[str, Any]:
         ConfigError: neither makes the same configuration, and the same weights.
     """
     for said in (*_differences(config), config.to_dict()):
-        values = {key: value for key, value in _plain(said).items() if key not in _NO_ARGUMENTS}
+        values = {key: value for key, value in _without_version(said).items() if key not in _NO_ARGUMENTS}
         if _makes_again(values, config, plan):
             return values
     raise _unwritten(plan, "its configuration cannot be made again from its values")
@@ -153,16 +153,16 @@ def _less(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _told(config: Any) -> Any:
-    return _plain(config.to_dict())
+def _config_data(config: Any) -> Any:
+    return _without_version(config.to_dict())
 
 
-def _plain(value: Any) -> Any:
+def _without_version(value: Any) -> Any:
     """Values without the version that wrote them."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if key != "transformers_version"}
+        return {key: _without_version(item) for key, item in value.items() if key != "transformers_version"}
     if isinstance(value, (list, tuple)):
-        return type(value)(_plain(item) for item in value)
+        return type(value)(_without_version(item) for item in value)
     return value
 
 
@@ -173,7 +173,7 @@ def _makes_again(values: dict[str, Any], config: Any, plan: ModelPlan) -> bool:
         again = type(config)(**copy.deepcopy(values))
     except Exception:  # noqa: BLE001 - configurations validate themselves, each with errors of its own
         return False
-    return bool(_told(again) == _told(config)) and _same_weights(plan, config, again)
+    return bool(_config_data(again) == _config_data(config)) and _same_weights(plan, config, again)
 
 
 def _same_weights(plan: ModelPlan, config: Any, again: Any) -> bool:

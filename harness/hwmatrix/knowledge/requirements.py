@@ -182,11 +182,11 @@ def estimate_for(size: ModelSize, backend: Backend, dtype: Dtype, *, source: str
         told, margin, basis = f"extrapolated beyond what was calibrated: {', '.join(outside)}", _UNKNOWN_ERROR, Basis.EXTRAPOLATED
         peak = max(peak, features.weights + features.activations)  # that weights stay on the disk unread was only seen within the range
     else:
-        told, margin, basis = _told(fitted), 0.0, Basis.ESTIMATED
+        told, margin, basis = _reliability_note(fitted), 0.0, Basis.ESTIMATED
     return Estimate(peak_mb=peak, margin=max(fitted.margin, margin), basis=basis, note="; ".join([told, *notes]))
 
 
-def _told(fitted: BackendCalibration) -> str:
+def _reliability_note(fitted: BackendCalibration) -> str:
     return f"estimated from its size: nine in ten such estimates were within {fitted.margin:.0%} of the measured peak"
 
 

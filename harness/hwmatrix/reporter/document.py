@@ -128,8 +128,8 @@ def report_of(
         "collected": list(collected),
         "counts": {severity.value: sum(error.severity is severity for error, _ in errors) for severity in Severity},
         "errors": [{**error.to_dict(), "occurrences": count} for error, count in errors],
-        "components": _plain(components),
-        "stack": _plain(stack),
+        "components": _as_dicts(components),
+        "stack": _as_dicts(stack),
         "matrix": None if matrix is None else [row.as_dict() for row in matrix],
         "evidence": list(evidence),
     }
@@ -147,5 +147,5 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": _DIALECT, "$id": ERROR_REPORT_SCHEMA, **body, "title": "hwmatrix errors of this machine"}
 
 
-def _plain(records: Iterable[Any] | None) -> list[dict[str, Any]] | None:
+def _as_dicts(records: Iterable[Any] | None) -> list[dict[str, Any]] | None:
     return None if records is None else [dict(vars(record)) for record in records]

@@ -127,7 +127,7 @@ def _runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult
         events = tuple(_events(ended.output))
         for event in events:
             if "end" in event:
-                result, error = _told(runtime, event)
+                result, error = _reported_result(runtime, event)
                 results.append(result)
                 errors += [error] if error else []
                 skipped += (event["end"],)
@@ -135,7 +135,7 @@ def _runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult
         if finished and ended.code == 0:
             return results, errors
         begun = next((event for event in reversed(events) if "begin" in event and event["begin"] not in skipped), None)
-        result, error = _untold(runtime, begun, ended, timeout_s, finished=finished)
+        result, error = _missing_result(runtime, begun, ended, timeout_s, finished=finished)
         results.append(result)
         errors.append(error)
         if begun is None:  # it ended outside of any device, and would do so again
@@ -143,7 +143,7 @@ def _runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult
         skipped += (begun["begin"],)
 
 
-def _told(runtime: str, event: dict[str, Any]) -> tuple[StackResult, ReportedError | None]:
+def _reported_result(runtime: str, event: dict[str, Any]) -> tuple[StackResult, ReportedError | None]:
     """A device that gave a product, or an exception."""
     status = Status(event["status"])
     result = StackResult(
@@ -169,7 +169,7 @@ def _told(runtime: str, event: dict[str, Any]) -> tuple[StackResult, ReportedErr
     return result, dataclasses.replace(error, message=f"{runtime} on {event['end']}: {event['message']}")
 
 
-def _untold(
+def _missing_result(
     runtime: str, begun: dict[str, Any] | None, ended: Ended, timeout_s: float, *, finished: bool
 ) -> tuple[StackResult, ReportedError]:
     """A process that ended by itself, or was ended: on a device, or (``begun`` is None) outside of any, at the latest when it left."""
