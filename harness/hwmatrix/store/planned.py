@@ -136,7 +136,7 @@ def _facts(part: Any) -> list[tuple[str, Any]]:
     facts: list[tuple[str, Any]] = []
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        if field.name in {"unavailable", "unbuildable"}:
+        if field.name in {"unavailable", "unbuildable", "onnx"}:  # the last follows from the backend, and earlier versions do not say it
             continue
         if isinstance(part, ModelPlan) and part.weights not in _MADE_HERE:
             if field.name == "weights":

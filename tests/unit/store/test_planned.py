@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hwmatrix.cli import main
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Backend, Dtype, Limits, Plan, Settings, Status, Tolerance, to_json
+from hwmatrix.records.backends import OnnxUse
 from hwmatrix.store import merge as merging
 from hwmatrix.store.history import add
 from hwmatrix.store.merge import merge
@@ -168,7 +169,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "model": (lambda plan: changed_model(plan, seed=7), r"model bert tiny: seed is 0 in the one and 7 in the other"),
     "weights": (lambda plan: changed_model(plan, weights="/somewhere"), r"model bert tiny: weights is 'recipe' in the one and 'those of a"),
-    "target": (lambda plan: changed_target(plan, backend=Backend.QNN), r"target cpu: backend is .*CPU.* in the one and .*QNN"),
+    "target": (lambda plan: changed_target(plan, backend=Backend.QNN), r"target cpu: backend is 'cpu' in the one and 'qnn' in the other"),
     "tolerance": (
         lambda plan: dataclasses.replace(plan, tolerances={Dtype.FLOAT32: Tolerance(relative_error=0.5, reason="a test")}),
         r"the run 20260102T030405Z-abc123: tolerances is ",
@@ -179,6 +180,12 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "matrix": (lambda plan: dataclasses.replace(plan, matrix_sha256="cd" * 32), r"matrix_sha256 is 'abab"),
 }
+
+
+def test_a_plan_of_a_version_that_did_not_tell_of_exports_is_of_the_same_run(tmp_path: Path) -> None:
+    older = folder_of(tmp_path / "a", changed_target(WHOLE, onnx=None), "cpu")
+    newer = folder_of(tmp_path / "b", changed_target(WHOLE, onnx=OnnxUse.NONE), "cpu", shard_ids=["bbbbbbbbbbbb"])
+    assert merge([older, newer], tmp_path / "z.duckdb").rejected == ()
 
 
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
