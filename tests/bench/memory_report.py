@@ -117,7 +117,7 @@ def as_markdown(found: Calibration, cells: Sequence[ReportedCell], unmeasured: S
             "# Memory: measured and estimated",
             "",
             f"{len(cells)} cells of {found.date} on {found.machine}, each executed in a container. `matrix.duckdb` beside this",
-            "file has all of them with their runs. How estimates are made: [docs/requirements.md](../../../docs/requirements.md).",
+            "file has all of them with their runs. How estimates are made: [docs/requirements.md](../../docs/requirements.md).",
             "",
             "## Errors of the estimate",
             "",

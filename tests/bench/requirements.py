@@ -10,7 +10,6 @@ import argparse
 import csv
 import dataclasses
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -42,7 +41,11 @@ def main() -> int:
     """Read the database, fit, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database", type=Path, default=ROOT / ".hwmatrix" / "memory" / "matrix.duckdb")
-    parser.add_argument("--publish", type=Path, help="a folder under reports/published, for the database and what is read from it")
+    parser.add_argument(
+        "--publish",
+        type=Path,
+        help="the folder of published results, for what is read from the database (hwmatrix publish takes that itself)",
+    )
     arguments = parser.parse_args()
     unseen = set(yaml.safe_load((ROOT / "tests" / "bench" / "memory.yaml").read_text(encoding="utf-8"))["models"])
     found = [_row(cell, unseen) for cell in memory_on_record(arguments.database) if cell.size is Size.FULL and cell.peak_mb is not None]
@@ -63,7 +66,6 @@ def main() -> int:
         with reading(arguments.database) as connection:
             unmeasured = [row for row in records(connection, "memory_unmeasured") if row["size"] == Size.FULL]
         memory_report.publish(arguments.publish, told, cells, unmeasured)
-        shutil.copyfile(arguments.database, arguments.publish / arguments.database.name)
     sys.stdout.write("\n".join(memory_report.errors_table(told)) + "\n")
     return 0
 

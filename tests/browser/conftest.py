@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import axe
 import pytest
 from chromium import Browser, Page
-from repeated_rows import PUBLISHED, repeated_rows
+from repeated_rows import RECORDED, repeated_rows
 from starting import Start, start
 
 from hwmatrix.errors import EngineError
@@ -69,7 +69,7 @@ def address(started: Start, folder: Path) -> Callable[[Path], str]:
 @pytest.fixture(scope="session")
 def published(folder: Path, address: Callable[[Path], str]) -> str:
     """The page of a published run, of 16 models on nine targets, as the command writes it."""
-    write_reports(PUBLISHED, folder / "published" / "latest")
+    write_reports(RECORDED, folder / "published" / "latest")
     return address(folder / "published" / "latest" / "index.html")
 
 

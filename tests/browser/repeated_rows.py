@@ -1,4 +1,4 @@
-"""A matrix of 650 models on 8 targets for tests of the page's size and speed. IT IS NO MEASUREMENT: real rows of a published run,
+"""A matrix of 650 models on 8 targets for tests of the page's size and speed. IT IS NO MEASUREMENT: real rows of a recorded run,
 each repeated under other model names until there are enough. It says so in its run id and its command, and is never published.
 """
 
@@ -9,12 +9,10 @@ from typing import Final
 
 import duckdb
 
-from hwmatrix.store.cell_columns import schema, sql
-
-PUBLISHED: Final = Path(__file__).parents[2] / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
+RECORDED: Final = Path(__file__).parents[1] / "recorded" / "default.duckdb"
 RUN: Final = "repeated-rows-not-a-measurement"
 COMMAND: Final = (
-    "tests/browser/repeated_rows.py: rows of reports/published/2026-11-20-default, repeated under other model names; not a measurement"
+    "tests/browser/repeated_rows.py: rows of tests/recorded/default.duckdb, repeated under other model names; not a measurement"
 )
 MODELS: Final = 650
 TARGETS: Final = ("cpu", "openvino", "cuda", "rocm", "mps", "qnn", "webgpu", "webnn")
@@ -64,10 +62,10 @@ def repeated_rows(path: Path, *, models: int = MODELS, targets: tuple[str, ...] 
     """Write the database and give its path."""
     known = {"run": RUN, "command": COMMAND, "samples": SAMPLES}
     with duckdb.connect(str(path)) as connection:
-        connection.execute(schema())
-        connection.execute(sql("views.sql"))
-        connection.execute("INSERT INTO meta VALUES ('schema_version', '6')")
-        connection.execute(f"ATTACH '{PUBLISHED}' AS published (READ_ONLY)")
+        for script in ("schema.sql", "views.sql"):
+            connection.execute((store / script).read_text(encoding="utf-8"))
+        connection.execute("INSERT INTO meta VALUES ('schema_version', '7')")
+        connection.execute(f"ATTACH '{RECORDED}' AS published (READ_ONLY)")
         connection.execute(_CHOSEN, {"models": models, "targets": list(targets)})
         for statement in _COPIED:
             if "FROM published.outputs" in statement:

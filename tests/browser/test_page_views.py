@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import axe
 import pytest
-from repeated_rows import PUBLISHED
+from repeated_rows import RECORDED
 
 from hwmatrix.report.page import VIEWS
 from hwmatrix.report.write import write_reports
@@ -142,12 +142,12 @@ def test_the_theme_is_chosen_and_kept(page: Page, published: str) -> None:
 
 
 def test_a_history_is_drawn_over_its_runs(page: Page, folder: Path, address: Callable[[Path], str]) -> None:
-    other = PUBLISHED.parents[1] / "2026-11-20-performance" / "matrix.duckdb"
+    other = RECORDED.with_name("performance.duckdb")
     place = folder / "history"
     place.mkdir()
-    add(place / "history.duckdb", [PUBLISHED], release="1.0")
+    add(place / "history.duckdb", [RECORDED], release="1.0")
     add(place / "history.duckdb", [other], release="1.1")
-    write_reports(PUBLISHED, place / "latest")
+    write_reports(RECORDED, place / "latest")
     opened(page, address(place / "latest" / "index.html"), "history")
     assert page.evaluate("document.querySelectorAll('[data-chart=status_trend] svg .mark-rect path').length") >= 4
     runs = page.evaluate("[...document.querySelectorAll('#view-history tbody tr')].map(row => row.children[1].innerText)")

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.containers, pytest.mark.pipeline, pytest.mark.timeout(
 ROOT = Path(__file__).parents[2]
 MODELS = ("bert", "vit", "t5")
 TARGETS = ("cpu", "onnxruntime", "cuda")
-LAST = ROOT / "reports/published/2026-11-20-default/matrix.duckdb"
+LAST = ROOT / "tests/recorded/default.duckdb"
 TOKEN = "token-of-the-test"  # noqa: S105 - of a server of the test
 GH = """#!/usr/bin/env python3
 import json, os, pathlib, shutil, sys

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).parents[2]
-DEFAULT = ROOT / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
-PERFORMANCE = ROOT / "reports" / "published" / "2026-11-20-performance" / "matrix.duckdb"
+DEFAULT = ROOT / "tests" / "recorded" / "default.duckdb"
+PERFORMANCE = ROOT / "tests" / "recorded" / "performance.duckdb"
 NEVER_SEEN = Backend.CUDA, Backend.ROCM, Backend.MPS
 
 

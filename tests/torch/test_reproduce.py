@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parents[2]
-PUBLISHED = ROOT / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
-ARCHITECTURES = ROOT / "reports" / "published" / "2026-11-20-architectures" / "matrix.duckdb"
+RECORDED = ROOT / "tests" / "recorded" / "default.duckdb"
+ARCHITECTURES = ROOT / "reports" / "published" / "matrix.duckdb"
 SPEC = load(ROOT / "matrix.yaml").spec
 TINY = sorted(name for name, model in SPEC.models.items() if model.tiny.unbuildable is None)
 FULL = sorted(name for name, model in SPEC.models.items() if model.full.unbuildable is None)
@@ -93,7 +93,7 @@ def ran(path: Path, *, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_weights_inputs_and_outputs_are_those_of_the_bundle(tmp_path: Path, cache: Path, name: str) -> None:
 
     bundle = find_or_build(model_plan(name, SPEC, Size.TINY), cache)
-    script = imported(reproduce(name, "cpu", database=PUBLISHED, force=True).script, tmp_path / "script.py")
+    script = imported(reproduce(name, "cpu", database=RECORDED, force=True).script, tmp_path / "script.py")
     assert SPEC.models[name].tiny.config == script.CONFIG
     assert differing(script, tmp_path / "own", bundle.model_dir, bundle.load_inputs(), bundle.load_expected()) == []
 
@@ -236,7 +236,7 @@ def test_what_was_wrong_on_qnn_is_wrong_again(tmp_path: Path, monkeypatch: pytes
     except UnavailableError as missing:
         pytest.skip(str(missing))
     monkeypatch.chdir(tmp_path)
-    assert main(["generate", "--reproduce", "mixtral", "qnn", "--dtype", "a8w8", "--database", str(PUBLISHED)]) == 0
+    assert main(["generate", "--reproduce", "mixtral", "qnn", "--dtype", "a8w8", "--database", str(RECORDED)]) == 0
     path = tmp_path / "reproduce_mixtral_qnn.py"
     told = ran(path, cwd=tmp_path)
     assert told.returncode == 1, told.stderr[-2000:]
@@ -258,7 +258,7 @@ def test_what_was_wrong_on_qnn_is_wrong_again(tmp_path: Path, monkeypatch: pytes
 def test_a_cell_that_passes_does_not_reproduce(tmp_path: Path, target: str) -> None:
     pytest.importorskip(target if target != "cpu" else "torch")
     path = tmp_path / "script.py"
-    path.write_text(reproduce("bert", target, database=PUBLISHED, force=True).script, encoding="utf-8")
+    path.write_text(reproduce("bert", target, database=RECORDED, force=True).script, encoding="utf-8")
     told = ran(path, cwd=tmp_path)
     assert told.returncode == 0, told.stderr[-2000:]
     assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
@@ -267,7 +267,7 @@ def test_a_cell_that_passes_does_not_reproduce(tmp_path: Path, target: str) -> N
 def test_a_tolerance_that_the_cpu_does_not_meet_reproduces_on_the_cpu(tmp_path: Path) -> None:
     """The way of every mismatch, where no other runtime is installed."""
     database = tmp_path / "m.duckdb"
-    database.write_bytes(PUBLISHED.read_bytes())
+    database.write_bytes(RECORDED.read_bytes())
     with duckdb.connect(str(database)) as connection:
         connection.execute("""UPDATE runs SET plan = json_merge_patch(plan, '{"tolerances": {"float32": {"relative_error": 1e-12}}}')""")
     path = tmp_path / "script.py"
@@ -281,7 +281,7 @@ def test_a_tolerance_that_the_cpu_does_not_meet_reproduces_on_the_cpu(tmp_path: 
 def test_a_model_that_raises_shows_its_traceback(tmp_path: Path) -> None:
     """An error needs no comparison: the script ends with it."""
     database = tmp_path / "m.duckdb"
-    database.write_bytes(PUBLISHED.read_bytes())
+    database.write_bytes(RECORDED.read_bytes())
     with duckdb.connect(str(database)) as connection:
         connection.execute("UPDATE cells SET status = 'error' WHERE model = 'vit' AND target = 'cpu'")
     script = reproduce("vit", "cpu", database=database).script
@@ -294,7 +294,7 @@ def test_a_model_that_raises_shows_its_traceback(tmp_path: Path) -> None:
 
 def test_a_hung_script_says_where_and_ends(tmp_path: Path) -> None:
     database = tmp_path / "m.duckdb"
-    database.write_bytes(PUBLISHED.read_bytes())
+    database.write_bytes(RECORDED.read_bytes())
     with duckdb.connect(str(database)) as connection:
         connection.execute("UPDATE cells SET status = 'timeout' WHERE model = 'bert' AND target = 'cpu'")
     script = reproduce("bert", "cpu", database=database).script
@@ -316,4 +316,4 @@ def test_without_torch_the_command_says_what_is_needed(monkeypatch: pytest.Monke
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest))
     with pytest.raises(ConfigError, match="torch must be installed to work out the inputs of bert"):
-        reproduce("bert", "cpu", database=PUBLISHED, force=True)
+        reproduce("bert", "cpu", database=RECORDED, force=True)

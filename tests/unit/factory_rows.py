@@ -54,7 +54,10 @@ class Database:
     def __enter__(self) -> Self:
         self.path.write_bytes(_empty())
         self.connection = duckdb.connect(str(self.path))
-        self.connection.execute("BEGIN")  # all rows reach the disk at once
+        store = importlib.resources.files("hwmatrix.store")
+        for script in ("schema.sql", "views.sql"):
+            self.connection.execute((store / script).read_text(encoding="utf-8"))
+        self.connection.execute("INSERT INTO meta VALUES ('schema_version', '7')")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

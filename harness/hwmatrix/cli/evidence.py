@@ -43,7 +43,7 @@ def evidence_command(
 
         hwmatrix evidence
 
-        hwmatrix evidence --database reports/published/2026-11-20-default
+        hwmatrix evidence --database reports/published
 
         hwmatrix evidence --write
     """

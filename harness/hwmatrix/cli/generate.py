@@ -107,7 +107,7 @@ def generate_command(
 
         hwmatrix generate --all
 
-        hwmatrix generate --reproduce mixtral qnn --database reports/published/2026-11-20-default/matrix.duckdb
+        hwmatrix generate --reproduce mixtral qnn --database reports/published/matrix.duckdb
     """
     names = [*(model or ()), *(more or ())]
     ways = {"--all": everything, "--priority": priority is not None, "--templates": templates is not None, "--reproduce": again is not None}

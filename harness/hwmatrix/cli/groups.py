@@ -51,7 +51,7 @@ def groups_command(
 
         hwmatrix groups --targets openvino --limit 3
 
-        hwmatrix groups --database reports/published/2026-11-20-default --format json
+        hwmatrix groups --database reports/published --format json
     """
     rows = read(database_at(database), run_id)
     wanted = known("--targets", targets or (), {cell.target: None for cell in rows.cells})

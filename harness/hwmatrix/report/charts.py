@@ -15,8 +15,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.basics.escape import plain
-from hwmatrix.records import Execution, Level, Status
+from hwmatrix.records import Execution, Level, Size, Status
 from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING
 from hwmatrix.report.numbers import times
@@ -75,6 +74,14 @@ def history_charts(runs: Sequence[RunSummary], trends: Sequence[Trend]) -> tuple
 
 def _matrix(built: grid.Grid) -> Chart | None:
     lines = [(row, section) for section in built.sections for row in section.rows]
+    which = ""
+    if len(lines) > LARGEST_MATRIX:
+        named = [cell for row, _ in lines for cell in row.cells if cell is not None and cell.matrix_line is not None]
+        sizes = {cell.size for cell in named}
+        built = grid.build(cell for cell in named if len(sizes) == 1 or cell.size is Size.TINY)
+        lines = [(row, section) for section in built.sections for row in section.rows]
+        which = "the tiny models" if len(sizes) > 1 else "the models"
+        which = f", {which} that matrix.yaml names"
     if not lines or len(lines) > LARGEST_MATRIX:
         return None
     rows = [
@@ -89,7 +96,7 @@ def _matrix(built: grid.Grid) -> Chart | None:
         for column, cell in zip(built.columns, row.cells, strict=True)
         if cell is not None
     ]
-    return _chart("matrix", rows, f"{len(lines)} models on {len(built.columns)} targets, each cell with its level or status")
+    return _chart("matrix", rows, f"{len(lines)} models on {len(built.columns)} targets{which}, each cell with its level or status")
 
 
 def _families(cells: Sequence[CellRow]) -> Chart | None:

@@ -30,8 +30,24 @@ class RejectedShard:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PartEntry:
+    """One of the runs that the cells are from: how many of them it executed, on which targets."""
+
+    run_id: str
+    created_at: dt.datetime
+    command: str
+    hwmatrix_version: str
+    commit_id: str | None
+    cells: int
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class RunEntry:
-    """The run: what was asked for, by which program, and how its cells ended (cells by status)."""
+    """The run: what was asked for, by which program, and how its cells ended (cells by status).
+
+    ``parts`` are the runs that the cells are from, the newest first: several where the latest verdicts of many are reported.
+    """
 
     run_id: str
     created_at: dt.datetime
@@ -42,6 +58,7 @@ class RunEntry:
     isolation: Isolation
     counts: dict[Status, int]
     rejected: tuple[RejectedShard, ...]
+    parts: tuple[PartEntry, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -171,13 +188,19 @@ class CellError:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Evidence:
-    """What lets a reader repeat the cell. All but ``run_id`` is null where nothing was executed."""
+    """What lets a reader repeat the cell. All but ``run_id`` is null where nothing was executed.
+
+    ``older_than`` names the newest run of the cell's target, where the cell is of an earlier day and that run had other versions or
+    another image.
+    """
 
     run_id: str
     isolation: Isolation | None
     image_digest: str | None
     versions: dict[str, str] | None
     command: str | None
+    executed_at: dt.datetime | None = None
+    older_than: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

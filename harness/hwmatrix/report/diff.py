@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Isolation, Status
 from hwmatrix.report.comparing import Change, ComparedCell, Kind, compare, why_not_timed
-from hwmatrix.report.rows import RunRow, build, read_run
+from hwmatrix.report.rows import RunRow, build, scope
 from hwmatrix.store.reading import database_at, reading, records
 
 if TYPE_CHECKING:
@@ -88,11 +88,10 @@ def read_side(place: Path, run_id: str | None = None) -> Side:
     """
     database = database_at(place)
     with reading(database) as connection:
-        run = read_run(connection, database, run_id)
-        this = {"run_id": run.run_id}
-        cells = tuple(build(ComparedCell, row) for row in records(connection, "diff_cells", this))
-        installed = _installed(connection, this)
-        rejected = tuple(f"{row['file']}: {row['reason']}" for row in records(connection, "report_rejected", this))
+        run, _ = scope(connection, database, run_id)
+        cells = tuple(build(ComparedCell, row) for row in records(connection, "diff_cells"))
+        installed = _installed(connection)
+        rejected = tuple(f"{row['file']}: {row['reason']}" for row in records(connection, "report_rejected"))
     if not cells:
         raise StoreError(f"{database}: its run {run.run_id} planned no cells", advice="Name a run of models with @RUN after the file.")
     return Side(database=database, run=run, cells=cells, installed=installed, rejected=rejected)
@@ -144,8 +143,8 @@ def make_diff(old: Side, new: Side) -> Diff:
     )
 
 
-def _installed(connection: duckdb.DuckDBPyConnection, this: dict[str, str]) -> tuple[Installed, ...]:
-    return tuple(build(Installed, row | {"packages": json.loads(row["packages"])}) for row in records(connection, "diff_packages", this))
+def _installed(connection: duckdb.DuckDBPyConnection) -> tuple[Installed, ...]:
+    return tuple(build(Installed, row | {"packages": json.loads(row["packages"])}) for row in records(connection, "diff_packages"))
 
 
 def _package_changes(old: Side, new: Side) -> tuple[PackageChange, ...]:

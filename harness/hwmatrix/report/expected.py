@@ -78,6 +78,7 @@ def expected_md(rows: ReportRows) -> str:
         .get_template("expected.md.j2")
         .render(
             run=rows.run,
+            parts=rows.parts,
             document=document,
             groups=groups,
             titles=titles,

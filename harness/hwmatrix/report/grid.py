@@ -99,12 +99,17 @@ class Grid:
 
 TEXT_PATH: Final = "†"
 """The mark of a cell that ran only the text path of a model that takes more than text."""
+OLDER: Final = "‡"
+"""The mark of a cell of an earlier day than the newest run of its target, which had other versions or another image; its date follows."""
 _Key = tuple[str, Size, int, int, int]
 
 
 def label(cell: CellRow) -> str:
-    """What a cell of the matrix says: its verdict, and the mark of one that ran only its model's text path."""
-    return f"{verdict(cell)} {TEXT_PATH}" if only_text(cell) else verdict(cell)
+    """What a cell of the matrix says: its verdict, and the marks of one that ran only its model's text path, or is older than others."""
+    marks = [TEXT_PATH] if only_text(cell) else []
+    if cell.older_than is not None and cell.started_at is not None:
+        marks.append(f"{OLDER} {cell.started_at:%Y-%m-%d}")
+    return " ".join((verdict(cell), *marks))
 
 
 def only_text(cell: CellRow) -> bool:
@@ -271,6 +276,9 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
         lines.append(LegendLine(label=_NOT_TIMED, meaning="compatibility alone: there is no latency, so that nothing is said of its speed"))
     if any(only_text(cell) for cell in cells):
         lines.append(LegendLine(label=TEXT_PATH, meaning="only the text path of a model that takes images, sound or video as well"))
+    if any(cell.older_than for cell in cells):
+        meaning = "executed on that day, before the newest run of its target, which had other versions or another image"
+        lines.append(LegendLine(label=OLDER, meaning=meaning))
     told = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs]
     if told:
         lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown where the 95 % intervals of the medians do not overlap"))

@@ -23,6 +23,7 @@ from hwmatrix.report.contract import (
     ModelEntry,
     OutputEntry,
     ParityEntry,
+    PartEntry,
     PlacementEntry,
     RejectedShard,
     RunEntry,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import Size
     from hwmatrix.report.rows import AttemptRow, CellRow, OutputRow, ReportRows
 
+_PART: Final = tuple(field.name for field in dataclasses.fields(PartEntry))
 _NAME_LENGTH: Final = 12
 
 
@@ -62,7 +64,7 @@ def matrix_document(rows: ReportRows) -> MatrixDocument:
         run=_run(rows),
         targets=_targets(rows),
         models=_models(rows),
-        cells=tuple(_cell(cell, outputs[cell.cell_id], attempts.get(cell.cell_key, ()), rows.run.run_id) for cell in rows.cells),
+        cells=tuple(_cell(cell, outputs[cell.cell_id], attempts.get(cell.cell_key, ())) for cell in rows.cells),
     )
 
 
@@ -109,6 +111,7 @@ def _run(rows: ReportRows) -> RunEntry:
         isolation=rows.run.isolation,
         counts={status: counted[status] for status in Status if counted[status]},
         rejected=tuple(RejectedShard(file=row.file, reason=row.reason) for row in rows.rejected),
+        parts=tuple(PartEntry(**{name: getattr(part, name) for name in _PART}) for part in rows.parts),
     )
 
 
@@ -161,7 +164,7 @@ def _models(rows: ReportRows) -> tuple[ModelEntry, ...]:
     )
 
 
-def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[AttemptRow], run_id: str) -> CellEntry:
+def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[AttemptRow]) -> CellEntry:
     return CellEntry(
         model=cell.model,
         target=cell.target,
@@ -187,10 +190,16 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[Attemp
         divergence=origins.entry(cell),
         error=cell_error(cell),
         evidence=Evidence(
-            run_id=run_id, isolation=cell.isolation, image_digest=cell.image_digest, versions=cell.versions, command=cell.command
+            run_id=cell.run_id,
+            isolation=cell.isolation,
+            image_digest=cell.image_digest,
+            versions=cell.versions,
+            command=cell.command,
+            executed_at=cell.started_at,
+            older_than=cell.older_than,
         ),
         adaptation=_adaptation(cell),
-        attempts=tuple(adapted.entry(cell, attempt, run_id) for attempt in attempts),
+        attempts=tuple(adapted.entry(cell, attempt, cell.run_id) for attempt in attempts),
     )
 
 

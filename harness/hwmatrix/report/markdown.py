@@ -39,6 +39,8 @@ _TRACEBACKS: Final = 110_000
 _MESSAGES: Final = 90_000
 """Characters that all different tracebacks and messages of errors.md may have together, so that with the commands of some 600 failures it
 stays below half a megabyte: beyond that, GitHub shows Markdown as plain text."""
+_CROWDED: Final = 600
+"""Errors above which errors.md leaves out the command of each, and has a third of the room for texts."""
 NOT_TIMED: Final = "No cell was timed: there is no latency, and nothing is said about speed."
 
 
@@ -120,11 +122,15 @@ def errors_md(rows: ReportRows) -> str:
     told = topics(found)
     entries = [alike.entry for topic in told for alike in topic.alike]
     tracebacks, messages = [entry.traceback for entry in entries], [entry.message for entry in entries]
-    shown = dict(zip(tracebacks, fitting(tracebacks, LONGEST_TEXT, _TRACEBACKS), strict=True))
-    said = dict(zip(messages, fitting(messages, LONGEST_TEXT, _MESSAGES), strict=True))
+    crowded = len(entries) > _CROWDED
+    share = 3 if crowded else 1
+    shown = dict(zip(tracebacks, fitting(tracebacks, LONGEST_TEXT, _TRACEBACKS // share), strict=True))
+    said = dict(zip(messages, fitting(messages, LONGEST_TEXT, _MESSAGES // share), strict=True))
     cut_short = sum(len(shown[text] or "") < len(text) for text in set(tracebacks) if text)
     cut_short += sum(len(said[text] or "") < len(text) for text in set(messages))
-    return _render("errors.md.j2", rows, topics=told, count=len(found), traceback_of=shown, message_of=said, cut_short=cut_short)
+    return _render(
+        "errors.md.j2", rows, topics=told, count=len(found), traceback_of=shown, message_of=said, cut_short=cut_short, crowded=crowded
+    )
 
 
 def topics(found: Iterable[Failure]) -> tuple[Topic, ...]:
@@ -226,6 +232,7 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
         .get_template(template)
         .render(
             run=rows.run,
+            parts=rows.parts,
             cells=rows.cells,
             grid=built,
             large=sum(len(section.rows) for section in built.sections) > LARGE,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 TEXT_PATH: Final = "text path"
 """What the page says of a cell that is marked in Markdown: it ran only the text path of a model that takes more."""
+OLDER: Final = "older run"
+"""What the page says of a cell that is older than the newest run of its target; the reasons for doubt have its date."""
 PAGE_SCHEMA: Final = "hwmatrix/page/1"
 LONGEST_NAME: Final = 200
 LONGEST_KEY: Final = 160
@@ -52,7 +54,10 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "execution": lambda cell: cell.execution.value,
     "status": lambda cell: cell.status.value,
     "level": lambda cell: cell.level.value if cell.level else None,
-    "label": lambda cell: word_of(grid.verdict(cell)) + (f" · {TEXT_PATH}" if grid.only_text(cell) else ""),
+    "run": lambda cell: name(cell.run_id),
+    "label": lambda cell: " · ".join(
+        (word_of(grid.verdict(cell)), *([TEXT_PATH] if grid.only_text(cell) else []), *([OLDER] if cell.older_than else []))
+    ),
     "rank": lambda cell: _ORDER.index(cell.level if cell.level in _ORDER else cell.status),
     "stage": lambda cell: cell.stage.value if cell.stage else None,
     "on_target": lambda cell: rounded(cell.on_target),

@@ -33,8 +33,8 @@ class PageHistory:
     told: str = f"No history was given. {_HOW}"
 
 
-def page_history(given: Path | None, beside: Path) -> PageHistory:
-    """Read the history that was given, else the one that lies beside the folder of reports.
+def page_history(given: Path | None, beside: Path | None) -> PageHistory:
+    """Read the history that was given, else the one that lies in the folder ``beside``, where that is given.
 
     The latter was not asked for: where it cannot be read, the page says so.
 
@@ -43,7 +43,7 @@ def page_history(given: Path | None, beside: Path) -> PageHistory:
     """
     if given is not None:
         return _read(given)
-    if not (beside / FILE).is_file():
+    if beside is None or not (beside / FILE).is_file():
         return PageHistory()
     try:
         return _read(beside / FILE)

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from hwmatrix.records import Stage
+from hwmatrix.report.rows import scope
 from hwmatrix.store.reading import reading, records
 
 if TYPE_CHECKING:
@@ -27,20 +28,20 @@ class PageRows:
     packages: dict[str, dict[str, str]]
 
 
-def read_page_rows(database: Path, run_id: str) -> PageRows:
-    """Read the details of a run from a merged database.
+def read_page_rows(database: Path, run_id: str | None) -> PageRows:
+    """Read the details of a run from a merged database: of the one that :func:`hwmatrix.report.rows.read` gives.
 
     Raises:
         StoreError: the database is missing, broken, or of another version.
     """
-    this = {"run_id": run_id}
     stages: dict[str, dict[Stage, float]] = {}
     with reading(database) as connection:
-        for row in records(connection, "page_stages", this):
+        scope(connection, database, run_id)
+        for row in records(connection, "page_stages"):
             stages.setdefault(row["cell_id"], {})[Stage(row["stage"])] = row["wall_ms"]
         return PageRows(
             schema_version=records(connection, "page_schema")[0]["version"],
             stages=stages,
-            quantiles={row["cell_id"]: tuple(row["quantiles_ms"]) for row in records(connection, "page_quantiles", this)},
-            packages={row["shard_id"]: json.loads(row["packages"]) for row in records(connection, "page_packages", this)},
+            quantiles={row["cell_id"]: tuple(row["quantiles_ms"]) for row in records(connection, "page_quantiles")},
+            packages={row["shard_id"]: json.loads(row["packages"]) for row in records(connection, "page_packages")},
         )

@@ -13,9 +13,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
-from hwmatrix.store.cell_columns import unmeasured
-from hwmatrix.store.reading import has_view, query, reading, records
+from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Origin, Severity, Size, Stage, Status
+from hwmatrix.store.reading import has_view, keeps_latest, query, reading, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +26,7 @@ Row = TypeVar("Row")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """The run that is reported."""
+    """The run that is reported. Of the latest verdicts of many runs: the newest of them, under a name that says how many there are."""
 
     run_id: str
     created_at: dt.datetime
@@ -36,6 +35,21 @@ class RunRow:
     matrix_sha256: str
     commit_id: str | None
     isolation: Isolation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartRow:
+    """One of the runs that a report is made from: how many of its cells this one executed, and on which targets."""
+
+    run_id: str
+    created_at: dt.datetime
+    command: str
+    hwmatrix_version: str
+    matrix_sha256: str
+    commit_id: str | None
+    isolation: Isolation
+    cells: int
+    targets: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,6 +158,12 @@ class CellRow(Measured):
     host: str | None
     adaptation: dict[str, Any] | None = None
     """What was changed of a cell that failed, by setting, so that its model worked: ``{"batch": 4}``."""
+    matrix_line: int | None = None
+    """Where matrix.yaml names its model; None: it does not."""
+    run_id: str = ""
+    """The run that planned it, and executed it where it was executed."""
+    older_than: str | None = None
+    """The newest run of its target, if this cell is of an earlier day, and that run had other versions or another image."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -231,10 +251,14 @@ class ReportRows:
     operators: tuple[NeededOperator, ...]
     analysis: Analysis
     attempts: tuple[AttemptRow, ...] = ()
+    parts: tuple[PartRow, ...] = ()
+    """The runs that these rows are from, the newest first."""
 
 
 def read(database: Path, run_id: str | None = None) -> ReportRows:
-    """Read a run, the latest if none is named, from a merged database. The database is not changed.
+    """Read a run from a merged database: the latest if none is named, or all together where it keeps the latest verdicts of many.
+
+    The database is not changed.
 
     Raises:
         StoreError: the file is missing, is no merged database, or holds no such run.
@@ -272,19 +296,41 @@ def read_run(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str 
     return build(RunRow, runs[0])
 
 
-def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
+def scope(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None = None) -> tuple[RunRow, tuple[PartRow, ...]]:
+    """Make the tables that the queries of reports read: the run of that id, the latest, or the latest verdicts of all.
+
+    Returns:
+        The run that is reported, and the runs that its cells are from.
+
+    Raises:
+        StoreError: the database holds no such run.
+    """
     run = read_run(connection, database, run_id)
-    this = {"run_id": run.run_id}
-    connection.execute(f"CREATE TEMP TABLE unmeasured AS {unmeasured()}")
-    connection.execute(query("report_cells"), this)
+    together = run_id is None and keeps_latest(connection)
+    connection.execute(query("report_runs"), {"run_id": None if together else run.run_id})
+    if together:
+        order = {"backends": [each.value for each in Backend], "dtypes": [each.value for each in Dtype]}
+        connection.execute(query("report_source_latest"), order)
+    else:
+        connection.execute(query("report_source"), {"run_id": run.run_id})
+    parts = tuple(build(PartRow, row | {"targets": tuple(row["targets"] or ())}) for row in _records(connection, "report_parts"))
+    if together and len(parts) > 1:
+        run = dataclasses.replace(run, run_id=f"latest-of-{len(parts)}-runs-to-{parts[0].run_id}")
+    return run, parts
+
+
+def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
+    run, parts = scope(connection, database, run_id)
+    connection.execute(query("report_cells"))
     return ReportRows(
         run=run,
-        models=tuple(build(ModelRow, row) for row in _records(connection, "report_models", this)),
-        targets=tuple(build(TargetRow, row) for row in _records(connection, "report_targets", this)),
+        parts=parts,
+        models=tuple(build(ModelRow, row) for row in _records(connection, "report_models")),
+        targets=tuple(build(TargetRow, row) for row in _records(connection, "report_targets")),
         cells=tuple(build(CellRow, row) for row in _records(connection, "report_all_cells")),
         outputs=tuple(build(OutputRow, row) for row in _records(connection, "report_outputs")),
-        detections=tuple(build(DetectionRow, row) for row in _records(connection, "report_detections", this)),
-        rejected=tuple(build(RejectedRow, row) for row in _records(connection, "report_rejected", this)),
+        detections=tuple(build(DetectionRow, row) for row in _records(connection, "report_detections")),
+        rejected=tuple(build(RejectedRow, row) for row in _records(connection, "report_rejected")),
         operators=tuple(build(NeededOperator, row) for row in _records(connection, "report_operators_needed")),
         analysis=Analysis(
             **{
@@ -292,14 +338,14 @@ def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
                 for field in dataclasses.fields(Analysis)
             }
         ),
-        attempts=_attempts(connection, this),
+        attempts=_attempts(connection),
     )
 
 
-def _attempts(connection: duckdb.DuckDBPyConnection, this: dict[str, Any]) -> tuple[AttemptRow, ...]:
+def _attempts(connection: duckdb.DuckDBPyConnection) -> tuple[AttemptRow, ...]:
     if not has_view(connection, "adaptations"):  # no version before 6 has it
         return ()
-    return tuple(build(AttemptRow, row) for row in _records(connection, "report_attempts", this))
+    return tuple(build(AttemptRow, row) for row in _records(connection, "report_attempts"))
 
 
 def _records(connection: duckdb.DuckDBPyConnection, name: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:

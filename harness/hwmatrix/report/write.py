@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from hwmatrix.report.plots import Chart
 
 
-def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None) -> list[Path]:
+def write_reports(
+    database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None, beside: bool = True
+) -> list[Path]:
     """Write ``index.html``, ``plots/*.svg``, and ``summary``, ``matrix``, ``errors``, ``expected``: Markdown, all but the first as JSON.
 
     The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. ``history`` is what the page
-    shows of earlier runs: without it, history.duckdb beside the folder, if there is one. Plots of an earlier run that this one has not
-    are removed. Where :func:`hwmatrix.report.plots.undrawn` gives a reason, index.html and plots are left out, and those of an earlier
-    run are removed.
+    shows of earlier runs: without it, history.duckdb beside the folder, if there is one and ``beside`` is not False. Plots of an earlier
+    run that this one has not are removed. Where :func:`hwmatrix.report.plots.undrawn` gives a reason, index.html and plots are left out,
+    and those of an earlier run are removed.
 
     Returns:
         The files, plots last.
@@ -40,7 +42,7 @@ def write_reports(database: Path, output_dir: Path, *, run_id: str | None = None
     Raises:
         StoreError: the database, or the history that was given, cannot be read, holds no such run, or the folder cannot be written.
     """
-    texts, drawn = rendered(database, output_dir, run_id=run_id, history=history)
+    texts, drawn = rendered(database, output_dir, run_id=run_id, history=history, beside=beside)
     pictures = {f"{PLOTS}/{name}": text for name, text in plots(drawn).items()}
     written = replace(output_dir, texts | pictures)
     for path in [*(output_dir / PLOTS).glob("*.svg"), output_dir / _PAGE]:
@@ -66,7 +68,7 @@ def _uncollected() -> Iterator[None]:
 
 @_uncollected()
 def rendered(
-    database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None
+    database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None, beside: bool = True
 ) -> tuple[dict[str, str], tuple[Chart, ...]]:
     """The texts of the reports by file name, and the charts that are to be drawn beside them. Nothing is written.
 
@@ -77,8 +79,10 @@ def rendered(
     drawn = charts(rows) if undrawn() is None else ()
     page = {}
     if undrawn() is None:
-        details = read_page_rows(database, rows.run.run_id)
-        page[_PAGE] = index_html(rows, details, charts=drawn, history=page_history(history, output_dir.absolute().parent))
+        details = read_page_rows(database, run_id)
+        page[_PAGE] = index_html(
+            rows, details, charts=drawn, history=page_history(history, output_dir.absolute().parent if beside else None)
+        )
     texts = page | {
         "summary.md": summary_md(rows, {chart.name: chart for chart in drawn}),
         "matrix.md": matrix_md(rows),

@@ -10,7 +10,7 @@ from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import StoreError
 from hwmatrix.store.merge import COPIED
 from hwmatrix.store.planned import check_visible, hidden, plan_in, put, united
-from hwmatrix.store.reading import reading
+from hwmatrix.store.reading import keeps_latest, reading
 from hwmatrix.store.rewriting import rewriting
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ def add(history: Path, databases: Sequence[Path], *, release: str | None = None)
     before: dict[Path, frozenset[tuple[str, str]]] = {}
     for database in databases:  # refused before anything is copied
         with reading(database) as connection:
+            if keeps_latest(connection):
+                advice = "Add the databases of the runs themselves; a release has them."
+                raise StoreError(f"{database}: of its runs it keeps only the latest verdicts, which are no whole runs", advice=advice)
             runs = [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()]
             before[database] = frozenset(hidden(connection, runs))
     with rewriting(history, "adding to the history") as connection:

@@ -42,8 +42,17 @@ def united(plans: Sequence[tuple[str, Plan]]) -> Plan:
     models = _join("model", [(place, (each.name, each.size), each) for place, plan in plans for each in plan.models], _model)
     targets = _join("target", [(place, each.name, each) for place, plan in plans for each in plan.targets], _target)
     cells = _join("cell", [(place, each.key, each) for place, plan in plans for each in plan.cells], lambda found: found[0])
-    models.sort(key=lambda model: (model.matrix_line is None, model.matrix_line, model.name, list(Size).index(model.size)))
-    targets.sort(key=lambda target: (target.matrix_line is None, target.matrix_line, target.name))
+    withdrawn = {key for _, plan in plans for key in plan.withdrawn} - {cell.key for cell in cells}
+    joined = dataclasses.replace(
+        first, models=tuple(models), targets=tuple(targets), cells=tuple(cells), withdrawn=tuple(sorted(withdrawn))
+    )
+    return in_order(joined)
+
+
+def in_order(plan: Plan) -> Plan:
+    """A plan with its models and targets in the order of matrix.yaml, and its cells in theirs."""
+    models = sorted(plan.models, key=lambda model: (model.matrix_line is None, model.matrix_line, model.name, list(Size).index(model.size)))
+    targets = sorted(plan.targets, key=lambda target: (target.matrix_line is None, target.matrix_line, target.name))
     of_model = {(model.name, model.size): number for number, model in enumerate(models)}
     of_target = {target.name: number for number, target in enumerate(targets)}
 
@@ -51,14 +60,7 @@ def united(plans: Sequence[tuple[str, Plan]]) -> Plan:
         precision = list(Dtype).index(cell.settings.dtype)
         return of_model.get((cell.model, cell.size), -1), of_target.get(cell.target, -1), precision, cell.key
 
-    withdrawn = {key for _, plan in plans for key in plan.withdrawn} - {cell.key for cell in cells}
-    return dataclasses.replace(
-        first,
-        models=tuple(models),
-        targets=tuple(targets),
-        cells=tuple(sorted(cells, key=place_of)),
-        withdrawn=tuple(sorted(withdrawn)),
-    )
+    return dataclasses.replace(plan, models=tuple(models), targets=tuple(targets), cells=tuple(sorted(plan.cells, key=place_of)))
 
 
 def plan_in(connection: duckdb.DuckDBPyConnection, run_id: str, *, where: str, schema: str = "main") -> Plan | None:

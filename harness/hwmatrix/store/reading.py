@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 DATABASE: Final = "matrix.duckdb"
 """What a merged database is called in a folder of reports."""
 
-READABLE: Final = frozenset({"1", "2", "3", "4", "5", "6"})
-"""Versions of the schema whose views and tables are a part of what is read here: 2 only added tables, 3 to 6 columns of cells; 6 also
-changed what the view hardware_results says, which older databases get while they are read."""
-_NEW_VIEW: Final = "CREATE OR REPLACE VIEW hardware_results "
+KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
+"""What the table ``meta`` says of a database that keeps of each run only what later ones have not superseded."""
+
+READABLE: Final = frozenset({"1", "2", "3", "4", "5", "6", "7"})
+"""Versions of the schema whose views and tables are a part of what is read here: 2 and 7 only added tables, 3 to 6 columns of cells; 6 also
+changed what the view hardware_results says. Older databases get what they lack of these while they are read."""
+_GIVEN: Final = ("noises", "spreads", "hardware_results")
+"""Views that older databases get as they are now: what they are made of is in every version, but for the table timings."""
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 
 
@@ -47,7 +51,7 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         with opened(database, threads=1) as connection:
             if _check(connection, database) != SCHEMA_VERSION:
-                connection.execute(_hardware_results())
+                _give_views(connection)
             yield connection
     except duckdb.Error as error:
         raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
@@ -76,6 +80,11 @@ def records(connection: duckdb.DuckDBPyConnection, name: str, parameters: Mappin
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 
 
+def keeps_latest(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether a database keeps of each run only what later ones have not superseded: all of its runs together are one matrix."""
+    return connection.execute("SELECT 1 FROM meta WHERE key = ? AND value = ?", list(KEEPS_LATEST)).fetchone() is not None
+
+
 def has_table(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
     """Whether a table is there: those that a later version added are not in older databases."""
     return connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [name]).fetchone() is not None
@@ -90,10 +99,13 @@ def _folder() -> Any:
     return importlib.resources.files("hwmatrix.store") / "queries"
 
 
-def _hardware_results() -> str:
-    """The view as it is now, for this connection alone: what it is made of is in every version."""
-    text = sql("views.sql").partition(_NEW_VIEW)[2].partition(";\n")[0]
-    return f"CREATE TEMP VIEW hardware_results {text}"
+def _give_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """Tables and views as they are now, for this connection alone."""
+    timings = sql("schema.sql").partition("CREATE TABLE timings ")[2].partition(");\n")[0]
+    connection.execute(f"CREATE TEMP TABLE timings {timings})")
+    for name in _GIVEN:
+        text = sql("views.sql").partition(f"CREATE OR REPLACE VIEW {name} ")[2].partition(";\n")[0]
+        connection.execute(f"CREATE TEMP VIEW {name} {text}")
 
 
 def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> str:

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.store.cell_columns import SCHEMA_VERSION, add_missing_columns, schema, sql
+from hwmatrix.store.shard import BLOCK_SIZE, SCHEMA_VERSION, sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-READ: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
-"""The versions of the schema that are read and upgraded."""
-_STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql"}
-"""Versions of the schema whose next one changed more than what is measured of a cell, and the SQL that makes the change."""
+_STEPS: Final = tuple(f"upgrade_{version}_to_{version + 1}.sql" for version in range(1, int(SCHEMA_VERSION)))
+_UPGRADES: Final = {str(version): _STEPS[version - 1 :] for version in range(1, len(_STEPS) + 1)}
+"""Older databases, and what makes them of this version, step by step: what was measured then still counts."""
 
 
 @contextlib.contextmanager
-def rewriting(database: Path, what: str, *, fresh: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to a copy of the database, which is made if it is missing or ``fresh``. It replaces the original at the end.
 
-    ``what`` names the work in the message of an error.
+    ``what`` names the work in the message of an error. ``small_blocks`` makes a new one from the smallest blocks: a small database takes
+    less room then.
 
     Raises:
         StoreError: the database is no merged one, is of a version that cannot be upgraded, or the disk is full; also for any error of
@@ -40,7 +40,7 @@ def rewriting(database: Path, what: str, *, fresh: bool = False) -> Iterator[duc
     try:
         if database.exists() and not fresh:
             shutil.copyfile(database, temporary)
-        with duckdb.connect(str(temporary)) as connection:
+        with duckdb.connect(str(temporary), config={"default_block_size": BLOCK_SIZE} if small_blocks else {}) as connection:
             connection.execute("SET preserve_insertion_order = false")  # samples carry their number
             _prepare(connection, database)
             yield connection

@@ -1,5 +1,4 @@
--- The tables of a shard and of a merged database (schema 6). Reports read the views of views.sql, never these directly.
--- The line MEASURED stands for the fields of records.Measured, which says what each means (cell_columns.py puts them in).
+-- The tables of a shard and of a merged database (schema 7). Reports read the views of views.sql, never these directly.
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (
@@ -125,6 +124,23 @@ CREATE TABLE samples (                      -- no key: it would make the file fo
     n       INTEGER NOT NULL,
     wall_ns BIGINT NOT NULL,
     cpu_ns  BIGINT                          -- NULL: measured by the device's own clock
+);
+
+CREATE TABLE timings (                      -- what samples said, of cells whose samples were left out of a published database
+    cell_id      VARCHAR NOT NULL,
+    samples      INTEGER NOT NULL,          -- how many there were; the columns after it are those of the view latency
+    p50_ms       DOUBLE NOT NULL,
+    p90_ms       DOUBLE NOT NULL,
+    p99_ms       DOUBLE NOT NULL,
+    mean_ms      DOUBLE NOT NULL,
+    min_ms       DOUBLE NOT NULL,
+    max_ms       DOUBLE NOT NULL,
+    ci_low_ms    DOUBLE,
+    ci_high_ms   DOUBLE,
+    cpu_p50_ms   DOUBLE,
+    p25_ms       DOUBLE NOT NULL,           -- the lower quartile, and how far those of ten parts lie apart (diff_cells.sql)
+    noise_ms     DOUBLE,
+    quantiles_ms DOUBLE[] NOT NULL          -- every twentieth, from the shortest to the longest
 );
 
 CREATE TABLE operators (                    -- the ONNX standard's tests of single operators, executed by a target

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LOG: Final = logging.getLogger(__name__)
+SCHEMA_VERSION: Final = "7"
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
-_BLOCK_SIZE: Final = "16384"
+BLOCK_SIZE: Final = "16384"
 """DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
 
 
@@ -84,7 +85,7 @@ class ShardWriter:
             StoreError: the folder cannot be written.
         """
         try:
-            self._connection = duckdb.connect(str(self._path), config={"default_block_size": _BLOCK_SIZE})
+            self._connection = duckdb.connect(str(self._path), config={"default_block_size": BLOCK_SIZE})
             self._connection.execute("SET threads = 1")
             self._connection.execute("BEGIN")
             self._connection.execute(schema())

@@ -1,7 +1,7 @@
--- The views of a merged database (schema 6). Every report is a query over these; no statistic is computed anywhere else.
+-- The views of a merged database (schema 7). Every report is a query over these; no statistic is computed anywhere else.
 
 -- The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n), 1.96 standard deviations of a binomial
--- with p = 1/2. Below 6 samples there is no such interval.
+-- with p = 1/2. Below 6 samples there is no such interval. Of a published database's cells these numbers are kept, and no samples.
 CREATE OR REPLACE VIEW latency AS
 WITH sorted AS (
     SELECT cell_id, list_sort(list(wall_ns)) AS wall, list_sort(list(cpu_ns)) AS cpu, count(*) AS n
@@ -19,7 +19,41 @@ SELECT
     CASE WHEN n >= 6 THEN wall[greatest(1, CAST(floor(n / 2.0 - 0.98 * sqrt(n)) AS INTEGER))] / 1e6 END AS ci_low_ms,
     CASE WHEN n >= 6 THEN wall[least(n, CAST(ceil(1 + n / 2.0 + 0.98 * sqrt(n)) AS INTEGER))] / 1e6 END AS ci_high_ms,
     list_aggregate(cpu, 'quantile_cont', 0.50) / 1e6 AS cpu_p50_ms
-FROM sorted;
+FROM sorted
+UNION ALL
+SELECT cell_id, samples, p50_ms, p90_ms, p99_ms, mean_ms, min_ms, max_ms, ci_low_ms, ci_high_ms, cpu_p50_ms FROM timings;
+
+-- The lower quartile of each cell's samples, which a disturbance reaches last, and their noise: how far apart the lower quartiles of ten
+-- consecutive parts lie, as 1.4826 times their median absolute deviation (the standard deviation, if they were normal). What changes slowly
+-- while a cell is timed shows there, and not in an interval of the whole. A cell with fewer than ten samples has as many parts as samples.
+CREATE OR REPLACE VIEW noises AS
+WITH parts AS (
+    SELECT cell_id, part, quantile_cont(wall_ns, 0.25) / 1e6 AS p25_ms
+    FROM (SELECT cell_id, wall_ns, ntile(10) OVER (PARTITION BY cell_id ORDER BY n) AS part FROM samples)
+    GROUP BY cell_id, part
+),
+apart AS (
+    SELECT cell_id, 1.4826 * mad(p25_ms) AS noise_ms FROM parts GROUP BY cell_id
+),
+quarter AS (
+    SELECT cell_id, quantile_cont(wall_ns, 0.25) / 1e6 AS p25_ms FROM samples GROUP BY cell_id
+)
+SELECT cell_id, p25_ms, noise_ms FROM quarter LEFT JOIN apart USING (cell_id)
+UNION ALL
+SELECT cell_id, p25_ms, noise_ms FROM timings;
+
+-- How the samples of each cell are spread: every twentieth of them, from the shortest to the longest. Milliseconds.
+CREATE OR REPLACE VIEW spreads AS
+SELECT
+    cell_id,
+    quantile_cont(
+        wall_ns / 1e6,
+        [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0]
+    ) AS quantiles_ms
+FROM samples
+GROUP BY cell_id
+UNION ALL
+SELECT cell_id, quantiles_ms FROM timings;
 
 -- What was tried with a cell that had failed: cell_key is its key, attempt_key the attempt's own. Of each attempt the latest execution.
 -- It stands for executions of the cell that began before it, and for no later one.
@@ -152,6 +186,44 @@ SELECT
         WHEN status IN ('mismatch', 'unsupported', 'error', 'oom', 'timeout', 'crash') THEN 'none'
     END AS level
 FROM compared;
+
+-- What is known of every cell over all runs, the latest verdict first. Besides its model and target, its size, precision, batch, length,
+-- threads and isolation make a cell; the machine does not. What ended without a verdict (unavailable, not_run, factory_error,
+-- infra_error) counts only where no run has one. nth is 1 for the latest.
+-- shown is what a report over all runs tells: the latest, unless it passed on hardware, was not timed, and an earlier one passed with the
+-- same versions and was: then the later one adds nothing. best_timed is the latest that passed and was timed, where the latest verdict is a pass.
+CREATE OR REPLACE VIEW verdicts AS
+WITH known AS (
+    SELECT m.*, r.created_at, m.status = 'pass' AND m.ci_low_ms IS NOT NULL AS timed, m.execution = 'hardware' AS real
+    FROM matrix m JOIN runs r USING (run_id)
+),
+ranked AS (
+    SELECT
+        *,
+        row_number() OVER cell AS nth,
+        first_value(status) OVER cell AS last_status,
+        first_value(versions) OVER cell AS last_versions
+    FROM known
+    WINDOW cell AS (
+        PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, column_isolation
+        ORDER BY level IS NULL, started_at DESC NULLS LAST, created_at DESC, run_id DESC
+        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+    )
+),
+judged AS (
+    SELECT
+        *,
+        row_number() OVER (
+            PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, column_isolation
+            ORDER BY CASE WHEN last_status = 'pass' AND timed AND real AND versions IS NOT DISTINCT FROM last_versions THEN 0 ELSE nth END, nth
+        ) = 1 AS shown,
+        last_status = 'pass' AND timed AND row_number() OVER (
+            PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, column_isolation
+            ORDER BY NOT timed, nth
+        ) = 1 AS best_timed
+    FROM ranked
+)
+SELECT * EXCLUDE (created_at, timed, real, last_status, last_versions) FROM judged;
 
 -- Every execution with the columns that the design documents promise, and what must be known to compare two of them. weights says what
 -- was executed: random (made from a configuration, by a recipe or from the type alone), hub, or checkpoint (a folder); NULL: the run's

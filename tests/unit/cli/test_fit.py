@@ -21,7 +21,7 @@ from hwmatrix.knowledge import requirements
 from hwmatrix.knowledge.fit_document import json_schema
 from hwmatrix.records import Backend, Detection, Family, ModelPlan, Size, to_json
 
-PUBLISHED = Path(__file__).parents[3] / "reports" / "published" / "2026-11-20-performance"
+RECORDED = Path(__file__).parents[2] / "recorded" / "performance.duckdb"
 HOSTILE = "\x1b]0;title\x07\x1b[31m[bold]red[/bold] <script>"
 
 
@@ -63,7 +63,7 @@ def row(told: str, hardware: str) -> str:
 
 
 def test_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    told = ask(capsys, "bert", "--hw", "cpu", "openvino", "--memory", "1000", "--database", str(PUBLISHED))
+    told = ask(capsys, "bert", "--hw", "cpu", "openvino", "--memory", "1000", "--database", str(RECORDED))
     assert "bert: batch 1, 128 tokens" in told
     assert "109,514,298 parameters" in told
     assert row(told, "cpu").split()[1:] == ["✅", "fits", "float32", "892", "1,000", "1", "measured"]
@@ -75,7 +75,7 @@ def test_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_reports_of_the_folder_are_the_default(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "estimated" in row(ask(capsys, "bert", "--hw", "cpu"), "cpu")
     (tmp_path / "reports" / "latest").mkdir(parents=True)
-    shutil.copy(PUBLISHED / "matrix.duckdb", tmp_path / "reports" / "latest")
+    shutil.copy(RECORDED, tmp_path / "reports" / "latest" / "matrix.duckdb")
     assert "measured" in row(ask(capsys, "bert", "--hw", "cpu"), "cpu")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
-PUBLISHED = ROOT / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
+RECORDED = ROOT / "tests" / "recorded" / "default.duckdb"
 
 
 @pytest.fixture(autouse=True)
@@ -170,11 +170,11 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
         (("--reproduce", "mixtral", "qnn"), 2, "reports/latest/matrix.duckdb is missing"),
         (("--reproduce", "mixtral", "qnn", "--all"), 2, "--all and --reproduce contradict each other"),
         (("--reproduce", "mixtral", "qnn", "--database", "nothing.duckdb"), 7, "there is no such file"),
-        (("--reproduce", "bert", "cpu", "--database", str(PUBLISHED)), 3, "passes in run"),
-        (("--reproduce", "bert-base-uncased", "cpu", "--database", str(PUBLISHED)), 3, "passes in run"),
-        (("--reproduce", "bert", "tpu", "--database", str(PUBLISHED)), 2, "has no target 'tpu'"),
+        (("--reproduce", "bert", "cpu", "--database", str(RECORDED)), 3, "passes in run"),
+        (("--reproduce", "bert-base-uncased", "cpu", "--database", str(RECORDED)), 3, "passes in run"),
+        (("--reproduce", "bert", "tpu", "--database", str(RECORDED)), 2, "has no target 'tpu'"),
         (
-            ("--reproduce", "mixtral", "qnn", "--database", str(PUBLISHED), "--output", "no/where.py"),
+            ("--reproduce", "mixtral", "qnn", "--database", str(RECORDED), "--output", "no/where.py"),
             2,
             "--output no/where.py: cannot be written",
         ),
@@ -197,20 +197,20 @@ def test_every_wrong_name_is_told_at_once_before_anything_is_written(project: Pa
 
 
 def test_a_script_of_a_failing_cell(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--database", str(PUBLISHED)) == 0
+    assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--database", str(RECORDED)) == 0
     told = capsys.readouterr().out
     assert told.splitlines()[0] == "wrote reproduce_mixtral_qnn.py: mixtral on qnn, float16, tiny: mismatch"
     assert "as measured: relative L2 error 0.626 of logits" in told
     assert "also failing (--dtype, --size): a16w8 in tiny: mismatch; a8w8 in tiny: mismatch" in told
     script = (project / "reproduce_mixtral_qnn.py").read_text(encoding="utf-8")
     assert script.startswith("# mixtral (tiny) on qnn, float16: mismatch\n")
-    assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--dtype", "a8w8", "--database", str(PUBLISHED), "--format", "json") == 0
+    assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--dtype", "a8w8", "--database", str(RECORDED), "--format", "json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["dtype"], facts["status"], facts["run"]) == ("a8w8", "mismatch", "python reproduce_mixtral_qnn.py")
 
 
 def test_a_script_can_be_printed_or_put_elsewhere(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cell = ("generate", "--reproduce", "bert", "cpu", "--force", "--database", str(PUBLISHED))
+    cell = ("generate", "--reproduce", "bert", "cpu", "--force", "--database", str(RECORDED))
     assert hwmatrix(*cell, "--output", "-") == 0
     assert capsys.readouterr().out.startswith("# bert (tiny) on cpu, float32: passes\n")
     (project / "mine.py").write_text("x = 1\n", encoding="utf-8")
@@ -220,13 +220,13 @@ def test_a_script_can_be_printed_or_put_elsewhere(project: Path, capsys: pytest.
 
 def test_a_file_of_somebody_else_is_not_replaced_unasked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "reproduce_mixtral_qnn.py").write_text("x = 1\n", encoding="utf-8")
-    assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--database", str(PUBLISHED)) == 2
-    assert "is not such a script" in capsys.readouterr().err
+    assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--database", str(RECORDED)) == 2
+    assert "is no such script" in capsys.readouterr().err
     assert (project / "reproduce_mixtral_qnn.py").read_text(encoding="utf-8") == "x = 1\n"
 
 
 def test_the_database_of_the_reports_is_taken_where_none_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "reports" / "latest").mkdir(parents=True)
-    (project / "reports" / "latest" / "matrix.duckdb").write_bytes(PUBLISHED.read_bytes())
+    (project / "reports" / "latest" / "matrix.duckdb").write_bytes(RECORDED.read_bytes())
     assert hwmatrix("generate", "--reproduce", "swin", "qnn", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["dtype"] == "a16w8"

@@ -25,7 +25,7 @@ from hwmatrix.records.backends import descriptor_of, descriptors
 if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
-PUBLISHED = Path(__file__).parents[3] / "reports" / "published" / "2026-11-20-default" / "matrix.duckdb"
+RECORDED = Path(__file__).parents[2] / "recorded" / "default.duckdb"
 EVIL = 'we"ird {{ 1234567*7 }}\n"""; import os\u2028# x'
 CODE = ModelCode(
     inputs=(
@@ -284,18 +284,18 @@ def test_a_checkpoint_is_loaded_from_where_others_have_it(tmp_path: Path) -> Non
 
 def test_the_output_is_one_whose_numbers_were_wrong() -> None:
     """diffusion_gemma also returns its cache on OpenVINO, which the reference does not."""
-    architectures = PUBLISHED.parents[1] / "2026-11-20-architectures" / "matrix.duckdb"
+    architectures = Path(__file__).parents[3] / "reports" / "published" / "matrix.duckdb"
     assert find_cell(architectures, "diffusion_gemma", "openvino").output == "logits"
     assert find_cell(architectures, "superglue", "openvino").output == "keypoints", "the first of four of another shape"
 
 
 def test_the_newest_failing_cell_is_taken_and_the_others_are_named() -> None:
-    cell = find_cell(PUBLISHED, "mixtral", "qnn")
+    cell = find_cell(RECORDED, "mixtral", "qnn")
     assert (cell.settings.dtype, cell.output, cell.target.options) == (Dtype.FLOAT16, "logits", {"soc_model": 57})
     assert cell.also_failing == ("a16w8 in tiny: mismatch", "a8w8 in tiny: mismatch")
     assert cell.reference_versions == {"torch": "2.13.0+cpu", "transformers": "5.23.0"}, "of the image that built the model"
-    assert find_cell(PUBLISHED, "mistralai/Mixtral-8x7B-v0.1", "qnn", dtype=Dtype.A8W8).settings.dtype is Dtype.A8W8
-    assert find_cell(PUBLISHED, "BERT-base-uncased", "cpu", passing=True).failed is False
+    assert find_cell(RECORDED, "mistralai/Mixtral-8x7B-v0.1", "qnn", dtype=Dtype.A8W8).settings.dtype is Dtype.A8W8
+    assert find_cell(RECORDED, "BERT-base-uncased", "cpu", passing=True).failed is False
 
 
 @pytest.mark.parametrize(
@@ -311,13 +311,13 @@ def test_the_newest_failing_cell_is_taken_and_the_others_are_named() -> None:
 )
 def test_what_is_not_on_record_is_refused_with_what_to_do(model: str, target: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        reproduce(model, target, database=PUBLISHED, **options)
+        reproduce(model, target, database=RECORDED, **options)
 
 
 def test_a_cell_that_passes_has_no_failure_to_show() -> None:
     with pytest.raises(NothingSelectedError, match=r"bert on cpu \(float32, tiny\) passes in run .*\n.*--force"):
-        reproduce("bert", "cpu", database=PUBLISHED)
-    assert "# bert (tiny) on cpu, float32: passes" in reproduce("bert", "cpu", database=PUBLISHED, force=True).script
+        reproduce("bert", "cpu", database=RECORDED)
+    assert "# bert (tiny) on cpu, float32: passes" in reproduce("bert", "cpu", database=RECORDED, force=True).script
 
 
 def test_a_model_that_was_never_on_a_target_is_told(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hwmatrix.records import Backend, Basis, Detection, Dtype, Family, ModelPlan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PUBLISHED = Path(__file__).parents[3] / "reports" / "published" / "2026-11-20-performance" / "matrix.duckdb"
+RECORDED = Path(__file__).parents[2] / "recorded" / "performance.duckdb"
 NAMELESS = ModelPlan(
     name="house-model",
     size=Size.FULL,
@@ -107,12 +107,12 @@ def test_the_verdict(of: Need | None, memory: int | None, weights: float | None,
 
 
 def test_a_measured_peak_decides_and_says_where_it_is_from() -> None:
-    found = on("cpu", database=PUBLISHED, memory_mb=892)
+    found = on("cpu", database=RECORDED, memory_mb=892)
     assert found.need is not None
     assert (found.verdict, found.need.basis, round(found.need.peak_mb)) == (Verdict.FITS, Basis.MEASURED, 892)
     assert (found.need.run_id, found.need.cell_key) == ("20261120T073313Z-6565c5", "bert/full/cpu/float32/b1-s128-t1")
     assert found.need.measured_at is not None
-    assert on("cpu", database=PUBLISHED, memory_mb=800).verdict is Verdict.DOES_NOT_FIT
+    assert on("cpu", database=RECORDED, memory_mb=800).verdict is Verdict.DOES_NOT_FIT
 
 
 def test_without_a_measurement_the_estimate_answers_with_its_error() -> None:
@@ -146,7 +146,7 @@ def test_weights_alone_can_be_too_much() -> None:
 
 
 def test_what_is_too_much_for_one_sample_is_too_much_for_more(tmp_path: Path) -> None:
-    found = on("cpu", database=PUBLISHED, memory_mb=700, batch=8)
+    found = on("cpu", database=RECORDED, memory_mb=700, batch=8)
     assert (found.verdict, found.remedies) == (Verdict.DOES_NOT_FIT, ())
     assert found.decided_by is not None
     assert (found.decided_by.batch, found.decided_by.basis) == (1, Basis.MEASURED)
@@ -158,7 +158,7 @@ def test_what_is_too_much_for_one_sample_is_too_much_for_more(tmp_path: Path) ->
 
 
 def test_the_largest_batch_and_the_one_beyond() -> None:
-    found = on("openvino", database=PUBLISHED, memory_mb=6000)
+    found = on("openvino", database=RECORDED, memory_mb=6000)
     assert found.largest is not None
     assert found.largest_extrapolated is not None
     assert (found.largest.batch, found.largest.basis) == (1, Basis.MEASURED)
@@ -281,7 +281,7 @@ def test_every_backend_has_precisions() -> None:
 
 
 def test_the_document_follows_its_schema() -> None:
-    for document in (ask(database=PUBLISHED, memory_mb=900, batch=2), ask("mixtral", memory_mb=100_000)):
+    for document in (ask(database=RECORDED, memory_mb=900, batch=2), ask("mixtral", memory_mb=100_000)):
         data = as_data(document)
         assert next(iter(data)) == "schema"
         jsonschema.Draft202012Validator(json_schema()).validate(json.loads(json.dumps(data)))

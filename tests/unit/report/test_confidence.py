@@ -14,7 +14,7 @@ from hwmatrix.cli import main
 from hwmatrix.report.markdown import matrix_md, summary_md
 from hwmatrix.report.rows import read
 
-PUBLISHED = Path(__file__).parents[3] / "reports" / "published"
+RECORDED = Path(__file__).parents[2] / "recorded"
 OLD, NEW = "sha256:" + "0" * 64, "sha256:" + "1" * 64
 CONVERGED, DISTURBED, FEW, MOVED = (
     "its timing did not converge",
@@ -121,9 +121,9 @@ def test_nothing_was_executed(tmp_path: Path) -> None:
 
 
 def test_published_results_of_schema_1() -> None:
-    found = doubts(PUBLISHED / "2026-11-20-performance" / "matrix.duckdb")
+    found = doubts(RECORDED / "performance.duckdb")
     assert {doubt: len(models) for doubt, models in found.items()} == {CONVERGED: 17, FEW: 17}
-    assert "qnn" not in section(summary_md(read(PUBLISHED / "2026-11-20-default" / "matrix.duckdb")))
+    assert "qnn" not in section(summary_md(read(RECORDED / "default.duckdb")))
 
 
 def test_why_and_show_tell_it(shaky: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from hwmatrix.report.rows import ReportRows, read
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PUBLISHED = Path(__file__).parents[3] / "reports" / "published"
+RECORDED = Path(__file__).parents[2] / "recorded"
 
 
 def fill(database: Database, family: str, hardware: str, statuses: Sequence[str], *, execution: str = "hardware", cpu: bool = True) -> None:
@@ -212,7 +212,7 @@ def test_json_follows_its_schema_and_is_the_same_each_time(tmp_path: Path) -> No
 
 
 def test_published_results_of_schema_1() -> None:
-    rows = read(PUBLISHED / "2026-11-20-default" / "matrix.duckdb")
+    rows = read(RECORDED / "default.duckdb")
     found = {(each.family, each.hardware): each for each in compare_expected(rows)}
     text = found[Family.TEXT_GENERATION, "openvino"]
     assert (text.verdict, text.levels, text.passing) == (Verdict.BETTER, {Level.HIGH: 5}, 5)

@@ -335,8 +335,9 @@ DIVERGENCE = (
     "diverges_against",
     "diverges_detail",
 )
+WITHOUT_7 = "DROP TABLE timings"
 SINCE_6 = ("memory_detail", "adapted_from", "adaptation")
-WITHOUT_6 = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_6)
+WITHOUT_6 = "; ".join([WITHOUT_7, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_6)])
 WITHOUT_DIVERGENCE = "; ".join([WITHOUT_6, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in DIVERGENCE)])
 WITHOUT_YARDSTICK = f"ALTER TABLE cells DROP COLUMN yardstick; ALTER TABLE cells DROP COLUMN yardstick_ms; {WITHOUT_DIVERGENCE}"
 WITHOUT_INPUTS = f"ALTER TABLE cells DROP COLUMN inputs; ALTER TABLE cells DROP COLUMN text_path; {WITHOUT_YARDSTICK}"
@@ -346,6 +347,7 @@ OLDER = {
     "3": WITHOUT_YARDSTICK,
     "4": WITHOUT_DIVERGENCE,
     "5": WITHOUT_6,
+    "6": WITHOUT_7,
 }
 """What a database of an older schema lacks."""
 
@@ -359,7 +361,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
     assert merge([run], database).merged == ()
     assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
-    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("6",)]
+    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("7",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
         fresh.execute(schema())
         what = "table_name, column_name, data_type, is_nullable"

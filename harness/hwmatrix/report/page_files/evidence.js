@@ -133,7 +133,7 @@ const Evidence = (() => {
     const when = cell.started_s === null ? null : `${Text.date(cell.started_s)}, ${Text.age(cell.started_s)}`;
     return part("Evidence",
       facts([
-        ["Run", Data.run], ["Executed", when ?? "not executed"], ["Isolation", cell.executed ? cell.isolation : null], ["Stands for", cell.hub], ["Given", cell.inputs && `${cell.inputs}${cell.path === "text path only" ? ": only the text path of a model that takes more" : ""}`],
+        ["Run", cell.run ?? Data.run], ["Executed", when ?? "not executed"], ["Isolation", cell.executed ? cell.isolation : null], ["Stands for", cell.hub], ["Given", cell.inputs && `${cell.inputs}${cell.path === "text path only" ? ": only the text path of a model that takes more" : ""}`],
         ["Family", Text.spaced(cell.family)], ["Architecture", cell.architecture], ["Backend", cell.backend], ["Execution", cell.execution],
         ["Image", cell.image_digest && el("code", null, cell.image_digest)], ["Versions", cell.versions], ["Machine", cell.host && el("code", null, cell.host)],
         ["Cell", el("code", null, cell.key)],

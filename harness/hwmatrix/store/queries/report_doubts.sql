@@ -20,6 +20,11 @@ FROM (
     UNION ALL BY NAME
     SELECT 'its target has a newer image' AS doubt, concat('executed in ', image_digest, ', the newest is ', newest_digest) AS detail, c.*
     FROM report_cells c JOIN newest USING (target, isolation)
-    WHERE image_digest <> newest_digest
+    WHERE image_digest <> newest_digest AND older_than IS NULL
+    UNION ALL BY NAME
+    SELECT
+        'it is older than the newest run of its target' AS doubt,
+        concat('executed on ', strftime(started_at, '%Y-%m-%d'), '; run ', older_than, ' had other versions or another image') AS detail, *
+    FROM report_cells WHERE older_than IS NOT NULL
 )
 ORDER BY doubt, position, cell_key;

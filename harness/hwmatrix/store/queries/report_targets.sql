@@ -1,12 +1,13 @@
 -- Every target of the run, once for each shard that it left; a target without a shard has nulls there.
 WITH planned_targets AS (
     SELECT target, any_value(backend) AS backend, any_value(execution) AS execution,
-           any_value(unavailable) AS unavailable, min(position) AS position
-    FROM planned WHERE run_id = $run_id GROUP BY target
+           CASE WHEN bool_and(unavailable IS NOT NULL) THEN any_value(unavailable) END AS unavailable, min(position) AS position
+    FROM (SELECT p.* EXCLUDE (position), s.position FROM planned p JOIN report_source s USING (run_id, cell_key))
+    GROUP BY target
 )
 SELECT
     t.target AS name, t.backend, t.execution, t.unavailable,
     s.shard_id, s.isolation, s.image, s.image_digest, s.started_at, s.finished_at, s.host, s.interpreter, s.versions,
     s.canary_ok, s.canary_detail
-FROM planned_targets t LEFT JOIN shards s ON s.run_id = $run_id AND s.target = t.target
+FROM planned_targets t LEFT JOIN shards s ON s.run_id IN (SELECT run_id FROM report_runs) AND s.target = t.target
 ORDER BY t.position, t.target, s.started_at, s.shard_id;

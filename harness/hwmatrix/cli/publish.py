@@ -1,0 +1,57 @@
+"""``hwmatrix publish``: a run into the published database, and all that is made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hwmatrix.cli.options import DEFAULT_OUTPUT
+from hwmatrix.cli.storing import told_latest, write_all
+from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.knowledge.on_record import PUBLISHED, SNAPSHOT, published_databases
+from hwmatrix.knowledge.snapshot import collect, write
+from hwmatrix.store.latest import merge_places
+from hwmatrix.store.reading import DATABASE, database_at
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("publish")(publish_command)
+
+
+def publish_command(
+    *,
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Merged databases, folders of reports, or folders of runs. [default: reports/latest]", metavar="WHAT"),
+    ] = None,
+    published: Annotated[Path, typer.Option("--published", help="The folder of published results.", metavar="DIR")] = PUBLISHED,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", help="The compact form of it that answers are read from. [default: hwmatrix's, in its repository]", metavar="FILE"
+        ),
+    ] = None,
+) -> None:
+    """Add runs to the published database, and write its reports and its compact form anew.
+
+    Of every cell the latest verdict is kept, with the run that it came from; paths of this machine are cut. Examples:
+
+        hwmatrix publish
+
+        hwmatrix publish reports/latest ../other/reports/latest
+    """
+    asked = places or [DEFAULT_OUTPUT]
+    if places is None and not database_at(DEFAULT_OUTPUT).is_file():
+        raise ConfigError(
+            [Problem(where=str(DEFAULT_OUTPUT), what="it has no matrix.duckdb", hint="hwmatrix matrix makes one, or name WHAT")]
+        )
+    kept, _ = merge_places(asked, published / DATABASE, publish=True)
+    typer.echo(told_latest(kept, published / DATABASE))
+    write_all(published / DATABASE, published, beside=False)
+    file = snapshot or (SNAPSHOT if SNAPSHOT.is_relative_to(Path.cwd()) else None)
+    if file is not None:
+        write(collect(published_databases(published)), file)
+        typer.echo(f"wrote {file}")

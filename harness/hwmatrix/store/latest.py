@@ -1,0 +1,280 @@
+"""Several merged databases as one that keeps, cell by cell, the latest verdict, with the run that it came from.
+
+Runs stay what they were, with their date, their versions and their shards, but only with those of their cells that count (``verdicts``
+in views.sql says which). So the result can be merged again, with itself or with others, in any order: the same databases, the
+same content.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+
+from hwmatrix.errors import StoreError
+from hwmatrix.records import Plan, Role
+from hwmatrix.store.confined import confine
+from hwmatrix.store.merge import COPIED, MergeReport, merge
+from hwmatrix.store.personal import clean, plan_without_personal
+from hwmatrix.store.planned import check_visible, in_order, plan_in, put, united
+from hwmatrix.store.reading import KEEPS_LATEST, database_at, reading
+from hwmatrix.store.rewriting import rewriting
+from hwmatrix.store.shard import SCHEMA_VERSION, sha256_of, sql
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TABLES: Final = ("runs", "planned", *COPIED, "timings", "releases", "rejected")
+_KNOWN: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "runs": ("runs", ("run_id",)),
+    "planned": ("runs", ("run_id",)),
+    "shards": ("shards", ("shard_id",)),
+    "detections": ("shards", ("shard_id",)),
+    "classifications": ("classifications", ("shard_id",)),
+    "cells": ("cells", ("cell_id",)),
+    "stages": ("cells", ("cell_id",)),
+    "outputs": ("cells", ("cell_id",)),
+    "samples": ("cells", ("cell_id",)),
+    "timings": ("cells", ("cell_id",)),
+    "operators": ("operators", ("shard_id", "test")),
+    "releases": ("releases", ("run_id",)),
+    "rejected": ("rejected", ("run_id", "file", "reason")),
+}
+"""By table, where it is told whether a row is here already, and by what: what belongs to a cell comes with it, or not at all."""
+_SORTED: Final = {"cells": "model, target, dtype, cell_id", "planned": "model, target, dtype, run_id, cell_key"}
+"""Rows that are alike lie together and take less room. All other tables are sorted by all of their columns."""
+_SHOWN: Final = """
+    SELECT
+        model, hub_id, size, target, dtype, batch, sequence_length, threads, column_isolation, run_id, status, level, started_at, p50_ms,
+        speed_up
+    FROM verdicts WHERE shown ORDER BY ALL
+"""
+_HIDDEN_ADVICE: Final = "This is a bug of hwmatrix. The database is as it was before."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatestReport:
+    """What was kept: runs, and cells with something to say of them; ``superseded`` executions were left out."""
+
+    runs: int
+    cells: int
+    superseded: int
+
+
+def merge_places(places: Sequence[Path], database: Path, *, publish: bool = False) -> tuple[LatestReport, tuple[MergeReport, ...]]:
+    """As :func:`merge_latest`, of merged databases, folders of reports and folders of runs, together with what ``database`` holds already.
+
+    Returns:
+        What was kept, and of each run's folder what became of its shards.
+
+    Raises:
+        StoreError: as :func:`merge_latest` and :func:`hwmatrix.store.merge.merge`.
+    """
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-merge-") as folder:
+        databases = [database] if database.exists() else []
+        merged = []
+        for number, place in enumerate(places):
+            if is_run(place):
+                databases.append(Path(folder) / f"{number}.duckdb")
+                merged.append(merge([place], databases[-1]))
+            else:
+                databases.append(database_at(place))
+        return merge_latest(databases, database, publish=publish), tuple(merged)
+
+
+def is_run(place: Path) -> bool:
+    """Whether a place is the folder of a run, and not a database or a folder of reports."""
+    return place.is_dir() and ((place / "plan.json").is_file() or not database_at(place).is_file())
+
+
+def merge_latest(databases: Sequence[Path], database: Path, *, publish: bool = False) -> LatestReport:
+    """Write the latest verdict of every cell of some merged databases into one, which may be among them; it replaces what is there.
+
+    Those of an older schema get what it lacks as not known. ``publish`` leaves out what no report needs
+    (publish.sql), and cuts paths of somebody's machine (:mod:`hwmatrix.store.personal`).
+
+    Raises:
+        StoreError: one is missing, damaged, or of a version that is not read here (it is named, and nothing is written); two have
+            other content for a shard, or plans of a run that contradict each other.
+    """
+    ordered = _by_content(databases)
+    with tempfile.TemporaryDirectory(prefix="hwmatrix-merge-") as folder:
+        work = Path(folder) / "work.duckdb"
+        with duckdb.connect(str(work)) as connection:
+            connection.execute(sql("schema.sql"))
+            connection.execute(sql("views.sql"))
+            confine(connection, [*ordered, database.absolute()])
+            for each in ordered:
+                _take_up(connection, each)
+            report = _prune(connection, publish=publish, where=str(database))
+            if _is_there(connection, database):
+                return report
+        with rewriting(database, "the merge", fresh=True, small_blocks=True) as out:
+            _write(out, work)
+    return report
+
+
+def _is_there(connection: duckdb.DuckDBPyConnection, database: Path) -> bool:
+    """Whether a database holds these very rows already: then it stays as it is, to the byte."""
+    if not database.exists():
+        return False
+    quoted = str(database.absolute()).replace("'", "''")
+    connection.execute(f"ATTACH '{quoted}' AS old (READ_ONLY)")
+    try:
+        if connection.execute("SELECT value FROM old.meta WHERE key = 'schema_version'").fetchone() != (SCHEMA_VERSION,):
+            return False
+        if connection.execute("SELECT 1 FROM old.meta WHERE key = ? AND value = ?", list(KEEPS_LATEST)).fetchone() is None:
+            return False
+        differ = " UNION ALL ".join(
+            f"SELECT 1 FROM ((FROM main.{table} EXCEPT ALL FROM old.{table}) UNION ALL (FROM old.{table} EXCEPT ALL FROM main.{table}))"  # noqa: S608
+            for table in _TABLES
+        )
+        return connection.execute(f"{differ} LIMIT 1").fetchone() is None
+    finally:
+        connection.execute("DETACH old")
+
+
+def _by_content(databases: Sequence[Path]) -> list[Path]:
+    """Each once, in an order that follows from what is in them: where two differ in the text of the same cell, the same one counts."""
+    found: dict[str, Path] = {}
+    for path in databases:
+        with reading(path) as connection:  # refuses, by name, what is no merged database of a version that is read here
+            views = {name for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()}
+        if foreign := sorted(views & set(_TABLES)):
+            what = f"{path}: it has views in the place of tables, which could read other files: {', '.join(foreign)}"
+            raise StoreError(what, advice="Ask whoever made it: no hwmatrix writes such a database.")
+        found.setdefault(sha256_of(path), path.absolute())
+    return [found[digest] for digest in sorted(found)]
+
+
+def _take_up(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+    """Add the rows of a database that are not here yet."""
+    quoted = str(database).replace("'", "''")
+    try:
+        connection.execute(f"ATTACH '{quoted}' AS other (READ_ONLY)")
+        try:
+            _refuse_other_content(connection, database)
+            connection.execute("BEGIN")
+            plans = _united_plans(connection, database)
+            for table, columns in _common(connection).items():
+                _add_rows(connection, table, columns)
+            for plan in plans:
+                put(connection, plan)
+                connection.execute("UPDATE runs SET command = ? WHERE run_id = ?", [plan.command, plan.run_id])
+            connection.execute("COMMIT")
+        finally:
+            connection.execute("DETACH other")
+    except duckdb.Error as error:
+        raise StoreError(
+            f"{database}: cannot be read as a merged database: {error}", advice="It is damaged: merge its runs anew."
+        ) from error
+
+
+def _add_rows(connection: duckdb.DuckDBPyConnection, table: str, columns: list[str]) -> None:
+    place, keys = _KNOWN[table]
+    same = " AND ".join(f"h.{key} IS NOT DISTINCT FROM o.{key}" for key in keys)
+    named = ", ".join(columns)
+    known = f"EXISTS (SELECT 1 FROM main.{place} h WHERE {same})"  # noqa: S608 - names of the schema
+    connection.execute(f"INSERT INTO {table} ({named}) SELECT {named} FROM other.{table} o WHERE NOT {known}")  # noqa: S608
+
+
+def _common(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+    """The other database's tables with those of their columns that are here too: an older schema has fewer."""
+    rows = connection.execute(
+        "SELECT o.table_name, list(o.column_name ORDER BY o.column_index) FROM duckdb_columns() o "
+        "JOIN duckdb_columns() h ON h.table_name = o.table_name AND h.column_name = o.column_name "
+        "WHERE o.database_name = 'other' AND h.database_name = current_database() GROUP BY o.table_name"
+    ).fetchall()
+    found = dict(rows)
+    in_turn = sorted(found.keys() & set(_TABLES), key=lambda table: (_KNOWN[table][0] == table, table))  # before what they belong to
+    return {table: found[table] for table in in_turn}
+
+
+def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+    row = connection.execute(
+        "SELECT o.shard_id FROM other.shards o JOIN shards s USING (shard_id) WHERE o.sha256 IS DISTINCT FROM s.sha256 LIMIT 1"
+    ).fetchone()
+    if row is not None:
+        raise StoreError(
+            f"{database}: its shard {row[0]} has other content than the one of this id in another of these databases",
+            advice="One of the two was changed after it was merged: find out which, and merge its shards anew.",
+        )
+
+
+def _united_plans(connection: duckdb.DuckDBPyConnection, database: Path) -> list[Plan]:
+    """The plans of the runs that are here and there with different texts: with the cells of both."""
+    differing = connection.execute(
+        "SELECT run_id FROM runs h JOIN other.runs o USING (run_id) "
+        "WHERE CAST(h.plan AS VARCHAR) IS DISTINCT FROM CAST(o.plan AS VARCHAR) ORDER BY run_id"
+    ).fetchall()
+    found = []
+    for (run_id,) in differing:
+        here = plan_in(connection, run_id, where="the databases before it")
+        there = plan_in(connection, run_id, where=str(database), schema="other")
+        if here is not None and there is not None:
+            if here.command != there.command:  # one of the two was published
+                here, there = plan_without_personal(here), plan_without_personal(there)
+            found.append(united([("the databases before it", here), (str(database), there)]))
+    return found
+
+
+def _prune(connection: duckdb.DuckDBPyConnection, *, publish: bool, where: str) -> LatestReport:
+    """Leave what verdicts need, and check that each says what it said."""
+    executed = _count(connection, "cells", f"role = '{Role.MODEL.value}'")
+    before = connection.execute(_SHOWN).fetchall()
+    connection.execute("BEGIN")
+    connection.execute(sql("prune.sql"))
+    for (run_id,) in connection.execute("SELECT run_id FROM runs ORDER BY run_id").fetchall():
+        plan = plan_in(connection, run_id, where=where)
+        if plan is not None:
+            put(connection, _of_cells(plan, _kept_keys(connection, run_id)))
+    if publish:
+        connection.execute(sql("publish.sql"))
+        clean(connection)
+    after = connection.execute(_SHOWN).fetchall()
+    if after != before:
+        raise StoreError(f"{where}: {len(set(before) ^ set(after))} verdicts would have changed", advice=_HIDDEN_ADVICE)
+    runs = [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()]
+    check_visible(connection, runs, where=where)
+    connection.execute("COMMIT")
+    left = _count(connection, "cells", f"role = '{Role.MODEL.value}'")
+    return LatestReport(runs=len(runs), cells=len(after), superseded=executed - left)
+
+
+def _kept_keys(connection: duckdb.DuckDBPyConnection, run_id: str) -> set[str]:
+    return {key for (key,) in connection.execute("SELECT cell_key FROM kept WHERE run_id = ?", [run_id]).fetchall()}
+
+
+def _of_cells(plan: Plan, keys: set[str]) -> Plan:
+    """A plan with these of its cells, their models and their targets, in the order in which plans are united."""
+    cells = tuple(cell for cell in plan.cells if cell.key in keys)
+    models = {(cell.model, cell.size) for cell in cells}
+    targets = {cell.target for cell in cells}
+    return in_order(
+        dataclasses.replace(
+            plan,
+            cells=cells,
+            models=tuple(model for model in plan.models if model.role is not Role.MODEL or (model.name, model.size) in models),
+            targets=tuple(target for target in plan.targets if target.name in targets or not plan.cells),
+            withdrawn=(),
+        )
+    )
+
+
+def _count(connection: duckdb.DuckDBPyConnection, table: str, condition: str) -> int:
+    row: Any = connection.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()  # noqa: S608 - our own words
+    return int(row[0])
+
+
+def _write(out: duckdb.DuckDBPyConnection, work: Path) -> None:
+    """Copy everything, sorted: the same rows come in the same order."""
+    quoted = str(work).replace("'", "''")
+    out.execute("SET preserve_insertion_order = true; SET threads = 1")
+    out.execute(f"ATTACH '{quoted}' AS work (READ_ONLY)")
+    for table in _TABLES:
+        out.execute(f"INSERT INTO {table} SELECT * FROM work.{table} ORDER BY {_SORTED.get(table, 'ALL')}")  # noqa: S608
+    out.execute("DETACH work")
+    out.execute("INSERT INTO meta VALUES (?, ?)", list(KEEPS_LATEST))

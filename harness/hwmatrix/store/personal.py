@@ -1,0 +1,115 @@
+"""Paths of somebody's machine in what is published: a rule that finds them, and what is written in their place.
+
+Paths inside containers (``/opt/venv/...``, ``/hwmatrix/...``), of the system (``/proc/...``) and of the machines on which frameworks were
+built say nothing of anybody, and names of nodes in a graph look like paths (``/model/layers.0/MatMul``): so only roots below which people
+keep files are looked for. A command is different: whoever runs it types nothing but paths of his own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.records import Plan, plan_from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import duckdb
+
+_ROOTS: Final = (
+    *("root", "tmp", "var/tmp", "var/folders", "private", "work", "workspace", "workspaces", "github", "data", "scratch", "mnt"),
+    *("Volumes", "srv", "nfs", "gpfs", "lustre"),
+)
+_PART: Final = r"[^\s/\\'\"`<>|:;,()\[\]{}]+"
+_BEGIN: Final = r"(?:(?<![\w.…~/\\])|(?<=file://))"
+_HOME: Final = rf"(?:/var)?/(?:home|Users)(?:/{_PART})+|[A-Za-z]:[\\/]+Users(?:[\\/]+{_PART})+"
+_PERSONAL: Final = re.compile(rf"{_HOME}|{_BEGIN}/(?:{'|'.join(_ROOTS)})(?:/{_PART})+")
+_HOME_ITSELF: Final = re.compile(rf"(?:(?:/var)?/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+){_PART}")
+_IN_COMMAND: Final = re.compile(rf"{_BEGIN}(?:/{_PART}|[A-Za-z]:[\\/]+{_PART})(?:[\\/]+{_PART})*")
+_TEMPORARY: Final = ("/tmp/hwmatrix-", "/tmp/ort.")  # noqa: S108 - what is made within a cell, under random names
+_SITE: Final = "site-packages/"
+_SNAPSHOT: Final = "/snapshots/"
+
+
+def without_personal(text: str) -> str:
+    """A text with paths of somebody's machine cut down to their last parts: ``…/model.onnx``, ``…/site-packages/torch/nn/modules.py``."""
+    return _PERSONAL.sub(lambda found: _cut(found[0]), text)
+
+
+def command_without_personal(command: str) -> str:
+    """A command with every absolute path cut down to its last part, as if it was typed beside that file or folder."""
+    return without_personal(_IN_COMMAND.sub(lambda found: "~" if _HOME_ITSELF.fullmatch(found[0]) else _last(found[0]), command))
+
+
+def plan_without_personal(plan: Plan) -> Plan:
+    """A plan as above: its command, and all its texts."""
+    cleaned = dataclasses.replace(plan, command=command_without_personal(plan.command))
+    return plan_from_json(_of_json(to_json(cleaned)), where=f"the plan of run {plan.run_id}")
+
+
+def clean(connection: duckdb.DuckDBPyConnection) -> int:
+    """Write every text of a database as above; give how many different texts changed."""
+    columns = connection.execute(
+        "SELECT c.table_name, c.column_name, c.data_type FROM duckdb_columns() c JOIN duckdb_tables() t USING (database_name, table_name) "
+        "WHERE database_name = current_database() AND c.data_type IN ('VARCHAR', 'VARCHAR[]', 'JSON') ORDER BY ALL"
+    ).fetchall()
+    changed = 0
+    for table, column, kind in columns:
+        rule = _RULES.get((table, column), _of_json if kind == "JSON" else without_personal)
+        texts = connection.execute(f'SELECT DISTINCT "{column}" FROM {table} WHERE "{column}" IS NOT NULL').fetchall()  # noqa: S608
+        for (before,) in texts:
+            after = [rule(each) for each in before] if isinstance(before, list) else rule(before)
+            if after != before:
+                update = f'UPDATE {table} SET "{column}" = CAST(? AS {kind}) WHERE "{column}" = CAST(? AS {kind})'  # noqa: S608
+                connection.execute(update, [after, before])
+                changed += 1
+    return changed
+
+
+def _of_json(text: str) -> str:
+    """A document with the rule applied to every text in it; the same bytes if nothing changes."""
+    before = json.loads(text)
+    after = _of_value(before)
+    return text if after == before else json.dumps(after, ensure_ascii=False, separators=(",", ":"))
+
+
+def _of_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_personal(value)
+    if isinstance(value, list):
+        return [_of_value(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _of_value(each) for key, each in value.items()}
+    return value
+
+
+def _of_plan(text: str) -> str:
+    return to_json(plan_without_personal(plan_from_json(text, where="a plan")))
+
+
+_RULES: Final[dict[tuple[str, str], Callable[[str], str]]] = {
+    ("runs", "command"): command_without_personal,
+    ("cells", "command"): command_without_personal,
+    ("runs", "plan"): _of_plan,
+}
+"""Columns with a rule of their own."""
+
+
+def _cut(path: str) -> str:
+    """What is left of a path: from the packages' folder or the hub's snapshot on, else its last part."""
+    if _HOME_ITSELF.fullmatch(path):
+        return "~"
+    if path.startswith(_TEMPORARY):
+        return path
+    for begin in (_SITE, _SNAPSHOT):
+        if begin in path:
+            return f"…/{path[path.rindex(begin) :].lstrip('/')}"
+    return f"…/{_last(path)}"
+
+
+def _last(path: str) -> str:
+    """The last part of a path."""
+    return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]
