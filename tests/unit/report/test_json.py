@@ -77,7 +77,7 @@ def test_the_keys_of_matrix_json(documents: tuple[dict[str, Any], dict[str, Any]
     assert len(matrix["cells"]) == 31
     for entry in matrix["cells"]:
         assert list(entry) == CELL_KEYS
-        assert list(entry["evidence"]) == ["run_id", "isolation", "image_digest", "versions", "command"]
+        assert list(entry["evidence"]) == ["run_id", "isolation", "image_digest", "versions", "command", "executed_at", "older_than"]
         assert entry["evidence"]["run_id"] == RUN
 
 
@@ -104,7 +104,8 @@ def test_what_was_not_measured_is_null(documents: tuple[dict[str, Any], dict[str
     for key in ("stage", "level", "placement", "parity", "load_ms", "prepare_ms", "first_ms", "latency", "memory", "error"):
         assert found[key] is None, key
     assert found["outputs"] == []
-    assert found["evidence"] == {"run_id": RUN, "isolation": None, "image_digest": None, "versions": None, "command": None}
+    nothing = dict.fromkeys(("isolation", "image_digest", "versions", "command", "executed_at", "older_than"))
+    assert found["evidence"] == {"run_id": RUN} | nothing
 
 
 def test_a_failed_cell_says_why_and_what_to_do(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:

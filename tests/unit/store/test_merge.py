@@ -188,7 +188,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '9'"),
-        "its schema is version 9, this hwmatrix reads 6: run the target again",
+        "its schema is version 9, this hwmatrix reads 7: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -321,7 +321,7 @@ def test_a_database_of_another_version_is_refused_with_advice(run: Path, databas
     change_version = "UPDATE meta SET value = '9' WHERE key = 'schema_version'"
     with duckdb.connect(str(database)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 6") as caught:
+    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 7") as caught:
         merge([run], database)
     assert "Merge the shards into a new file" in caught.value.advice
 
