@@ -9,6 +9,8 @@ from typing import Final
 
 import duckdb
 
+from hwmatrix.store.cell_columns import schema, sql
+
 RECORDED: Final = Path(__file__).parents[1] / "recorded" / "default.duckdb"
 RUN: Final = "repeated-rows-not-a-measurement"
 COMMAND: Final = (
@@ -62,8 +64,8 @@ def repeated_rows(path: Path, *, models: int = MODELS, targets: tuple[str, ...] 
     """Write the database and give its path."""
     known = {"run": RUN, "command": COMMAND, "samples": SAMPLES}
     with duckdb.connect(str(path)) as connection:
-        for script in ("schema.sql", "views.sql"):
-            connection.execute((store / script).read_text(encoding="utf-8"))
+        connection.execute(schema())
+        connection.execute(sql("views.sql"))
         connection.execute("INSERT INTO meta VALUES ('schema_version', '7')")
         connection.execute(f"ATTACH '{RECORDED}' AS published (READ_ONLY)")
         connection.execute(_CHOSEN, {"models": models, "targets": list(targets)})

@@ -38,7 +38,7 @@ def _empty() -> bytes:
             connection.execute("BEGIN")
             connection.execute(schema())
             connection.execute(sql("views.sql"))
-            connection.execute("INSERT INTO meta VALUES ('schema_version', '6')")
+            connection.execute("INSERT INTO meta VALUES ('schema_version', '7')")
             connection.execute("COMMIT")
         return path.read_bytes()
 
@@ -54,10 +54,7 @@ class Database:
     def __enter__(self) -> Self:
         self.path.write_bytes(_empty())
         self.connection = duckdb.connect(str(self.path))
-        store = importlib.resources.files("hwmatrix.store")
-        for script in ("schema.sql", "views.sql"):
-            self.connection.execute((store / script).read_text(encoding="utf-8"))
-        self.connection.execute("INSERT INTO meta VALUES ('schema_version', '7')")
+        self.connection.execute("BEGIN")  # all rows reach the disk at once
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

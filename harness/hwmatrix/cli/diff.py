@@ -52,7 +52,7 @@ def diff_command(
 
     Speed is compared only where it can be: on hardware, on the same machine, undisturbed. Examples:
 
-        hwmatrix diff reports/published/2026-11-20-default
+        hwmatrix diff reports/published
 
         hwmatrix diff old.duckdb new.duckdb@20261120T072723Z-42934e --format markdown --output diff.md
     """

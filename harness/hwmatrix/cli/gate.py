@@ -47,7 +47,7 @@ def gate_command(
 
         hwmatrix gate
 
-        hwmatrix gate --baseline reports/published/2026-11-20-default --fail-on broken slower --require cpu openvino
+        hwmatrix gate --baseline reports/published --fail-on broken slower --require cpu openvino
     """
     loaded = load(matrix)
     kinds = {kind.value: kind for kind in GATEABLE}

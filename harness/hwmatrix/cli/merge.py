@@ -1,4 +1,4 @@
-"""``hwmatrix merge``: from shards to a database."""
+"""``hwmatrix merge``: from shards to a database, and from several databases to one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT
-from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.errors import ConfigError, Problem, StoreError
 from hwmatrix.host.run_folder import RUNS
-from hwmatrix.store.merge import merge
+from hwmatrix.store.latest import LatestReport, is_run, merge_places
+from hwmatrix.store.merge import MergeReport, merge
+from hwmatrix.store.reading import keeps_latest, reading
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,14 +22,38 @@ def add_to(app: typer.Typer) -> None:
 
 def merge_command(
     *,
-    folders: Annotated[
-        list[Path] | None, typer.Argument(help="Folders of runs (plan.json, shards/). [default: the latest run's]", metavar="RUN")
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of runs (plan.json, shards/), or merged databases. [default: the latest run's]", metavar="WHAT"),
     ] = None,
     database: Annotated[Path, typer.Option("--database", help="What to merge into; made if missing.", metavar="FILE")] = DEFAULT_OUTPUT
     / "matrix.duckdb",
 ) -> None:
-    """Merge the shards of runs into a database. Merging again changes nothing; broken shards are listed, and left out."""
-    report = merge(folders or [_latest(database.parent)], database)
+    """Merge the shards of runs into a database; or several databases into one with the latest verdict of every cell.
+
+    Merging again changes nothing. Broken shards are listed, and left out; a broken database is refused. Examples:
+
+        hwmatrix merge reports/latest/runs/20261120T072723Z-42934e
+
+        hwmatrix merge monday.duckdb tuesday.duckdb --database both.duckdb
+    """
+    asked = places or [_latest(database.parent)]
+    if all(map(is_run, asked)) and not _keeps_latest(database):
+        _print_merge(merge(asked, database))
+        return
+    kept, merged = merge_places(asked, database)
+    for report in merged:
+        _print_merge(report)
+    typer.echo(latest_in_words(kept, database))
+
+
+def latest_in_words(kept: LatestReport, database: Path) -> str:
+    """What a database of latest verdicts holds, in a line."""
+    left = f"; {kept.superseded:,} earlier executions are left out" if kept.superseded else ""
+    return f"{database}: the latest verdicts of {kept.runs:,} runs on {kept.cells:,} cells{left}"
+
+
+def _print_merge(report: MergeReport) -> None:
     for rejection in report.rejected:
         typer.echo(f"rejected {rejection.file}: {rejection.reason}")
     if report.withdrawn:
@@ -35,6 +61,17 @@ def merge_command(
     typer.echo(
         f"{len(report.merged)} shards merged ({report.rows} rows), {len(report.known)} known before, {len(report.rejected)} rejected"
     )
+
+
+def _keeps_latest(database: Path) -> bool:
+    """Whether a database is there that keeps the latest verdicts of its runs: whole runs don't go into it as they are."""
+    if not database.is_file():
+        return False
+    try:
+        with reading(database) as connection:
+            return keeps_latest(connection)
+    except StoreError:
+        return False  # whoever writes to it says what is wrong
 
 
 def _latest(output: Path) -> Path:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from hwmatrix.cli.merge import latest_in_words
 from hwmatrix.cli.options import DEFAULT_OUTPUT
-from hwmatrix.cli.storing import told_latest, write_all
+from hwmatrix.cli.report import write_all
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.on_record import PUBLISHED, SNAPSHOT, published_databases
 from hwmatrix.knowledge.snapshot import collect, write
@@ -49,7 +50,7 @@ def publish_command(
             [Problem(where=str(DEFAULT_OUTPUT), what="it has no matrix.duckdb", hint="hwmatrix matrix makes one, or name WHAT")]
         )
     kept, _ = merge_places(asked, published / DATABASE, publish=True)
-    typer.echo(told_latest(kept, published / DATABASE))
+    typer.echo(latest_in_words(kept, published / DATABASE))
     write_all(published / DATABASE, published, beside=False)
     file = snapshot or (SNAPSHOT if SNAPSHOT.is_relative_to(Path.cwd()) else None)
     if file is not None:

@@ -9,10 +9,12 @@ import typer
 
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Output, RunId
 from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.knowledge.on_record import PUBLISHED
 from hwmatrix.report.custom import OURS, as_json, ask, render
 from hwmatrix.report.operator_report import write_operators
 from hwmatrix.report.plots import undrawn
 from hwmatrix.report.write import replace, write_reports
+from hwmatrix.store.reading import DATABASE
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,6 +36,10 @@ def report_command(
     history: Annotated[
         Path | None, typer.Option("--history", help="Earlier runs for index.html. [default: ../history.duckdb, if there]", metavar="FILE")
     ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Of the published database (reports/published), and there unless --output-dir is given.")
+    ] = False,
+    context: typer.Context,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
     """Write the reports of a merged database; or your own: a query with a template for its rows (without one, JSON).
@@ -42,21 +48,37 @@ def report_command(
 
         hwmatrix report
 
+        hwmatrix report --published
+
         hwmatrix report --query slow.sql --template slow.md.j2 --output slow.md
 
         hwmatrix report --query best_hardware_by_model_type
     """
-    database = database or output_dir / "matrix.duckdb"
+    if published:
+        database = database or PUBLISHED / DATABASE
+        output_dir = output_dir if _was_given(context, "output_dir") else PUBLISHED
+    database = database or output_dir / DATABASE
     if asked is not None:
         found = ask(database, asked, run_id=run)
         _print_or_write(as_json(found) if template is None else render(found, template), file)
         return
     if template is not None or file is not None:
         raise ConfigError([Problem(where="--template, --output", what="they belong to a query", hint="add --query")])
-    for path in [*write_reports(database, output_dir, run_id=run, history=history), *write_operators(database, output_dir)]:
+    write_all(database, output_dir, run=run, history=history, beside=not published)
+
+
+def write_all(database: Path, output_dir: Path, *, run: str | None = None, history: Path | None = None, beside: bool = True) -> None:
+    """Write all reports, and say which. ``beside``: the page shows the history that lies beside the folder, if there is one."""
+    reports = write_reports(database, output_dir, run_id=run, history=history, beside=beside)
+    for path in [*reports, *write_operators(database, output_dir)]:
         typer.echo(f"wrote {path}")
     if (reason := undrawn()) is not None:
         typer.echo(reason)
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _print_or_write(text: str, file: Path | None) -> None:

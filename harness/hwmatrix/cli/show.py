@@ -54,7 +54,7 @@ def show_command(
 
     hwmatrix show
 
-    hwmatrix show --targets cpu openvino --database reports/published/2026-11-20-default
+    hwmatrix show --targets cpu openvino --database reports/published
 
     hwmatrix show --status mismatch crash
     """

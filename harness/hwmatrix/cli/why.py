@@ -49,7 +49,7 @@ def why_command(
 
         hwmatrix why mixtral qnn
 
-        hwmatrix why bert cuda --database reports/published/2026-11-20-default --format json
+        hwmatrix why bert cuda --database reports/published --format json
     """
     where = database_at(database)
     answers = explain(where, name_on_record(model, where), target, run_id=run)

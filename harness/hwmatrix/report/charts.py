@@ -15,6 +15,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from hwmatrix.basics.escape import plain
 from hwmatrix.records import Execution, Level, Size, Status
 from hwmatrix.report import grid
 from hwmatrix.report.comparing import FAILING

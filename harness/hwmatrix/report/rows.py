@@ -13,7 +13,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Origin, Severity, Size, Stage, Status
+from hwmatrix.records import Backend, Dtype, Execution, Family, Isolation, Level, Measured, Origin, Severity, Size, Stage, Status
+from hwmatrix.store.cell_columns import unmeasured
 from hwmatrix.store.reading import has_view, keeps_latest, query, reading, records
 
 if TYPE_CHECKING:
@@ -321,6 +322,7 @@ def scope(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
 
 def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | None) -> ReportRows:
     run, parts = scope(connection, database, run_id)
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE unmeasured AS {unmeasured()}")
     connection.execute(query("report_cells"))
     return ReportRows(
         run=run,

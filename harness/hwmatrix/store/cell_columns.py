@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import CellResult
 
-SCHEMA_VERSION: Final = "6"
+SCHEMA_VERSION: Final = "7"
 _MARKER: Final = "    -- MEASURED\n"
 """Where schema.sql has the columns of ``Measured``."""
 _OTHERS_SINCE: Final = {"adapted_from": 6, "adaptation": 6}

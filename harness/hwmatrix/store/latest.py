@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
+from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, sql
 from hwmatrix.store.confined import confine
 from hwmatrix.store.merge import COPIED, MergeReport, merge
 from hwmatrix.store.personal import clean, plan_without_personal
 from hwmatrix.store.planned import check_visible, in_order, plan_in, put, united
 from hwmatrix.store.reading import KEEPS_LATEST, database_at, reading
 from hwmatrix.store.rewriting import rewriting
-from hwmatrix.store.shard import SCHEMA_VERSION, sha256_of, sql
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,20 +24,8 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-_SINCE_6: Final = frozenset({"memory_detail", "adapted_from", "adaptation"})
-_SINCE_5: Final = _SINCE_6 | frozenset(
-    {"origin", "diverges_at", "diverges_operator", "diverges_error", "diverges_given", "diverges_against", "diverges_detail"}
-)
-_SINCE_4: Final = _SINCE_5 | {"yardstick", "yardstick_ms"}
-_SINCE: Final[dict[str, dict[str, frozenset[str]]]] = {
-    SCHEMA_VERSION: {},
-    "6": {},
-    "5": {"cells": _SINCE_6},
-    "4": {"cells": _SINCE_5},
-    "3": {"cells": _SINCE_4},
-    "2": {"cells": _SINCE_4 | {"inputs", "text_path"}},
-}
-"""The versions of shards that are merged, and by table the columns that such a shard does not have yet: nobody knows them."""
+_READ: Final = ("2", "3", "4", "5", "6", SCHEMA_VERSION)
+"""The schema versions of shards that are merged. A column that came later is NULL: nobody knows its value."""
 _SHOWN: Final = 3
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"

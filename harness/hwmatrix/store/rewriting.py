@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.store.shard import BLOCK_SIZE, SCHEMA_VERSION, sql
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, add_missing_columns, schema, sql
+from hwmatrix.store.shard import BLOCK_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_STEPS: Final = tuple(f"upgrade_{version}_to_{version + 1}.sql" for version in range(1, int(SCHEMA_VERSION)))
-_UPGRADES: Final = {str(version): _STEPS[version - 1 :] for version in range(1, len(_STEPS) + 1)}
-"""Older databases, and what makes them of this version, step by step: what was measured then still counts."""
+READ: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
+"""The versions of the schema that are read and upgraded."""
+_STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql", 6: "upgrade_6_to_7.sql"}
+"""Versions of the schema whose next one changed more than what is measured of a cell, and the SQL that makes the change."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
 -- The tables of a shard and of a merged database (schema 7). Reports read the views of views.sql, never these directly.
+-- The line MEASURED stands for the fields of records.Measured, which says what each means (cell_columns.py puts them in).
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (

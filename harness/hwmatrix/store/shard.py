@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LOG: Final = logging.getLogger(__name__)
-SCHEMA_VERSION: Final = "7"
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
 BLOCK_SIZE: Final = "16384"
 """DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""

@@ -15,4 +15,3 @@ CREATE TABLE timings (
     noise_ms     DOUBLE,
     quantiles_ms DOUBLE[] NOT NULL
 );
-UPDATE meta SET value = '7' WHERE key = 'schema_version';
