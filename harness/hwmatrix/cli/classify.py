@@ -111,12 +111,8 @@ def classify_command(
     _check(model=model, task=task, resource_config=resource_config, models=models, hw=hw, images=images)
     if images:
         loaded, environment = load(matrix_or_shipped(matrix)), read_environment()
-        request = SurveyRequest(
-            loaded=loaded,
-            selection=_select(loaded, models or (), targets or ()),
-            isolation=isolation.value,
-            output=output_dir.absolute(),
-        )
+        selection = _select(loaded, models or (), targets or ())
+        request = SurveyRequest(loaded=loaded, selection=selection, isolation=isolation.value, output=output_dir.absolute())
         with progress(verbose=verbose) as view:
             survey = survey_images(request, workshop_of(loaded, environment, base_image, view), environment, view)
         rows = [dict(row) for row in survey.classifications()]

@@ -154,13 +154,13 @@ def test_a_resumed_run_does_what_was_planned(executor: FakeExecutor, extra: str,
     assert executor.jobs == []
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("executor")
 def test_there_is_nothing_to_resume(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix", "--resume") == 2
     assert "holds no run to continue" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("executor")
 def test_a_target_that_is_gone_cannot_be_resumed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix") == 0
     text = MATRIX.replace("  openvino: {backend: openvino, image: openvino}\n", "")
@@ -169,7 +169,7 @@ def test_a_target_that_is_gone_cannot_be_resumed(project: Path, capsys: pytest.C
     assert "has targets that matrix.yaml no longer has: openvino" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("executor")
 def test_a_matrix_file_that_changed_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix") == 0
     assert hwmatrix("matrix", "--resume") == 0
@@ -222,7 +222,7 @@ def test_no_target_is_here(project: Path, executor: FakeExecutor, capsys: pytest
         ((), "Usage"),
     ],
 )
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("executor")
 def test_bad_arguments(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix(*argv) == 2
     printed = capsys.readouterr()
@@ -230,7 +230,7 @@ def test_bad_arguments(argv: tuple[str, ...], said: str, capsys: pytest.CaptureF
     assert "Traceback" not in printed.err
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("executor")
 def test_a_broken_matrix_yaml(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "matrix.yaml").write_text(MATRIX.replace("backend: cpu", "backend: cpv").replace("models: all", "modls: all"))
     assert hwmatrix("matrix") == 2
@@ -240,7 +240,7 @@ def test_a_broken_matrix_yaml(project: Path, capsys: pytest.CaptureFixture[str])
     assert not (project / "reports").exists()
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("executor")
 def test_nothing_matches(project: Path) -> None:
     assert hwmatrix("matrix", "--models", "bert", "--architectures", "vit") == 3
     assert not (project / "reports").exists()
@@ -262,7 +262,7 @@ def test_files_that_are_none_of_ours(argv: tuple[str, ...]) -> None:
     assert hwmatrix(*argv) == 7
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("executor")
 def test_an_output_that_cannot_be_written(project: Path) -> None:
     (project / "file").write_text("in the way")
     assert hwmatrix("matrix", "--output-dir", "file/latest") == 7
