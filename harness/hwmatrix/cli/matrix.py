@@ -98,9 +98,9 @@ def matrix_command(
             _refuse_with_resume(models, suite, targets, architectures, size, isolation, timing, adapt, everything=everything)
             planned = resume_last(loaded, output, workshop, stale=stale)
         else:
-            named = {"models": models or (), "targets": targets or (), "architectures": architectures or ()}
-            chosen = functools.partial(select, loaded, suite=suite, size=size, everything=everything, timing=timing, **named)
-            selection = chosen(cache=workshop.cache_dir, say=workshop.say)
+            chosen = functools.partial(select, loaded, models=models or (), targets=targets or (), architectures=architectures or ())
+            cache, say = workshop.cache_dir, workshop.say
+            selection = chosen(suite=suite, size=size, everything=everything, timing=timing, cache=cache, say=say)
             adapting = _adapting(loaded, adapt)
             planned = plan_here(adapting, selection, isolation.value, workshop, environment=environment, output=output)
         order = dataclasses.replace(order_of(loaded, planned, workshop, workers), stale=rule, cache_limit_gb=cache_limit)
