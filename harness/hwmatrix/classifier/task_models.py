@@ -13,13 +13,13 @@ import pydantic
 import yaml
 from pydantic.dataclasses import dataclass
 
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.classifier.answers import ReasonAnswer, RefusedModel, TaskModel, requirements_answer
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.compatibility import LEVELS, Subject
 from hwmatrix.knowledge.evidence import Nearness
 from hwmatrix.knowledge.profiles import HardwareProfile
 from hwmatrix.knowledge.recommend import Choice, Reason, absence, choose
-from hwmatrix.matrix.load import near_miss
 from hwmatrix.models.taxonomy import taxonomy
 from hwmatrix.records import Backend, Basis
 

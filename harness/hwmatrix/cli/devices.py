@@ -53,9 +53,6 @@ class Device(enum.StrEnum):
 
 
 Listing = Annotated[bool, typer.Option("--list-devices", help="Every single device: each GPU, each device of OpenVINO, with its memory.")]
-Compatible = Annotated[
-    bool, typer.Option("--hardware-compatibility", help="Which families and architectures work on which hardware, as far as is known.")
-]
 Compatible = Annotated[bool, typer.Option("--hardware-compatibility", help="Show which families and architectures work on which hardware.")]
 ModelName = Annotated[
     str | None, typer.Option("--model", help="Show the device on which this model would run: a name, a hub id, a folder.", metavar="M")

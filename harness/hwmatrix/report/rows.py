@@ -407,7 +407,7 @@ def build(kind: type[Row], record: dict[str, Any]) -> Row:
     Raises:
         StoreError: the database holds a word that is not in the vocabulary.
     """
-    fields = {name: record[name] for name in _names(kind) if name in record}
+    fields = {name: record[name] for name in _names(kind) if name in record}  # type: ignore[arg-type] # a class is hashable
     for name in _PARSERS.keys() & fields.keys():
         value = record[name]
         if value is None or (kind is OutputRow and name == "dtype"):
