@@ -10,8 +10,7 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
-from hwmatrix.host.executors import Job
-from hwmatrix.host.following import follow
+from hwmatrix.host.executors import Job, follow
 from hwmatrix.host.sharing import at_once
 from hwmatrix.models import onnx_export
 from hwmatrix.models.build import HUB, RECIPE

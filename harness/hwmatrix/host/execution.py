@@ -15,8 +15,7 @@ from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import adapting, infrastructure
 from hwmatrix.host.bundle_jobs import INDEX, make_bundles, refused
 from hwmatrix.host.cache_limit import keep_under
-from hwmatrix.host.executors import Job
-from hwmatrix.host.following import follow
+from hwmatrix.host.executors import Job, follow
 from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import at_once, core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests, stale

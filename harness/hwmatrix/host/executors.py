@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hwmatrix.errors import EngineError, HwmatrixError, ImageBuildError
 from hwmatrix.hardware.detector import detect
@@ -25,6 +26,7 @@ from hwmatrix.records.backends import descriptor_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hwmatrix.host.console import View
     from hwmatrix.host.engine import Engine
 
     OnLine = Callable[[str], None]
@@ -325,6 +327,22 @@ class MixedExecutor:
         """End all jobs that run."""
         self._containers.stop()
         self._venvs.stop()
+
+
+def follow(executor: Executor, job: Job, view: View, title: str) -> Ended:
+    """Run a job, with the runner's events handed to the view; other lines come from libraries. Why it failed becomes part of its output."""
+    reasons: list[str] = []
+
+    def on_line(line: str) -> None:
+        with contextlib.suppress(ValueError):
+            event: Any = json.loads(line)
+            if isinstance(event, dict) and event.get("event") == "failed":
+                reasons.append(event["message"])
+            elif isinstance(event, dict) and "event" in event:
+                view.event(title, event)
+
+    ended = executor.run(job, on_line)
+    return dataclasses.replace(ended, output="\n".join([ended.output, *reasons]).strip())
 
 
 def missing_hardware(spec: MatrixSpec, target: str) -> str | None:

@@ -10,8 +10,7 @@ import duckdb
 
 from hwmatrix.errors import StoreError
 from hwmatrix.host import infrastructure
-from hwmatrix.host.executors import Job
-from hwmatrix.host.following import follow
+from hwmatrix.host.executors import Job, follow
 from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
 from hwmatrix.store.confined import opened

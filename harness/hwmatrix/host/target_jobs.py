@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import infrastructure
-from hwmatrix.host.executors import Job
-from hwmatrix.host.following import follow
+from hwmatrix.host.executors import Job, follow
 from hwmatrix.host.run_order import RunOrder, RunOutcome
 
 if TYPE_CHECKING:
