@@ -115,7 +115,9 @@ def test_its_hardware_was_asked_for(here: Here, document: dict[str, Any]) -> Non
 
 
 def test_the_backend_of_the_page_conforms(here: Here) -> None:
+    """Without the test of bundles that cannot be built, which is of hwmatrix's own making and takes as long as all others."""
     (command,) = (command for command in here.commands if command[0] == "pytest")
-    done = here.run(*command, "-q", "-p", "no:cacheprovider", cwd=ROOT)
+    assert command[-2:] == ["-k", "torchscript"]
+    done = here.run(*command[:-1], "torchscript and not factory_error", "-q", "-p", "no:cacheprovider", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
