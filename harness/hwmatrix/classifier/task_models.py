@@ -144,7 +144,7 @@ def subfamily_for(task: str) -> str:
     """
     found = taxonomy().tasks.get(task) or taxonomy().usual_tasks.get(task)
     if found is None:
-        raise ConfigError([Problem(where="task", what=f"{task!r} is no task", hint=near_miss(task, known_tasks()))])
+        raise ConfigError([Problem(where="task", what=f"{task!r} is not a known task", hint=near_miss(task, known_tasks()))])
     return found
 
 

@@ -24,16 +24,18 @@ def add_to(app: typer.Typer) -> None:
 
 def assets_command(
     reports: Annotated[Path, typer.Argument(help="A folder of reports.", metavar="REPORTS")],
-    folder: Annotated[Path, typer.Argument(help="Where the files of the release are written; made.", metavar="DIR")],
+    folder: Annotated[Path, typer.Argument(help="The folder for the release files; created if missing.", metavar="DIR")],
     *,
     images: Annotated[
-        Path | None, typer.Option("--images", help="What the jobs that pushed images handed over, a folder each.", metavar="DIR")
+        Path | None, typer.Option("--images", help="Artifacts of the jobs that pushed images, one folder each.", metavar="DIR")
     ] = None,
-    last: Annotated[Path | None, typer.Option("--last", help="The last release's database, if there is one.", metavar="FILE")] = None,
-    body: Annotated[Path | None, typer.Option("--body", help="The text that the release has now.", metavar="FILE")] = None,
-    notes: Annotated[Path | None, typer.Option("--notes", help="Write the release's new text there.", metavar="FILE")] = None,
+    last: Annotated[
+        Path | None, typer.Option("--last", help="The database of the previous release, if there is one.", metavar="FILE")
+    ] = None,
+    body: Annotated[Path | None, typer.Option("--body", help="The current text of the release.", metavar="FILE")] = None,
+    notes: Annotated[Path | None, typer.Option("--notes", help="Write the new release text to this file.", metavar="FILE")] = None,
 ) -> None:
-    """Make the files of a release from reports, with their sums; and its text: the matrix and what changed since the last release.
+    """Create the files of a release from reports, with checksums, and its text: the matrix and the changes since the last release.
 
     An example of that:
 

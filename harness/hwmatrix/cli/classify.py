@@ -195,7 +195,7 @@ def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Se
     """
     found = classifier.recommend_model_for_task(task, hardware)
     if not found["recommendations"] and not found["not_recommended"]:
-        raise NothingSelectedError(f"none of the models here does the task {task}", advice="Add one to matrix.yaml, or run one.")
+        raise NothingSelectedError(f"no model here suits the task {task}", advice="Add one to matrix.yaml, or run one.")
     _print(found, output, lambda: show_task(found))
 
 
@@ -274,7 +274,7 @@ def show_pool(answer: PoolAnswer) -> None:
     """The configuration of a pool."""
     config, needs, hardware = answer["resource_pool_config"], answer["resource_requirements"], answer["hardware_recommendations"]
     typer.echo(f"low-memory mode: {_YES_NO[config['low_memory_mode']]}")
-    typer.echo(f"time-out: {config['recommended_timeout_mins']} minutes")
+    typer.echo(f"timeout: {config['recommended_timeout_mins']} minutes")
     typer.echo(
         f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}"
     )

@@ -23,10 +23,10 @@ def add_to(app: typer.Typer) -> None:
 def collect_command(
     folder: PlannedFolder,
     *,
-    arrived: Annotated[Path, typer.Option("--arrived", help="The artifacts, a folder each.", metavar="DIR")],
+    arrived: Annotated[Path, typer.Option("--arrived", help="The downloaded artifacts, one folder each.", metavar="DIR")],
     states: JobStates = Path("states.json"),
 ) -> None:
-    """Check what the targets handed over, and put it into the planned run; a target without a runner becomes unavailable.
+    """Validate the targets' artifacts, and add them to the planned run; a target without a runner becomes unavailable.
 
     What is refused is named (exit code 7), and the rest is used all the same. An example of that:
 

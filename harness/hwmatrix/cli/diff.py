@@ -33,7 +33,7 @@ class DiffFormat(enum.StrEnum):
 
 
 Old = Annotated[str, typer.Argument(metavar="OLD", help="A merged database or a folder of reports; @ID after it names a run.")]
-New = Annotated[str, typer.Argument(metavar="NEW", help="The same, for what it is compared with.")]
+New = Annotated[str, typer.Argument(metavar="NEW", help="The other side, in the same form.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,10 +45,10 @@ def diff_command(
     old: Old,
     new: New = str(DEFAULT_OUTPUT),
     *,
-    output: Annotated[DiffFormat, typer.Option("--format", help="A table to read, or a document.")] = DiffFormat.TABLE,
-    file: Annotated[Path | None, typer.Option("--output", help="Write there instead of printing.", metavar="FILE")] = None,
+    output: Annotated[DiffFormat, typer.Option("--format", help="A table, or a document.")] = DiffFormat.TABLE,
+    file: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of printing.", metavar="FILE")] = None,
 ) -> None:
-    """Say what changed between two runs: newly broken, newly works, slower, faster, memory, placement, packages.
+    """Show what changed between two runs: newly broken, newly works, slower, faster, memory, placement, packages.
 
     Speed is compared only where it can be: on hardware, on the same machine, undisturbed. Examples:
 

@@ -30,14 +30,15 @@ def images_command(
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
     push: Annotated[
-        str | None, typer.Option("--push", help="Push them, with their SBOM and images.json written to --sbom.", metavar="REGISTRY/PREFIX")
+        str | None,
+        typer.Option("--push", help="Push the images, and write their SBOMs and images.json to --sbom.", metavar="REGISTRY/PREFIX"),
     ] = None,
     sbom: Annotated[
-        Path | None, typer.Option("--sbom", help="Write what each image is made of, as CycloneDX. [reports/latest]", metavar="DIR")
+        Path | None, typer.Option("--sbom", help="Write a CycloneDX SBOM for each image. [reports/latest]", metavar="DIR")
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Build the images of the targets that can run here (or of those named), or find that nothing has changed.
+    """Build the images of the targets that can run here, or of the given targets. Unchanged images are not rebuilt.
 
     An image whose label org.hwmatrix.push is never (qnn) is pushed nowhere. Logins are those of docker login. An example of that:
 

@@ -53,18 +53,22 @@ def matrix_command(
     suite: Suite = None,
     targets: Targets = None,
     architectures: Architectures = None,
-    size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
+    size: Annotated[Size | None, typer.Option("--size", help="tiny or full; overrides the suite's size.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
     timing: Timing = None,
     adapt: Adapt = None,
-    detect_only: Annotated[bool, typer.Option("--detect-only", help="Only say what hardware is here.")] = False,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Targets at the same time, each on its own cores.", metavar="N")] = 1,
+    detect_only: Annotated[bool, typer.Option("--detect-only", help="Only print the detected hardware.")] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Number of targets to run in parallel, each on its own cores.", metavar="N")
+    ] = 1,
     isolation: Isolating = IsolationChoice.AUTO,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: only what is missing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run: run only missing cells.")] = False,
     stale: Annotated[
-        bool, typer.Option("--stale", help="Continue the last run: also cells whose image or model has moved since, or that are too old.")
+        bool, typer.Option("--stale", help="Continue the last run: also rerun cells whose image or model has changed, or that are too old.")
     ] = False,
-    max_age: Annotated[int | None, typer.Option("--max-age", min=0, help="With --stale: how old a verdict may be.", metavar="DAYS")] = None,
+    max_age: Annotated[
+        int | None, typer.Option("--max-age", min=0, help="With --stale: the maximum age of a verdict.", metavar="DAYS")
+    ] = None,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,

@@ -26,8 +26,9 @@ def merge_command(
         list[Path] | None,
         typer.Argument(help="Folders of runs (plan.json, shards/), or merged databases. [default: the latest run's]", metavar="WHAT"),
     ] = None,
-    database: Annotated[Path, typer.Option("--database", help="What to merge into; made if missing.", metavar="FILE")] = DEFAULT_OUTPUT
-    / "matrix.duckdb",
+    database: Annotated[
+        Path, typer.Option("--database", help="The database to merge into; created if missing.", metavar="FILE")
+    ] = DEFAULT_OUTPUT / "matrix.duckdb",
 ) -> None:
     """Merge the shards of runs into a database; or several databases into one with the latest verdict of every cell.
 
@@ -77,5 +78,5 @@ def _keeps_latest(database: Path) -> bool:
 def _latest(output: Path) -> Path:
     runs = sorted((output / RUNS).glob("*/plan.json"))
     if not runs:
-        raise ConfigError([Problem(where="hwmatrix merge", what=f"{output / RUNS} holds no run", hint="name a run's folder")])
+        raise ConfigError([Problem(where="hwmatrix merge", what=f"{output / RUNS} contains no run", hint="name a run's folder")])
     return runs[-1].parent

@@ -111,4 +111,4 @@ def _check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ConfigError([Problem(where="--tests", what=f"{pattern!r} is no regular expression: {error}")]) from error
+        raise ConfigError([Problem(where="--tests", what=f"{pattern!r} is not a valid regular expression: {error}")]) from error

@@ -49,7 +49,7 @@ class Priority(enum.StrEnum):
     ALL = "all"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="A table to read, or JSON to process.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="A table, or JSON.")]
 
 
 def matrix_or_shipped(path: Path) -> Path:

@@ -24,11 +24,11 @@ def pins_command(
     *,
     matrix: OwnMatrix = Path("matrix.yaml"),
     compiled: Annotated[
-        Path | None, typer.Option("--compiled", help="What pip-compile resolved: the packages' new versions.", metavar="FILE")
+        Path | None, typer.Option("--compiled", help="The output of pip-compile with the new package versions.", metavar="FILE")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only say what would change.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only report what would change.")] = False,
 ) -> None:
-    """Look for newer actions, versions of packages and the digest of the base image, and write them where they are pinned.
+    """Look up newer actions, package versions and the digest of the base image, and update the pins.
 
     GITHUB_TOKEN, if set, is used to ask for releases of actions. Nothing is installed. An example of that:
 

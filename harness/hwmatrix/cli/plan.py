@@ -40,15 +40,17 @@ def plan_command(
     suite: Suite = None,
     targets: Targets = None,
     architectures: Architectures = None,
-    size: Annotated[Size | None, typer.Option("--size", help="tiny or full, instead of the suite's size.")] = None,
+    size: Annotated[Size | None, typer.Option("--size", help="tiny or full; overrides the suite's size.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
     timing: Timing = None,
-    isolation: Annotated[Isolation, typer.Option("--isolation", help="What separates targets from their machines.")] = Isolation.CONTAINER,
+    isolation: Annotated[
+        Isolation, typer.Option("--isolation", help="How targets are isolated from their machines.")
+    ] = Isolation.CONTAINER,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
-    output: Annotated[PlanFormat, typer.Option("--format", help="A table, the whole plan, or a job matrix.")] = PlanFormat.TABLE,
+    output: Annotated[PlanFormat, typer.Option("--format", help="A table, the complete plan, or a job matrix.")] = PlanFormat.TABLE,
 ) -> None:
-    """Plan a run without executing anything: what ``hwmatrix run`` works off elsewhere, target by target.
+    """Plan a run without executing anything. ``hwmatrix run`` executes the plan elsewhere, target by target.
 
     Whether a target is available is found out where it runs. Examples:
 

@@ -27,14 +27,15 @@ def report_command(
     database: Annotated[Path | None, typer.Option("--database", help="[default: matrix.duckdb in --output-dir]", metavar="FILE")] = None,
     run: RunId = None,
     asked: Annotated[
-        str | None, typer.Option("--query", help=f"Your own report: a file with SQL, or one of: {', '.join(OURS)}", metavar="SQL")
+        str | None, typer.Option("--query", help=f"Your own report: an SQL file, or one of: {', '.join(OURS)}", metavar="SQL")
     ] = None,
     template: Annotated[Path | None, typer.Option("--template", help="A Jinja2 template for its rows.", metavar="FILE")] = None,
     file: Annotated[
-        Path | None, typer.Option("--output", help="Write your own report there instead of printing it.", metavar="FILE")
+        Path | None, typer.Option("--output", help="Write your own report to this file instead of printing it.", metavar="FILE")
     ] = None,
     history: Annotated[
-        Path | None, typer.Option("--history", help="Earlier runs for index.html. [default: ../history.duckdb, if there]", metavar="FILE")
+        Path | None,
+        typer.Option("--history", help="Earlier runs for index.html. [default: ../history.duckdb, if it exists]", metavar="FILE"),
     ] = None,
     published: Annotated[
         bool, typer.Option("--published", help="Of the published database (reports/published), and there unless --output-dir is given.")
@@ -42,7 +43,7 @@ def report_command(
     context: typer.Context,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
-    """Write the reports of a merged database; or your own: a query with a template for its rows (without one, JSON).
+    """Write the reports of a merged database, or your own report: a query with a template for its rows (without one, JSON).
 
     Examples of that:
 

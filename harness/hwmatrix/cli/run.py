@@ -28,15 +28,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run_command(
-    plan: Annotated[Path, typer.Argument(help="A plan.json, or the folder of a run that has one.", metavar="PLAN")],
+    plan: Annotated[Path, typer.Argument(help="A plan.json, or the folder of a run that contains one.", metavar="PLAN")],
     *,
-    targets: Annotated[list[str], typer.Option("--targets", help="Targets of the plan to work off here.", metavar="T ...")],
+    targets: Annotated[list[str], typer.Option("--targets", help="Targets of the plan to run here.", metavar="T ...")],
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
     verbose: Verbose = False,
 ) -> None:
-    """Work off some targets of a plan on this machine. It leaves shards and no reports: ``hwmatrix merge`` takes them.
+    """Run some targets of a plan on this machine. This writes shards but no reports; merge them with ``hwmatrix merge``.
 
     A target that is not available here leaves a shard that says so and why: that is a result. Examples:
 

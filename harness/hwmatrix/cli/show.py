@@ -39,10 +39,10 @@ def add_to(app: typer.Typer) -> None:
 
 def show_command(
     *,
-    models: Annotated[list[str] | None, typer.Option("--models", help="Only these: --models bert gpt2", metavar="M ...")] = None,
-    targets: Annotated[list[str] | None, typer.Option("--targets", help="Only these: --targets cpu qnn", metavar="T ...")] = None,
+    models: Annotated[list[str] | None, typer.Option("--models", help="Only these models: --models bert gpt2", metavar="M ...")] = None,
+    targets: Annotated[list[str] | None, typer.Option("--targets", help="Only these targets: --targets cpu qnn", metavar="T ...")] = None,
     status: Annotated[
-        list[str] | None, typer.Option("--status", help="Only rows that have one of these: --status mismatch error", metavar="S ...")
+        list[str] | None, typer.Option("--status", help="Only rows with one of these statuses: --status mismatch error", metavar="S ...")
     ] = None,
     database: Database = DEFAULT_OUTPUT,
     run: RunId = None,

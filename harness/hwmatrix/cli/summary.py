@@ -27,14 +27,14 @@ def summary_command(
     output_dir: Output = DEFAULT_OUTPUT,
     run: RunId = None,
     collected: Annotated[
-        Path | None, typer.Option("--collected", help="What hwmatrix collect found wrong: the folder of its run.", metavar="RUN")
+        Path | None, typer.Option("--collected", help="The folder of the run in which hwmatrix collect recorded problems.", metavar="RUN")
     ] = None,
     matrix: Matrix = Path("matrix.yaml"),
     annotate_as: Annotated[
-        str | None, typer.Option("--annotate-as", help="matrix.yaml as the repository calls it. [default: --matrix]", metavar="FILE")
+        str | None, typer.Option("--annotate-as", help="The path of matrix.yaml in the repository. [default: --matrix]", metavar="FILE")
     ] = None,
 ) -> None:
-    """Append the matrix and the failures to the summary of a workflow's job ($GITHUB_STEP_SUMMARY), or print them.
+    """Append the matrix and the failures to the job summary ($GITHUB_STEP_SUMMARY), or print them.
 
     In a workflow, failures also become annotations on the lines of matrix.yaml that have their models. An example of that:
 

@@ -141,7 +141,9 @@ def _check_device(request: TrialRequest, loaded: LoadedMatrix) -> None:
     """
     known = {AUTO, *(backend.value for backend in Backend), *loaded.spec.targets}
     if request.device not in known:
-        raise ConfigError([Problem(where="--device", what=f"{request.device!r} is no hardware", hint=near_miss(request.device, known))])
+        raise ConfigError(
+            [Problem(where="--device", what=f"{request.device!r} is not a hardware name", hint=near_miss(request.device, known))]
+        )
     if request.everything and request.device != AUTO:
         what = f"{request.device} and all hardware contradict each other"
         raise ConfigError([Problem(where="--device", what=what, hint="leave out --device or --all-hardware")])

@@ -29,14 +29,14 @@ def wait_command(
     *,
     states: JobStates = Path("states.json"),
     matrix: Matrix = Path("matrix.yaml"),
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between questions.", metavar="S")] = 20.0,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between polls.", metavar="S")] = 20.0,
     runner_minutes: Annotated[
         float | None, typer.Option("--runner-minutes", min=0, help="How long a job may wait for a runner. [default: matrix.yaml's]")
     ] = None,
 ) -> None:
-    """In a workflow: wait until each target's job has ended, or no runner has taken it for github.wait_minutes.
+    """In a workflow, wait until each target's job has ended, or no runner has picked it up for github.wait_minutes.
 
-    It asks GitHub's API about the run that it is in. An API that fails ends the waiting and nothing else. An example of that:
+    It polls GitHub's API for the jobs of its own workflow run. An API failure only ends the waiting. An example of that:
 
         hwmatrix wait planned/runs/20261120T072723Z-42934e --states states.json
     """

@@ -53,7 +53,7 @@ class FitQuestion:
             if name not in backends
         ]
         problems += [
-            Problem(where=option, what=f"{value} is no {meaning}", hint="give 1 or more")
+            Problem(where=option, what=f"{value} is not a valid {meaning}", hint="give 1 or more")
             for option, value, meaning in (
                 ("--memory", self.memory_mb, "amount of memory"),
                 ("--batch", self.batch, "number of samples"),

@@ -75,7 +75,7 @@ def device_of(word: str) -> Device:
     if not has_several(backend) or not (number.isascii() and number.isdigit()):
         several = [each.name for each in descriptors() if each.several]
         hint = f"use {', '.join(f'{each}:0' for each in sorted(several))} for the first GPU, or a kind alone"
-        raise ConfigError([Problem(where="device", what=f"{word!r} is no device", hint=hint)])
+        raise ConfigError([Problem(where="device", what=f"{word!r} is not a known device", hint=hint)])
     return Device(hardware=backend.value, index=int(number))
 
 

@@ -47,7 +47,7 @@ _NO_MEMORY: Final = frozenset({"memory_pressure", "oom_killed", "webgpu_out_of_m
 _NOT_THERE: Final = frozenset({"target_unavailable", "gpu_not_usable", "torch_build", "gpu_no_driver", "gpu_not_found"})
 """The catalogue's types for a device that cannot be used at all, whatever the detector said."""
 _NOT_STARTED: Final = "model_start_failed"
-"""The catalogue's type that has advice for an error which nothing in it recognises."""
+"""The catalogue's type that has advice for an error which nothing in it recognizes."""
 _REMEMBERED: Final = 1000
 """How many fallbacks and failures are remembered: the latest."""
 _LOG: Final = logging.getLogger(__name__)

@@ -122,7 +122,7 @@ class ResourcePool:
         """
         age = self._cache.settings.timeout_minutes if max_age_minutes is None else max_age_minutes
         if not age >= 0:
-            raise ConfigError([Problem(where="max_age_minutes", what=f"{age!r} is no age", hint="0 lets go of all that nobody uses")])
+            raise ConfigError([Problem(where="max_age_minutes", what=f"{age!r} is not a valid age", hint="0 releases all unused models")])
         return self._cache.evict_older(age * 60)
 
     def configure(self, **settings: Any) -> PoolSettings:

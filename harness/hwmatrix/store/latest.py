@@ -201,7 +201,7 @@ def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path)
     if row is not None:
         raise StoreError(
             f"{database}: its shard {row[0]} has other content than the one of this id in another of these databases",
-            advice="One of the two was changed after it was merged: find out which, and merge its shards anew.",
+            advice="One of the two was changed after it was merged: find out which, and merge its shards again.",
         )
 
 

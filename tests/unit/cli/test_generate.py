@@ -221,7 +221,7 @@ def test_a_script_can_be_printed_or_put_elsewhere(project: Path, capsys: pytest.
 def test_a_file_of_somebody_else_is_not_replaced_unasked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "reproduce_mixtral_qnn.py").write_text("x = 1\n", encoding="utf-8")
     assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--database", str(RECORDED)) == 2
-    assert "is no such script" in capsys.readouterr().err
+    assert "is not such a script" in capsys.readouterr().err
     assert (project / "reproduce_mixtral_qnn.py").read_text(encoding="utf-8") == "x = 1\n"
 
 

@@ -20,7 +20,7 @@ from hwmatrix.basics.clock import utc_now
 from hwmatrix.cli import main
 from hwmatrix.cli import test as testing
 from hwmatrix.hardware.detector import machine_identity
-from hwmatrix.records import CellPlan, Isolation, Placement, Plan, Status, cell_command
+from hwmatrix.records import CellPlan, Isolation, Plan, Status, cell_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ class ScriptedPlace(FakeExecutor):
         status = Status.OOM if batch > self.fits.get(cell.target, batch) else waiting.pop(0) if waiting else Status.PASS
         changes = {} if status is Status.PASS else make.failure(status)
         if status is Status.MISMATCH:
-            changes["placement"] = Placement(on_target=1.0, detail="all of it")
+            changes |= {"on_target": 1.0, "placement_detail": "all of it"}
         if "error" in changes:
             message = self.messages.get(status, OUT_OF_MEMORY if status is Status.OOM else f"{status.value} on {cell.target}")
             kind = {Status.OOM: "memory_pressure"}.get(status, "unmatched")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 _SOC_MODEL: Final = 57
-"""SM8650 (HTP v75), whose HTP computes in float16. QNN must be told a chip: without one, no graph can be finalised."""
+"""SM8650 (HTP v75), whose HTP computes in float16. QNN must be told a chip: without one, no graph can be finalized."""
 _LOG_ERRORS: Final = 3
 """ONNX Runtime's severity: errors and worse."""
 
