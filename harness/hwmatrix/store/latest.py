@@ -17,7 +17,7 @@ import duckdb
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role
-from hwmatrix.store.cell_columns import SCHEMA_VERSION, sql
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, schema, sql
 from hwmatrix.store.confined import confine
 from hwmatrix.store.merge import COPIED, MergeReport, merge
 from hwmatrix.store.personal import clean, plan_without_personal
@@ -105,7 +105,7 @@ def merge_latest(databases: Sequence[Path], database: Path, *, publish: bool = F
     with tempfile.TemporaryDirectory(prefix="hwmatrix-merge-") as folder:
         work = Path(folder) / "work.duckdb"
         with duckdb.connect(str(work)) as connection:
-            connection.execute(sql("schema.sql"))
+            connection.execute(schema())
             connection.execute(sql("views.sql"))
             confine(connection, [*ordered, database.absolute()])
             for each in ordered:

@@ -240,7 +240,6 @@ def test_cells_that_no_plan_has_are_named_but_not_all(
     report = merge([run], database)
     assert report.merged == ("bbbbbbbbbbbb",)
     ((refused,),) = rows(database, "SELECT reason FROM rejected")
-    assert refused.startswith("it is foreign: ")
     assert refused.endswith(f" {told}")
     assert ("another run" in refused) is of_another_run
 

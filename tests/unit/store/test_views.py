@@ -178,6 +178,7 @@ def test_a_database_with_the_older_view_answers_too_and_stays_as_it_is(tmp_path:
         assert records(connection, name) == now != []
     assert database.read_bytes() == before
     with duckdb.connect(str(database)) as connection:
+        connection.execute("DROP TABLE timings")
         for column in ("memory_detail", "adapted_from", "adaptation"):
             connection.execute(f"ALTER TABLE cells DROP COLUMN {column}")
     merge([folder], database)  # upgraded, it has the view itself
