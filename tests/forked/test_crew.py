@@ -178,14 +178,14 @@ def test_a_child_cannot_speak_for_its_worker() -> None:
     ],
 )
 def test_a_worker_that_sends_no_answer_costs_its_own_piece_alone(monkeypatch: pytest.MonkeyPatch, sent: bytes | None, why: str) -> None:
-    ours = crews._told
+    ours = crews._answer_of
 
     def told(work: Any, number: int, channel: int) -> dict[str, Any]:
         if number == 1:
             os.write(channel, b"\xff" * 8 if sent is None else len(sent).to_bytes(8, "big") + sent)
         return ours(work, number, channel)
 
-    monkeypatch.setattr(crews, "_told", told)
+    monkeypatch.setattr(crews, "_answer_of", told)
     found = run(tell, range(4))
     assert {number for number, done in found.items() if done.answer is None} == {1}
     assert (found[1].problem or "").startswith(f"sent what cannot be read and was ended: {why}")

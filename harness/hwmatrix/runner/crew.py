@@ -244,7 +244,7 @@ def _be_worker(
         for other in unneeded:
             other.close()
         while order := channel.recv(_NUMBER_BYTES, socket.MSG_WAITALL):
-            told = json.dumps(_orders(work, int.from_bytes(order, "big"), channel.fileno())).encode()
+            told = json.dumps(_answer_of(work, int.from_bytes(order, "big"), channel.fileno())).encode()
             channel.sendall(len(told).to_bytes(_LENGTH_BYTES, "big") + told)
         code = 0
     except KeyboardInterrupt:
@@ -268,7 +268,7 @@ def _leave(code: int, ending: Callable[[], None] | None) -> NoReturn:
         os._exit(code)
 
 
-def _orders(work: Work, number: int, channel: int) -> dict[str, Any]:
+def _answer_of(work: Work, number: int, channel: int) -> dict[str, Any]:
     try:
         return {"answer": work(number, (channel,))}
     except Exception as error:  # noqa: BLE001 - told, so that it costs one piece and no more
