@@ -1,7 +1,7 @@
 """What is measured of a cell, declared once.
 
 Each field of :class:`Measured` is a value that a cell's process reports, a column of the table ``cells`` of every shard and database, and a
-field of the rows that reports are made from. A new one needs no other declaration: ``store/measured_columns.py`` makes the column, in new
+field of the rows that reports are made from. A new one needs no other declaration: ``store/cell_columns.py`` makes the column, in new
 databases and in older ones that are upgraded. docs/architecture.md says where it is set and where it is shown.
 """
 
