@@ -5,8 +5,8 @@
 
 The peak is the larger of the two, all in MiB. S are the weights as the checkpoint holds them, W in the precision that is computed in,
 K both of them where they differ, T those that are used more than once, A what one forward pass holds at most, C what comparing the
-outputs with the reference takes. docs/requirements.md says more of each. ``nox -s calibrate`` measures, fits (``tests/bench/memory_fit.py``)
-and writes calibration.yaml.
+outputs with the reference takes. docs/requirements.md says more of each. ``nox -s calibrate`` measures, fits
+(``tests/bench/memory_fit.py``) and writes calibration.yaml.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hwmatrix.records import CellResult
 
 SCHEMA_VERSION: Final = "7"
+READABLE: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
+"""The versions of the schema that are read, and upgraded by whatever writes. A column that came later is NULL: nobody knows its value."""
 _MARKER: Final = "    -- MEASURED\n"
 """Where schema.sql has the columns of ``Measured``."""
 _OTHERS_SINCE: Final = {"adapted_from": 6, "adaptation": 6}

@@ -12,7 +12,7 @@ from hwmatrix.basics.clock import utc_now
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role, plan_from_json
-from hwmatrix.store.cell_columns import SCHEMA_VERSION, columns_since
+from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, columns_since
 from hwmatrix.store.confined import confine
 from hwmatrix.store.planned import check_visible, plan_in, put, united
 from hwmatrix.store.rewriting import rewriting
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-_READ: Final = ("2", "3", "4", "5", "6", SCHEMA_VERSION)
-"""The schema versions of shards that are merged. A column that came later is NULL: nobody knows its value."""
+_READ: Final = READABLE[1:]
+"""The schema versions of shards that are merged: there is no shard of version 1."""
 _SHOWN: Final = 3
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.store.cell_columns import SCHEMA_VERSION, sql
+from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, sql
 from hwmatrix.store.confined import opened
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ DATABASE: Final = "matrix.duckdb"
 KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
 """What the table ``meta`` says of a database that keeps of each run only what later ones have not superseded."""
 
-READABLE: Final = frozenset({"1", "2", "3", "4", "5", "6", "7"})
-"""Versions of the schema whose views and tables are a part of what is read here: 2 and 7 only added tables, 3 to 6 columns of cells; 6 also
-changed what the view hardware_results says. Older databases get what they lack of these while they are read."""
 _GIVEN: Final = ("noises", "spreads", "hardware_results")
 """Views that older databases get as they are now: what they are made of is in every version, but for the table timings."""
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
@@ -101,8 +98,9 @@ def _folder() -> Any:
 
 def _give_views(connection: duckdb.DuckDBPyConnection) -> None:
     """Tables and views as they are now, for this connection alone."""
-    timings = sql("schema.sql").partition("CREATE TABLE timings ")[2].partition(");\n")[0]
-    connection.execute(f"CREATE TEMP TABLE timings {timings})")
+    if not has_table(connection, "timings"):
+        timings = sql("schema.sql").partition("CREATE TABLE timings ")[2].partition(");\n")[0]
+        connection.execute(f"CREATE TEMP TABLE timings {timings})")
     for name in _GIVEN:
         text = sql("views.sql").partition(f"CREATE OR REPLACE VIEW {name} ")[2].partition(";\n")[0]
         connection.execute(f"CREATE TEMP VIEW {name} {text}")
@@ -118,5 +116,5 @@ def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> str:
     row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
     if row is None or row[0] not in READABLE:
         version = row[0] if row else "none"
-        raise StoreError(f"{database}: schema version {version}, this hwmatrix reads {', '.join(sorted(READABLE))}", advice=_ADVICE)
+        raise StoreError(f"{database}: schema version {version}, this hwmatrix reads {', '.join(READABLE)}", advice=_ADVICE)
     return str(row[0])

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 
 from hwmatrix.errors import StoreError
-from hwmatrix.store.cell_columns import SCHEMA_VERSION, add_missing_columns, schema, sql
+from hwmatrix.store.cell_columns import READABLE, SCHEMA_VERSION, add_missing_columns, schema, sql
 from hwmatrix.store.shard import BLOCK_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-READ: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
-"""The versions of the schema that are read and upgraded."""
 _STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql", 6: "upgrade_6_to_7.sql"}
 """Versions of the schema whose next one changed more than what is measured of a cell, and the SQL that makes the change."""
 
@@ -66,7 +64,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
         connection.execute("COMMIT")
     else:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() if "meta" in tables else None
-        if row is None or row[0] not in READ:
+        if row is None or row[0] not in READABLE:
             found = row[0] if row else "none"
             raise StoreError(
                 f"{database}: schema version {found}, this hwmatrix reads {SCHEMA_VERSION}",
