@@ -44,7 +44,7 @@ def only_failures(database: Database) -> None:
 
 
 CASES = {
-    nothing_planned: "The run has planned no cell",
+    nothing_planned: "The run planned no cells",
     only_unavailable: "No cell was executed",
     nothing_executed: "No shard of cpu was merged",
     without_samples: "No samples were recorded",

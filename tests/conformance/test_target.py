@@ -113,7 +113,7 @@ def test_the_device_is_named(backend: str, shard: Shard) -> None:
     assert found["name"]
     code = (
         "from fault_runs import make_plan\nfrom hwmatrix.targets.protocol import target_class\n"
-        f"backend = {backend!r}\nplan = make_plan((), backend=backend)\n"
+        f"backend = {str(backend)!r}\nplan = make_plan((), backend=backend)\n"
         "from hwmatrix.records import Dtype, Settings\nsettings = Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=1, threads=1)\n"
         "print('device:', target_class(backend)(settings=settings, options=plan.targets[0].options).check())"
     )
