@@ -26,7 +26,6 @@ from hwmatrix.records.backends import descriptor_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hwmatrix.host.console import View
     from hwmatrix.host.engine import Engine
 
     OnLine = Callable[[str], None]
@@ -329,7 +328,14 @@ class MixedExecutor:
         self._venvs.stop()
 
 
-def follow(executor: Executor, job: Job, view: View, title: str) -> Ended:
+class Watcher(Protocol):
+    """What shows a job's events: ``hwmatrix.host.console`` has them."""
+
+    def event(self, target: str, event: dict[str, Any]) -> None:
+        """Show one event of the runner."""
+
+
+def follow(executor: Executor, job: Job, view: Watcher, title: str) -> Ended:
     """Run a job, with the runner's events handed to the view; other lines come from libraries. Why it failed becomes part of its output."""
     reasons: list[str] = []
 
