@@ -129,13 +129,29 @@ def _is_there(connection: duckdb.DuckDBPyConnection, database: Path) -> bool:
             return False
         if connection.execute("SELECT 1 FROM old.meta WHERE key = ? AND value = ?", list(KEEPS_LATEST)).fetchone() is None:
             return False
+        here, there = _columns(connection, "main"), _columns(connection, "old")
+        if {table: set(names) for table, names in here.items()} != {table: set(names) for table, names in there.items()}:
+            return False
+        named = {table: ", ".join(here[table]) for table in _TABLES}  # a database that grew has its columns in another order
         differ = " UNION ALL ".join(
-            f"SELECT 1 FROM ((FROM main.{table} EXCEPT ALL FROM old.{table}) UNION ALL (FROM old.{table} EXCEPT ALL FROM main.{table}))"  # noqa: S608
+            f"SELECT 1 FROM ((SELECT {named[table]} FROM main.{table} EXCEPT ALL SELECT {named[table]} FROM old.{table}) "  # noqa: S608
+            f"UNION ALL (SELECT {named[table]} FROM old.{table} EXCEPT ALL SELECT {named[table]} FROM main.{table}))"
             for table in _TABLES
         )
         return connection.execute(f"{differ} LIMIT 1").fetchone() is None
     finally:
         connection.execute("DETACH old")
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, database: str) -> dict[str, list[str]]:
+    """The columns of each table that is merged, of this database (``main``) or an attached one."""
+    name = connection.execute("SELECT current_database()").fetchone() if database == "main" else (database,)
+    rows = connection.execute(
+        "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
+        "WHERE database_name = ? AND schema_name = 'main' GROUP BY table_name",
+        list(name or ()),
+    ).fetchall()
+    return {table: names for table, names in rows if table in _TABLES}
 
 
 def _by_content(databases: Sequence[Path]) -> list[Path]:

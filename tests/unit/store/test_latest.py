@@ -198,6 +198,25 @@ def test_merging_what_is_there_leaves_the_file_as_it_is(tmp_path: Path) -> None:
     assert both.read_bytes() == before
 
 
+def test_the_order_of_columns_makes_no_other_database(tmp_path: Path) -> None:
+    """A database that was upgraded has the columns that came later behind all others."""
+    first, second = database(tmp_path, 1), database(tmp_path, 2, {BERT: "crash"})
+    both = merged(tmp_path, first, second)
+    with duckdb.connect(str(both)) as connection:
+        names = [name for (name,) in connection.execute("SELECT column_name FROM (DESCRIBE cells)").fetchall()]
+        connection.execute(f"CREATE TABLE turned AS SELECT {', '.join(reversed(names))} FROM cells")  # noqa: S608
+        connection.execute("DROP TABLE cells")
+        connection.execute("ALTER TABLE turned RENAME TO cells")
+    before, told = both.read_bytes(), shown(both)
+    merge_places([both, first], both)
+    assert both.read_bytes() == before
+    merge_places([both, database(tmp_path, 3, {BERT: "pass"})], both)
+    assert {key: verdict for key, verdict in shown(both).items() if key != BERT} == {
+        key: verdict for key, verdict in told.items() if key != BERT
+    }
+    assert shown(both) != told
+
+
 def test_runs_and_databases_may_be_named_together(tmp_path: Path) -> None:
     plan = plan_of(2)
     run = write_run(tmp_path / "runs", plan, [make.result(cell, started_at="2026-01-02T00:00:00.000000") for cell in plan.cells])
