@@ -110,11 +110,10 @@ def test_a_table_keeps_its_cells(text: str, wrap: object) -> None:
     row = f"| {wrap(text)} | second |"
     assert "\n" not in row
     assert row.count("|") == 3
-    for table in (f"| a | b |\n|---|---|\n{row}\n",):
-        found = rendered(table)
-        assert [tag for tag in found.tags if tag in {"tr", "td", "th"}] == ["tr", "th", "th", "tr", "td", "td"]
-        assert set(found.tags) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
-        assert read_back(found.text).endswith(f"{escape.plain(text)} second")
+    found = rendered(f"| a | b |\n|---|---|\n{row}\n")
+    assert [tag for tag in found.tags if tag in {"tr", "td", "th"}] == ["tr", "th", "th", "tr", "td", "td"]
+    assert set(found.tags) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
+    assert read_back(found.text).endswith(f"{escape.plain(text)} second")
 
 
 @pytest.mark.parametrize("text", NASTY)
