@@ -141,6 +141,8 @@ def build_images(
         output, command = engine.builder_problem, ("docker", "build")
         raise ImageBuildError("no docker client here can build", command=command, code=None, output=output, advice=BUILDER_ADVICE)
     settings = pip_settings.read(engine.environment)
+    if settings.problem:
+        on_line(settings.problem)
     with (
         _context(project_root) as context,
         serving(settings, on_line=on_line) as served,

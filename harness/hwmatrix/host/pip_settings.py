@@ -1,11 +1,14 @@
-"""The package-index settings of this machine's pip, read as pip reads them and passed to builds."""
+"""The package-index settings of this machine's pip, as ``pip config`` tells them, and passed to builds."""
 
 from __future__ import annotations
 
+import ast
 import configparser
 import dataclasses
+import functools
+import importlib.util
 import io
-import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +17,7 @@ from urllib.parse import urlsplit
 from hwmatrix.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 # What decides where packages come from. Everything else of a pip configuration is a matter of this machine alone.
 LIST_KEYS: Final = ("extra-index-url", "find-links", "trusted-host")
@@ -27,16 +30,21 @@ SYSTEM_BUNDLES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+NO_PIP: Final = "pip is not installed for {python}, so its configuration files are not read: only the variables PIP_* count"
 BUNDLE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PipSettings:
-    """Where packages come from. ``single`` and ``lists`` hold pip's own option names; ``certificates`` is a PEM file."""
+    """Where packages come from. ``single`` and ``lists`` hold pip's own option names; ``certificates`` is a PEM file.
+
+    ``problem`` says why pip's configuration files were not read; it is empty if they were.
+    """
 
     single: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)  # may hold passwords: never printed
     lists: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, repr=False)
     certificates: Path | None = None
+    problem: str = ""
 
     @property
     def names_loopback(self) -> bool:
@@ -61,66 +69,70 @@ def is_loopback(url: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-def read(environment: Mapping[str, str]) -> PipSettings:
-    """Read pip's configuration files and variables; the later of global, user, environment, PIP_CONFIG_FILE, PIP_* wins.
+def read(environment: Mapping[str, str], *, ask: Callable[..., str] | None = None) -> PipSettings:
+    """Ask pip for the settings of its files, and add the variables PIP_*: a variable wins over ``[install]``, and that over ``[global]``.
 
-    The order is the one of pip's ``Configuration`` class. Of each file, ``[install]`` wins over ``[global]``.
+    That is the order of pip's own option parser. ``ask`` runs ``pip config`` with the given arguments and returns what it prints. If this
+    Python has no pip, only the variables count, and ``problem`` says so.
 
     Raises:
-        ConfigError: a configuration file of pip cannot be read.
+        ConfigError: pip cannot read its configuration files.
     """
+    problem = ""
+    if ask is None:
+        if importlib.util.find_spec("pip") is None:
+            problem = NO_PIP.format(python=sys.executable)
+        ask = functools.partial(_pip_config, frozenset(environment.items()))
+    sections = {} if problem else _sections(ask)
+    variables = {name[4:]: value for name, value in environment.items() if name.startswith("PIP_") and name != "PIP_CONFIG_FILE"}
     merged: dict[str, str] = {}
-    for path in config_files(environment):
-        merged |= _read_file(path)
-    for name, value in environment.items():
-        if name.startswith("PIP_") and name not in {"PIP_CONFIG_FILE", "PIP_VERSION"} and value:
-            merged[_key(name[4:])] = value
+    for settings in (sections.get("global", {}), sections.get("install", {}), variables):
+        merged |= {_key(name): value for name, value in settings.items() if value}
     return PipSettings(
         single={key: merged[key] for key in SINGLE_KEYS if merged.get(key)},
         lists={key: tuple(merged[key].split()) for key in LIST_KEYS if merged.get(key)},
         certificates=_certificates(merged.get("cert"), environment),
+        problem=problem,
     )
 
 
-def config_files(environment: Mapping[str, str]) -> list[Path]:
-    """The files that pip would read here, least important first."""
-    chosen = environment.get("PIP_CONFIG_FILE", "")
-    if chosen == os.devnull:
-        return []
-    home = Path(environment.get("HOME", "/"))
-    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-    shared = [Path(folder) / "pip" / "pip.conf" for folder in environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")]
-    files = [*shared, Path("/etc/pip.conf")]
-    if sys.platform == "darwin":
-        files.append(Path("/Library/Application Support/pip/pip.conf"))
-    if not (chosen and Path(chosen).exists()):
-        files += [home / ".pip" / "pip.conf", config / "pip" / "pip.conf"]
-        if sys.platform == "darwin":
-            files.append(home / "Library/Application Support/pip/pip.conf")
-    files.append(Path(sys.prefix) / "pip.conf")
-    if chosen:
-        files.append(Path(chosen))
-    return [path for path in files if path.is_file()]
+def _sections(ask: Callable[..., str]) -> dict[str, dict[str, str]]:
+    """The settings of pip's files, by section: ``[global]``, and one for each of pip's commands."""
+    values: dict[str, str] = {}
+    for name, value in _listed(ask("list")):
+        if values.setdefault(name, value) != value:  # newer versions list every file, sorted by path: it alone knows which wins
+            values[name] = ask("get", name).rstrip("\n")
+    sections: dict[str, dict[str, str]] = {}
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return sections
+
+
+def _listed(text: str) -> Iterator[tuple[str, str]]:
+    """The lines ``section.name='value'`` of ``pip config list``, without those of variables (``:env:``)."""
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if not name.startswith(":env:"):
+            yield name, ast.literal_eval(value)
+
+
+@functools.cache  # pip takes half a second to start
+def _pip_config(environment: frozenset[tuple[str, str]], *arguments: str) -> str:
+    command = (sys.executable, "-m", "pip", "config", *arguments)
+    files = {name: value for name, value in environment if not name.startswith("PIP_") or name == "PIP_CONFIG_FILE"}
+    # A configuration file may set quiet or verbose, which change what is printed.
+    plain = {"PIP_QUIET": "0", "PIP_VERBOSE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, env={**files, **plain}, capture_output=True, text=True, encoding="utf-8", check=False)
+    if done.returncode:
+        what = f"pip's settings cannot be read: {' '.join(done.stderr.split())}"
+        raise ConfigError([Problem(where="pip config", what=what, hint="see `pip config debug`")])
+    return done.stdout
 
 
 def _key(name: str) -> str:
     name = name.lower().replace("_", "-").removeprefix("--")
     return ALIASES.get(name, name)
-
-
-def _read_file(path: Path) -> dict[str, str]:
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read_string(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, configparser.Error) as error:
-        raise ConfigError(
-            [Problem(where=str(path), what=f"pip's settings cannot be read: {error}", hint="see `pip config debug`")]
-        ) from error
-    found: dict[str, str] = {}
-    for section in ("global", "install"):
-        if parser.has_section(section):
-            found |= {_key(name): value for name, value in parser.items(section)}
-    return found
 
 
 def _certificates(from_pip: str | None, environment: Mapping[str, str]) -> Path | None:

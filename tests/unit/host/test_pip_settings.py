@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import configparser
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from hwmatrix.errors import ConfigError
 from hwmatrix.host import pip_settings
 from hwmatrix.host.pip_settings import PipSettings
 
@@ -14,44 +12,60 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment in which no file of this machine is read."""
-    monkeypatch.setattr("sys.prefix", str(tmp_path / "prefix"))
+@pytest.fixture(autouse=True)
+def no_certificates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pip_settings, "SYSTEM_BUNDLES", ())
-    real = pip_settings.config_files
-    monkeypatch.setattr(pip_settings, "config_files", lambda env: [path for path in real(env) if path.is_relative_to(tmp_path)])
-    return {"HOME": str(tmp_path / "home"), "XDG_CONFIG_DIRS": str(tmp_path / "xdg")}
+
+
+def read(environment: dict[str, str] | None = None, *, listed: str = "", **values: str) -> PipSettings:
+    """Settings where ``pip config list`` prints ``listed``, and ``pip config get`` the one of ``values``."""
+
+    def ask(action: str, name: str = "") -> str:
+        return {"list": listed, "get": f"{values.get(name.replace('.', '_').replace('-', '_'))}\n"}[action]
+
+    return pip_settings.read(environment or {}, ask=ask)
 
 
 def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_nothing_set_gives_nothing(home: dict[str, str]) -> None:
-    assert pip_settings.read(home) == PipSettings()
+def test_nothing_set_gives_nothing() -> None:
+    assert read() == PipSettings()
 
 
-def test_variables_win_over_files_and_install_over_global(home: dict[str, str], tmp_path: Path) -> None:
-    text = "[global]\nindex_url = https://global/simple\nretries = 1\n[install]\nindex-url = https://install/simple\n"
-    write(tmp_path / "home/.config/pip/pip.conf", text)
-    assert pip_settings.read(home).single == {"index-url": "https://install/simple", "retries": "1"}
-    found = pip_settings.read({**home, "PIP_INDEX_URL": "https://variable/simple", "PIP_DEFAULT_TIMEOUT": "180"})
+def test_variables_win_over_files_and_install_over_global() -> None:
+    listed = "global.index-url='https://global/simple'\nglobal.retries='1'\ninstall.index-url='https://install/simple'\n"
+    assert read(listed=listed).single == {"index-url": "https://install/simple", "retries": "1"}
+    found = read({"PIP_INDEX_URL": "https://variable/simple", "PIP_DEFAULT_TIMEOUT": "180", "PIP_RETRIES": ""}, listed=listed)
     assert found.single == {"index-url": "https://variable/simple", "retries": "1", "timeout": "180"}
 
 
-def test_a_chosen_file_replaces_the_users_and_devnull_replaces_all(home: dict[str, str], tmp_path: Path) -> None:
-    write(tmp_path / "home/.config/pip/pip.conf", "[global]\nindex-url = https://user/simple\n")
-    write(tmp_path / "prefix/pip.conf", "[global]\nretries = 2\n")
-    chosen = write(tmp_path / "chosen.conf", "[global]\nindex-url = https://chosen/simple\n")
-    assert pip_settings.read({**home, "PIP_CONFIG_FILE": str(chosen)}).single == {"index-url": "https://chosen/simple", "retries": "2"}
-    assert pip_settings.read({**home, "PIP_CONFIG_FILE": os.devnull}).single == {}
+def test_what_pip_lists_of_variables_is_not_read_twice() -> None:
+    assert read({"PIP_RETRIES": "3"}, listed=":env:.retries='2'\n:env:.config-file='/some/pip.conf'\n").single == {"retries": "3"}
 
 
-def test_lists_are_split_and_rendered_so_that_pip_reads_them_back(home: dict[str, str]) -> None:
-    found = pip_settings.read({**home, "PIP_EXTRA_INDEX_URL": "https://a/simple\n https://b/simple", "PIP_FIND_LINKS": "/wheels"})
+def test_of_two_files_pip_says_which_wins() -> None:
+    listed = "global.retries='1'\nglobal.proxy='same'\nglobal.retries='2'\nglobal.proxy='same'\n"
+    assert read(listed=listed, global_retries="1").single == {"retries": "1", "proxy": "same"}
+    assert read(listed=listed, global_retries="2").single == {"retries": "2", "proxy": "same"}
+
+
+def test_values_of_several_lines_are_read_as_pip_quotes_them() -> None:
+    listed = r"global.extra-index-url='\nhttps://a/simple\nhttps://me:it\'s%40@b/simple'"
+    assert read(listed=listed).lists == {"extra-index-url": ("https://a/simple", "https://me:it's%40@b/simple")}
+
+
+def test_without_pip_only_variables_count_and_the_problem_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    found = pip_settings.read({"PIP_INDEX_URL": "https://variable/simple"})
+    assert found.single == {"index-url": "https://variable/simple"}
+    assert "pip is not installed" in found.problem
+
+
+def test_lists_are_split_and_rendered_so_that_pip_reads_them_back() -> None:
+    found = read({"PIP_EXTRA_INDEX_URL": "https://a/simple\n https://b/simple", "PIP_FIND_LINKS": "/wheels"})
     assert found.lists == {"extra-index-url": ("https://a/simple", "https://b/simple"), "find-links": ("/wheels",)}
     parser = configparser.RawConfigParser()
     parser.read_string(found.render(certificates="/run/secrets/ca.pem"))
@@ -59,31 +73,25 @@ def test_lists_are_split_and_rendered_so_that_pip_reads_them_back(home: dict[str
     assert parser["global"]["cert"] == "/run/secrets/ca.pem"
 
 
-def test_a_percent_sign_in_a_password_survives(home: dict[str, str]) -> None:
-    found = pip_settings.read({**home, "PIP_INDEX_URL": "https://me:p%40ss@host/simple"})
+def test_a_percent_sign_in_a_password_survives() -> None:
+    found = read({"PIP_INDEX_URL": "https://me:p%40ss@host/simple"})
     parser = configparser.RawConfigParser()
     parser.read_string(found.render(certificates=None))
     assert parser["global"]["index-url"] == "https://me:p%40ss@host/simple"
     assert "p%40ss" not in repr(found)
 
 
-def test_settings_of_this_machine_alone_are_left_out(home: dict[str, str]) -> None:
-    found = pip_settings.read({**home, "PIP_TARGET": "/somewhere", "PIP_USER": "1", "PIP_NO_INDEX": "1"})
+def test_settings_of_this_machine_alone_are_left_out() -> None:
+    found = read({"PIP_TARGET": "/somewhere", "PIP_USER": "1", "PIP_NO_INDEX": "1"})
     assert found.single == {"no-index": "1"}
     assert found.lists == {}
 
 
-def test_certificates_come_from_pip_first_then_from_the_usual_variables(home: dict[str, str], tmp_path: Path) -> None:
+def test_certificates_come_from_pip_first_then_from_the_usual_variables(tmp_path: Path) -> None:
     mine, other = write(tmp_path / "mine.pem", "x"), write(tmp_path / "other.pem", "y")
-    assert pip_settings.read({**home, "PIP_CERT": str(mine), "SSL_CERT_FILE": str(other)}).certificates == mine
-    assert pip_settings.read({**home, "SSL_CERT_FILE": str(other)}).certificates == other
-    assert pip_settings.read({**home, "PIP_CERT": str(tmp_path / "gone.pem")}).certificates is None
-
-
-def test_a_broken_file_is_an_error_that_names_it(home: dict[str, str], tmp_path: Path) -> None:
-    path = write(tmp_path / "home/.config/pip/pip.conf", "no section\n")
-    with pytest.raises(ConfigError, match=str(path)):
-        pip_settings.read(home)
+    assert read({"PIP_CERT": str(mine), "SSL_CERT_FILE": str(other)}).certificates == mine
+    assert read({"SSL_CERT_FILE": str(other)}).certificates == other
+    assert read({"PIP_CERT": str(tmp_path / "gone.pem")}).certificates is None
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from hwmatrix.records import Detection
 from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
+    from hwmatrix.host.pip_settings import PipSettings
     from hwmatrix.matrix.spec import MatrixSpec
 
 _MIB: Final = 2**20
@@ -82,7 +83,7 @@ def gather(spec: MatrixSpec, environment: Mapping[str, str], cache: Path) -> Fac
     engine, engine_problem = connected(environment)
     runtimes, images, root = _engine_facts(engine, spec)
     try:
-        pip, pip_problem = _pip(environment), ""
+        pip, pip_problem = _pip(pip_settings.read(environment)), ""
     except ConfigError as error:
         pip, pip_problem = None, str(error)
     return Facts(
@@ -165,9 +166,9 @@ def _engine_facts(engine: Engine | None, spec: MatrixSpec) -> tuple[frozenset[st
     return frozenset(info.get("Runtimes") or ()), images, root if here else None
 
 
-def _pip(environment: Mapping[str, str]) -> str:
+def _pip(settings: PipSettings) -> str:
     """Which settings pip has, never their values: those may hold passwords."""
-    settings = pip_settings.read(environment)
     named = sorted({*settings.single, *settings.lists})
     certificates = f", certificates of {settings.certificates}" if settings.certificates else ""
-    return f"{', '.join(named) if named else 'the public package index'}{certificates}"
+    problem = f"; {settings.problem}" if settings.problem else ""
+    return f"{', '.join(named) if named else 'the public package index'}{certificates}{problem}"
