@@ -147,9 +147,19 @@ def _let_go(failure: BaseException | None) -> None:
 
 
 def _end_failed(job: CellJob, progress: _Progress, failure: BaseException) -> None:
-    """Frameworks report a failed allocation as a RuntimeError: the catalogue knows their words."""
-    cause = match(str(failure), hardware=job.target.backend, exception=failure).type
-    progress.end(Status.OOM if cause == "memory_pressure" else Status.ERROR, error=_described(failure))
+    status, error = recognized(failure, hardware=job.target.backend, stage=progress.stage)
+    progress.end(status, error=error)
+
+
+def recognized(failure: BaseException, *, hardware: str, stage: Stage | None) -> tuple[Status, dict[str, Any]]:
+    """What the catalogue makes of a failure that has no type of ours: ``oom`` if memory was short, else ``error``; and its message.
+
+    Frameworks report a failed allocation as a RuntimeError: the catalogue knows their words. It is asked here and not by the parent,
+    which gets neither the whole text nor the exception's base classes.
+    """
+    found = match(_text(failure), hardware=hardware, stage=stage, exception=failure)
+    status = Status.OOM if found.type == "memory_pressure" else Status.ERROR
+    return status, _described(failure, found.type) | {"severity": found.severity}
 
 
 def _stages(job: CellJob, progress: _Progress) -> _End:
@@ -268,15 +278,17 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _error(error_type: str, message: str) -> dict[str, Any]:
-    return {"type": error_type, "message": message, "traceback": None, "exception": None}
+    return {"type": error_type, "message": message, "traceback": None}
 
 
-def _described(failure: BaseException, error_type: str | None = None) -> dict[str, Any]:
-    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(failure).__mro__[:-1]]
-    message = str(failure).strip() or type(failure).__name__
+def _text(failure: BaseException) -> str:
+    return str(failure).strip() or type(failure).__name__
+
+
+def _described(failure: BaseException, error_type: str | None) -> dict[str, Any]:
+    message = _text(failure)
     return {
         "type": error_type,
         "message": message if len(message) <= _MESSAGE_LIMIT else f"{message[:_MESSAGE_LIMIT]} ...",
         "traceback": cut("".join(traceback.format_exception(failure)), _TRACEBACK_LIMIT),
-        "exception": kinds[0],
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import pydantic
 
-from hwmatrix.records import Detection, Divergence, Findings, Stage, Status
+from hwmatrix.records import Detection, Divergence, Findings, Severity, Stage, Status
 from hwmatrix.records.backends import names
 from hwmatrix.records.measured import Milliseconds, Share
 
@@ -60,11 +60,11 @@ class Facts(Findings):
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a cell did not pass, in the child's words. Without a ``type`` the catalogue finds it."""
+    """Why a cell did not pass, in the child's words. What it does not tell, the catalogue finds: a ``type``, and its ``severity``."""
 
     message: _Message
     type: _ErrorType | None = None
-    exception: str | None = None
+    severity: Severity | None = None
     traceback: str | None = None
     needs: tuple[_Message, ...] = ()
 

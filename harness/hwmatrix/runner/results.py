@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.faults.catalogue import match, severity_of
-from hwmatrix.records import CellResult, Divergence, ErrorRecord, Findings, Origin, Role, Stage, Status
+from hwmatrix.records import CellResult, Divergence, ErrorRecord, Findings, Origin, Role, Severity, Stage, Status
 from hwmatrix.runner.messages import CellTold, Failure, cell_told
 
 if TYPE_CHECKING:
@@ -47,18 +47,25 @@ def not_executed(
 
 
 def error_record(  # noqa: D417 - the other arguments are the record's own fields
-    message: str, *, hardware: str, status: Status, stage: Stage | None, error_type: str | None = None, **details: Any
+    message: str,
+    *,
+    hardware: str,
+    status: Status,
+    stage: Stage | None,
+    error_type: str | None = None,
+    severity: Severity | None = None,
+    **details: Any,
 ) -> ErrorRecord:
     """An error with its type and severity from the catalogue.
 
     Args:
         message: the error's own text.
-        error_type: where the program knows it; else the catalogue recognizes it by message, exception, status and stage.
+        error_type: where the program knows it; else the catalogue recognizes it by message, status and stage.
+        severity: where the catalogue was asked before; else that of ``error_type``.
     """
-    exception = details.pop("exception", None)
     if error_type is not None:
-        return ErrorRecord(type=error_type, severity=severity_of(error_type, hardware), message=message, **details)
-    found = match(message, hardware=hardware, status=status, stage=stage, exception=exception)
+        return ErrorRecord(type=error_type, severity=severity or severity_of(error_type, hardware), message=message, **details)
+    found = match(message, hardware=hardware, status=status, stage=stage)
     return ErrorRecord(type=found.type, severity=found.severity, message=message, **details)
 
 
@@ -100,7 +107,7 @@ def _error(failure: Failure | None, hardware: str, status: Status, stage: Stage)
         status=status,
         stage=stage,
         error_type=failure.type,
-        exception=failure.exception,
+        severity=failure.severity,
         traceback=failure.traceback,
         needs=failure.needs,
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOAD = {"stage": "load", "facts": {"stages": {}}}
 RUN = {"stage": "run", "facts": {"stages": {"load": 1.5}, "load_ms": 1.5, "parameters": 7}}
 PASS: dict[str, Any] = {"verdict": "pass", "facts": {"stages": {"load": 1.5}, "load_ms": 1.5}, "error": None}
-ERROR = {"type": None, "message": "a message", "traceback": None, "exception": None}
+ERROR = {"type": None, "message": "a message", "traceback": None, "severity": None}
 PLAN = make.plan()
 
 

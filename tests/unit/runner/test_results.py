@@ -82,7 +82,7 @@ def verdict(status: str, error: dict[str, Any] | None = None, **facts: Any) -> d
 
 
 def told(**changes: Any) -> dict[str, Any]:
-    return {"type": None, "message": "a message", "traceback": "Traceback", "exception": "builtins.RuntimeError"} | changes
+    return {"type": None, "message": "a message", "traceback": "Traceback"} | changes
 
 
 def result(ended: End, target: str = "cpu", **cell: Any) -> CellResult:
@@ -179,8 +179,8 @@ def test_a_process_that_dies_behind_a_verdict_on_another_question_has_no_diverge
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (told(exception="builtins.MemoryError"), "memory_pressure"),
-        (told(exception="builtins.ModuleNotFoundError", message="No module named 'x'"), "missing_package"),
+        (told(type="missing_package", message="No module named 'x'"), "missing_package"),
+        (told(message="DefaultCPUAllocator: can't allocate memory"), "memory_pressure"),
         (told(message="nobody has ever seen this"), "unmatched"),
     ],
 )
@@ -212,6 +212,12 @@ def test_how_much_an_error_matters_depends_on_the_hardware(target: str, severity
     ends = [end(verdict("oom", typed)), end(verdict("oom", found)), end(exit_code=1, log="CUDA error: out of memory\nMemoryError")]
     errors = [result(ended, target).error for ended in ends]
     assert [(error.type, error.severity) for error in errors if error is not None] == [("memory_pressure", severity)] * 3
+
+
+def test_a_severity_that_was_told_counts_more_than_that_of_the_type() -> None:
+    error = result(end(verdict("oom", told(type="memory_pressure", severity="error"))), "cuda").error
+    assert error is not None
+    assert error.severity is Severity.ERROR
 
 
 def test_what_the_target_lacks_is_kept() -> None:

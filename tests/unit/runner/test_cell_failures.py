@@ -1,0 +1,45 @@
+"""What a failure in a cell is, where no type of ours says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwmatrix.records import Severity, Stage, Status
+from hwmatrix.runner.cell import recognized
+
+
+class ArrayMemoryError(MemoryError):
+    """As NumPy has one."""
+
+
+LONG = 5000 * "x"
+
+
+@pytest.mark.parametrize(
+    ("failure", "hardware", "status", "error_type", "severity"),
+    [
+        (MemoryError(), "cpu", Status.OOM, "memory_pressure", Severity.ERROR),
+        (ArrayMemoryError("no room"), "cpu", Status.OOM, "memory_pressure", Severity.ERROR),
+        (RuntimeError("std::bad_alloc"), "cuda", Status.OOM, "memory_pressure", Severity.ERROR),  # the host's memory
+        (RuntimeError("CUDA error: out of memory"), "cuda", Status.OOM, "memory_pressure", Severity.CRITICAL),
+        (RuntimeError(f"{LONG} CUDA error: out of memory"), "cuda", Status.OOM, "memory_pressure", Severity.CRITICAL),
+        (ModuleNotFoundError("No module named 'x'"), "cpu", Status.ERROR, "missing_package", Severity.ERROR),
+        (ValueError("nobody has ever seen this"), "cpu", Status.ERROR, "unmatched", Severity.ERROR),
+    ],
+)
+def test_the_catalogue_tells_the_status_the_type_and_the_severity(
+    failure: Exception, hardware: str, status: Status, error_type: str, severity: Severity
+) -> None:
+    found, error = recognized(failure, hardware=hardware, stage=Stage.RUN)
+    assert (found, error["type"], error["severity"]) == (status, error_type, severity)
+    assert len(error["message"]) < len(LONG)
+
+
+def test_the_stage_counts() -> None:
+    failure = RuntimeError("Exception from src/plugins")
+    types = [recognized(failure, hardware="openvino", stage=stage)[1]["type"] for stage in (Stage.PREPARE, Stage.RUN)]
+    assert types == ["compile_failed", "inference_failed"]
+
+
+def test_a_failure_without_a_text_has_the_name_of_its_class() -> None:
+    assert recognized(MemoryError(), hardware="cpu", stage=Stage.RUN)[1]["message"] == "MemoryError"
