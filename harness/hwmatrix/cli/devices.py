@@ -6,13 +6,13 @@ What only some of the options need is imported by them: the command itself is to
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from hwmatrix.app.environment import read_environment
+from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.cli import device_tables as tables
 from hwmatrix.cli.options import (
     DEFAULT_MATRIX,
@@ -29,6 +29,7 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.hardware import browser_places, cache, container, torch_build
 from hwmatrix.hardware.api import HardwareDetector, best_of, container_views
 from hwmatrix.matrix.load import load
+from hwmatrix.records import backends
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,28 +37,15 @@ if TYPE_CHECKING:
     from hwmatrix.records import Classification
 
 _SCHEMA: Final = "hwmatrix/devices/1"
-
-
-class Device(enum.StrEnum):
-    """What a model may be asked to run on."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-    ROCM = "rocm"
-    MPS = "mps"
-    OPENVINO = "openvino"
-    QNN = "qnn"
-    WEBGPU = "webgpu"
-    WEBNN = "webnn"
-    AUTO = "auto"
-
-
+_AUTO: Final = "auto"
 Listing = Annotated[bool, typer.Option("--list-devices", help="Every single device: each GPU, each device of OpenVINO, with its memory.")]
 Compatible = Annotated[bool, typer.Option("--hardware-compatibility", help="Show which families and architectures work on which hardware.")]
 ModelName = Annotated[
     str | None, typer.Option("--model", help="Show the device on which this model would run: a name, a hub id, a folder.", metavar="M")
 ]
-Asked = Annotated[Device, typer.Option("--device", help="With --model or --priority: the hardware to run on.")]
+Asked = Annotated[
+    str, typer.Option("--device", help="With --model or --priority: the hardware to run on, a backend's name, or auto.", metavar="D")
+]
 Priorities = Annotated[Priority | None, typer.Option("--priority", help="The same for models of matrix.yaml: high means its first suite.")]
 Refresh = Annotated[bool, typer.Option("--refresh", help="Ignore the cache and detect everything again.")]
 Clear = Annotated[bool, typer.Option("--clear-cache", help="Only delete the cache.")]
@@ -74,7 +62,7 @@ def devices_command(
     hardware_compatibility: Compatible = False,
     model: ModelName = None,
     priority: Priorities = None,
-    device: Asked = Device.AUTO,
+    device: Asked = _AUTO,
     refresh: Refresh = False,
     clear_cache: Clear = False,
     matrix: OwnMatrix = DEFAULT_MATRIX,
@@ -116,18 +104,28 @@ def devices_command(
         _print(_summary(detector), output, tables.show_summary)
 
 
-def _check(modes: dict[str, bool], device: Device) -> None:
+def _check(modes: dict[str, bool], device: str) -> None:
     """One question at a time.
 
     Raises:
-        ConfigError: two are asked, or a device is named for no model.
+        ConfigError: two are asked, or a device is named for no model, or it is none that a model's order knows.
     """
     asked = [name for name, given in modes.items() if given]
     if len(asked) > 1:
         raise ConfigError([Problem(where=asked[1], what=f"it cannot be used together with {asked[0]}", hint="ask one after the other")])
-    if device is not Device.AUTO and not {"--model", "--priority"} & set(asked):
+    if device == _AUTO:
+        return
+    if not {"--model", "--priority"} & set(asked):
         hint = "name one with --model, or several with --priority"
-        raise ConfigError([Problem(where=f"--device {device.value}", what="it is given for no model", hint=hint)])
+        raise ConfigError([Problem(where=f"--device {device}", what="it is given for no model", hint=hint)])
+    own = [_AUTO, *backends.TABLE]
+    if device in own:
+        return
+    if device in backends.names():
+        what, hint = f"no order of hardware has {device!r}, a backend of another package", "name it as a target in matrix.yaml"
+    else:
+        what, hint = f"{device!r} is not a hardware name", near_miss(device, own)
+    raise ConfigError([Problem(where="--device", what=what, hint=hint)])
 
 
 def _print(answer: Any, output: Format, show: Any) -> None:
@@ -182,7 +180,7 @@ def _compatibility(output_dir: Path, output: Format) -> None:
     _print(answer, output, tables.show_compatibility)
 
 
-def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: Path) -> dict[str, Any]:
+def _device_for(name: str, device: str, detector: HardwareDetector, matrix: Path) -> dict[str, Any]:
     """The hardware and PyTorch's device for a model.
 
     ``auto`` goes through the priorities of the model's kind; a device that was asked for comes first, and after it what
@@ -191,18 +189,18 @@ def _device_for(name: str, device: Device, detector: HardwareDetector, matrix: P
     from hwmatrix.knowledge.priorities import order_of, priority_for, reason_for
 
     kind = _classified(name, matrix)
-    if device is Device.AUTO:
+    if device == _AUTO:
         order, reason = priority_for(kind), reason_for(kind)
     else:
-        order, reason = order_of(kind, preferred=device.value), reason_for(kind, preferred=device.value)
-    chosen = detector.choose_hardware(order, asked_for=None if device is Device.AUTO else device.value)
+        order, reason = order_of(kind, preferred=device), reason_for(kind, preferred=device)
+    chosen = detector.choose_hardware(order, asked_for=None if device == _AUTO else device)
     torch = detector.choose_torch_device(order)
     return {
         "model": name,
         "architecture": kind.architecture,
         "family": kind.family.value if kind.family else None,
         "confidence": kind.confidence,
-        "asked": device.value,
+        "asked": device,
         "order": list(order),
         "order_reason": reason,
         "hardware": chosen.hardware,

@@ -14,7 +14,7 @@ from hwmatrix.hardware import api, container
 from hwmatrix.hardware.torch_build import TorchBuild
 from hwmatrix.knowledge.priorities import order_of
 from hwmatrix.models.classify import classify
-from hwmatrix.records import Backend
+from hwmatrix.records import Backend, backends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -307,7 +307,8 @@ def test_what_is_kept_is_used_and_can_be_forgotten(capsys: pytest.CaptureFixture
         (("--clear-cache", "--list-devices"), "cannot be used together"),
         (("--device", "cuda"), "--device cuda: it is given for no model"),
         (("--list-devices", "--device", "cuda"), "it is given for no model"),
-        (("--model", "bert", "--device", "tpu"), "'tpu' is not one of"),
+        (("--model", "bert", "--device", "tpu"), "'tpu' is not a hardware name"),
+        (("--model", "bert", "--device", "cudaa"), "did you mean"),
         (("--priority", "low"), "'low' is not one of"),
         (("--model", "a b"), "is not a valid model name"),
         (("--model", "./nowhere"), "is not a folder"),
@@ -318,6 +319,17 @@ def test_what_is_kept_is_used_and_can_be_forgotten(capsys: pytest.CaptureFixture
 def test_wrong_arguments_are_told(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], told: str) -> None:
     assert hwmatrix(*argv) == 2
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("backend", list(Backend))
+def test_every_backend_may_be_asked_for(capsys: pytest.CaptureFixture[str], backend: Backend) -> None:
+    assert answer(capsys, "--model", "bert", "--device", backend.value)["order"][0] == backend.value
+
+
+def test_a_backend_of_another_package_is_refused_as_such(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_from_elsewhere", lambda: {"abacus": "abacus:DESCRIPTOR"})
+    assert hwmatrix("--model", "bert", "--device", "abacus") == 2
+    assert "'abacus', a backend of another package" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_broken_cache_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
