@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_engine import engine
 
 pytest.importorskip("docker")
 
@@ -12,29 +13,12 @@ from hwmatrix.basics.processes import living, own_mark
 from hwmatrix.errors import EngineError
 from hwmatrix.host import containers
 from hwmatrix.host.containers import Limits, Mount, RunningContainer
-from hwmatrix.host.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TMP = "/tmp"  # noqa: S108 - of the container
 LIMITS = Limits(memory_mb=512, pids=64, cpus=1.5, cpuset="0-1", tmp_mb=32)
-
-
-def facts(**changes: object) -> Engine:
-    values: dict[str, object] = {
-        "url": "unix:///engine.sock",
-        "version": "28.0",
-        "api_version": "1.48",
-        "operating_system": "Debian",
-        "cgroup_version": 2,
-        "rootless": False,
-        "networks": frozenset({"bridge", "host", "null"}),
-        "builder": Path("/usr/bin/docker"),
-        "builder_problem": "",
-        "environment": {"PATH": "/usr/bin"},
-    }
-    return Engine(**{**values, **changes})  # type: ignore[arg-type]
 
 
 class FakeContainer:
@@ -70,7 +54,7 @@ def test_output_without_a_newline_does_not_grow_without_end() -> None:
 
 def test_a_container_can_do_nothing_it_need_not(tmp_path: Path) -> None:
     mounts = (Mount(source=tmp_path, target="/out", read_only=False), Mount(source=tmp_path, target="/in"))
-    options = containers._options(facts(), limits=LIMITS, mounts=mounts, devices=(), gpus=False)
+    options = containers._options(engine(), limits=LIMITS, mounts=mounts, devices=(), gpus=False)
     assert options["network_mode"] == "none"
     assert options["read_only"] is True
     assert options["cap_drop"] == ["ALL"]
@@ -87,7 +71,7 @@ def test_a_container_can_do_nothing_it_need_not(tmp_path: Path) -> None:
 
 
 def test_a_device_comes_with_its_group() -> None:
-    options = containers._options(facts(), limits=LIMITS, mounts=(), devices=("/dev/null",), gpus=True)
+    options = containers._options(engine(), limits=LIMITS, mounts=(), devices=("/dev/null",), gpus=True)
     assert options["device_requests"] == [{"Driver": "", "Count": -1, "DeviceIDs": [], "Capabilities": [["gpu"]], "Options": {}}]
     assert options["devices"] == ["/dev/null:/dev/null:rwm"]
     assert options["group_add"] == [str(Path("/dev/null").stat().st_gid)]
@@ -106,14 +90,14 @@ def test_a_folder_of_devices_comes_with_the_groups_of_what_is_in_it(tmp_path: Pa
 
 def test_a_mount_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="gone"):
-        containers._options(facts(), limits=LIMITS, mounts=(Mount(source=tmp_path / "gone", target="/in"),), devices=(), gpus=False)
+        containers._options(engine(), limits=LIMITS, mounts=(Mount(source=tmp_path / "gone", target="/in"),), devices=(), gpus=False)
 
 
 @pytest.mark.parametrize(("uid", "rootless", "user"), [(0, False, "10001:10001"), (1000, False, "1000:1000"), (1000, True, "0:0")])
 def test_nothing_runs_as_root_of_the_machine(monkeypatch: pytest.MonkeyPatch, uid: int, *, rootless: bool, user: str) -> None:
     monkeypatch.setattr(os, "getuid", lambda: uid)
     monkeypatch.setattr(os, "getgid", lambda: uid)
-    assert containers.container_user(facts(rootless=rootless)) == user
+    assert containers.container_user(engine(rootless=rootless)) == user
 
 
 def test_a_writable_folder_belongs_to_the_containers_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,11 +106,11 @@ def test_a_writable_folder_belongs_to_the_containers_user(tmp_path: Path, monkey
     monkeypatch.setattr(os, "getuid", lambda: 0)
     (tmp_path / "out/deep").mkdir(parents=True)
     (tmp_path / "out/deep/file").touch()
-    assert containers.prepare_writable(tmp_path / "out", facts()) == tmp_path / "out"
+    assert containers.prepare_writable(tmp_path / "out", engine()) == tmp_path / "out"
     assert changed == dict.fromkeys([str(tmp_path / "out"), str(tmp_path / "out/deep"), str(tmp_path / "out/deep/file")], (10001, 10001))
     changed.clear()
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    containers.prepare_writable(tmp_path / "new/folder", facts())
+    containers.prepare_writable(tmp_path / "new/folder", engine())
     assert (tmp_path / "new/folder").is_dir()
     assert changed == {}
 

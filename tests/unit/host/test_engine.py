@@ -5,26 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
+from fake_engine import engine
 
 from hwmatrix.errors import EngineError
 from hwmatrix.host import engine as engines
-from hwmatrix.host.engine import Engine
-
-
-def facts(**changes: object) -> Engine:
-    values: dict[str, object] = {
-        "url": "unix:///engine.sock",
-        "version": "28.0",
-        "api_version": "1.48",
-        "operating_system": "Debian",
-        "cgroup_version": 2,
-        "rootless": False,
-        "networks": frozenset({"bridge", "host", "null"}),
-        "builder": Path("/usr/bin/docker"),
-        "builder_problem": "",
-        "environment": {"PATH": "/usr/bin"},
-    }
-    return Engine(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def context(folder: Path, name: str, host: str) -> None:
@@ -80,17 +64,17 @@ def test_the_first_client_that_builds_is_taken(monkeypatch: pytest.MonkeyPatch) 
     clients = [Path("/one/docker"), Path("/two/docker")]
     monkeypatch.setattr(engines, "docker_clients", lambda _: clients)
     monkeypatch.setattr(engines, "_trial_build", lambda client, _: None if client == clients[1] else "buildx is missing")
-    assert engines.find_builder(facts()) == (clients[1], "")
+    assert engines.find_builder(engine()) == (clients[1], "")
     monkeypatch.setattr(engines, "_trial_build", lambda *_: "buildx is missing")
-    assert engines.find_builder(facts()) == (None, "/one/docker: buildx is missing; /two/docker: buildx is missing")
+    assert engines.find_builder(engine()) == (None, "/one/docker: buildx is missing; /two/docker: buildx is missing")
 
 
 def test_docker_commands_get_this_engine_and_its_own_buildkit() -> None:
-    environment = facts(environment={"PATH": "/bin", "DOCKER_HOST": "other"}).command_environment()
+    environment = engine(environment={"PATH": "/bin", "DOCKER_HOST": "other"}).command_environment()
     assert environment["DOCKER_HOST"] == "unix:///engine.sock"
     assert environment["DOCKER_BUILDKIT"] == "1"
     assert environment["PATH"] == "/bin"
 
 
 def test_an_engine_does_not_print_its_environment() -> None:
-    assert "hunter2" not in repr(facts(environment={"PASSWORD": "hunter2"}))
+    assert "hunter2" not in repr(engine(environment={"PASSWORD": "hunter2"}))

@@ -5,11 +5,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fake_engine import engine
 
 from hwmatrix.errors import ConfigError, ImageBuildError
 from hwmatrix.host import images
 from hwmatrix.host.base_image import BaseImage
-from hwmatrix.host.engine import Engine
 from hwmatrix.host.pip_settings import PipSettings
 from hwmatrix.host.requirements import layers
 from hwmatrix.matrix.load import load
@@ -21,22 +21,6 @@ ALL_CONSTRAINTS = sorted((ROOT / "images").glob("constraints*.txt"))
 BUILDS = [path for path in ALL_CONSTRAINTS if path.stem.startswith("constraints-torch-")]
 DOCKERFILES = sorted((ROOT / "images").glob("*/Dockerfile"))
 TARGETS = [path for path in DOCKERFILES if path.parent.name != "base"]
-
-
-def facts(**changes: object) -> Engine:
-    values: dict[str, object] = {
-        "url": "unix:///engine.sock",
-        "version": "28.0",
-        "api_version": "1.48",
-        "operating_system": "Debian",
-        "cgroup_version": 2,
-        "rootless": False,
-        "networks": frozenset({"bridge", "host", "null"}),
-        "builder": Path("/usr/bin/docker"),
-        "builder_problem": "",
-        "environment": {"PATH": "/usr/bin"},
-    }
-    return Engine(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def names(path: Path) -> set[str]:
@@ -151,15 +135,15 @@ def test_a_layers_digest_follows_its_content(tmp_path: Path) -> None:
 
 def test_the_hosts_network_is_used_only_where_a_build_needs_it() -> None:
     loopback = PipSettings(lists={"find-links": ("http://127.0.0.1:1/x/",)})
-    assert images._network(facts(), PipSettings()) == ()
-    assert images._network(facts(), loopback) == ("--network=host",)
-    assert images._network(facts(networks=frozenset({"host", "null"})), PipSettings()) == ("--network=host",)
+    assert images._network(engine(), PipSettings()) == ()
+    assert images._network(engine(), loopback) == ("--network=host",)
+    assert images._network(engine(networks=frozenset({"host", "null"})), PipSettings()) == ("--network=host",)
 
 
 def test_proxies_are_named_and_their_values_are_not() -> None:
-    options = images._proxies(facts(environment={"HTTPS_PROXY": "http://me:hunter2@proxy:3128"}))
+    options = images._proxies(engine(environment={"HTTPS_PROXY": "http://me:hunter2@proxy:3128"}))
     assert options == ("--build-arg", "HTTPS_PROXY", "--build-arg", "NO_PROXY", "--build-arg", "no_proxy")
-    assert images._proxies(facts()) == ()
+    assert images._proxies(engine()) == ()
 
 
 def test_secrets_are_files_of_this_user_and_go_with_the_block(tmp_path: Path) -> None:
@@ -177,7 +161,7 @@ def test_secrets_are_files_of_this_user_and_go_with_the_block(tmp_path: Path) ->
 
 def test_no_builder_is_an_error_with_advice() -> None:
     spec = load(ROOT / "matrix.yaml").spec
-    engine = facts(builder=None, builder_problem="/usr/bin/docker: the buildx component is missing")
+    blind = engine(builder=None, builder_problem="/usr/bin/docker: the buildx component is missing")
     with pytest.raises(ImageBuildError, match="buildx component is missing") as caught:
-        images.build_images(project_root=ROOT, spec=spec, targets=["cpu"], engine=engine, on_line=pytest.fail, base=BASE)
+        images.build_images(project_root=ROOT, spec=spec, targets=["cpu"], engine=blind, on_line=pytest.fail, base=BASE)
     assert "buildx plug-in" in caught.value.advice

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_engine import engine
 
 from hwmatrix.cli import main
 from hwmatrix.cli import runner as runners
@@ -17,7 +18,6 @@ from hwmatrix.host.ci_machines import checking, facts, placing
 from hwmatrix.host.ci_machines.checking import State
 from hwmatrix.host.ci_machines.facts import Facts, Node, Space
 from hwmatrix.host.ci_machines.labels import labels
-from hwmatrix.host.engine import Engine
 from hwmatrix.host.pip_settings import PipSettings
 from hwmatrix.matrix.load import load
 from hwmatrix.records import Backend, Detection
@@ -27,23 +27,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[4]
 SPEC = load(ROOT / "matrix.yaml").spec
-BUILDER = Path("/usr/bin/docker")
-
-
-def engine(**changes: Any) -> Engine:
-    made = Engine(
-        url="unix:///engine.sock",
-        version="28.0",
-        api_version="1.48",
-        operating_system="Debian",
-        cgroup_version=2,
-        rootless=False,
-        networks=frozenset({"bridge"}),
-        builder=BUILDER,
-        builder_problem="",
-        environment={},
-    )
-    return dataclasses.replace(made, **changes)
 
 
 def found(here: Mapping[Backend, tuple[str | None, dict[str, Any]]]) -> dict[Backend, Detection]:

@@ -1,0 +1,26 @@
+"""A container engine that nobody started."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from hwmatrix.host.engine import Engine
+
+
+def engine(**changes: Any) -> Engine:
+    """What is known of an engine that can build and has a bridge, but for ``changes``."""
+    usual = Engine(
+        url="unix:///engine.sock",
+        version="28.0",
+        api_version="1.48",
+        operating_system="Debian",
+        cgroup_version=2,
+        rootless=False,
+        networks=frozenset({"bridge", "host", "null"}),
+        builder=Path("/usr/bin/docker"),
+        builder_problem="",
+        environment={"PATH": "/usr/bin"},
+    )
+    return dataclasses.replace(usual, **changes)
