@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
@@ -20,9 +19,9 @@ from hwmatrix.errors import ConfigError, EngineError, ImageBuildError
 from hwmatrix.records import Detection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("project")
 MATRIX = """\
 version: 1
 sizes:
@@ -39,18 +38,6 @@ models:
 suites:
   default: {models: all}
 """
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a matrix.yaml, outside a git checkout, with a cache of its own."""
-    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import factory_plans as make
@@ -15,9 +14,9 @@ from hwmatrix.cli import main
 from hwmatrix.records import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("project")
 MATRIX = """\
 version: 1
 sizes: {tiny: {batch: 2}, full: {}}
@@ -30,17 +29,6 @@ suites:
   default: {models: all}
 """
 KEY = "bert/tiny/cpu/float32/b2-s16-t1"
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
 
 
 def ran(project: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[list[str], dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import fake_types as fake
@@ -34,17 +33,11 @@ KEY = "/tiny/cpu/float32/b1-s16-t1"
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "constraints.txt").write_text("transformers==9.9.0\n", encoding="utf-8")  # as the fake that is installed
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
-    fake.install(monkeypatch, tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
+def fake_types(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (project / "images").mkdir()
+    (project / "images" / "constraints.txt").write_text("transformers==9.9.0\n", encoding="utf-8")  # as the fake that is installed
+    fake.install(monkeypatch, project)
+    yield
     fake.override_all(monkeypatch, {})
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pytest
@@ -18,9 +17,7 @@ from hwmatrix.cli import run as run_file
 from hwmatrix.records import Isolation
 from hwmatrix.store.merge import merge
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+pytestmark = pytest.mark.usefixtures("project")
 MATRIX = """\
 version: 1
 sizes: {tiny: {}, full: {}}
@@ -35,17 +32,6 @@ models:
 suites: {default: {models: all}}
 github: {timeout_minutes: 45}
 """
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -23,11 +22,12 @@ from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.records import CellPlan, Isolation, Plan, Status, cell_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from hwmatrix.store.shard import ShardWriter
 
+pytestmark = pytest.mark.usefixtures("project")
 MATRIX = """\
 version: 1
 sizes:
@@ -74,17 +74,6 @@ class ScriptedPlace(FakeExecutor):
         result = make.result(cell, started_at=utc_now(), **changes)
         shard.add_cell(result, command=cell_command(plan.model(cell.model, cell.size), cell, plan.isolation))
         self.ran.append(cell.key)
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(execution, "commit_of", lambda _root: None)
-    before = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(autouse=True)
