@@ -20,12 +20,14 @@ from hwmatrix.cli.options import (
     Architectures,
     BaseImage,
     CacheLimit,
+    Everything,
     Format,
     Isolating,
     IsolationChoice,
     Matrix,
     Models,
     Output,
+    OwnSize,
     Suite,
     Targets,
     Timing,
@@ -36,7 +38,7 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.host.cache_limit import DEFAULT_GB
 from hwmatrix.host.stale import StaleRule
 from hwmatrix.matrix.load import load
-from hwmatrix.records import AdaptRule, Size
+from hwmatrix.records import AdaptRule
 
 if TYPE_CHECKING:
     from hwmatrix.matrix.load import LoadedMatrix
@@ -53,8 +55,8 @@ def matrix_command(
     suite: Suite = None,
     targets: Targets = None,
     architectures: Architectures = None,
-    size: Annotated[Size | None, typer.Option("--size", help="tiny or full; overrides the suite's size.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
+    size: OwnSize = None,
+    everything: Everything = False,
     timing: Timing = None,
     adapt: Adapt = None,
     detect_only: Annotated[bool, typer.Option("--detect-only", help="Only print the detected hardware.")] = False,

@@ -14,6 +14,7 @@ import hwmatrix
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.shipped import MATRIX_FILE, shipped_root
+from hwmatrix.records import Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -106,6 +107,8 @@ Database = Annotated[Path, typer.Option("--database", help="A merged database, o
 RunId = Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")]
 PlannedFolder = Annotated[Path, typer.Argument(help="The folder of the planned run: it holds plan.json.", metavar="RUN")]
 JobStates = Annotated[Path, typer.Option("--states", help="What became of the targets' jobs.", metavar="FILE")]
+OwnSize = Annotated[Size | None, typer.Option("--size", help="tiny or full; overrides the suite's size.")]
+Everything = Annotated[bool, typer.Option("--all", help="Every model, in every size.")]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
 BaseImage = Annotated[str | None, typer.Option("--base-image", help="The base of all images, instead of images.base in matrix.yaml.")]
 Images = Annotated[bool, typer.Option("--images", help="Run inside every target's image, and store the results.")]

@@ -14,11 +14,11 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import plan_elsewhere
 from hwmatrix.app.selecting import select
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Architectures, Matrix, Models, Output, Suite, Targets, Timing
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Architectures, Everything, Matrix, Models, Output, OwnSize, Suite, Targets, Timing
 from hwmatrix.cli.tables import print_table
 from hwmatrix.host.github.job_matrix import job_matrices, write_step_outputs
 from hwmatrix.matrix.load import load
-from hwmatrix.records import Isolation, Size
+from hwmatrix.records import Isolation
 
 
 class PlanFormat(enum.StrEnum):
@@ -40,8 +40,8 @@ def plan_command(
     suite: Suite = None,
     targets: Targets = None,
     architectures: Architectures = None,
-    size: Annotated[Size | None, typer.Option("--size", help="tiny or full; overrides the suite's size.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every model, in every size.")] = False,
+    size: OwnSize = None,
+    everything: Everything = False,
     timing: Timing = None,
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="How targets are isolated from their machines.")
