@@ -18,9 +18,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or where this system keeps caches (Linux: ~/.cache). It need not be there.
+    """HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or the system's cache folder (Linux: ~/.cache). It may not exist yet.
 
-    None where no variable is set and this user has no home: then nothing can be kept.
+    None if no variable is set and this user has no home folder: then nothing is cached.
     """
     if named := environment.get(CACHE_VARIABLE):
         return Path(named).absolute()
@@ -29,16 +29,16 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
     try:
         Path.home()
     except RuntimeError:
-        _LOG.info("this user has no home folder, so what is found is not kept; %s names another folder", CACHE_VARIABLE)
+        _LOG.info("this user has no home folder, so nothing is cached; set %s to a folder", CACHE_VARIABLE)
         return None
     return platformdirs.user_cache_path("hwmatrix", appauthor=False)
 
 
 def needed_cache_folder(environment: Mapping[str, str]) -> Path:
-    """The same folder, for what cannot do without one.
+    """The same folder, for callers that cannot work without one.
 
     Raises:
-        ConfigError: no variable names one, and this user has no home.
+        ConfigError: no variable names one, and this user has no home folder.
     """
     folder = cache_folder(environment)
     if folder is None:

@@ -1,4 +1,4 @@
-"""The time now, in UTC: as the database stores it, and as documents tell it."""
+"""The current time in UTC, in the formats of the database and of documents."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def utc_now() -> str:
 
 
 def stamp() -> str:
-    """Now as documents tell it: ISO 8601 to the second, with its offset."""
+    """Now as documents print it: ISO 8601 to the second, with its offset."""
     return now().isoformat(timespec="seconds")

@@ -1,7 +1,7 @@
 """Untrusted text in Markdown: names, messages and tracebacks cannot break tables or inject HTML, links, images or mentions.
 
-Templates of reports need no discipline for it: everything they print goes through :func:`md`, unless it is :class:`markupsafe.Markup`,
-which only the functions here (and templates themselves) make. In a table no ``|`` and no line break is ever left over.
+Templates of reports need not escape anything: everything they print goes through :func:`md`, unless it is :class:`markupsafe.Markup`,
+which only the functions here (and the templates themselves) create. The result never contains ``|`` or a line break that breaks a table.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from markupsafe import Markup
 _SPACES: Final = re.compile(r"\s+")
 _BACKTICKS: Final = re.compile(r"`+")
 _ZERO_WIDTH: Final = "&#8203;"
-"""A zero-width space as an entity: it can be seen in the raw text, and keeps GitHub from making a link or a mention."""
+"""A zero-width space as an entity: visible in the raw text, and it keeps GitHub from making a link or a mention."""
 
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 _BACKSLASHED: Final = frozenset("\\`*[]~$")
 _LINKS: Final = re.compile(r"://|@(?=\w)|#(?=\d)|\b(?:www|WWW)(?=\.)|\b(?:mailto|xmpp)(?=:)|\bGH(?=-\d)")
 _UNDERSCORE: Final = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 _LEADING: Final = re.compile(r"^(\d{1,9})?(?=(?:[-+#=.)]|&gt;))(?=[-+=]*(?:\s|$)|#{1,6}(?:\s|$)|[.)](?:\s|$))")
-"""Where a line would begin a list, a heading or an underline: before the sign."""
+"""The position before a character that would begin a list, a heading or an underline."""
 _HTML_PUNCTUATION: Final = re.compile(r"[^0-9A-Za-z \u0080-\U0010ffff]")
 
 
 def plain(text: Any) -> str:
-    """One line without control characters: what could hide or reorder text is shown as the replacement character."""
+    """One line without control characters: characters that could hide or reorder text become the replacement character."""
     return visible(_SPACES.sub(" ", str(text))).strip()
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Text in which nothing hides: control, format, surrogate and private characters are shown as the replacement character.
+    """Text without invisible characters: control, format, surrogate and private ones become the replacement character.
 
-    ``keep`` are characters that stay as they are, such as tabs and line breaks.
+    ``keep`` are characters that are left as they are, such as tabs and line breaks.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -46,7 +46,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def md(text: Any) -> Markup:
-    """Text that reads in Markdown as it is, on one line."""
+    """Text escaped so that Markdown shows it unchanged, on one line."""
     return Markup(_md(plain(text)))  # noqa: S704 - this is the escaping
 
 
@@ -65,7 +65,7 @@ def code(text: Any) -> Markup:
 
 
 def fence(text: Any, language: str = "") -> Markup:
-    """A fenced block, lines kept. It stands on lines of its own."""
+    """A fenced block that keeps the line breaks. It must be on lines of its own."""
     lines = [visible(line, keep="\t").rstrip() for line in str(text).splitlines()]
     body = "\n".join(lines).strip("\n")
     ticks = "`" * max(3, _longest_run(body) + 1)
@@ -73,25 +73,25 @@ def fence(text: Any, language: str = "") -> Markup:
 
 
 def html(text: Any) -> Markup:
-    """Text inside an HTML element on one line, where Markdown is not read."""
+    """Text for inside an HTML element on one line, where Markdown is not parsed."""
     escaped = _html.escape(plain(text))
     return Markup(_LINKS.sub(lambda found: found[0] + _ZERO_WIDTH, escaped).replace("|", "&#124;"))  # noqa: S704 - escaped above
 
 
 def short(text: Any, length: int = 100) -> str:
-    """The first ``length`` characters on one line, with an ellipsis where something was cut. Not escaped yet."""
+    """The first ``length`` characters on one line, with an ellipsis if something was cut. Not escaped yet."""
     content = plain(text)
     return content if len(content) <= length else content[: length - 1].rstrip() + "…"
 
 
 def finalize(value: Any) -> Markup:
-    """What the templates do with every value that they print."""
+    """Escape a value that a template prints, unless it is escaped already."""
     return value if isinstance(value, Markup) else md(value)
 
 
 def _md(text: str) -> str:
     parts, end = [], 0
-    for found in _LINKS.finditer(text):  # "://", "@name", "#12", "www.": split so that nothing makes a link of them
+    for found in _LINKS.finditer(text):  # "://", "@name", "#12", "www.": split so that no renderer turns them into links
         cut = found.start() + 1 if found[0] == "://" else found.end()
         parts += [_escape_characters(text[end:cut]), _ZERO_WIDTH]
         end = cut

@@ -27,7 +27,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def write_together(contents: Mapping[Path, str | bytes], *, durable: bool = True) -> None:
     """The same for several files: nothing is renamed before everything is written, so that a full disk leaves the old files whole.
 
-    What can be made again need not be ``durable``: it is not waited for until the disk has it.
+    ``durable=False`` does not wait until the disk has the content; it is for files that can be created again.
     """
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp") for path in contents}
     try:
@@ -41,5 +41,5 @@ def write_together(contents: Mapping[Path, str | bytes], *, durable: bool = True
             temporary[path].replace(path)
     finally:
         for path in temporary.values():
-            with contextlib.suppress(OSError):  # what went wrong is told, not that it cannot be cleared away either
+            with contextlib.suppress(OSError):  # raise the first error, not that the cleanup failed too
                 path.unlink(missing_ok=True)

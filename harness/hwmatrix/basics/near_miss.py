@@ -1,4 +1,4 @@
-"""What to tell somebody who wrote a word that has no meaning where it stands."""
+"""Hints for an unknown word: what was probably meant, and which words are allowed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NEAREST: Final = 12
 
 
 def near_miss(word: str, allowed: Iterable[str], *, besides: Iterable[str] = ()) -> str:
-    """What to tell somebody who wrote ``word`` where only ``allowed`` has a meaning. ``besides`` may be meant too, and is not listed.
+    """A hint for ``word``, which is not one of ``allowed``. Words of ``besides`` may be suggested too, but are not listed.
 
-    Of more words than anybody reads, those that are most like ``word`` are listed.
+    If there are too many allowed words, only the ones most similar to ``word`` are listed.
     """
     options = sorted(allowed)
     near = closest(word, [*options, *besides])
@@ -27,5 +27,5 @@ def near_miss(word: str, allowed: Iterable[str], *, besides: Iterable[str] = ())
 
 
 def closest(word: str, allowed: Iterable[str]) -> str | None:
-    """The word that was probably meant; None where none is like it."""
+    """The word that was probably meant; None if none is similar."""
     return next(iter(difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)), None)

@@ -1,4 +1,4 @@
-"""Which process did something, and whether it still lives: numbers of processes are used again, so its start is a part of its mark."""
+"""Identifies processes and checks whether they are alive. Process IDs are reused, so a mark includes the start time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ START_TOLERANCE_S: Final = 5.0
 
 
 def own_mark() -> str:
-    """This process: its number and when it started."""
+    """The mark of this process: its PID and its start time."""
     return f"{os.getpid()}:{psutil.Process().create_time():.2f}"
 
 
 def living(mark: str) -> int | None:
-    """The number of the process that a mark stands for, if it lives; None for one that has ended, and for what is no mark."""
+    """The PID of the process that a mark identifies, if it is alive; None if it has ended, or if ``mark`` is not a valid mark."""
     number, _, started = mark.strip().partition(":")
     try:
         lives = abs(psutil.Process(int(number)).create_time() - float(started)) < START_TOLERANCE_S

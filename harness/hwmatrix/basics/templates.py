@@ -1,4 +1,4 @@
-"""The Jinja2 environment of every template: what a template names and nobody gave is an error, and block tags leave no blank lines."""
+"""The Jinja2 environment of every template: an undefined variable is an error, and block tags leave no blank lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def environment(
     hint: str = "pip install 'hwmatrix[host]'",
     **options: Any,
 ) -> jinja2.Environment:
-    """The templates in a package's folder (None: there are none, only text), and in the folder ``also``.
+    """An environment for the templates in a package's folder (None: no folder, only strings), and in the folder ``also``.
 
     ``functions`` are what templates can call by name. ``options`` are further ones of ``jinja2.Environment``. What runs in an image has
     no jinja2, so nothing there imports this module.

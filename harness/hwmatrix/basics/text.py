@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _KEPT: Final = 0.75
-"""The share of a text that is cut which is kept from its beginning; the rest is its end, where tracebacks say what happened."""
+"""How much of the kept text is its beginning; the rest is its end, where tracebacks say what happened."""
 
 
 def cut(text: str, length: int) -> str:

@@ -28,8 +28,8 @@ _PRECISIONS: Final[Mapping[Dtype, tuple[Dtype, ...]]] = types.MappingProxyType(
 class AdaptRule:
     """What a run tries where a cell fails, one change at a time: smaller batches, other precisions, other exports.
 
-    ``halvings`` is how often the batch is halved at most. ``precision`` lists, for a precision that failed, those to try in its place, in
-    this order, as far as the target computes in them.
+    ``halvings`` is how often the batch is halved at most. ``precision`` lists, for each precision that failed, the ones to try instead, in
+    order; precisions that the target does not support are skipped.
     """
 
     halvings: Annotated[int, pydantic.Field(ge=0)] = 3
@@ -61,10 +61,10 @@ class Adaptation:
 
 
 def in_words(change: Mapping[str, Any], *, batch: int, dtype: str) -> str:
-    """A change as people read it, given the batch and the precision that failed: ``batch 4 instead of 8``."""
-    told = {
+    """A change in words, given the batch and the precision that failed: ``batch 4 instead of 8``."""
+    phrases = {
         "batch": lambda value: f"batch {value} instead of {batch}",
         "dtype": lambda value: f"{value} instead of {dtype}",
         "export": lambda value: "a trace instead of an export" if value == "trace" else f"the {value} export",
     }
-    return ", ".join(told[name](value) for name, value in change.items())
+    return ", ".join(phrases[name](value) for name, value in change.items())

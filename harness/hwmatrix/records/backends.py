@@ -1,8 +1,8 @@
 """Backends: what is known of each without importing its framework, and the one table that says where to find it.
 
-A descriptor lies in the folder of its backend, under ``targets/`` or in a package of somebody else's. Rooms below ``targets`` ask for its
-facts too (which hardware, which precisions), so its type and the table are here, and the table holds names of modules, not modules:
-a descriptor is imported when it is first asked for.
+A descriptor lies in the folder of its backend, under ``targets/`` or in another package. Rooms below ``targets`` need its facts too
+(which hardware, which precisions), so its type and the table are here. The table holds names of modules, not modules: a descriptor is
+imported on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution
 
 GROUP: Final = "hwmatrix.targets"
-"""The group of entry points by which an installed package brings backends: ``name = "module:DESCRIPTOR"``."""
+"""The entry point group through which an installed package adds backends: ``name = "module:DESCRIPTOR"``."""
 
 TABLE: Final[dict[str, str]] = {
     Backend.CPU: "hwmatrix.targets.torch.descriptors:CPU",
@@ -39,45 +39,45 @@ class OnnxUse(enum.StrEnum):
 
     NONE = "none"
     FIRST = "first"
-    """It takes the first export that it can use: another exporter is called only when the first one's was refused."""
+    """It uses the first export that works: another exporter is called only if the first one's export was rejected."""
     BEST = "best"
-    """It keeps the export of which the larger share is on the target, and so needs what every exporter gives."""
+    """It keeps the export with the larger share of nodes on the target, and so needs the exports of all exporters."""
 
 
 class Memory(enum.StrEnum):
-    """Whose memory a model's tensors take."""
+    """Whose memory holds a model's tensors."""
 
     HOST = "host"
     SHARED = "shared"
-    """A device's, which is the host's as well (Apple silicon)."""
+    """Unified memory, shared by device and host (Apple silicon)."""
     DEVICE = "device"
-    """A device's own. There may be several devices, which are told apart by a number: ``cuda:1``."""
+    """The device's own. There may be several devices, distinguished by an index: ``cuda:1``."""
 
 
 class InContainer(enum.StrEnum):
-    """What a container that is started here sees of the hardware."""
+    """What a container started on this machine sees of the hardware."""
 
     ALWAYS = "always"
-    """It needs a processor, and nothing else of this machine."""
+    """It needs only a CPU."""
     NEVER = "never"
     NVIDIA = "nvidia"
-    """What NVIDIA's container toolkit gives it."""
+    """The GPUs that NVIDIA's container toolkit passes in."""
     AMD = "amd"
-    """What the nodes /dev/kfd and /dev/dri give it."""
+    """The GPUs behind the device nodes /dev/kfd and /dev/dri."""
     SOFTWARE = "software"
-    """What the image brings works on every processor; a GPU or an NPU only if its node is given to the container."""
+    """The image's software works on every CPU; a GPU or an NPU is visible only if the container gets its device node."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
     """The hardware that a backend needs, and how to ask for it.
 
-    ``detector`` is a module with a function ``detect() -> (name, features)``, which raises ``UnavailableError`` where there is none.
+    ``detector`` is a module with a function ``detect() -> (name, features)``, which raises ``UnavailableError`` if there is none.
 
-    ``needed_here``: this machine must have it, whatever an image brings along, so it is asked for before an image is built.
-    ``light``: the module has ``installed()`` too, which imports no framework and opens no browser. ``started``: only a started runtime
-    can tell that it is here, so asked lightly it is absent. ``changing``: the module has ``refreshed(features)``, because some facts
-    change while the machine runs. ``slow``: asking starts a driver, a runtime or a program, so that what was found is kept in a file.
+    ``needed_here``: this machine must have it, whatever the image contains, so it is detected before an image is built.
+    ``light``: the module also has ``installed()``, which imports no framework and opens no browser. ``started``: only a started runtime
+    can detect it, so light detection reports it absent. ``changing``: the module has ``refreshed(features)``, because some facts
+    change while the machine runs. ``slow``: detection starts a driver, a runtime or a program, so its result is cached in a file.
     """
 
     detector: str
@@ -88,30 +88,30 @@ class Hardware:
     slow: bool = False
     in_container: InContainer = InContainer.ALWAYS
     container_reason: str = "the image brings it; it needs the CPU alone"
-    """Why a container sees it (``always``), or never does; for ``software``, what the image brings."""
+    """Why a container sees it (``always``), or never does; for ``software``, what the image contains."""
     if_missing: str | None = None
-    """What a person does where this machine must have it and has not."""
+    """What the user can do if this machine must have it but does not."""
     versions: tuple[tuple[str, str], ...] = ()
-    """Which of its ``features`` are shown as versions: what each is called, and its key."""
+    """Which of its ``features`` are shown as versions: the displayed name and the key of each."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Descriptor:
     """Everything about a backend that can be known without importing its framework.
 
-    ``target`` is the class that executes models (``module:Class``, see ``targets/protocol.py``), ``operators`` the one that executes
-    small ONNX graphs, and so the tests of the standard's operators; None: it executes none. ``image`` is the folder of its image
-    under images/. ``requires`` are the modules that it cannot do without, ``packages`` the distributions whose versions are evidence.
-    ``precisions`` are what it can compute in, the usual one first, whatever matrix.yaml has tested. ``execution`` is what does the
-    computing where the hardware itself does not say.
+    ``target`` is the class that executes models (``module:Class``, see ``targets/protocol.py``), ``operators`` the class that executes
+    small ONNX graphs for the operator tests; None: it executes none. ``image`` is the folder of its image under images/.
+    ``requires`` are the modules that it needs, ``packages`` the distributions whose versions are recorded as evidence.
+    ``precisions`` are the ones it supports, the usual one first, whatever matrix.yaml tests. ``execution`` is the kind of execution
+    if detection does not determine it.
 
-    ``torch_device`` is PyTorch's name for its devices, None: a runtime of its own executes models, from something that was made of them.
-    ``in_browser``: models run in a browser, which is a process of its own and comes with the image.
-    ``exports`` are the ways in which it has a model exported, in the order in which it tries them (``options["export"]`` asks for one
-    alone). ``converter`` is how what a cell says of its preparation begins where the last of them made its graph; None: it names the way.
-    ``wide_weights``: weights stay in float32 whatever it computes in. ``fallback`` is what to try after it, whatever the model is.
-    ``script`` is the template in ``generate/templates/reproduce`` that shows a failing cell again without hwmatrix; None: there is none.
-    ``errors`` is a file with words of its errors (``package:file.yaml``), as faults/catalogue.yaml has them; they are looked up first.
+    ``torch_device`` is PyTorch's name for its devices; None: another runtime executes a converted or exported model.
+    ``in_browser``: models run in a browser, in a separate process that comes with the image.
+    ``exports`` are its export methods, in the order in which it tries them (``options["export"]`` selects a single one).
+    ``converter`` is the prefix of a cell's ``method`` if the last of ``exports`` made its graph; None: ``method`` contains the name.
+    ``wide_weights``: weights stay in float32 in every precision. ``fallback`` lists the targets to try after it, for any model.
+    ``script`` is the template in ``generate/templates/reproduce`` that reproduces a failing cell without hwmatrix; None: there is none.
+    ``errors`` is a file with patterns of its errors (``package:file.yaml``, format of faults/catalogue.yaml); they are matched first.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Descriptor:
     errors: str | None = None
 
     def export_of(self, method: str | None) -> str | None:
-        """The way of ``exports`` in which a cell's model was exported, by what the cell says of its preparation; None: not known."""
+        """The export method of ``exports`` that a cell's ``method`` names; None: not known."""
         if method is None or not self.exports:
             return None
         if self.converter is not None:
@@ -145,7 +145,7 @@ class Descriptor:
 
     @property
     def several(self) -> bool:
-        """Whether there may be several devices of this kind, which are told apart by a number."""
+        """Whether there may be several devices of this kind, distinguished by an index."""
         return self.memory is Memory.DEVICE
 
     def torch_name(self, index: int) -> str | None:
@@ -154,7 +154,7 @@ class Descriptor:
 
 
 def names() -> tuple[str, ...]:
-    """Every backend that this interpreter has: those of this package, then those that installed packages bring."""
+    """Every backend of this environment: those of this package, then those of other installed packages."""
     return (*TABLE, *_from_elsewhere())
 
 
@@ -163,7 +163,7 @@ def descriptor_of(name: str) -> Descriptor:
     """The descriptor of a backend.
 
     Raises:
-        ConfigError: no package here brings one of that name.
+        ConfigError: no installed package has a backend of that name.
     """
     place = TABLE.get(name) or _from_elsewhere().get(name)
     if place is None:
@@ -184,17 +184,17 @@ def descriptors() -> tuple[Descriptor, ...]:
 
 
 def imported(place: str) -> Any:
-    """What ``module:name`` stands for, imported now."""
+    """The object that ``module:name`` refers to, imported now."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 @functools.cache
 def _from_elsewhere() -> dict[str, str]:
-    """Backends of other packages, by their entry points. Nothing of them is imported for that.
+    """Backends of other packages, from their entry points, without importing them.
 
     Raises:
-        ConfigError: two packages have a backend of one name.
+        ConfigError: two packages have a backend of the same name.
     """
     found: dict[str, str] = {}
     for point in metadata.entry_points(group=GROUP):

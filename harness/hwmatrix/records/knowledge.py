@@ -10,7 +10,7 @@ from hwmatrix.records.vocabulary import Dtype, Family
 
 
 class Structure(enum.StrEnum):
-    """How a model is built, across families. The particular comes before the general: Mixtral is a mixture of experts."""
+    """How a model is built, across families. The most specific structure counts: Mixtral is a mixture of experts."""
 
     ENCODER_ONLY = "encoder-only"
     DECODER_ONLY = "decoder-only"
@@ -32,7 +32,7 @@ class SizeTier(enum.StrEnum):
 
 
 class Basis(enum.StrEnum):
-    """What an answer stands on, the strongest first."""
+    """What an answer is based on, the strongest first."""
 
     MEASURED = "measured"  # executions on record
     ESTIMATED = "estimated"  # a formula within the range in which it was calibrated against measurements
@@ -44,7 +44,7 @@ class Basis(enum.StrEnum):
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification:
-    """What a model is for. ``family`` is None and ``confidence`` 0 where nothing says it.
+    """What a model is for. If there is no evidence, ``family`` is None and ``confidence`` is 0.
 
     ``confidence`` is the share of transformers' model types for which the same kind of evidence gave the right family
     (docs/classification.md). ``evidence`` is that kind: ``class``, ``task``, ``method``, ``architecture``, ``mapping``, ``name``
@@ -71,7 +71,7 @@ class Requirements:
 
     ``memory_kind`` says which memory is meant: ``host`` (the process) or ``device``. ``min_memory_mb`` is the expected peak,
     ``recommended_memory_mb`` leaves room for the estimate's own error (its 90th percentile). ``batch_size`` is the largest that
-    fits into what is available, at least 1. ``basis`` and ``note`` say what the numbers stand on.
+    fits into the available memory, at least 1. ``basis`` and ``note`` say what the numbers are based on.
     """
 
     model_name: str

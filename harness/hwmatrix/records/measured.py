@@ -26,28 +26,28 @@ LargeCount = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Since:
-    """The version of the schema with which a column came. Databases of earlier versions are read and upgraded: the value is NULL."""
+    """The schema version that added a column. Databases of earlier versions are read and upgraded: the value is NULL."""
 
     schema: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What is measured of a cell. Times are milliseconds of wall clock, memory is MiB. None: not measured; never 0 in its place.
+    """What is measured of a cell. Times are milliseconds of wall clock, memory is MiB. None means not measured; 0 never does.
 
     ``bundle`` is the digest of the bundle's manifest, ``method`` how the model was prepared (which exporter). ``inputs`` are the kinds of
-    input that the model was given (text, image, video, audio); ``text_path``: it takes more than text and was given text alone.
+    input that the model was given (text, image, video, audio); ``text_path``: the model accepts more than text but was given only text.
 
     ``on_target`` is the share of the work on the target (0 to 1), ``placement_detail`` how that is known. ``relative_error`` is the
     relative L2 error of the worst output against the reference, ``max_error`` the largest absolute error, ``top1`` the agreement of the
     largest logit.
 
-    ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is what a fixed computation,
-    ``yardstick``, took around the timing: how fast the machine itself was.
+    ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is how long a fixed computation,
+    ``yardstick``, took just before and after the timing: how fast the machine itself was.
 
     ``peak_mb`` is the high-water mark until the first inference ended, ``delta_mb`` what the cell added to its starting size;
-    ``memory_detail`` says whose memory it is where it is not the resident set of the cell's own process, or why it is not known.
-    ``device_peak_mb`` is the most that tensors took of a device's own memory, ``device_reserved_mb`` what its allocator held,
+    ``memory_detail`` says whose memory it is if it is not the resident set of the cell's own process, or why it is not known.
+    ``device_peak_mb`` is the peak of tensors in a device's own memory, ``device_reserved_mb`` what its allocator held,
     ``device_processes`` how many other processes used the device.
 
     ``origin`` and the fields after it say where a wrong result begins (:class:`hwmatrix.records.Divergence`).
@@ -91,7 +91,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """A field of :class:`Measured` as a column: its SQL type, and the version of the schema with which it came."""
+    """A field of :class:`Measured` as a column: its SQL type, and the schema version that added it."""
 
     name: str
     sql_type: str

@@ -11,9 +11,9 @@ from hwmatrix.records.vocabulary import Status
 class OperatorResult:
     """One test of the ONNX standard, executed on a target.
 
-    ``operator`` of ``domain`` (empty: the standard's own) in the version of ``opset`` is what is tested; ``expanded`` says that its
-    definition in terms of other operators was executed in its place. ``on_target`` is the share of the graph's nodes (0 to 1) that
-    the target itself executed, ``max_error`` the largest absolute error; None where nothing was executed or compared.
+    It tests ``operator`` of ``domain`` (empty: the standard's own) in the version of ``opset``; ``expanded`` says that its definition
+    in terms of other operators was executed instead. ``on_target`` is the share of the graph's nodes (0 to 1) that the target itself
+    executed, ``max_error`` the largest absolute error; None if nothing was executed or compared.
     """
 
     target: str

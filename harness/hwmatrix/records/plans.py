@@ -17,7 +17,7 @@ from hwmatrix.records.vocabulary import Dtype, Execution, Family, Isolation, Rol
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
 BUNDLE_SCHEMA: Final = "hwmatrix/bundle/2"
 TYPE_PREFIX: Final = "type:"
-"""Before the name of a model type of transformers where that could be the name of another model. No name of matrix.yaml has a colon."""
+"""The prefix of a transformers model type whose name could also be another model's. Names in matrix.yaml have no colon."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,10 +65,10 @@ class Tolerance:
 class ModelPlan:
     """One model in one size, as a bundle can be built from it.
 
-    ``weights`` is ``recipe`` (random weights from ``seed``), ``factory`` (the same, and its configuration is made from the type
-    ``architecture`` alone), ``hub`` (``hub_id`` at ``revision``) or a local folder's path. ``selector`` is what ``--models`` must be
-    given to select it again. ``unbuildable`` states why there is no such model, and then nothing is tried. ``batch_asked`` says that
-    ``batch`` was asked for: matrix.yaml has another.
+    ``weights`` is ``recipe`` (random weights from ``seed``), ``factory`` (the same, with a configuration made from the type
+    ``architecture`` alone), ``hub`` (``hub_id`` at ``revision``) or a local folder's path. ``selector`` is the value of ``--models``
+    that selects it again. ``unbuildable`` states why the model cannot be built; then nothing is tried. ``batch_asked`` says that the
+    user set ``batch``, and matrix.yaml has another.
     """
 
     name: str
@@ -94,8 +94,9 @@ class ModelPlan:
 class TargetPlan:
     """One target of a run. ``options`` go to its backend; ``unavailable`` states why it cannot run here.
 
-    ``devices`` are device nodes that its container gets, ``gpus`` asks the container toolkit for the GPUs. ``isolation`` is
-    that of the run, but for a target that is always native. ``onnx`` is the backend's, so that who makes bundles need not have it.
+    ``devices`` are device nodes that its container gets; ``gpus`` requests the GPUs from the container toolkit. ``isolation`` is
+    that of the run, except for a target that is always native. ``onnx`` is copied from the backend, which need not be installed where
+    bundles are built.
     """
 
     name: str
@@ -112,15 +113,15 @@ class TargetPlan:
 
     @property
     def onnx_use(self) -> OnnxUse:
-        """Which ONNX exports it needs. A plan of an earlier version does not say, and its backends are those of this package."""
+        """Which ONNX exports it needs. Plans of earlier versions do not record it; their backends are all of this package."""
         return self.onnx if self.onnx is not None else descriptor_of(self.backend).onnx
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellPlan:
-    """One cell: ``model`` and ``target`` are names within the same plan. ``key`` is unique in it and says it all.
+    """One cell: ``model`` and ``target`` are names within the same plan. ``key`` is unique in the plan and spells out the cell.
 
-    ``adaptation`` says which cell was changed into this one, and how.
+    ``adaptation`` says which failed cell this one retries, and with which change.
     """
 
     key: str
@@ -135,12 +136,12 @@ class CellPlan:
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run is to do, whole: the runner needs no other file of the project.
+    """Everything a run is to do: the runner needs no other file of the project.
 
-    ``timing`` False: compatibility alone, nothing is measured of how fast. ``types_of`` is the version of transformers of which the plan
-    has every model type, None: it has none or only some. ``measure_of`` is the suite whose own rule ``measure`` is, None: it is
-    the matrix's. ``withdrawn`` are keys of cells that an earlier plan of this run had and this one has not: what shards hold of them
-    no longer counts. ``adapt`` says what is tried where a cell fails, None: nothing.
+    ``timing`` False: only compatibility is tested, no speed is measured. ``types_of`` is the version of transformers whose model types
+    are all in the plan; None: it has none or only some. ``measure_of`` is the suite that defines the rule ``measure``; None: the matrix
+    does. ``withdrawn`` are keys of cells that an earlier plan of this run had and this one has not: their results in shards no longer
+    count. ``adapt`` says which changes are tried if a cell fails; None: none.
     """
 
     run_id: str
@@ -189,7 +190,7 @@ def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation, *, timi
         tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
         return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation.value} --no-fallback"
     selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
-    by_name = model.matrix_line is not None or model.weights == "factory"  # with another model beside it, the whole suite would run
+    by_name = model.matrix_line is not None or model.weights == "factory"  # any other selector would be added to the whole suite
     own_rule = f" --suite {shlex.quote(measure_of)} --timing" if measure_of is not None and by_name else ""
     timed = own_rule if timing else " --no-timing"
     return f"nox -s matrix -- {selected} --isolation {isolation.value}{timed}"

@@ -14,7 +14,7 @@ from hwmatrix.records.vocabulary import Execution, Family, Origin, Role, Severit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a model really ran: ``on_target`` is the share (0 to 1) on the device asked for; ``detail`` how we know."""
+    """Where a model really ran: ``on_target`` is the share (0 to 1) on the requested device; ``detail`` how we know."""
 
     on_target: float
     detail: str
@@ -32,7 +32,7 @@ class Parity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputRecord:
-    """One output tensor as the target gave it, and its distance from the reference (None where there is none)."""
+    """One output tensor of the target, and its distance from the reference (None if it was not compared)."""
 
     name: str
     shape: tuple[int, ...]
@@ -42,11 +42,11 @@ class OutputRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Where a wrong result begins, of a cell whose outputs differ from the reference.
+    """Where the error begins in a cell whose outputs differ from the reference.
 
     ``at`` is the node of the graph or the layer of the model, ``operator`` its operator or class. ``relative_error`` is the largest
-    relative L2 error of what it gave, ``inputs_error`` that of what it was given, beside the same values ``against`` (what computed them
-    in words). For an ``origin`` other than a step, ``relative_error`` is that of the worst output, and ``detail`` says what was found.
+    relative L2 error of its outputs, ``inputs_error`` that of its inputs; ``against`` says in words what computed the reference values.
+    For an ``origin`` other than a step, ``relative_error`` is that of the worst output, and ``detail`` says what was found.
     """
 
     origin: Origin
@@ -58,7 +58,7 @@ class Divergence:
     detail: str | None = None
 
     def columns(self) -> dict[str, Any]:
-        """The fields of :class:`Measured` that say this."""
+        """The same as fields of :class:`Measured`, by name."""
         return {
             "origin": self.origin,
             "diverges_at": self.at,
@@ -83,7 +83,7 @@ class ErrorRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings(Measured):
-    """What a cell's process found out: single values, and what there are several of.
+    """Everything that a cell's process measured: the single values, and the lists.
 
     ``stages`` are milliseconds in each stage; samples are nanoseconds (wall clock, CPU time of the whole process), in order.
     """
@@ -97,10 +97,10 @@ class Findings(Measured):
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellResult(Findings):
-    """What one execution of a cell left behind.
+    """The result of one execution of a cell.
 
     ``stage`` is the last stage that was entered; a cell that passed has reached ``measure``, or ``compare`` if its run does not time.
-    ``wall_ms`` is the whole cell, from fork to end. ``adaptation`` says of which cell this is a changed one.
+    ``wall_ms`` is the whole cell, from fork to end. ``adaptation`` says which failed cell this one retried, and with which change.
     """
 
     key: str

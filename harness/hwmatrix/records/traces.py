@@ -1,6 +1,6 @@
 """Intermediate values of a model: a target's own and those of a reference, step by step.
 
-The package does not import this module: what only looks at hardware has no use for numpy, which starts threads.
+The package's ``__init__`` does not import this module: code that only detects hardware must not load numpy, which starts threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """A node of a graph, or a layer of a model, with the names of the values that it is given and gives.
+    """A node of a graph, or a layer of a model, with the names of its inputs and outputs.
 
     ``operator`` is a node's operator (``TopK``), or a layer's class (``LlamaAttention``).
     """
@@ -29,9 +29,9 @@ class Step:
 class Trace:
     """One run with the values of its steps kept.
 
-    ``steps`` are in an order in which they can be executed. ``values`` are the target's by name, ``expected`` those of what ``against``
-    names; a value that either lacks cannot be compared, and is looked through. ``results`` are the names of the values that are the
-    model's outputs, by the reference's names of these.
+    ``steps`` are in an executable order. ``values`` are the target's values by name, ``expected`` the same values from the reference that
+    ``against`` names. A value that is missing in either cannot be compared and is skipped. ``results`` maps the reference's names of the
+    model's outputs to the names of the values that hold them.
     """
 
     steps: tuple[Step, ...]

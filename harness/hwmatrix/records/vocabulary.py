@@ -6,7 +6,7 @@ import enum
 
 
 class Backend(enum.StrEnum):
-    """The backends of this package, of which advice knows something. Where to find them, and others: ``records/backends.py``."""
+    """The backends of this package, which the advice covers. ``records/backends.py`` says where to find them and others."""
 
     CPU = "cpu"
     OPENVINO = "openvino"
@@ -32,7 +32,7 @@ class Family(enum.StrEnum):
 
 
 class Size(enum.StrEnum):
-    """``tiny`` answers "does it work"; ``full`` has the architecture's canonical dimensions and answers "how fast"."""
+    """``tiny`` shows whether a model works; ``full`` has the architecture's canonical dimensions and shows how fast it is."""
 
     TINY = "tiny"
     FULL = "full"
@@ -60,7 +60,7 @@ class Stage(enum.StrEnum):
 
 
 class Status(enum.StrEnum):
-    """What became of a cell. Closed: there is no other, and no two of them mean the same thing."""
+    """How a cell ended. The list is closed, and no two statuses mean the same thing."""
 
     PASS = "pass"  # noqa: S105 - a status, not a password
     MISMATCH = "mismatch"
@@ -86,7 +86,7 @@ class Level(enum.StrEnum):
 
 
 class Execution(enum.StrEnum):
-    """What did the computing: only ``hardware`` is ever ranked by speed."""
+    """What executed the model: only ``hardware`` is ever ranked by speed."""
 
     HARDWARE = "hardware"
     SOFTWARE = "software"
@@ -106,15 +106,15 @@ class Origin(enum.StrEnum):
     """Where a wrong result begins."""
 
     STEP = "step"
-    """A node or layer that is given what the reference's is given, and makes something else of it."""
+    """A node or layer whose inputs match the reference and whose outputs do not."""
     GRADUAL = "gradual"
-    """Nowhere in particular: differences grow from step to step until they exceed the tolerance."""
+    """No single step: small errors accumulate until they exceed the tolerance."""
     GRAPH = "graph"
-    """Before the target: the graph that was made of the model gives other numbers on the reference runtime as well."""
+    """Before the target: the exported graph gives wrong numbers on the reference runtime as well."""
     FUSED = "fused"
-    """What the runtime makes of several steps at once: with the values between them kept, the result is right."""
+    """A fusion of the runtime: if the values between the steps are kept, the result is right."""
     UNKNOWN = "unknown"
-    """It could not be looked for, or not be found."""
+    """The search was not possible, or found nothing."""
 
 
 class Isolation(enum.StrEnum):
@@ -126,9 +126,9 @@ class Isolation(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """What a cell is there for. Canaries tell whether a shard can be believed and never appear in a matrix.
+    """The purpose of a cell. Canaries show whether a shard can be trusted and never appear in a matrix.
 
-    An adapted cell is one that failed and was tried again with something changed; it stands beside the one that failed.
+    An adapted cell retries a failed cell with one change; it is recorded beside the failed one and does not replace it.
     """
 
     MODEL = "model"

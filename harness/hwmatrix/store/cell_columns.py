@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = "7"
 READABLE: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
-"""The versions of the schema that are read, and upgraded by whatever writes. A column that came later is NULL: nobody knows its value."""
+"""The schema versions that can be read. Writing to an older database upgrades it; columns that it lacked are NULL."""
 _MARKER: Final = "    -- MEASURED\n"
-"""Where schema.sql has the columns of ``Measured``."""
+"""The line of schema.sql that the columns of ``Measured`` replace."""
 _OTHERS_SINCE: Final = {"adapted_from": 6, "adaptation": 6}
-"""Columns of ``cells`` that are not measured, and the schema with which they came."""
+"""Columns of ``cells`` that are not measured, and the schema version that added them."""
 
 
 def sql(name: str) -> str:
@@ -38,13 +38,13 @@ def schema() -> str:
 
 
 def columns_since(version: str) -> frozenset[str]:
-    """The columns of ``cells`` that a file of that version of the schema does not have yet."""
+    """The columns of ``cells`` that a file of that schema version does not have yet."""
     came = {column.name: column.since for column in measured_columns()} | _OTHERS_SINCE
     return frozenset(name for name, since in came.items() if since > int(version))
 
 
 def add_missing_columns(connection: duckdb.DuckDBPyConnection) -> None:
-    """Give the table ``cells`` of an older database the measured columns that came later; nobody knows their values, so they are NULL."""
+    """Add the newer measured columns to the table ``cells`` of an older database; their values are unknown, so they are NULL."""
     for column in measured_columns():
         connection.execute(f"ALTER TABLE cells ADD COLUMN IF NOT EXISTS {column.name} {column.sql_type}")
 

@@ -1,7 +1,7 @@
 """Opens untrusted shards and databases: data only, and nothing inside them can access other files.
 
-In DuckDB a table can be a view, and a view can read any file or address that the process may (``read_text('/home/...')``). What is
-opened here has no access to anything outside, and cannot ask for it.
+In DuckDB what looks like a table can be a view, and a view can read any file or address that the process may
+(``read_text('/home/...')``). Connections opened here have no access to anything outside, and SQL cannot enable it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def opened(file: Path, *, read_only: bool = True, threads: int | None = None) ->
     """A connection to one shard or database, which reaches that file alone. The caller closes it.
 
     Raises:
-        duckdb.Error: it is no database, or somebody writes to it.
+        duckdb.Error: the file is not a database, or another process is writing to it.
     """
     settings = _SETTINGS if threads is None else _SETTINGS | {"threads": threads}
     return duckdb.connect(str(file), read_only=read_only, config=settings)
 
 
 def confine(connection: duckdb.DuckDBPyConnection, files: Iterable[Path]) -> None:
-    """Leave a connection no access but to its own database and to these files, which may be attached. It cannot be undone."""
+    """Restrict a connection to its own database and to these files, which may be attached. It cannot be undone."""
     allowed = [str(path) for file in files for path in (file, file.with_name(f"{file.name}.wal"))]
     connection.execute("SET allowed_paths = $paths", {"paths": allowed})
     for name, value in _SETTINGS.items():

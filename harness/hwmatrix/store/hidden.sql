@@ -1,5 +1,5 @@
--- Cells of shards that are in the database and that a reader of the views does not find: neither them nor a later execution of them.
--- Those that a run's plan has withdrawn are not looked for.
+-- Cells in the shards of these runs that the views show neither themselves nor as a later execution. Cells that a run's plan has
+-- withdrawn are ignored.
 SELECT c.shard_id, c.cell_key
 FROM cells c
 JOIN runs u USING (run_id)

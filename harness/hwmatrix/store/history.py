@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import duckdb
 
 _OF_RUN: Final = ("runs", "planned")
-"""Tables whose rows belong to a run; those of the others belong to a shard, or to a cell of one."""
+"""Tables whose rows belong to a run; rows of all other tables belong to a shard, or to a cell of one."""
 _OF_CELL: Final = frozenset({"stages", "outputs", "samples"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Added:
-    """What one database brought: runs that are new here, shards that are new, and shards that were known."""
+    """What one database added: new runs, the number of new shards, and the number of shards that were known."""
 
     database: Path
     runs: tuple[str, ...]
@@ -34,13 +34,13 @@ class Added:
 
 
 def add(history: Path, databases: Sequence[Path], *, release: str | None = None) -> tuple[Added, ...]:
-    """Take up all runs of some merged databases; what is known already is left as it is. ``release`` names their runs.
+    """Add all runs of some merged databases; what is known already is left as it is. ``release`` names their runs.
 
     Adding again changes nothing. A failure changes nothing either.
 
     Raises:
         StoreError: a database is missing, broken or of another version; a shard of the same id has other content; the history cannot
-            be written; one of the runs has another plan there that contradicts this one; or another release's name.
+            be written; the history has a contradicting plan of one of the runs, or another release name for it.
     """
     before: dict[Path, frozenset[tuple[str, str]]] = {}
     for database in databases:  # refused before anything is copied
@@ -57,7 +57,7 @@ def add(history: Path, databases: Sequence[Path], *, release: str | None = None)
 def _add(
     connection: duckdb.DuckDBPyConnection, database: Path, release: str | None, history: str, before: frozenset[tuple[str, str]]
 ) -> Added:
-    """``before`` are the cells that no view of the database shows itself: they are not lost here."""
+    """``before`` are the cells that no view of the database itself shows: this function does not lose them."""
     quoted = str(database).replace("'", "''")
     connection.execute(f"ATTACH '{quoted}' AS other (READ_ONLY)")
     try:
@@ -105,7 +105,7 @@ def _copy(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _unite_plans(connection: duckdb.DuckDBPyConnection, run_ids: list[str], database: str, history: str) -> None:
-    """Give the runs that both have the cells of both: each may have another part of the run."""
+    """Merge the plans of runs that are in both databases: each may have another part of the run."""
     differing = connection.execute(
         "SELECT run_id FROM runs h JOIN other.runs o USING (run_id) WHERE list_contains(?, run_id) AND CAST(h.plan AS VARCHAR) "
         "IS DISTINCT FROM CAST(o.plan AS VARCHAR) ORDER BY run_id",
@@ -128,7 +128,7 @@ def _is_new(table: str) -> str:
 
 
 def _tables(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The other database's tables with those of their columns that are here too."""
+    """The other database's tables, each with the columns that this database has too."""
     rows = connection.execute(
         "SELECT o.table_name, o.column_name FROM duckdb_columns() o "
         "JOIN duckdb_columns() h ON h.table_name = o.table_name AND h.column_name = o.column_name "

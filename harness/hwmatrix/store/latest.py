@@ -1,8 +1,7 @@
-"""Several merged databases as one that keeps, cell by cell, the latest verdict, with the run that it came from.
+"""Merges several merged databases into one that keeps the latest verdict of each cell, with the run that it came from.
 
-Runs stay what they were, with their date, their versions and their shards, but only with those of their cells that count (``verdicts``
-in views.sql says which). So the result can be merged again, with itself or with others, in any order: the same databases, the
-same content.
+Runs keep their date, their versions and their shards, but only those of their cells that count (``verdicts`` in views.sql says which).
+So the result can be merged again, with itself or with others, in any order: the same databases always give the same content.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ _KNOWN: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "releases": ("releases", ("run_id",)),
     "rejected": ("rejected", ("run_id", "file", "reason")),
 }
-"""By table, where it is told whether a row is here already, and by what: what belongs to a cell comes with it, or not at all."""
+"""By table: the table and the keys that tell whether a row is here already. Rows of a cell are copied with it, or not at all."""
 _SORTED: Final = {"cells": "model, target, dtype, cell_id", "planned": "model, target, dtype, run_id, cell_key"}
-"""Rows that are alike lie together and take less room. All other tables are sorted by all of their columns."""
+"""Sort orders that put similar rows together, so that they compress better. All other tables are sorted by all of their columns."""
 _SHOWN: Final = """
     SELECT
         model, hub_id, size, target, dtype, batch, sequence_length, threads, column_isolation, run_id, status, level, started_at, p50_ms,
@@ -58,7 +57,7 @@ _HIDDEN_ADVICE: Final = "This is a bug of hwmatrix. The database is as it was be
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LatestReport:
-    """What was kept: runs, and cells with something to say of them; ``superseded`` executions were left out."""
+    """What was kept: numbers of runs and of cells with a verdict; ``superseded`` executions were left out."""
 
     runs: int
     cells: int
@@ -66,10 +65,10 @@ class LatestReport:
 
 
 def merge_places(places: Sequence[Path], database: Path, *, publish: bool = False) -> tuple[LatestReport, tuple[MergeReport, ...]]:
-    """As :func:`merge_latest`, of merged databases, folders of reports and folders of runs, together with what ``database`` holds already.
+    """As :func:`merge_latest`, for merged databases, folders of reports and folders of runs; ``database`` keeps what it holds already.
 
     Returns:
-        What was kept, and of each run's folder what became of its shards.
+        What was kept, and for each run's folder the report of merging its shards.
 
     Raises:
         StoreError: as :func:`merge_latest` and :func:`hwmatrix.store.merge.merge`.
@@ -94,12 +93,12 @@ def is_run(place: Path) -> bool:
 def merge_latest(databases: Sequence[Path], database: Path, *, publish: bool = False) -> LatestReport:
     """Write the latest verdict of every cell of some merged databases into one, which may be among them; it replaces what is there.
 
-    Those of an older schema get what it lacks as not known. ``publish`` leaves out what no report needs
-    (publish.sql), and cuts paths of somebody's machine (:mod:`hwmatrix.store.personal`).
+    Columns that an older schema lacks are NULL. ``publish`` leaves out what no report needs (publish.sql), and shortens personal paths
+    (:mod:`hwmatrix.store.personal`).
 
     Raises:
-        StoreError: one is missing, damaged, or of a version that is not read here (it is named, and nothing is written); two have
-            other content for a shard, or plans of a run that contradict each other.
+        StoreError: one is missing, damaged, or of an unsupported version (it is named, and nothing is written); two have different
+            content for a shard, or plans of a run that contradict each other.
     """
     ordered = _by_content(databases)
     with tempfile.TemporaryDirectory(prefix="hwmatrix-merge-") as folder:
@@ -109,17 +108,17 @@ def merge_latest(databases: Sequence[Path], database: Path, *, publish: bool = F
             connection.execute(sql("views.sql"))
             confine(connection, [*ordered, database.absolute()])
             for each in ordered:
-                _take_up(connection, each)
+                _add_database(connection, each)
             report = _prune(connection, publish=publish, where=str(database))
-            if _is_there(connection, database):
+            if _is_unchanged(connection, database):
                 return report
         with rewriting(database, "the merge", fresh=True, small_blocks=True) as out:
             _write(out, work)
     return report
 
 
-def _is_there(connection: duckdb.DuckDBPyConnection, database: Path) -> bool:
-    """Whether a database holds these very rows already: then it stays as it is, to the byte."""
+def _is_unchanged(connection: duckdb.DuckDBPyConnection, database: Path) -> bool:
+    """Whether a database holds exactly these rows already: then the file is not touched."""
     if not database.exists():
         return False
     quoted = str(database.absolute()).replace("'", "''")
@@ -132,7 +131,7 @@ def _is_there(connection: duckdb.DuckDBPyConnection, database: Path) -> bool:
         here, there = _columns(connection, "main"), _columns(connection, "old")
         if {table: set(names) for table, names in here.items()} != {table: set(names) for table, names in there.items()}:
             return False
-        named = {table: ", ".join(here[table]) for table in _TABLES}  # a database that grew has its columns in another order
+        named = {table: ", ".join(here[table]) for table in _TABLES}  # an upgraded database has its columns in another order
         differ = " UNION ALL ".join(
             f"SELECT 1 FROM ((SELECT {named[table]} FROM main.{table} EXCEPT ALL SELECT {named[table]} FROM old.{table}) "  # noqa: S608
             f"UNION ALL (SELECT {named[table]} FROM old.{table} EXCEPT ALL SELECT {named[table]} FROM main.{table}))"
@@ -155,10 +154,10 @@ def _columns(connection: duckdb.DuckDBPyConnection, database: str) -> dict[str, 
 
 
 def _by_content(databases: Sequence[Path]) -> list[Path]:
-    """Each once, in an order that follows from what is in them: where two differ in the text of the same cell, the same one counts."""
+    """Each database once, in an order that depends only on their content: if two differ in the text of a cell, the same one always wins."""
     found: dict[str, Path] = {}
     for path in databases:
-        with reading(path) as connection:  # refuses, by name, what is no merged database of a version that is read here
+        with reading(path) as connection:  # raises, with the file's name, unless it is a merged database of a supported version
             views = {name for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()}
         if foreign := sorted(views & set(_TABLES)):
             what = f"{path}: it has views in the place of tables, which could read other files: {', '.join(foreign)}"
@@ -167,7 +166,7 @@ def _by_content(databases: Sequence[Path]) -> list[Path]:
     return [found[digest] for digest in sorted(found)]
 
 
-def _take_up(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
+def _add_database(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     """Add the rows of a database that are not here yet."""
     quoted = str(database).replace("'", "''")
     try:
@@ -199,14 +198,14 @@ def _add_rows(connection: duckdb.DuckDBPyConnection, table: str, columns: list[s
 
 
 def _common(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The other database's tables with those of their columns that are here too: an older schema has fewer."""
+    """The other database's tables, each with the columns that this database has too: an older schema has fewer."""
     rows = connection.execute(
         "SELECT o.table_name, list(o.column_name ORDER BY o.column_index) FROM duckdb_columns() o "
         "JOIN duckdb_columns() h ON h.table_name = o.table_name AND h.column_name = o.column_name "
         "WHERE o.database_name = 'other' AND h.database_name = current_database() GROUP BY o.table_name"
     ).fetchall()
     found = dict(rows)
-    in_turn = sorted(found.keys() & set(_TABLES), key=lambda table: (_KNOWN[table][0] == table, table))  # before what they belong to
+    in_turn = sorted(found.keys() & set(_TABLES), key=lambda table: (_KNOWN[table][0] == table, table))  # dependent rows first
     return {table: found[table] for table in in_turn}
 
 
@@ -222,7 +221,7 @@ def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path)
 
 
 def _united_plans(connection: duckdb.DuckDBPyConnection, database: Path) -> list[Plan]:
-    """The plans of the runs that are here and there with different texts: with the cells of both."""
+    """The merged plans of runs that are in both databases with different plans."""
     differing = connection.execute(
         "SELECT run_id FROM runs h JOIN other.runs o USING (run_id) "
         "WHERE CAST(h.plan AS VARCHAR) IS DISTINCT FROM CAST(o.plan AS VARCHAR) ORDER BY run_id"
@@ -239,7 +238,7 @@ def _united_plans(connection: duckdb.DuckDBPyConnection, database: Path) -> list
 
 
 def _prune(connection: duckdb.DuckDBPyConnection, *, publish: bool, where: str) -> LatestReport:
-    """Leave what verdicts need, and check that each says what it said."""
+    """Delete everything that verdicts do not need, and check that no verdict changed."""
     executed = _count(connection, "cells", f"role = '{Role.MODEL.value}'")
     before = connection.execute(_SHOWN).fetchall()
     connection.execute("BEGIN")
@@ -266,7 +265,7 @@ def _kept_keys(connection: duckdb.DuckDBPyConnection, run_id: str) -> set[str]:
 
 
 def _of_cells(plan: Plan, keys: set[str]) -> Plan:
-    """A plan with these of its cells, their models and their targets, in the order in which plans are united."""
+    """A plan with only these of its cells, their models and their targets, in the order of :func:`in_order`."""
     cells = tuple(cell for cell in plan.cells if cell.key in keys)
     models = {(cell.model, cell.size) for cell in cells}
     targets = {cell.target for cell in cells}

@@ -44,7 +44,7 @@ class Rejection:
 class MergeReport:
     """What a merge did. ``known`` shards were in the database before; ``rows`` counts samples and all other rows added.
 
-    ``withdrawn`` are keys of cells that shards hold and no report shows, since their run was planned anew without them.
+    ``withdrawn`` are keys of cells that are in shards but in no report, because a new plan of their run dropped them.
     """
 
     merged: tuple[str, ...]
@@ -56,7 +56,7 @@ class MergeReport:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _File:
-    """What looks like a shard, and the run in whose folder it lies."""
+    """A file that looks like a shard, and the run in whose folder it lies."""
 
     path: Path
     run_id: str
@@ -72,16 +72,16 @@ class _Candidate:
 
 
 class _RefusedError(Exception):
-    """This shard does not get in. The message is the reason."""
+    """This shard is rejected. The message is the reason."""
 
 
 def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -> MergeReport:
     """Merge runs (folders with a ``plan.json`` and a folder ``shards``) into a database, which is made if it is missing.
 
-    A run may be spread over several folders, each with the plan of its own cells: its plan is their union, with what the database
-    has of it. A shard that is broken, foreign (its run or a cell of it is in no plan here), of another version or without its
-    sidecar is listed in the table ``rejected`` with its reason; the others get in. The database is replaced by a rename: a failing
-    merge changes nothing. ``fresh`` starts an empty one, so that the result holds these runs alone.
+    A run may be spread over several folders, each with the plan of its own cells: its plan is their union, together with the plan in
+    the database. A shard that is broken, foreign (its run or one of its cells is in no plan here), of another version or without its
+    sidecar is listed in the table ``rejected`` with the reason; the others are merged. The database is replaced by a rename: a failing
+    merge changes nothing. ``fresh`` starts with an empty database, so that the result holds only these runs.
 
     Raises:
         StoreError: a plan or the database itself cannot be read, plans of one run contradict each other, a cell of an accepted shard
@@ -146,7 +146,7 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], f
 def _sort_out(
     connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File]
 ) -> tuple[list[_Candidate], list[str], list[Rejection]]:
-    """Which files are new and whole, which are known (or copies), which are refused: without opening any of them."""
+    """Sort files into new complete shards, known ones (or copies), and rejected ones, without opening any of them."""
     have = dict(connection.execute("SELECT shard_id, sha256 FROM shards").fetchall())
     candidates: list[_Candidate] = []
     known: list[str] = []
@@ -178,9 +178,9 @@ def _check_file(path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans: dict[str, Plan], withdrawn: dict[str, set[str]]) -> int:
-    """Copy whole shards in one transaction; nothing of them stays if one is refused.
+    """Copy whole shards in one transaction; if one is rejected, none is copied.
 
-    ``withdrawn`` gets the keys, by run, of cells that were run before the plan was made anew without them.
+    Adds to ``withdrawn``, by run, the keys of cells that were executed before a new plan dropped them.
     """
     aliases = [f"shard_{index}" for index in range(len(batch))]
     attached: list[str] = []
@@ -208,7 +208,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans:
 
 
 def _unplanned(connection: duckdb.DuckDBPyConnection, alias: str, plan: Plan, withdrawn: set[str]) -> set[str]:
-    """The keys of a shard's cells that its run's plan does not have any more: it was made anew from another matrix.yaml since."""
+    """The keys of a shard's cells that its run's plan no longer has, because a later matrix.yaml changed the plan."""
     cells = connection.execute(f"SELECT cell_key, run_id FROM {alias}.cells WHERE role = ?", [Role.MODEL.value]).fetchall()  # noqa: S608
     foreign = sorted(key for key, run_id in cells if run_id != plan.run_id)
     if foreign:
@@ -225,7 +225,7 @@ def _few(keys: list[str]) -> str:
 
 
 def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> None:
-    """What is copied must not be a view: that would run what its writer wrote, with the rights of whoever merges."""
+    """Refuse views in the place of tables: reading one would run SQL of the shard's author with the rights of this process."""
     asked = connection.execute("SELECT database_name, view_name FROM duckdb_views() WHERE NOT internal")
     views = sorted(name for alias, name in asked.fetchall() if alias in aliases)
     if views:
@@ -233,7 +233,7 @@ def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> 
 
 
 def _versions(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> dict[str, str]:
-    """The schema's version of each shard. One query for the whole batch, since each costs some milliseconds."""
+    """The schema version of each shard. One query for the whole batch, since each costs some milliseconds."""
     asking = " UNION ALL ".join(f"SELECT '{alias}', value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
     versions = dict(connection.execute(asking).fetchall())
     foreign = sorted({version for version in versions.values() if version not in _READ})
@@ -266,7 +266,7 @@ def _select(alias: str, table: str, columns: list[str], version: str) -> str:
 
 
 def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The columns of each table that is copied, listed: shards of the same schema may have them in another order."""
+    """The columns of each table that is copied, by name: shards of the same schema may have them in another order."""
     found = connection.execute(
         "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
         "WHERE database_name = current_database() GROUP BY table_name"
@@ -276,7 +276,7 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
 
 
 def _list_rejected(connection: duckdb.DuckDBPyConnection, rejected: list[Rejection], run_ids: tuple[str, ...]) -> None:
-    """The list is of the latest merge: what was mended since must not be held against the run."""
+    """Replace the list of rejected shards: it covers only the latest merge, so a shard fixed since then disappears from it."""
     for run_id in run_ids:
         connection.execute("DELETE FROM rejected WHERE run_id = ?", [run_id])
     for rejection in rejected:

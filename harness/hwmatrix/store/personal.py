@@ -1,8 +1,8 @@
-"""Paths of somebody's machine in what is published: a rule that finds them, and what is written in their place.
+"""Finds and shortens personal paths in published data.
 
 Paths inside containers (``/opt/venv/...``, ``/hwmatrix/...``), of the system (``/proc/...``) and of the machines on which frameworks were
-built say nothing of anybody, and names of nodes in a graph look like paths (``/model/layers.0/MatMul``): so only roots below which people
-keep files are looked for. A command is different: whoever runs it types nothing but paths of his own.
+built are not personal, and names of graph nodes look like paths (``/model/layers.0/MatMul``): so only paths below the usual roots of
+user files are shortened. In a command, every absolute path is shortened: the user typed it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SNAPSHOT: Final = "/snapshots/"
 
 
 def without_personal(text: str) -> str:
-    """A text with paths of somebody's machine cut down to their last parts: ``…/model.onnx``, ``…/site-packages/torch/nn/modules.py``."""
+    """A text with personal paths cut down to their last parts: ``…/model.onnx``, ``…/site-packages/torch/nn/modules.py``."""
     return _PERSONAL.sub(lambda found: _cut(found[0]), text)
 
 
@@ -45,13 +45,13 @@ def command_without_personal(command: str) -> str:
 
 
 def plan_without_personal(plan: Plan) -> Plan:
-    """A plan as above: its command, and all its texts."""
+    """A plan without personal paths in its command and in all its texts."""
     cleaned = dataclasses.replace(plan, command=command_without_personal(plan.command))
     return plan_from_json(_of_json(to_json(cleaned)), where=f"the plan of run {plan.run_id}")
 
 
 def clean(connection: duckdb.DuckDBPyConnection) -> int:
-    """Write every text of a database as above; give how many different texts changed."""
+    """Remove personal paths from every text of a database; return how many different texts changed."""
     columns = connection.execute(
         "SELECT c.table_name, c.column_name, c.data_type FROM duckdb_columns() c JOIN duckdb_tables() t USING (database_name, table_name) "
         "WHERE database_name = current_database() AND c.data_type IN ('VARCHAR', 'VARCHAR[]', 'JSON') ORDER BY ALL"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import duckdb
 
 _MADE_HERE: Final = frozenset({"recipe", "factory"})
-"""Weights that are the same on every machine. Others lie in a folder, which each machine may have elsewhere."""
-_ADVICE: Final = "Merge only what belongs together. A run that was planned anew is another one: give it a database of its own."
+"""Weights that are the same on every machine. Others lie in a folder, whose path may differ between machines."""
+_ADVICE: Final = "Merge only parts of the same run. A new plan is another run: give it a database of its own."
 _HIDDEN_ADVICE: Final = (
     "Merge all folders of the run, also those of other machines, into a new database: each has the plan of its own cells."
 )
@@ -27,13 +27,13 @@ Part = TypeVar("Part", Plan, ModelPlan, TargetPlan, CellPlan)
 
 
 def united(plans: Sequence[tuple[str, Plan]]) -> Plan:
-    """One plan with the cells of all these, which are of one run and come with the places where they stand.
+    """One plan with the cells of all these plans, which are of one run; each comes with its file, for error messages.
 
-    It is the same in whatever order they come, and however often. A target or a model that one machine had is not called missing
-    because another had not.
+    Order and repetition do not matter. A target or a model that one machine had does not become unavailable because another machine
+    lacked it.
 
     Raises:
-        StoreError: two of them contradict each other: the same cell, model or target in two ways, or other rules for the run.
+        StoreError: two of them contradict each other: two descriptions of a cell, model or target, or different rules for the run.
     """
     (_, first), *others = plans
     if all(plan == first for _, plan in others):
@@ -50,7 +50,7 @@ def united(plans: Sequence[tuple[str, Plan]]) -> Plan:
 
 
 def in_order(plan: Plan) -> Plan:
-    """A plan with its models and targets in the order of matrix.yaml, and its cells in theirs."""
+    """A plan with its models and targets in the order of matrix.yaml, and its cells ordered by these."""
     models = sorted(plan.models, key=lambda model: (model.matrix_line is None, model.matrix_line, model.name, list(Size).index(model.size)))
     targets = sorted(plan.targets, key=lambda target: (target.matrix_line is None, target.matrix_line, target.name))
     of_model = {(model.name, model.size): number for number, model in enumerate(models)}
@@ -67,14 +67,14 @@ def plan_in(connection: duckdb.DuckDBPyConnection, run_id: str, *, where: str, s
     """The plan of a run in a database (``schema``: the name that it is attached by), or None: the run is not in it.
 
     Raises:
-        StoreError: it cannot be read any more.
+        StoreError: the stored plan cannot be read.
     """
     row = connection.execute(f"SELECT CAST(plan AS VARCHAR) FROM {schema}.runs WHERE run_id = ?", [run_id]).fetchone()  # noqa: S608
     return plan_from_json(row[0], where=f"{where}, run {run_id}") if row is not None else None
 
 
 def put(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
-    """Write a run's plan and the cells that it has, in the place of those that are there.
+    """Write a run's plan and its cells; they replace those that are there.
 
     Raises:
         StoreError: it has a cell of a model or target that it does not describe.
@@ -92,14 +92,14 @@ def put(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
 
 
 def hidden(connection: duckdb.DuckDBPyConnection, run_ids: Iterable[str]) -> list[tuple[str, str]]:
-    """The cells that shards of these runs hold and no reader of the views finds, by shard and key; nor a later execution of them."""
+    """Cells of these runs' shards, by shard and key, that the views show neither themselves nor as a later execution."""
     return connection.execute(sql("hidden.sql"), {"run_ids": list(run_ids)}).fetchall()
 
 
 def check_visible(
     connection: duckdb.DuckDBPyConnection, run_ids: Iterable[str], *, where: str, before: frozenset[tuple[str, str]] = frozenset()
 ) -> None:
-    """Check that no cell of these runs is :func:`hidden`, but for those that were so ``before``.
+    """Check that no cell of these runs is :func:`hidden`, except those that were already hidden ``before``.
 
     Raises:
         StoreError: some are; the message names them and their shards.
@@ -112,12 +112,12 @@ def check_visible(
 
 
 def _rules(plan: Plan) -> Plan:
-    """What a plan says of its run as a whole."""
+    """The part of a plan that concerns the run as a whole."""
     return dataclasses.replace(plan, models=(), targets=(), cells=(), withdrawn=())
 
 
 def _join(kind: str, found: Sequence[tuple[str, Hashable, Part]], join: Callable[[list[Part]], Part]) -> list[Part]:
-    """One of each name, from all that are of that name."""
+    """One part for each name, joined from all parts of that name."""
     by_name: dict[Hashable, list[tuple[str, Part]]] = {}
     for place, name, part in found:
         by_name.setdefault(name, []).append((place, part))
@@ -134,11 +134,11 @@ def _join(kind: str, found: Sequence[tuple[str, Hashable, Part]], join: Callable
 
 
 def _facts(part: Any) -> list[tuple[str, Any]]:
-    """What must be the same on all machines, by name."""
+    """The fields that must be the same on all machines, with their values."""
     facts: list[tuple[str, Any]] = []
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        if field.name in {"unavailable", "unbuildable", "onnx"}:  # the last follows from the backend, and earlier versions do not say it
+        if field.name in {"unavailable", "unbuildable", "onnx"}:  # onnx follows from the backend, and earlier versions do not record it
             continue
         if isinstance(part, ModelPlan) and part.weights not in _MADE_HERE:
             if field.name == "weights":
@@ -151,12 +151,12 @@ def _facts(part: Any) -> list[tuple[str, Any]]:
 
 
 def _model(found: list[ModelPlan]) -> ModelPlan:
-    """The model as a machine describes it that can make it, if there is one."""
+    """The model's description, preferably from a machine that can build it."""
     return min(found, key=lambda model: (model.unbuildable is not None, model.unbuildable or "", model.weights, model.revision or ""))
 
 
 def _target(found: list[TargetPlan]) -> TargetPlan:
-    """The target as a machine describes it that has it, if there is one."""
+    """The target's description, preferably from a machine that has it."""
     return min(found, key=lambda target: (target.unavailable is not None, target.unavailable or ""))
 
 

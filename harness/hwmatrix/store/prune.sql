@@ -1,6 +1,6 @@
--- What a database with several runs needs so that every cell keeps what verdicts (views.sql) say of it: the rest is superseded.
--- Of each cell: its latest verdict, what a report shows of it, and its latest timing; of each the cpu cell that its speed is compared with
--- (same run, machine and settings), and what was tried since with one that had failed.
+-- Deletes everything that the view verdicts (views.sql) does not need. Kept of each cell are its latest verdict, the execution that reports
+-- show, and its latest timing; for each of these the cpu cell that its speed is compared with (same run, machine and settings), and later
+-- retries of a failed cell with changed settings.
 CREATE OR REPLACE TEMP TABLE kept AS
 WITH counted AS (
     SELECT * FROM verdicts WHERE nth = 1 OR shown OR best_timed

@@ -21,26 +21,26 @@ DATABASE: Final = "matrix.duckdb"
 """What a merged database is called in a folder of reports."""
 
 KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
-"""What the table ``meta`` says of a database that keeps of each run only what later ones have not superseded."""
+"""The row of ``meta`` that marks a database from which superseded verdicts were removed."""
 
 _GIVEN: Final = ("noises", "spreads", "hardware_results")
-"""Views that older databases get as they are now: what they are made of is in every version, but for the table timings."""
+"""Views that are added when an older database is read: all versions have the tables that they need, except timings."""
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 
 
 def database_at(place: Path) -> Path:
-    """The database that somebody means who names it, or a folder of reports."""
+    """The database at a path: the file itself, or the one in a folder of reports."""
     return place / DATABASE if place.is_dir() else place
 
 
 @contextlib.contextmanager
 def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a merged database to read. Neither it nor any other file can be changed or reached, whatever is asked or written in it.
+    """Open a merged database for reading. No query, and no view in it, can change it or reach any other file.
 
-    Sums of floats come in one order: the same rows, the same bytes.
+    One thread, so that floats are always summed in the same order and the same rows give the same bytes.
 
     Raises:
-        StoreError: it is missing, is no merged database, is in use by a writer, or is of a version that is not read here; also for
+        StoreError: it is missing, is not a merged database, is in use by a writer, or is of an unsupported version; also for
             any error of the database inside the block.
     """
     if not database.is_file():
@@ -78,17 +78,17 @@ def records(connection: duckdb.DuckDBPyConnection, name: str, parameters: Mappin
 
 
 def keeps_latest(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Whether a database keeps of each run only what later ones have not superseded: all of its runs together are one matrix."""
+    """Whether superseded verdicts were removed from a database: then all of its runs together are one matrix."""
     return connection.execute("SELECT 1 FROM meta WHERE key = ? AND value = ?", list(KEEPS_LATEST)).fetchone() is not None
 
 
 def has_table(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
-    """Whether a table is there: those that a later version added are not in older databases."""
+    """Whether a table exists: older databases lack the tables of later versions."""
     return connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [name]).fetchone() is not None
 
 
 def has_view(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
-    """Whether a view is there, as :func:`has_table` of tables."""
+    """Whether a view exists."""
     return connection.execute("SELECT 1 FROM duckdb_views() WHERE view_name = ?", [name]).fetchone() is not None
 
 
@@ -97,7 +97,7 @@ def _folder() -> Any:
 
 
 def _give_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """Tables and views as they are now, for this connection alone."""
+    """Create the current tables and views for this connection only."""
     if not has_table(connection, "timings"):
         timings = sql("schema.sql").partition("CREATE TABLE timings ")[2].partition(");\n")[0]
         connection.execute(f"CREATE TEMP TABLE timings {timings})")
@@ -107,12 +107,12 @@ def _give_views(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _check(connection: duckdb.DuckDBPyConnection, database: Path) -> str:
-    """Refuse what is not read here; give the version of the schema."""
+    """Return the schema version; raise StoreError if it is not supported, or if this is not a merged database."""
     asked = connection.execute("SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()")
     found = {name for (name,) in asked.fetchall()}
     if not {"meta", "runs", "matrix"} <= found:
         shard = " It looks like a shard, which has to be merged first." if "shards" in found else ""
-        raise StoreError(f"{database}: it is no merged database of hwmatrix.{shard}", advice=_ADVICE)
+        raise StoreError(f"{database}: not a merged database of hwmatrix.{shard}", advice=_ADVICE)
     row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
     if row is None or row[0] not in READABLE:
         version = row[0] if row else "none"

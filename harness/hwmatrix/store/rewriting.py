@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql", 6: "upgrade_6_to_7.sql"}
-"""Versions of the schema whose next one changed more than what is measured of a cell, and the SQL that makes the change."""
+"""Schema versions after which more than the measured columns changed, and the SQL of that change."""
 
 
 @contextlib.contextmanager
 def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to a copy of the database, which is made if it is missing or ``fresh``. It replaces the original at the end.
 
-    ``what`` names the work in the message of an error. ``small_blocks`` makes a new one from the smallest blocks: a small database takes
-    less room then.
+    ``what`` names the operation in error messages. ``small_blocks`` creates a new database with the smallest block size, so that a small
+    one takes less space.
 
     Raises:
-        StoreError: the database is no merged one, is of a version that cannot be upgraded, or the disk is full; also for any error of
-            the database inside the block. Then the original is as it was.
+        StoreError: the database is not a merged one, is of a version that cannot be upgraded, or the disk is full; also for any error of
+            the database inside the block. The original is then unchanged.
     """
     temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
     try:
@@ -47,7 +47,7 @@ def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: b
             connection.execute("CHECKPOINT")
         temporary.replace(database)
     except (duckdb.Error, OSError) as error:
-        advice = "The database is as it was before; what was to be added is untouched."
+        advice = "The database is as it was before."
         raise StoreError(f"{database}: {what} failed: {error}", advice=advice) from error
     finally:
         for leftover in (temporary, temporary.with_name(f"{temporary.name}.wal")):
@@ -77,7 +77,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
 
 
 def _upgrade(connection: duckdb.DuckDBPyConnection, version: int) -> None:
-    """Make an older database one of this version, step by step: what was measured then still counts."""
+    """Upgrade an older database to this version, step by step; its measurements are kept."""
     for step in range(version, int(SCHEMA_VERSION)):
         if step in _STEPS:
             connection.execute(sql(_STEPS[step]))

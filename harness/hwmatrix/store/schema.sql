@@ -18,7 +18,7 @@ CREATE TABLE runs (
     plan             JSON NOT NULL          -- the whole plan, as the runner got it
 );
 
-CREATE TABLE planned (                      -- what a run was to do; cells that are missing are not_run
+CREATE TABLE planned (                      -- the cells of a run's plan; those without a row in cells are not_run
     run_id          VARCHAR NOT NULL,
     cell_key        VARCHAR NOT NULL,
     model           VARCHAR NOT NULL,
@@ -127,9 +127,9 @@ CREATE TABLE samples (                      -- no key: it would make the file fo
     cpu_ns  BIGINT                          -- NULL: measured by the device's own clock
 );
 
-CREATE TABLE timings (                      -- what samples said, of cells whose samples were left out of a published database
+CREATE TABLE timings (                      -- statistics of cells whose samples were left out of a published database
     cell_id      VARCHAR NOT NULL,
-    samples      INTEGER NOT NULL,          -- how many there were; the columns after it are those of the view latency
+    samples      INTEGER NOT NULL,          -- how many there were; the next columns are those of the view latency
     p50_ms       DOUBLE NOT NULL,
     p90_ms       DOUBLE NOT NULL,
     p99_ms       DOUBLE NOT NULL,
@@ -139,9 +139,9 @@ CREATE TABLE timings (                      -- what samples said, of cells whose
     ci_low_ms    DOUBLE,
     ci_high_ms   DOUBLE,
     cpu_p50_ms   DOUBLE,
-    p25_ms       DOUBLE NOT NULL,           -- the lower quartile, and how far those of ten parts lie apart (diff_cells.sql)
+    p25_ms       DOUBLE NOT NULL,           -- the lower quartile, and the noise (the view noises)
     noise_ms     DOUBLE,
-    quantiles_ms DOUBLE[] NOT NULL          -- every twentieth, from the shortest to the longest
+    quantiles_ms DOUBLE[] NOT NULL          -- the quantiles 0, 0.05, ..., 1
 );
 
 CREATE TABLE operators (                    -- the ONNX standard's tests of single operators, executed by a target
@@ -151,7 +151,7 @@ CREATE TABLE operators (                    -- the ONNX standard's tests of sing
     operator   VARCHAR NOT NULL,
     domain     VARCHAR NOT NULL,            -- empty: the standard's own
     opset      INTEGER NOT NULL,            -- the version of the domain's operators
-    expanded   BOOLEAN NOT NULL,            -- the operator's definition in terms of others was executed in its place
+    expanded   BOOLEAN NOT NULL,            -- the operator's definition in terms of others was executed instead
     status     VARCHAR NOT NULL,
     on_target  DOUBLE,                      -- share of the graph's nodes on the target, 0 to 1; NULL: nothing was executed
     max_error  DOUBLE,                      -- NULL: nothing was compared
@@ -161,12 +161,12 @@ CREATE TABLE operators (                    -- the ONNX standard's tests of sing
     wall_ms    DOUBLE
 );
 
-CREATE TABLE classifications (              -- what the run's models are, as the packages of a target's image tell it
+CREATE TABLE classifications (              -- the run's models as classified by the packages of a target's image
     shard_id     VARCHAR NOT NULL,
     model        VARCHAR NOT NULL,
     architecture VARCHAR,
     model_class  VARCHAR,
-    family       VARCHAR,                   -- NULL: nothing says it
+    family       VARCHAR,                   -- NULL: no evidence
     subfamily    VARCHAR,
     structure    VARCHAR,
     confidence   DOUBLE NOT NULL,           -- the share of model types for which this kind of evidence was right; 0: none
@@ -176,7 +176,7 @@ CREATE TABLE classifications (              -- what the run's models are, as the
     size_tier    VARCHAR
 );
 
-CREATE TABLE releases (                     -- what people call a run, in a history
+CREATE TABLE releases (                     -- release names of runs, in a history
     run_id   VARCHAR PRIMARY KEY,
     release  VARCHAR NOT NULL,
     added_at TIMESTAMP NOT NULL

@@ -1,8 +1,8 @@
 """One shard: the DuckDB file of one target's run, written cell by cell, finished by a rename and a sidecar.
 
-While it grows it is called ``<name>.duckdb.partial``; every cell is one transaction and a checkpoint, so that a killed
+While it is written it is called ``<name>.duckdb.partial``; every cell is one transaction and a checkpoint, so that a killed
 run keeps all finished cells. ``seal`` renames it and writes ``<name>.duckdb.json`` with its SHA-256 and row counts: a
-shard without a matching sidecar is not whole. (A truncated write-ahead log would open with no rows and no word.)
+shard without a matching sidecar is incomplete. (DuckDB opens a truncated write-ahead log without rows and without an error.)
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
 BLOCK_SIZE: Final = "16384"
-"""DuckDB's smallest: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
+"""DuckDB's smallest block size: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardIdentity:
-    """What a shard's rows were made by and on. ``host`` is a hash of the machine's identity."""
+    """The software and the machine that produced a shard. ``host`` is a hash of the machine's identity."""
 
     shard_id: str
     target: str
@@ -51,7 +51,7 @@ class ShardIdentity:
 
 
 def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
-    """Add the row of ``runs`` that this plan is."""
+    """Add this plan's row to ``runs``."""
     _insert(
         connection,
         "runs",
@@ -104,14 +104,14 @@ class ShardWriter:
             self._connection = None
 
     def add_detections(self, detections: list[Detection]) -> None:
-        """Keep what the machine has."""
+        """Store the detected hardware."""
         with self._transaction() as connection:
             for found in detections:
                 row = dataclasses.asdict(found) | {"shard_id": self._identity.shard_id, "features": json.dumps(found.features)}
                 _insert(connection, "detections", row)
 
     def add_classifications(self, classifications: Sequence[Classification]) -> None:
-        """Keep what the models are, as the packages here tell it.
+        """Store the classifications of the models by the packages of this environment.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -123,7 +123,7 @@ class ShardWriter:
                 _insert(connection, "classifications", row | {"shard_id": self._identity.shard_id})
 
     def add_cell(self, result: CellResult, *, command: str) -> None:
-        """Keep one finished cell, whole or not at all.
+        """Store one finished cell in one transaction.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -141,7 +141,7 @@ class ShardWriter:
                 self._insert_samples(connection, cell_id, result)
 
     def add_operators(self, results: Sequence[OperatorResult]) -> None:
-        """Keep what became of some operator tests, all of them or none.
+        """Store the results of some operator tests in one transaction.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -152,7 +152,7 @@ class ShardWriter:
                 _insert(connection, "operators", row)
 
     def set_canaries(self, *, ok: bool | None, detail: str | None) -> None:
-        """Keep whether the canaries ended as they must: at once, so that it counts for a shard that is cut off later too."""
+        """Store whether the canaries ended as expected. Call it at once, so that a shard that is cut off later has it too."""
         with self._transaction() as connection:
             connection.execute("UPDATE shards SET canary_ok = ?, canary_detail = ?", [ok, detail])
 
@@ -168,7 +168,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Everything or nothing of what is written inside, on the disk when it ends.
+        """One transaction, which is on disk when the block ends.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -192,7 +192,7 @@ class ShardWriter:
         _insert(connection, "shards", identity)
 
     def _insert_samples(self, connection: duckdb.DuckDBPyConnection, cell_id: str, result: CellResult) -> None:
-        """Through registered arrays: some twenty times faster than row by row."""
+        """Insert samples through registered arrays: about twenty times faster than row by row."""
         samples = {
             "n": np.arange(len(result.samples_wall_ns), dtype=np.int32),
             "wall_ns": np.asarray(result.samples_wall_ns, dtype=np.int64),
@@ -216,13 +216,13 @@ class ShardWriter:
 
 
 def seal_file(partial: Path) -> Path:
-    """Make a closed partial file a whole shard: count, write the sidecar, rename. Also saves what a killed run left.
+    """Turn a closed partial file into a finished shard: count, write the sidecar, rename. Also recovers the file of a killed run.
 
-    The rename comes last: killed before it, this is a partial file still, and is sealed again. A shard without a sidecar would
-    count as done and never be merged.
+    The rename comes last: if the process is killed before it, the file is still partial and is sealed again. A shard without a
+    sidecar would count as done and never be merged.
 
     Raises:
-        StoreError: it holds nothing that can be read.
+        StoreError: the file cannot be read or is empty.
     """
     final = partial.with_name(partial.name.removesuffix(".partial"))
     try:
@@ -249,7 +249,7 @@ def seal_file(partial: Path) -> Path:
 
 
 def finished_cells(shards: list[Path]) -> set[str]:
-    """The keys of the cells, adapted ones included, that these shards hold a verdict on which can be believed.
+    """The keys of the cells, adapted ones included, with a trustworthy verdict in these shards.
 
     Raises:
         StoreError: one of them cannot be read.
@@ -258,7 +258,7 @@ def finished_cells(shards: list[Path]) -> set[str]:
 
 
 def settled_cells(shards: list[Path]) -> set[str]:
-    """Of the finished cells, those that need not be run again: no failure of ours or of the machine, whose cause could be gone.
+    """The finished cells that need not run again: those without a failure of hwmatrix or of the machine, which may be temporary.
 
     Raises:
         StoreError: one of them cannot be read.
@@ -267,7 +267,7 @@ def settled_cells(shards: list[Path]) -> set[str]:
 
 
 def _keys(shards: list[Path], name: str) -> set[str]:
-    """What a query gives of each shard, together."""
+    """The keys that a query returns, over all shards."""
     keys: set[str] = set()
     for shard in shards:
         try:
@@ -279,12 +279,12 @@ def _keys(shards: list[Path], name: str) -> set[str]:
 
 
 def salvage(directory: Path, target: str | None = None) -> list[Path]:
-    """Seal every partial shard (of one target) whose writer is gone: call it when no runner of it is alive any more.
+    """Seal every partial shard (of one target): call it only when no runner is writing any more.
 
-    One that cannot be read is put aside under the suffix ``.broken``: nothing in it can be saved, and its cells run again.
+    An unreadable one is renamed with the suffix ``.broken``: nothing in it can be recovered, and its cells run again.
 
     Raises:
-        StoreError: one holds cells and cannot be sealed now: the disk is full, or somebody still has it open.
+        StoreError: one holds cells and cannot be sealed now: the disk is full, or another process still has it open.
     """
     sealed: list[Path] = []
     for partial in sorted(directory.glob(f"{target or '*'}-*{PARTIAL_SUFFIX}")):
@@ -301,7 +301,7 @@ def salvage(directory: Path, target: str | None = None) -> list[Path]:
 
 
 def _is_lost(partial: Path) -> bool:
-    """Whether nothing can be read from a partial shard. One that somebody else has open is not lost."""
+    """Whether a partial shard is unreadable or empty. One that another process has open is not lost."""
     try:
         with opened(partial) as connection:
             return _count(connection, "shards") == 0

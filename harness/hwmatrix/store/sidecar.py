@@ -1,4 +1,4 @@
-"""The JSON file beside a finished shard: its run, its SHA-256, and its numbers of rows."""
+"""The JSON file beside a finished shard: its run, its SHA-256, and its row counts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 SHARD_SCHEMA: Final = "hwmatrix/shard/2"
 COUNTED: Final = ("runs", "shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
-"""The tables whose rows are counted, and must be there when a shard is merged."""
+"""The tables whose rows are counted; the merge checks that they are all there."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sidecar:
-    """What the JSON file beside a shard says."""
+    """The content of the JSON file beside a shard."""
 
     shard_id: str
     run_id: str

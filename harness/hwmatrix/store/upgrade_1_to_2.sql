@@ -1,5 +1,4 @@
--- A merged database of schema 1 becomes one of schema 2: the tables classifications and releases are new, everything
--- else is as it was.
+-- Upgrades a merged database from schema 1 to 2: the tables classifications and releases are new.
 CREATE TABLE classifications (
     shard_id     VARCHAR NOT NULL,
     model        VARCHAR NOT NULL,

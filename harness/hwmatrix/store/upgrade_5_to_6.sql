@@ -1,4 +1,4 @@
--- A merged database of schema 5 becomes one of schema 6. Memory was read after the comparison then, and of browsers not at all; and no cell
--- that failed was tried again, adapted. The view hardware_results says what was executed (views.sql).
+-- Upgrades a merged database from schema 5 to 6. In schema 5, memory was read after the comparison, and never for browsers; and failed cells
+-- were not retried with changed settings.
 ALTER TABLE cells ADD COLUMN adapted_from VARCHAR;
 ALTER TABLE cells ADD COLUMN adaptation JSON;

@@ -1,4 +1,4 @@
--- A merged database of schema 6 becomes one of schema 7: the table timings is new, for published databases; its own cells have their samples.
+-- Upgrades a merged database from schema 6 to 7: the table timings is new. It is for published databases; here all cells have their samples.
 CREATE TABLE timings (
     cell_id      VARCHAR NOT NULL,
     samples      INTEGER NOT NULL,

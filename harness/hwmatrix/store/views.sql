@@ -1,7 +1,7 @@
 -- The views of a merged database (schema 7). Every report is a query over these; no statistic is computed anywhere else.
 
 -- The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n), 1.96 standard deviations of a binomial
--- with p = 1/2. Below 6 samples there is no such interval. Of a published database's cells these numbers are kept, and no samples.
+-- with p = 1/2. Below 6 samples there is no such interval. Published databases keep these numbers instead of the samples.
 CREATE OR REPLACE VIEW latency AS
 WITH sorted AS (
     SELECT cell_id, list_sort(list(wall_ns)) AS wall, list_sort(list(cpu_ns)) AS cpu, count(*) AS n
@@ -23,9 +23,9 @@ FROM sorted
 UNION ALL
 SELECT cell_id, samples, p50_ms, p90_ms, p99_ms, mean_ms, min_ms, max_ms, ci_low_ms, ci_high_ms, cpu_p50_ms FROM timings;
 
--- The lower quartile of each cell's samples, which a disturbance reaches last, and their noise: how far apart the lower quartiles of ten
--- consecutive parts lie, as 1.4826 times their median absolute deviation (the standard deviation, if they were normal). What changes slowly
--- while a cell is timed shows there, and not in an interval of the whole. A cell with fewer than ten samples has as many parts as samples.
+-- The lower quartile of each cell's samples, which is the least sensitive to disturbances, and their noise: 1.4826 times the median absolute
+-- deviation of the lower quartiles of ten consecutive parts (the standard deviation, if they were normal). Slow drift during the timing shows
+-- there, but not in the interval of all samples. A cell with fewer than ten samples has as many parts as samples.
 CREATE OR REPLACE VIEW noises AS
 WITH parts AS (
     SELECT cell_id, part, quantile_cont(wall_ns, 0.25) / 1e6 AS p25_ms
@@ -42,7 +42,7 @@ SELECT cell_id, p25_ms, noise_ms FROM quarter LEFT JOIN apart USING (cell_id)
 UNION ALL
 SELECT cell_id, p25_ms, noise_ms FROM timings;
 
--- How the samples of each cell are spread: every twentieth of them, from the shortest to the longest. Milliseconds.
+-- The distribution of each cell's samples: their quantiles in steps of 0.05. Milliseconds.
 CREATE OR REPLACE VIEW spreads AS
 SELECT
     cell_id,
@@ -55,8 +55,8 @@ GROUP BY cell_id
 UNION ALL
 SELECT cell_id, quantiles_ms FROM timings;
 
--- What was tried with a cell that had failed: cell_key is its key, attempt_key the attempt's own. Of each attempt the latest execution.
--- It stands for executions of the cell that began before it, and for no later one.
+-- Retries of failed cells with changed settings: cell_key is the failed cell's key, attempt_key the retry's own. Only the latest execution of
+-- each retry. It counts only for executions of the cell that began before it.
 CREATE OR REPLACE VIEW adaptations AS
 SELECT * EXCLUDE (newest)
 FROM (
@@ -73,9 +73,9 @@ FROM (
 )
 WHERE newest = 1;
 
--- Every planned cell with its latest execution, if there is one. A shard whose canaries failed, or were never reached, proves
+-- Every planned cell with its latest execution, if there is one. A shard whose canaries failed, or never ran, proves
 -- nothing: its cells keep their command and their identity and lose every measurement.
--- isolation is where the cell was executed; column_isolation says in which column a cell belongs that was not executed.
+-- isolation is where the cell was executed; column_isolation is the column that a cell belongs to even if it was not executed.
 CREATE OR REPLACE VIEW results AS
 WITH executed AS (
     SELECT c.*, s.isolation, s.image, s.image_digest, s.versions, s.host, s.canary_detail,
@@ -84,7 +84,7 @@ WITH executed AS (
     FROM cells c JOIN shards s USING (shard_id)
     WHERE c.role = 'model'
 ),
-measured AS (                               -- what is measured of a cell, where it can be believed
+measured AS (                               -- the measurements of trustworthy cells
     SELECT * EXCLUDE (
         shard_id, run_id, cell_key, role, model, size, target, family, architecture, hub_id, dtype, batch, sequence_length, threads, execution,
         status, error_type, severity, message, adapted_from, adaptation, started_at, wall_ms, command,
@@ -95,7 +95,7 @@ measured AS (                               -- what is measured of a cell, where
 host_memory AS (
     SELECT cell_id, baseline_mb, load_peak_mb, peak_mb, delta_mb, uss_mb, memory_detail FROM measured
 ),
-worked AS (                                 -- what the cell works with, of the attempts since its latest execution
+worked AS (                                 -- the change that made a failed cell pass, among retries since its latest execution
     SELECT run_id, cell_key, arg_max(a.adaptation, a.started_at) AS adaptation
     FROM adaptations a JOIN executed e USING (run_id, cell_key)
     WHERE e.newest = 1 AND a.status = 'pass' AND a.started_at >= e.started_at
@@ -141,8 +141,8 @@ SELECT
     e.isolation, e.image, e.image_digest, e.versions, e.host,
     coalesce(e.isolation, i.isolation, p.isolation, u.isolation) AS column_isolation,
     l.samples, l.p50_ms, l.p90_ms, l.p99_ms, l.mean_ms, l.min_ms, l.max_ms, l.ci_low_ms, l.ci_high_ms, l.cpu_p50_ms,
-    -- Disturbed by something else: where a device counts its processes, if there was another; else a one-thread cell whose wall
-    -- time exceeds its CPU time by 5 % at the median.
+    -- Disturbed by other work: on devices that count their processes, if there was another; else, for one-thread cells, if the median
+    -- wall time exceeds the CPU time by 5 %.
     CASE
         WHEN l.cell_id IS NULL THEN NULL
         WHEN m.device_processes IS NOT NULL THEN m.device_processes > 0
@@ -152,16 +152,16 @@ FROM planned p
 JOIN runs u USING (run_id)
 LEFT JOIN executed e ON e.run_id = p.run_id AND e.cell_key = p.cell_key AND e.newest = 1
 LEFT JOIN measured m ON m.cell_id = e.cell_id AND p.unbuildable IS NULL
--- Before schema 6, the memory on record of a cell in a browser is that of the harness beside it, which says nothing of the model.
+-- Before schema 6, the memory recorded for a cell in a browser is that of the harness process, which says nothing about the model.
 LEFT JOIN host_memory h ON h.cell_id = m.cell_id AND (p.backend NOT IN ('webgpu', 'webnn') OR h.memory_detail IS NOT NULL)
 LEFT JOIN worked w ON w.run_id = p.run_id AND w.cell_key = p.cell_key
 LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
 LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
 -- The compatibility matrix: levels from measurements alone. Speed is compared with the cpu cell of the same run, machine,
--- isolation, model and settings, and with no other. "No slower than cpu" means: not slower by more than the two intervals leave
--- in doubt. speed_differs says that the intervals do not overlap: only then is speed_up worth telling. speed_contended says that
--- one of the two was disturbed while it was timed, so that speed_up is only about right.
+-- isolation, model and settings, and with no other. "No slower than cpu" means: its interval is not entirely above that of cpu.
+-- speed_differs says that the intervals do not overlap: only then is speed_up meaningful. speed_contended says that
+-- one of the two was disturbed while it was timed, so that speed_up is only approximate.
 CREATE OR REPLACE VIEW matrix AS
 WITH compared AS (
     SELECT
@@ -187,11 +187,11 @@ SELECT
     END AS level
 FROM compared;
 
--- What is known of every cell over all runs, the latest verdict first. Besides its model and target, its size, precision, batch, length,
--- threads and isolation make a cell; the machine does not. What ended without a verdict (unavailable, not_run, factory_error,
--- infra_error) counts only where no run has one. nth is 1 for the latest.
--- shown is what a report over all runs tells: the latest, unless it passed on hardware, was not timed, and an earlier one passed with the
--- same versions and was: then the later one adds nothing. best_timed is the latest that passed and was timed, where the latest verdict is a pass.
+-- The verdicts on every cell over all runs, the latest first. A cell is identified by its model, target, size, precision, batch, length,
+-- threads and isolation, not by the machine. An execution without a verdict (unavailable, not_run, factory_error, infra_error) counts only
+-- if no run has one. nth is 1 for the latest.
+-- shown marks the execution in a report over all runs: the latest; but if it passed on hardware without timing, and an earlier one passed
+-- with the same versions and was timed, the earlier one. best_timed is the latest that passed and was timed, if the latest verdict is a pass.
 CREATE OR REPLACE VIEW verdicts AS
 WITH known AS (
     SELECT m.*, r.created_at, m.status = 'pass' AND m.ci_low_ms IS NOT NULL AS timed, m.execution = 'hardware' AS real
@@ -225,10 +225,10 @@ judged AS (
 )
 SELECT * EXCLUDE (created_at, timed, real, last_status, last_versions) FROM judged;
 
--- Every execution with the columns that the design documents promise, and what must be known to compare two of them. weights says what
--- was executed: random (made from a configuration, by a recipe or from the type alone), hub, or checkpoint (a folder); NULL: the run's
--- plan does not tell. model_id is the hub's name only where the weights are the hub's: hub_id is the model whose shape it has.
--- id counts the rows of this database; cell_id stays the same in every database.
+-- Every execution with the columns that the design documents promise, and the columns that are needed to compare two of them. weights says
+-- what was executed: random (from a recipe's configuration or from the model type alone), hub, or checkpoint (a folder); NULL: not in the
+-- run's plan. model_id is the hub's name only if the weights are the hub's: hub_id is the model that has this shape.
+-- id numbers the rows of this database; cell_id is the same in every database.
 CREATE OR REPLACE VIEW hardware_results AS
 WITH described AS (
     SELECT
@@ -265,7 +265,7 @@ SELECT
     detected_at AS timestamp
 FROM detections;
 
--- The latest execution of every operator test on every target, from shards whose canaries ended as they must.
+-- The latest execution of every operator test on every target, from shards whose canaries ended as expected.
 CREATE OR REPLACE VIEW operator_results AS
 SELECT * EXCLUDE (newest)
 FROM (
@@ -276,7 +276,7 @@ FROM (
 )
 WHERE newest = 1;
 
--- What each target can do of each operator: tests of the operator itself, not of its definition in terms of others.
+-- The results of each operator on each target: only tests of the operator itself, not of its definition in terms of others.
 CREATE OR REPLACE VIEW operator_coverage AS
 SELECT
     target, isolation, domain, operator,

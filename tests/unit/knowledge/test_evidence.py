@@ -140,7 +140,7 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path: Path, path: Path) ->
         (tmp_path / "none.duckdb", "there is no such file"),
         (tmp_path, "there is no such file"),
         (text, "cannot be read as a merged database"),
-        (other, "it is no merged database of hwmatrix"),
+        (other, "not a merged database of hwmatrix"),
         (change(path, "UPDATE meta SET value = '99'"), "schema version 99, this hwmatrix reads 1, 2"),
         (change(tmp_path / "b.duckdb", "DELETE FROM meta"), "schema version none"),
         (change(tmp_path / "c.duckdb", "UPDATE planned SET family = 'smell'"), "holds 'smell' as family"),

@@ -300,7 +300,7 @@ def test_a_failing_merge_leaves_the_database_as_it_was(run: Path, database: Path
     monkeypatch.setattr(merging, "_list_rejected", full)
     with pytest.raises(StoreError, match=r"the merge failed: .*No space left") as caught:
         merge([run], database)
-    assert caught.value.advice == "The database is as it was before; what was to be added is untouched."
+    assert caught.value.advice == "The database is as it was before."
     assert database.read_bytes() == before
     assert [path.name for path in database.parent.iterdir()] == ["matrix.duckdb"]
 

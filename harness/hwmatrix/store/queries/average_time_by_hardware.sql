@@ -1,5 +1,5 @@
--- Average inference time by hardware, size, precision and execution, over the executions that succeeded. Seconds. What was emulated has
--- no time; averages are over different models where targets support different ones.
+-- Average inference time by hardware, size, precision and execution, over the executions that succeeded. Seconds. Emulated executions
+-- have no time. Targets may support different models, so their averages may be over different models.
 SELECT
     hardware, size, dtype, execution,
     count(*) AS executions,

@@ -1,6 +1,5 @@
--- Every planned cell of a run, with what a comparison of two runs needs: its verdict, its quartile, and its own noise.
--- p25_ms is its lower quartile, and noise_ms its noise (the view noises).
--- The yardstick, a fixed computation on the processor, counts where the processor computed all the time.
+-- Every planned cell of a run, with the columns that a comparison of two runs needs: its verdict, p25_ms (the lower quartile), and noise_ms
+-- (the view noises). The yardstick, a fixed computation on the CPU, counts only if the CPU was busy during the whole timing.
 WITH chosen AS (
     SELECT * FROM report_source
     UNION ALL BY NAME  -- a database of schema 1 to 3 has no such columns: NULL

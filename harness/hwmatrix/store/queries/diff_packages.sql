@@ -1,4 +1,4 @@
--- What each target of a run had installed, and in which image: the newest shard of it tells.
+-- The installed packages and the image of each target of a run, from its newest shard.
 SELECT target, isolation, image, image_digest, host, interpreter, CAST(packages AS VARCHAR) AS packages
 FROM shards
 WHERE run_id IN (SELECT run_id FROM report_runs)

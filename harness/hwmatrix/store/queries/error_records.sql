@@ -1,5 +1,5 @@
--- The cells that did not pass: of each model, size, target and settings the newest execution on each machine, with all that it said.
--- The evidence (evidence.sql) chooses in the same way.
+-- The cells that did not pass: for each model, size, target and settings the newest execution on each machine, with its error.
+-- evidence.sql selects in the same way.
 WITH newest AS (
     SELECT m.*
     FROM matrix m

@@ -1,4 +1,4 @@
--- The runs of a history that had models to run, oldest first: what they are called, how their cells ended.
+-- The runs of a history that executed models, oldest first: their release names, and how their cells ended.
 SELECT
     r.run_id, l.release, r.created_at, r.hwmatrix_version, r.commit_id, r.isolation,
     count(*) AS cells,

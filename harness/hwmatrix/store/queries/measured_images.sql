@@ -1,4 +1,4 @@
--- The images that the latest run was made with, by target: nothing of a target that ran outside containers.
+-- The images of the latest run, by target; no row for a target that ran outside containers.
 SELECT target, image_digest
 FROM shards
 WHERE image IS NOT NULL

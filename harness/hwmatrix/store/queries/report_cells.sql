@@ -1,4 +1,4 @@
--- The matrix that is reported, computed once: every other query of a report reads this table. column_dtype is the precision where the target ran in
+-- The reported matrix, computed once: every other query of a report reads this table. column_dtype is the precision where the target ran in
 -- several: analyses never mix them.
 CREATE OR REPLACE TEMP TABLE report_cells AS
 SELECT

@@ -1,4 +1,4 @@
--- What the shards of the run found on their machines.
+-- The hardware that the run's shards detected on their machines.
 SELECT d.shard_id, d.hardware_type, d.available, d.name, d.features, d.reason
 FROM detections d JOIN shards s USING (shard_id)
 WHERE s.run_id IN (SELECT run_id FROM report_runs)

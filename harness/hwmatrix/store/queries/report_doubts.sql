@@ -1,6 +1,6 @@
--- What lessens the confidence in a cell, a row each: how its timing went (an emulator's time is no speed and not judged), and whether its
--- target has a newer image since. A cell that is in no row has none of these doubts. 30 samples are what timing takes at least unless
--- the time for it is up (MeasureRule in records/plans.py).
+-- Cells with reduced confidence, a row each: the quality of the timing (not judged for emulators, whose time is not a speed), and whether
+-- its target has a newer image since. A cell without a row has none of these doubts. Timing takes at least 30 samples unless
+-- its time is up (MeasureRule in records/plans.py).
 WITH newest AS (
     SELECT target, isolation, arg_max(image_digest, (started_at, shard_id)) AS newest_digest
     FROM shards

@@ -1,4 +1,4 @@
--- Each two kinds of hardware on the same models of a family: one machine, the same settings, and nothing in software or emulated. faster
+-- Pairwise comparisons of hardware on the same models of a family: one machine, the same settings, no software or emulated targets. faster
 -- and slower count the cells whose 95 % intervals do not overlap; ratio is the geometric mean of the other's time over this one's.
 WITH timed AS (
     SELECT *

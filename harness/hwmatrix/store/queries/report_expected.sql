@@ -1,7 +1,7 @@
--- How the models of each family fared on each hardware: what is compared with what was expected of it. A model counts once, by its best
--- cell there: of an executed one before others, in full size before tiny, then the best level. What computed is a group of its own, so
--- that a pass in software never stands beside one on hardware. ranked counts the models whose speed was compared with cpu's: without
--- any, Medium is the best that can be reached.
+-- The results of each family of models on each hardware, for comparison with the expectations. A model counts once, by its best
+-- cell there: executed before not executed, full size before tiny, then the best level. Rows are grouped by execution too, so
+-- that a pass in software is never counted with one on hardware. ranked counts the models whose speed was compared with cpu's: if
+-- there are none, Medium is the best possible level.
 WITH best AS (
     SELECT *
     FROM report_cells

@@ -1,6 +1,6 @@
--- What each hardware target did for each family of models: how many of its models were tried and passed, and the geometric mean of the
--- speed-up over cpu. Only models in full size say how fast a target is, so a family with any is told by these alone; `size` says which
--- models a row is about. Emulation and software are no hardware to choose. The order within a family: most models passing, then fastest.
+-- The results of each hardware target for each family of models: how many of its models were tried and passed, and the geometric mean of
+-- the speed-up over cpu. Only full-size models show how fast a target is, so a family that has any is judged by these alone; `size` says
+-- which models a row is about. Emulated and software targets are left out. Order within a family: most models passing, then fastest.
 WITH tried AS (
     SELECT
         *, CASE WHEN status = 'pass' AND size = 'full' AND backend <> 'cpu' THEN speed_up END AS gain,

@@ -1,5 +1,5 @@
--- What the models of a run were given: how many there are, of how many that is known, how many take more than text and were given it,
--- how many of those that take more ran their text path alone, and how many could not be made. Cells that were not tried tell nothing.
+-- The kinds of input that the models of a run were given: how many models there are, for how many that is known, how many accept more than
+-- text and were given it, how many of these ran only their text path, and how many could not be built. Only cells that were tried count.
 WITH models AS (
     SELECT
         model, size,

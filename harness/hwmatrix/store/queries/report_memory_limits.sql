@@ -1,6 +1,6 @@
--- The least memory in which each model ran, and where: of the cells that passed on hardware, in full size where any was measured so, the
--- one with the lowest peak. What limits is the device's memory where a target counts it, else that of the process (`place`). `limit_mb` is
--- the least power of two above the peak. MiB.
+-- The least memory in which each model ran, and where: the cell with the lowest peak among those that passed on hardware (full-size ones,
+-- if any was measured). The limit is the device's memory if the target measures it, else that of the process (`place`). `limit_mb` is
+-- the smallest power of two above the peak. MiB.
 WITH measured AS (
     SELECT
         *, CASE WHEN device_peak_mb IS NULL THEN 'process' ELSE 'device' END AS place,

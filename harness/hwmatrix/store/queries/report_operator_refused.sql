@@ -1,4 +1,4 @@
--- Targets that were to run operator tests and could not be believed or were not here: the latest shard of each, if it is such a one.
+-- Targets whose latest shard of operator tests is untrustworthy, or says that the target was not available.
 SELECT target, isolation, canary_ok, canary_detail
 FROM (
     SELECT s.*, row_number() OVER (PARTITION BY s.target, s.isolation ORDER BY s.started_at DESC, s.shard_id) AS newest

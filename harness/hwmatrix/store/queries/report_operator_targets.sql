@@ -1,4 +1,4 @@
--- What came of the operator tests on each target: the operators themselves, and their definitions in terms of others (expanded).
+-- The results of the operator tests on each target: of the operators themselves, and of their definitions in terms of others (expanded).
 SELECT
     target, isolation, expanded,
     arg_max(versions, started_at) AS versions,

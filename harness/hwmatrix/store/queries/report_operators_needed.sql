@@ -1,4 +1,4 @@
--- What operator tests say of the operators that the cells of the report lack, on the same target in the same isolation.
+-- The operator tests of the operators that the report's cells lack, on the same target in the same isolation.
 SELECT DISTINCT n.target, n.isolation, n.need AS name, o.tests, o.passed, o.on_target
 FROM (SELECT target, column_isolation AS isolation, unnest(needs) AS need FROM report_cells) n
 JOIN operator_coverage o

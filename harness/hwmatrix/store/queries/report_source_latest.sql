@@ -1,6 +1,6 @@
--- What a report over all runs tells of every cell (the view verdicts). Each run has an order of its own, so there is a new one: models as
--- the newest matrix.yaml has them, those that it has not by name, targets as the vocabulary has their backends ($backends).
--- older_than names the newest run of the cell's target, where that is of a later day and was made with other versions or in another image.
+-- The rows of a report over all runs (the view verdicts). Each run has its own order, so positions are computed anew: models as in
+-- the newest matrix.yaml, those that are not in it by name, targets in the order of their backends ($backends).
+-- older_than names the newest run of the cell's target, if that is of a later day with other versions or another image.
 CREATE OR REPLACE TEMP TABLE report_source AS
 WITH newest AS (
     SELECT

@@ -1,4 +1,4 @@
--- From when the evidence of the run is: its oldest cell and its newest. No row where nothing was executed.
+-- The dates of the run's evidence: its oldest cell and its newest. No row if nothing was executed.
 SELECT
     count(*) AS executed,
     count(*) FILTER (WHERE status = 'pass' AND execution <> 'emulated' AND p50_ms IS NOT NULL) AS timed,

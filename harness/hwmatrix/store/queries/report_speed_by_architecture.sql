@@ -1,4 +1,4 @@
--- Latency by architecture on each target, over the models that passed. An emulator's time is no speed and not among them.
+-- Latency by architecture on each target, over the models that passed. Without emulators, whose time is not a speed.
 SELECT
     architecture, target, column_isolation AS isolation, column_dtype AS dtype, size,
     count(*) AS cells, avg(p50_ms) AS mean_ms, min(p50_ms) AS min_ms, max(p50_ms) AS max_ms

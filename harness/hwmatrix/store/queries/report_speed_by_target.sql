@@ -1,6 +1,6 @@
 -- Latency over the models that passed, by target; the geometric mean of the speed-up over the models that cpu ran as well.
--- An emulator's time is no speed and not among them.
--- Averages are over different models where targets support different ones: compare targets by the speed-up.
+-- Without emulators, whose time is not a speed.
+-- Targets may support different models, so compare them by the speed-up, not by averages.
 SELECT
     target, column_isolation AS isolation, column_dtype AS dtype, size, execution,
     count(*) AS cells,

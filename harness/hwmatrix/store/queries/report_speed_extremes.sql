@@ -1,5 +1,5 @@
--- The five slowest and the five fastest cells of each target and size, on hardware. Where there are fewer than ten cells,
--- none of them is named twice.
+-- The five slowest and the five fastest cells of each target and size, on hardware. If there are fewer than ten cells,
+-- no cell is listed twice.
 WITH ranked AS (
     SELECT
         target, column_isolation AS isolation, column_dtype AS dtype, size, model, p50_ms, position,

@@ -1,6 +1,6 @@
--- What each target is good for, in each precision: how many models pass, which families pass wholly and which do not, and, against cpu in
--- full size with the same settings on the same machine, how often it was faster or slower and took less or more memory. Speed is told
--- only of hardware.
+-- What each target is good for, in each precision: how many models pass, which families pass entirely and which do not, and, compared with cpu
+-- in full size with the same settings on the same machine, how often it was faster or slower and took less or more memory. Speed is given
+-- only for hardware.
 WITH cells AS (
     SELECT
         c.*,

@@ -1,4 +1,4 @@
--- Every target of the run, once for each shard that it left; a target without a shard has nulls there.
+-- Every target of the run, one row for each of its shards; a target without a shard has one row with NULLs.
 WITH planned_targets AS (
     SELECT target, any_value(backend) AS backend, any_value(execution) AS execution,
            CASE WHEN bool_and(unavailable IS NOT NULL) THEN any_value(unavailable) END AS unavailable, min(position) AS position

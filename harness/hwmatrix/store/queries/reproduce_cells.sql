@@ -1,6 +1,6 @@
--- Every execution of a model on a target with all that is needed to see it again, the newest run first. Parameters: model, target.
--- output is the one that was furthest off. Where numbers were wrong, it is one that has an error: what the reference lacks has none.
--- Else what could not be compared (NaN, another shape) comes before what could.
+-- Every execution of a model on a target with everything that is needed to reproduce it, the newest run first. Parameters: model, target.
+-- output is the worst output. For a mismatch, it is one with an error; outputs that the reference lacks have none.
+-- Otherwise, outputs that could not be compared (NaN, another shape) come first.
 SELECT
     m.run_id, m.model, m.size, m.target, m.dtype, m.batch, m.sequence_length, m.threads,
     m.status, m.stage, m.error_type, m.message, m.method, m.placement_detail, m.relative_error, m.bundle,
@@ -11,7 +11,7 @@ SELECT
         SELECT o.name FROM outputs o WHERE o.cell_id = m.cell_id
         ORDER BY (o.relative_error IS NULL) = (coalesce(m.error_type, 'mismatch') = 'mismatch'), o.relative_error DESC, o.name LIMIT 1
     ) AS output,
-    -- What built the bundle: the target's own packages where it has torch, else those of a target of the same run that has.
+    -- The packages that built the bundle: the target's own if it has torch, else those of a target of the same run that has it.
     (
         SELECT CAST(s.packages AS VARCHAR) FROM shards s
         WHERE s.run_id = m.run_id AND json_extract_string(s.packages, '$.torch') IS NOT NULL

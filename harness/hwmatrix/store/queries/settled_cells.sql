@@ -1,5 +1,5 @@
--- In a shard: the cells that have a verdict which can be believed and stands. A failure of ours, and what ran out of time before the
--- cell began, is tried again: its cause, such as the load of the machine, could be gone.
+-- In a shard: the cells with a trustworthy and final verdict. Failures of hwmatrix itself, and timeouts before the cell
+-- began, are retried: their cause, such as the load of the machine, may be gone.
 SELECT cell_key
 FROM cells JOIN shards USING (shard_id)
 WHERE role IN ('model', 'adapted') AND (canary_ok OR status IN ('unavailable', 'fallback'))

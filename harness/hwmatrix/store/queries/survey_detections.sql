@@ -1,4 +1,4 @@
--- What the images of a run saw, target by target in the order in which they were asked.
+-- The hardware that the images of a run detected, by target in the order of detection.
 SELECT s.target, s.isolation, s.image, s.image_digest, d.hardware_type, d.available, d.name, CAST(d.features AS VARCHAR) AS features,
        d.reason, d.detected_at
 FROM detections d JOIN shards s USING (shard_id)

@@ -1,4 +1,4 @@
--- What became of each cell of one run, for whoever decides what to try next.
+-- How each cell of one run ended, for deciding what to try next.
 SELECT target, backend, dtype, batch, status, stage, execution, level, on_target, placement_detail, relative_error,
        p50_ms, ci_low_ms, ci_high_ms, samples, contended, wall_ms, peak_mb, device_peak_mb, error_type, message, command
 FROM matrix

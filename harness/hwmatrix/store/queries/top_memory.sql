@@ -1,5 +1,5 @@
 -- The 20 models that need most memory in each size and execution, with the hardware and precision in which each needed most. MiB.
--- weights says what was executed: a random recipe has the shape of its size, and not the weights of the model on the hub.
+-- weights says what was executed: random weights have the model's shape, not the weights of the hub.
 SELECT
     model_id, model_type, size, weights, execution,
     arg_max(hardware, (memory_usage, cell_id)) AS hardware,
