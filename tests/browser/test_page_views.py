@@ -128,16 +128,16 @@ def test_a_narrow_window_scrolls_no_page_sideways(page: Page, published: str, vi
 
 def test_the_theme_is_chosen_and_kept(page: Page, published: str) -> None:
     opened(page, published, "overview")
-    colour = "getComputedStyle(document.documentElement).backgroundColor"
-    assert page.evaluate(colour) == "rgb(255, 255, 255)"
+    color = "getComputedStyle(document.documentElement).backgroundColor"
+    assert page.evaluate(color) == "rgb(255, 255, 255)"
     for told in ("Theme: light", "Theme: dark"):
         page.click("#theme")
         assert page.evaluate("document.getElementById('theme').textContent") == told
-    assert page.evaluate(colour) == "rgb(14, 18, 23)"
+    assert page.evaluate(color) == "rgb(14, 18, 23)"
     page.wait("document.querySelector('[data-chart=families] svg .role-axis-label text').getAttribute('fill') === '#e6edf3'")
     page.reload()
     assert page.evaluate("document.getElementById('theme').textContent") == "Theme: dark"
-    assert page.evaluate(colour) == "rgb(14, 18, 23)"
+    assert page.evaluate(color) == "rgb(14, 18, 23)"
     assert page.complaints() == []
 
 

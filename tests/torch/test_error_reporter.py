@@ -218,7 +218,7 @@ print(*sorted({"torch", "openvino", "onnxruntime", "onnxruntime_qnn", "transform
     assert done.stdout.strip() == ""
 
 
-def test_this_machine_s_own_reasons_are_recognised() -> None:
+def test_this_machine_s_own_reasons_are_recognized() -> None:
     """Whatever is missing on the machine that tests: the catalogue knows the detection's words."""
     made = HardwareCompatibilityReporter(pool=ResourcePool())
     made.collect_hardware_detection_errors()

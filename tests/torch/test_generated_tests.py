@@ -179,7 +179,7 @@ def counts_classes_from_one(outputs: Outputs, _: dict[str, Any]) -> Outputs:
         ("gpt2", leaks_the_future, "test_a_later_token_changes_nothing_before_it"),
         ("bert", mixes_samples, "test_samples_of_a_batch_do_not_mix"),
         ("vit", gives_nothing_but_logits_of_zero, "test_every_corner_of_the_image_counts"),
-        ("vit", gives_nan_for_silence, "test_an_image_of_one_colour_gives_numbers"),
+        ("vit", gives_nan_for_silence, "test_an_image_of_one_color_gives_numbers"),
         ("bert", lacks_an_output, "test_outputs_have_the_names_shapes_and_types_of_the_reference"),
         ("bert", gives_other_types, "test_outputs_have_the_names_shapes_and_types_of_the_reference"),
         ("bert", differs_each_time, "test_a_second_run_gives_the_same"),

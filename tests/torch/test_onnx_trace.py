@@ -132,7 +132,7 @@ def test_sequences_are_no_values_and_graphs_in_a_node_are_read_from_outside(tmp_
     assert (values["y"] == -1).all()
 
 
-def test_of_a_quantised_graph_the_values_are_those_that_come_back(tmp_path: Path) -> None:
+def test_of_a_quantized_graph_the_values_are_those_that_come_back(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     nodes = [
         node("QuantizeLinear", "x s z", "x.q"),

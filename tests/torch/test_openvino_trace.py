@@ -144,7 +144,7 @@ def test_convolutions_are_the_plugins_to_rounding(name: str) -> None:
     assert trace.against == (f"{AGAINST}; 1 Convolution by the device alone" if name == "same" else AGAINST)
 
 
-def test_groups_are_normalised_as_the_plugin_does() -> None:
+def test_groups_are_normalized_as_the_plugin_does() -> None:
     from openvino import opset13 as ops
 
     given = parameter([2, 6, 5])

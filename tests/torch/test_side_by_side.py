@@ -1,4 +1,4 @@
-"""Several cells, and several bundles, at once in one runner: models that misbehave cost their neighbours nothing."""
+"""Several cells, and several bundles, at once in one runner: models that misbehave cost their neighbors nothing."""
 
 from __future__ import annotations
 

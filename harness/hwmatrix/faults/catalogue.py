@@ -1,7 +1,6 @@
 """The catalogue of error types: data in catalogue.yaml, and two lookups over it.
 
-It is used inside images (what kind of error is this?) and by the reports (what to do about it?), so it needs nothing but
-PyYAML and pydantic.
+Images use it to classify errors and reports use it for advice, so it needs only PyYAML and pydantic.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _STRICT = pydantic.ConfigDict(extra="forbid")
 
 
 def _whole(written: Any) -> Any:
-    """A recommendation for every cell is written as its text alone."""
+    """Convert a recommendation that is written as a plain string: it applies to every cell."""
     return {"say": written} if isinstance(written, str) else written
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Rule:
-    """Conditions on one error, all of which must hold. At least one is given.
+    """Conditions on one error, all of which must hold. At least one is set.
 
-    ``message`` is searched in the message; ``exception`` is a class name, with or without its module.
+    ``message`` is a regular expression to search in the message; ``exception`` is a class name, with or without its module.
     """
 
     message: re.Pattern[str] | None = None
@@ -60,7 +59,7 @@ class Rule:
 class Recommendation:
     """What to do, and for which cells.
 
-    Those are only the ones in one of ``dtypes`` (empty: any), and only with several samples (``batched`` True) or a single one (False).
+    It applies to cells in one of ``dtypes`` (empty: any), and with a batch of several samples (``batched`` True) or a single one (False).
     """
 
     say: Annotated[str, Field(min_length=1)]
@@ -68,7 +67,7 @@ class Recommendation:
     batched: bool | None = None
 
     def is_for(self, dtype: Dtype | None, batch: int | None) -> bool:
-        """Whether a cell with these settings has not done it already. What is not known (None) speaks against nothing but ``False``."""
+        """Whether it applies to a cell with these settings. Unknown settings (None) match any condition except ``batched`` False."""
         if dtype is not None and self.dtypes and dtype not in self.dtypes:
             return False
         return self.batched is None or self.batched is (batch is None or batch > 1)
@@ -91,15 +90,15 @@ class ErrorType:
 
     @property
     def recommendations(self) -> tuple[str, ...]:
-        """What to do, where nothing is known of the cell's settings."""
+        """What to do if the cell's settings are not known."""
         return self.for_cell()
 
     def for_cell(self, *, dtype: Dtype | None = None, batch: int | None = None) -> tuple[str, ...]:
-        """What to do about a cell with these settings: at least one recommendation, and none of what it did already."""
+        """What to do about a cell with these settings: at least one recommendation, and none that the cell follows already."""
         return tuple(each.say for each in self.advice if each.is_for(dtype, batch))
 
     def covers(self, hardware: str) -> bool:
-        """Whether this entry speaks of that hardware."""
+        """Whether this entry applies to that hardware."""
         return self.hardware == "any" or hardware in self.hardware
 
 
@@ -125,7 +124,7 @@ def catalogue() -> tuple[ErrorType, ...]:
 
 
 def _entries(hardware: str) -> tuple[ErrorType, ...]:
-    """What is known of errors on this hardware: first the words of its backend's own file, if its descriptor names one."""
+    """The entries to try for this hardware: first those of its backend's own file, if its descriptor names one."""
     own = _words_of(hardware) if hardware in names() else ()
     return tuple(entry for entry in (*own, *catalogue()) if entry.covers(hardware))
 
@@ -148,17 +147,17 @@ def match(
     stage: Stage | None = None,
     exception: type[BaseException] | BaseException | str | None = None,
 ) -> Match:
-    """Recognize an error: the first entry of the catalogue that speaks of this hardware and has a rule that holds.
+    """Recognize an error: the first entry of the catalogue that applies to this hardware and has a matching rule.
 
     Args:
         message: the error's own text.
         hardware: the target or backend on which it happened.
-        status: what became of the cell, if known.
+        status: how the cell ended, if known.
         stage: the stage in which it happened, if known.
         exception: the exception, its class (base classes count as well), or the class's name.
 
     Returns:
-        The type and its severity; ``unmatched`` (an error) where no rule holds. Nothing is guessed.
+        The type and its severity; ``unmatched`` (severity: error) if no rule matches. Nothing is guessed.
     """
     classes = _class_names(exception)
     for entry in _entries(hardware):
@@ -168,9 +167,9 @@ def match(
 
 
 def entry_for(error_type: str, hardware: str) -> ErrorType:
-    """The catalogue's entry for a type that is known, the one for this hardware before the one for any.
+    """The catalogue's entry for a known type; an entry for this hardware takes precedence over one for any.
 
-    A type that the catalogue does not hold, or not for this hardware, is answered with the entry ``unmatched``.
+    For a type that the catalogue lacks, or lacks for this hardware, it is the entry ``unmatched``.
     """
     found = [entry for entry in _entries(hardware) if entry.type == error_type]
     if not found:
@@ -181,7 +180,7 @@ def entry_for(error_type: str, hardware: str) -> ErrorType:
 def advice_for(error_type: str, hardware: str, *, dtype: Dtype | None = None, batch: int | None = None) -> tuple[str, ...]:
     """What to do about an error of this type on this hardware: at least one recommendation.
 
-    Where the cell's precision or batch is known, nothing is advised that it did already.
+    If the cell's precision or batch is known, the advice leaves out what the cell does already.
     """
     return entry_for(error_type, hardware).for_cell(dtype=dtype, batch=batch)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
 """The most severe first."""
 _ANY: Final = "any"
-"""What the catalogue calls an error that belongs to no hardware."""
+"""The catalogue's hardware for errors that belong to no specific hardware."""
 
 
 class ErrorDict(TypedDict):
@@ -40,10 +40,10 @@ KEYS: Final = tuple(ErrorDict.__annotations__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportedError:
-    """One error: on which hardware (None: on none in particular), of which type of the catalogue, and what to do about it.
+    """One error: its hardware (None: no specific one), its type in the catalogue, and what to do about it.
 
-    ``component`` is who met it (``hardware_detection``, ``resource_pool``, a stage of a cell, ...), ``timestamp`` when, in UTC and
-    ISO 8601; ``model_name`` is None where no model was concerned.
+    ``component`` is where it occurred (``hardware_detection``, ``resource_pool``, a stage of a cell, ...), ``timestamp`` when, in UTC and
+    ISO 8601; ``model_name`` is None if no model was involved.
     """
 
     hardware_type: str | None
@@ -72,7 +72,7 @@ class ReportedError:
 
     @property
     def order(self) -> tuple[int, str, str, str, str, str]:
-        """Where the record stands in a list: by severity, then by what it is about. The time has no part in it."""
+        """The sort key of the record: severity, then its subject. The time is not part of it."""
         subject = (self.error_type, self.hardware_type or "", self.component, self.model_name or "", self.message)
         return (RANK[self.severity], *subject)
 
@@ -90,9 +90,9 @@ def of_type(
     dtype: Dtype | None = None,
     batch: int | None = None,
 ) -> ReportedError:
-    """An error whose type is known: severity (unless given) and recommendations are the catalogue's.
+    """An error record for a known type; severity (unless given) and recommendations come from the catalogue.
 
-    ``dtype`` and ``batch`` are those of the cell, where it happened in one: what it did already is not recommended.
+    ``dtype`` and ``batch`` are those of the cell, if it happened in one: recommendations that the cell follows already are left out.
     """
     return ReportedError(
         hardware_type=hardware,
@@ -107,7 +107,7 @@ def of_type(
     )
 
 
-def recognised(
+def recognized(
     message: str,
     *,
     component: str,
@@ -117,7 +117,7 @@ def recognised(
     exception: type[BaseException] | BaseException | str | None = None,
     **details: Any,
 ) -> ReportedError:
-    """An error whose type the catalogue is asked for; ``unmatched`` where it does not know the message.
+    """An error record whose type is looked up in the catalogue; ``unmatched`` if no entry matches the message.
 
     ``details`` are the other fields of the record, as for :func:`of_type`.
     """
@@ -126,10 +126,10 @@ def recognised(
 
 
 def from_dict(record: Mapping[str, Any]) -> ReportedError:
-    """A record that a component made by itself.
+    """The record from a mapping that a component supplied.
 
     Raises:
-        ConfigError: a key is missing or unknown, or the severity is none.
+        ConfigError: a key is missing or unknown, or the severity is invalid.
     """
     problems = [Problem(where="error record", what=f"it has no {key!r}") for key in KEYS if key not in record]
     problems += [
@@ -145,7 +145,7 @@ def from_dict(record: Mapping[str, Any]) -> ReportedError:
 
 
 def in_utc(stamp: str | dt.datetime | None) -> str | None:
-    """A time as every record has it: UTC, whole seconds, ``2026-11-20T08:15:00Z``. A time without a zone is UTC already.
+    """A time in the format of all records: UTC, whole seconds, ``2026-11-20T08:15:00Z``. A time without a zone counts as UTC.
 
     Raises:
         ConfigError: the text is no time in ISO 8601.
@@ -162,7 +162,7 @@ def in_utc(stamp: str | dt.datetime | None) -> str | None:
 
 
 def merged(records: Iterable[ReportedError]) -> tuple[tuple[ReportedError, int], ...]:
-    """The records, each once, most severe first; with each how often it was met. Of the same ones the earliest is kept."""
+    """The distinct records, most severe first, each with its number of occurrences. Of identical records the earliest is kept."""
     kept: dict[tuple[Any, ...], tuple[ReportedError, int]] = {}
     for record in records:
         first, count = kept.get(record.order, (record, 0))

@@ -1,4 +1,4 @@
-"""Errors for which the same is to be done, together: the one grouping by advice that every report uses."""
+"""Groups errors that have the same advice: the one grouping by advice that every report uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Member = TypeVar("Member")
 
 
 class Advised(Protocol):
-    """As much of an error as decides its group: its type, severity and advice."""
+    """The fields of an error that decide its group: its type, severity and advice."""
 
     @property
     def error_type(self) -> str:
@@ -32,7 +32,7 @@ class Advised(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdviceGroup(Generic[Member]):
-    """Errors of one type with the same severity and advice, and what the catalogue says of the type."""
+    """Errors of one type with the same severity and advice, and the catalogue's description of the type."""
 
     type: str
     severity: Severity
@@ -44,7 +44,7 @@ class AdviceGroup(Generic[Member]):
 def by_advice(
     found: Iterable[Member], error_of: Callable[[Member], Advised], hardware_of: Callable[[Member], str]
 ) -> tuple[AdviceGroup[Member], ...]:
-    """Group errors by type, severity and advice, keeping their order; ``hardware_of`` the first says whose summary it is."""
+    """Group errors by type, severity and advice, keeping their order; ``hardware_of`` the first one selects the summary."""
     groups: dict[tuple[Severity, str, tuple[str, ...]], list[Member]] = {}
     for member in found:
         error = error_of(member)

@@ -1,6 +1,6 @@
 """An error's message and source line without model-specific parts: numbers, shapes, addresses, paths and names.
 
-Two errors with the same words and the same place are most likely one thing to mend.
+Two errors with the same words and the same place most likely need one fix.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LONGEST: Final = 200
-"""Characters of words. What follows says the same otherwise, or is a log."""
+"""The maximum length of normalized words, in characters. The rest of a message repeats it, or is a log."""
 _SEARCHED: Final = 200_000
-"""Characters of a traceback or a message that are read: a log may be of any length."""
+"""How many characters of a traceback or a message are read: a log may be of any length."""
 _SHORTEST_NAME: Final = 3
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SAYS_NOTHING: Final = re.compile(
     r"^(Check '.*' failed at \S+|Exception from \S+|Exception|Traceback .*|Failed to export the model .*|Summary|Caused by|[-=*#\s]*)[:.]?$"
 )
-"""Lines that announce others. Runtimes put one or two of them before what went wrong."""
+"""Header lines. Runtimes print one or two of them before the actual error."""
 _TAKEN_OUT: Final = (
-    # Of several exporters that failed it is the first whose words count.
+    # If several exporters failed, the message of the first one counts.
     (r"^no exporter made an ONNX graph of this model: \w+: (.*?)(?:; \w+: [\w.]+: .*)?$", r"\1"),
     (r"\b(?:\w+\.)+(\w+(?:Error|Exception|Failure|Node))\b(?=:)", r"\1"),
     (r"\b(\w+): (?=\1: )", ""),
-    # torch.onnx tells which of its steps failed, and the reason at the end.
+    # torch.onnx names the step that failed, and gives the reason at the end.
     (r"^(?:ConversionError|TorchExportError): Failed to .*; caused by (?=\w+: )", ""),
     (r"https?://\S+", "<link>"),
     (r"\b(data-dependent expression) .*", r"\1 <expression>"),
@@ -56,24 +56,24 @@ _FRAME: Final = re.compile(
     r'(?:\n[ |]{4,}(?! *(?:File "|[~^]+ *$))(?P<code>[^\n]+))?',
     re.MULTILINE,
 )
-"""A frame in an installed package: what is not installed is nobody's to mend but the caller's."""
+"""A frame in an installed package: only these can be fixed in a library; other frames are the caller's code."""
 _CAUSED_BY: Final = re.compile(r"\((?P<inside>transformers/[\w./-]+\.py):(?P<line>\d+) in (?P<function>[\w<>]+)\)")
-"""A frame as torch.export tells it within a message."""
+"""A frame in the form in which torch.export puts it into a message."""
 _BECAUSE: Final = re.compile(r"^The above exception was the direct cause", re.MULTILINE)
 _MEANWHILE: Final = re.compile(r"^During handling of the above exception", re.MULTILINE)
 _EXPORTER: Final = re.compile(r"^The exporter by \w+ failed:$", re.MULTILINE)
-"""What stands before the traceback of each exporter where none made a graph (``models/onnx_export.no_graph``)."""
+"""The line before each exporter's traceback if none made a graph (``models/onnx_export.no_graph``)."""
 _OURS: Final = "hwmatrix/"
 _TRANSFORMERS: Final = "transformers/"
 _MODEL_FILE: Final = re.compile(r"^models/[^/]+/(?P<kind>[a-z]+)_\w+\.py$")
 _WRAPPERS: Final = ("transformers/utils/", "transformers/modeling_layers.py", "transformers/exporters/")
-"""Files of transformers that only call a model's own code on somebody's behalf."""
+"""Files of transformers that only wrap calls of a model's own code."""
 _LONGEST_CODE: Final = 120
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Frame:
-    """A frame in a package, as a traceback or a message tells it. ``code`` is the line's text, where it was told."""
+    """A frame in a package, from a traceback or a message. ``code`` is the line's text, if given."""
 
     inside: str
     function: str
@@ -85,8 +85,8 @@ class _Frame:
 class Site:
     """Where an error was raised. ``file`` is relative to transformers for its own code, else begins with the package's name.
 
-    ``code`` is the text of the line (the first, where a statement has several), None where no traceback told it. ``construct`` is what
-    models have in common that were made from one another: ``models/*/modeling_*.py::get_rope_index: for t, h, w in grid.tolist():``.
+    ``code`` is the text of the line (the first line of a longer statement), None if no traceback has it. ``construct`` is the same for
+    models whose code was copied from one another: ``models/*/modeling_*.py::get_rope_index: for t, h, w in grid.tolist():``.
     """
 
     file: str
@@ -101,7 +101,7 @@ class Site:
 
     @property
     def construct(self) -> str:
-        """The same place in the code of every model that has it, and what stands there."""
+        """The place without the model's name, and the line's text."""
         found = _MODEL_FILE.match(self.file)
         place = f"models/*/{found['kind']}_*.py::{self.function}" if found else str(self)
         return f"{place}: {self.code}" if self.code else place
@@ -112,12 +112,12 @@ class Site:
         return f"{self.file}:{self.line} in {self.function}"
 
 
-def normalised(message: str, names: Iterable[str] = ()) -> str:
-    """The first line of a message that says something, with ``<n>``, ``<shape>``, ``<name>`` and the like for what differs.
+def normalized(message: str, names: Iterable[str] = ()) -> str:
+    """The first informative line of a message, with placeholders such as ``<n>``, ``<shape>`` and ``<name>`` for the variable parts.
 
     Args:
-        message: what was said, whole.
-        names: those of the model and its architecture, which become ``<model>``.
+        message: the whole message.
+        names: the names of the model and its architecture, which become ``<model>``.
     """
     text = _COLOURS.sub("", message[:_SEARCHED])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -136,12 +136,12 @@ def normalised(message: str, names: Iterable[str] = ()) -> str:
 def site_of(traceback: str | None) -> Site | None:
     """Where the error of a traceback was raised: the deepest frame in transformers, else in the deepest package; None: unknown.
 
-    Of errors of which one was the cause of the next it is the first. What had been tried before (during whose handling the error
-    happened) counts only where the error itself has no such frame. hwmatrix's own frames and the interpreter's are never it.
+    In a chain of causes, the first error counts. An earlier error during whose handling this one happened counts only if the error
+    itself has no such frame. Frames of hwmatrix and of the interpreter never count.
     """
     if not traceback:
         return None
-    # Of several exporters that failed it is the first whose words count (see normalized), so its place does.
+    # If several exporters failed, the message of the first one counts (see normalized), and so does its place.
     before, *exporters = _EXPORTER.split(traceback[:_SEARCHED])
     return next((site for site in map(_site, (*exporters, before)) if site is not None), None)
 
@@ -157,7 +157,7 @@ def _site(traceback: str) -> Site | None:
 
 
 def _named(frames: list[_Frame]) -> Site:
-    """The last frame, or for one without a name (``<listcomp>``) the last of the same file that has one."""
+    """The last frame; if its function has no name (``<listcomp>``), with that of the last named function of the same file."""
     last = frames[-1]
     named = (frame.function for frame in reversed(frames) if frame.inside == last.inside and not frame.function.startswith("<"))
     return _made(last, next(named, last.function), transformers=True)
@@ -170,7 +170,7 @@ def _made(frame: _Frame, function: str, *, transformers: bool) -> Site:
 
 
 def _frames(traceback: str) -> list[_Frame]:
-    """The frames in packages but ours, outermost first: the file within the folder of packages, and the function."""
+    """The frames in packages other than hwmatrix, outermost first: the file relative to site-packages, and the function."""
     told = (*_CAUSED_BY.finditer(traceback), *_FRAME.finditer(traceback))
     found = (each.groupdict() for each in told)
     frames = (

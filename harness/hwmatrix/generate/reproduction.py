@@ -211,7 +211,7 @@ def _onnxruntime(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
 
 def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
     """The steps that ``method`` names; all that may have been taken where the cell ended before it could say."""
-    quantised = cell.settings.dtype in {Dtype.A16W8, Dtype.A8W8}
+    quantized = cell.settings.dtype in {Dtype.A16W8, Dtype.A8W8}
     method = cell.method
     return {
         "exporter": _exporter(cell),
@@ -219,8 +219,8 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
         "fused": method is None or "RMS norms fused" in method,
         "over_rows": method is None or "RMS norms fused over rows" in method,  # earlier versions fused them as they were
         "gathered": method is None or "rows taken by Gather" in method,
-        "raised": quantised and (method is None or "masks raised" in method),
-        "quantised": quantised,
+        "raised": quantized and (method is None or "masks raised" in method),
+        "quantized": quantized,
         "activations": "QUInt16" if cell.settings.dtype is Dtype.A16W8 else "QUInt8",
         "samples": _CALIBRATION_SAMPLES,
     }

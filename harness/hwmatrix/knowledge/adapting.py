@@ -1,6 +1,6 @@
 """Which change to a failed cell may make its model work on the same target: a policy without side effects.
 
-``fallback`` asks the same for a model that may move to other hardware; both halve a batch by the same rule.
+``fallback`` is the policy for a model that may move to other hardware; both halve a batch by the same rule.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from hwmatrix.records import AdaptRule
 
 MEMORY: Final = "memory_pressure"
-"""The catalogue's type of an error for want of memory."""
+"""The catalogue's type for running out of memory."""
 _BITS: Final = {Dtype.FLOAT32: 32, Dtype.FLOAT16: 16, Dtype.BFLOAT16: 16, Dtype.A16W8: 8, Dtype.A8W8: 8}
 """Bits of a weight: only a precision with fewer saves memory."""
 _UNSUPPORTED_DTYPE: Final = "unsupported_dtype"
 _WRONG: Final = frozenset({Status.MISMATCH, Status.UNSUPPORTED, Status.ERROR, Status.CRASH})
-"""Ends to which a precision or an export may have led."""
+"""Statuses that a precision or an export may have caused."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """A cell that failed: how, with which batch and precision, and what its target could do otherwise.
+    """A cell that failed: how, with which batch and precision, and the alternatives of its target.
 
-    ``export`` is the way in which the model was exported, None: it did not come so far. ``exports`` are all ways that the target can be
-    told to take, ``precisions`` all that it computes in.
+    ``export`` is the export method that was used, None: the cell failed before the export. ``exports`` are all export methods that can be
+    selected for the target, ``precisions`` all that it supports.
     """
 
     status: Status
@@ -44,12 +44,12 @@ class Failed:
 
 
 def smaller_batch(batch: int) -> int | None:
-    """The next smaller batch to try for want of memory: half of it; None where there is none."""
+    """The next smaller batch to try after running out of memory: half of it; None for a batch of 1."""
     return batch // 2 if batch > 1 else None
 
 
 def short_of_memory(status: Status, error_type: str | None, message: str | None, *, hardware: str) -> bool:
-    """Whether a cell failed for want of memory: its own, or that of the reference, which no smaller one was made of yet."""
+    """Whether a cell ran out of memory: in its own process, or while its reference was built."""
     if status is not Status.FACTORY_ERROR:
         return status is Status.OOM
     return error_type == MEMORY or match(message or "", hardware=hardware).type == MEMORY
@@ -57,14 +57,14 @@ def short_of_memory(status: Status, error_type: str | None, message: str | None,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A change that was tried and did not help; and whether memory was short once more."""
+    """A change that was tried and did not help; and whether it ran out of memory again."""
 
     change: Change
     short_of_memory: bool = False
 
 
 def next_change(rule: AdaptRule, failed: Failed, tried: Sequence[Attempt] = ()) -> Change | None:
-    """What to try now, none of which has worked yet; None when there is nothing left that could help.
+    """The next change to try, given that none of ``tried`` worked; None when nothing is left that could help.
 
     ==============================================  ==========================================================================
     memory was short (``oom``, ``factory_error``)   half the batch, ``rule.halvings`` times at most, for as long as nothing but memory is
@@ -74,7 +74,7 @@ def next_change(rule: AdaptRule, failed: Failed, tried: Sequence[Attempt] = ()) 
     any other                                       nothing
     ==============================================  ==========================================================================
 
-    An export that failed by an error needs no other: the target had tried each before it gave up.
+    After an error during the export, no other export is tried: the target tries all of them before it gives up.
     """
     before = [attempt.change for attempt in tried]
     enough = any(attempt.change.batch is not None and not attempt.short_of_memory for attempt in tried)

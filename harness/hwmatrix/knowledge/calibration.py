@@ -35,13 +35,13 @@ _DOUBLES: Final = 8
 
 
 Coefficient = Annotated[float, Field(ge=0)]
-"""None is negative: each stands for memory."""
+"""No coefficient is negative, since each stands for memory."""
 
 
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Features:
-    """What the formula is given of a model with its settings, in MiB."""
+    """The inputs of the formula for a model with its settings, in MiB."""
 
     stored: float
     weights: float
@@ -52,13 +52,13 @@ class Features:
 
 
 MEASURES: Final = ("stored", "weights", "activations", "comparison")
-"""The features that a calibration has a range of. What is copied or tied follows from the first two, or is a part of them."""
+"""The features with a calibrated range. What is copied or tied follows from the first two, or is a part of them."""
 
 
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadCoefficients:
-    """Until a model is ready to run: ``constant`` in MiB, the others without a unit."""
+    """The phase until a model is ready to run: ``constant`` in MiB, the others without a unit."""
 
     constant: Coefficient
     stored: Coefficient
@@ -70,7 +70,7 @@ class LoadCoefficients:
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunCoefficients:
-    """While it runs and its outputs are compared: ``constant`` in MiB, the others without a unit."""
+    """The phase in which it runs and its outputs are compared: ``constant`` in MiB, the others without a unit."""
 
     constant: Coefficient
     stored: Coefficient
@@ -116,7 +116,7 @@ class Errors:
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackendCalibration:
-    """One backend: the coefficients, the cells that they come from, and how far off they are.
+    """One backend: the coefficients, the cells that they were fitted to, and their errors.
 
     ``ranges`` are the smallest and the largest value of each feature among the cells that were fitted. ``in_sample`` are these cells;
     ``left_out`` are the same, each estimated by a fit without any cell of its model; ``held_out`` are cells of other models, which no
@@ -133,11 +133,11 @@ class BackendCalibration:
 
     @property
     def margin(self) -> float:
-        """The relative error that nine in ten estimates stay below: of models that the fit did not see."""
+        """The 90th percentile of the relative error, on models that the fit did not see."""
         return max(self.left_out.p90, self.held_out.p90 if self.held_out else 0.0)
 
     def outside(self, features: Features, dtype: Dtype) -> tuple[str, ...]:
-        """What about a model lies outside what was calibrated, in words; empty where nothing does."""
+        """What about a model lies outside the calibrated ranges, in words; empty if nothing does."""
         found = [] if dtype in self.dtypes else [f"{dtype.value} was not calibrated ({', '.join(self.dtypes)} were)"]
         for term, (low, high) in self.ranges.items():
             value = getattr(features, term)

@@ -1,7 +1,7 @@
 """Whether a model works on a kind of hardware, independent of this machine: from measurements, else from expectations.
 
-What is nearest to the model decides: executions of the model itself, of its architecture, of its family, and last the priors of its
-family. A record that is further away is never mixed with one that is nearer.
+The closest evidence decides: executions of the model itself, of its architecture, of its family, and last the priors of its
+family. Evidence of different closeness is never mixed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 LEVELS: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, Level.NONE)
 """The best first."""
 WORKING: Final = frozenset({Level.HIGH, Level.MEDIUM})
-"""Low is what a fallback earns, which ran elsewhere, and what works only with other settings than those that were asked for."""
+"""Low is not included: it means a fallback, which ran elsewhere, or a model that works only with other settings than requested."""
 _ONLY_TINY: Final = "only tiny models were executed, which tells nothing about speed"
 _HOW_NEAR: Final = {Nearness.ARCHITECTURE: "the architecture", Nearness.FAMILY: "the family"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The model that is asked about: its name as given, what it stands for (None: it is only a name), and what it is."""
+    """The model in question: its name as given, the model that it refers to (None: unknown), and its classification."""
 
     model_name: str
     plan: ModelPlan | None
@@ -39,10 +39,10 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compatibility:
-    """Whether a model works on some hardware. ``compatible`` is None where nothing says it, or not clearly.
+    """Whether a model works on some hardware. ``compatible`` is None if there is no evidence, or it is not clear.
 
-    ``speed_up`` is over the cpu, of the model itself or else of one of its architecture, in full size, where hardware computed and the
-    two could be told apart; ``size`` is the size in which that model was executed. ``expected`` are the priors, also where measurements
+    ``speed_up`` is over the cpu, of the model itself or else of one of its architecture, in full size, on real hardware, and only if the
+    difference is significant; ``size`` is the size in which that model was executed. ``expected`` are the priors, even if measurements
     decide.
     """
 
@@ -59,7 +59,7 @@ class Compatibility:
 
     @property
     def order(self) -> int:
-        """Where its level stands among the levels, the best first. High says how fast a model is, which a tiny one does not tell."""
+        """The rank of its level, the best first. High and Medium differ in speed, so they rank equal for tiny models."""
         if self.level is None:
             return len(LEVELS)
         only_tiny = self.size is Size.TINY and self.hardware is not Backend.CPU
@@ -68,7 +68,7 @@ class Compatibility:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How several models fared on one hardware: how many of them at which level, each at the best that it reached."""
+    """The results of several models on one hardware: the number of models at each level, each model at its best level."""
 
     levels: dict[Level, int]
 
@@ -84,14 +84,14 @@ class Tally:
 
     @property
     def compatible(self) -> bool | None:
-        """True where more than half worked, False where none did; else it is not clear."""
+        """True if more than half worked, False if none did, None otherwise."""
         if self.working * 2 > self.models:
             return True
         return False if self.working == 0 else None
 
     @property
     def level(self) -> Level:
-        """The level that most of them reached; of two that are as frequent, the lower."""
+        """The most frequent level; in a tie, the lower one."""
         return max(self.levels, key=lambda level: (self.levels[level], LEVELS.index(level)))
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Tally:
 
 
 def compatibility_of(subject: Subject, hardware: Backend, records: Iterable[Evidence]) -> Compatibility:
-    """Whether a model works on some hardware, by the nearest that is known.
+    """Whether a model works on some hardware, by the closest evidence.
 
     Args:
         subject: the model.
@@ -128,7 +128,7 @@ def compatibility_of(subject: Subject, hardware: Backend, records: Iterable[Evid
 def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
     """What the design documents expect: the most cautious level that they name.
 
-    Where they contradict each other on whether it works at all, neither that nor the level is known.
+    If they contradict each other on whether it works at all, both answers are None.
     """
     expected = priors_for(family, hardware) if family is not None else ()
     if not expected:
@@ -149,7 +149,7 @@ def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
 
 
 def tally(records: Sequence[Evidence]) -> Tally:
-    """How the models of these records fared, each counted once, at its best."""
+    """The results of the models of these records, each counted once, at its best level."""
     by_model: dict[tuple[str, str | None], list[Evidence]] = collections.defaultdict(list)
     for record in records:
         by_model[record.model, record.hub_id].append(record)
@@ -158,15 +158,15 @@ def tally(records: Sequence[Evidence]) -> Tally:
 
 
 def _best(records: Sequence[Evidence]) -> Evidence:
-    """The record that speaks for a model: in full size if there is one, at the best level, the fastest, the newest."""
+    """The record that represents a model: in full size if there is one, at the best level, the fastest, the newest."""
     full = [record for record in records if record.size is Size.FULL]
     return min(full or records, key=lambda record: (LEVELS.index(record.level or Level.NONE), -(_speed_up(record) or 0.0)))
 
 
 def _speed_up(record: Evidence) -> float | None:
-    """Only hardware is ranked by speed, only in full size, and only where the two can be told apart.
+    """The speed-up, only for hardware, only in full size, and only if the difference is significant; None otherwise.
 
-    A tiny model takes microseconds, in which what a runtime does around it weighs more than its computation.
+    A tiny model takes microseconds, which are mostly the runtime's overhead.
     """
     counts = record.execution is Execution.HARDWARE and record.size is Size.FULL and record.speed_differs
     return record.speed_up if counts else None
@@ -223,7 +223,7 @@ def _outcome(record: Evidence) -> str:
 
 
 def describe(record: Evidence) -> str:
-    """What became of one cell, in words: status and settings, and either its speed or its error."""
+    """How one cell ended, in words: status and settings, and either its speed or its error."""
     settings = f"{record.size.value}, {record.dtype.value}, batch {record.batch}, run {record.run_id}"
     told = f"{record.status.value} ({settings})"
     if record.level not in WORKING:

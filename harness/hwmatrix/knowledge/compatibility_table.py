@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class TableCell:
     """One family or architecture on one hardware.
 
-    Where ``basis`` is measured, ``levels`` counts the models at each level, each at its best, ``level`` is what most of them reached,
-    and ``execution`` says whether any of them ran on real hardware there. Where it is prior, ``level`` is the most cautious one that a
-    document names (None: it names none). ``expected`` are the priors in words, also beside a measurement.
+    If ``basis`` is measured, ``levels`` counts the models at each level, each at its best, ``level`` is the most frequent one,
+    and ``execution`` says whether any of them ran on real hardware there. If it is prior, ``level`` is the most cautious one that a
+    document names (None: it names none). ``expected`` are the priors in words, even if there are measurements.
     """
 
     hardware: Backend
@@ -54,7 +54,7 @@ class TableRow:
     cells: tuple[TableCell, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as plain data: ``hardware`` leads from a name to the cell."""
+        """The row as plain data: ``hardware`` maps names to cells."""
         cells = {
             cell.hardware.value: {
                 "basis": cell.basis.value,
@@ -73,7 +73,7 @@ class TableRow:
 def compatibility_table(database: Path | None = None) -> tuple[TableRow, ...]:
     """Every family, each followed by its architectures that are on record, against every hardware.
 
-    ``database`` is a merged database; None: what is on record in the usual places (``on_record``).
+    ``database`` is a merged database; None: the default sources (``on_record``).
 
     Raises:
         StoreError: the database cannot be read.
@@ -82,7 +82,7 @@ def compatibility_table(database: Path | None = None) -> tuple[TableRow, ...]:
 
 
 def table_of(found: OnRecord) -> tuple[TableRow, ...]:
-    """The same of measurements that were read already."""
+    """The same table for measurements that were read already."""
     records = [record for record in found.evidence if record.level is not None]
     rows: list[TableRow] = []
     for family in Family:

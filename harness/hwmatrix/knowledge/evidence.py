@@ -22,7 +22,7 @@ DATABASE: Final = "matrix.duckdb"
 
 
 class Nearness(enum.StrEnum):
-    """How near an executed model is to the one that is asked about, the nearest first."""
+    """How closely an executed model matches the requested one, the closest first."""
 
     MODEL = "model"
     ARCHITECTURE = "architecture"
@@ -31,11 +31,11 @@ class Nearness(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One cell on record: what was executed with which settings, and what became of it.
+    """One cell on record: what was executed with which settings, and how it ended.
 
-    Times in milliseconds, memory in MiB; ``speed_up`` is that over the cpu cell of the same run, machine and settings, and
-    ``speed_differs`` says that the two can be told apart. ``level`` is None where nothing was executed (``unavailable``,
-    ``factory_error``, ``infra_error``). What was not measured is None.
+    Times in milliseconds, memory in MiB; ``speed_up`` is over the cpu cell of the same run, machine and settings, and
+    ``speed_differs`` says that the difference is significant. ``level`` is None if nothing was executed (``unavailable``,
+    ``factory_error``, ``infra_error``). Fields that were not measured are None.
     """
 
     model: str
@@ -69,7 +69,7 @@ class Evidence:
     command: str | None
 
     def nearness(self, *, plan: ModelPlan | None, model_name: str, architecture: str | None, family: Family | None) -> Nearness | None:
-        """How near this record is to a model; None where it says nothing of it.
+        """How closely this record matches a model; None if it is unrelated.
 
         The same model has the same name and, where both have one, the same hub id. Names count without regard to case.
         """
@@ -100,7 +100,7 @@ _PARSERS: Final[dict[str, Any]] = {
 
 
 def default_database(output_dir: Path) -> Path | None:
-    """The merged database of a folder of reports, or None where nothing was merged there yet."""
+    """The merged database of a folder of reports, or None if there is none yet."""
     path = output_dir / DATABASE
     return path if path.is_file() else None
 
@@ -108,10 +108,10 @@ def default_database(output_dir: Path) -> Path | None:
 def read_evidence(database: Path) -> tuple[Evidence, ...]:
     """Everything that a merged database has on record, the newest run first. The file is not changed.
 
-    Without cells of backends that other packages bring: nothing is advised of those.
+    Cells of other packages' backends are left out: there is no advice for them.
 
     Raises:
-        StoreError: it is missing, is no merged database, is in use by a writer, or is of a version that is not read here.
+        StoreError: it is missing, is not a merged database, is in use by a writer, or is of an unsupported version.
     """
     with reading(database) as connection:
         rows = records(connection, "evidence")

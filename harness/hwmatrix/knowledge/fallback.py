@@ -1,6 +1,6 @@
 """What to try after a failed attempt: a policy without side effects, and the report of every fallback.
 
-The policy knows statuses and hardware and nothing else, so that a run of cells, the resource pool and a scheduler can all follow it.
+The policy depends only on statuses and hardware, so that a run of cells, the resource pool and a scheduler can all use it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 RETRIES: Final = 1
-"""How often the same is tried again after an end that may have been an accident."""
+"""How often an attempt is repeated after a status that may be transient."""
 _MOST_MEMORY: Final = Backend.CPU
-"""Where what was too large for a device goes: the host's memory is the largest, and can be swapped."""
+"""The fallback for models that are too large for a device: the host's memory is the largest, and can be swapped."""
 
 _DONE: Final = frozenset({Status.PASS, Status.MISMATCH, Status.FALLBACK, Status.FACTORY_ERROR, Status.NOT_RUN})
 _ACCIDENTS: Final = frozenset({Status.CRASH, Status.TIMEOUT, Status.INFRA_ERROR})
@@ -32,12 +32,12 @@ _EXECUTED: Final = frozenset({Status.PASS, Status.MISMATCH})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttemptPlan:
-    """What may be tried: hardware in order (``cuda:1`` is one GPU of several), the batch asked for, how many retries.
+    """What may be tried: hardware in order (``cuda:1`` is one GPU of several), the requested batch, the number of retries.
 
     ``adapt_batch`` allows smaller batches.
 
     Raises:
-        ConfigError: nothing to try, a hardware twice, a batch below 1, or fewer than no retries.
+        ConfigError: no hardware, a hardware twice, a batch below 1, or a negative number of retries.
     """
 
     order: tuple[str, ...]
@@ -46,7 +46,7 @@ class AttemptPlan:
     adapt_batch: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what could only be tried for ever, or not at all."""
+        """Check the values."""
         problems = []
         if not self.order:
             problems.append(Problem(where="hardware", what="there is none to try", hint="name at least one"))
@@ -62,7 +62,7 @@ class AttemptPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One thing to try. ``retry`` counts how often exactly this was tried before."""
+    """One attempt. ``retry`` counts how often exactly this was tried before."""
 
     hardware: str
     batch: int = 1
@@ -71,7 +71,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tried:
-    """An attempt and what became of it. ``error_type`` is the catalogue's; ``wall_ms`` is what the attempt took, if measured.
+    """An attempt and how it ended. ``error_type`` is the catalogue's; ``wall_ms`` is the duration of the attempt, if measured.
 
     ``dtype`` and ``batch`` are what the model was run with; None: not known.
     """
@@ -87,9 +87,9 @@ class Tried:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a fallback costs: milliseconds a sample on the hardware that was expected, and on the one that did it.
+    """What a fallback costs: milliseconds per sample on the expected hardware, and on the one that executed the model.
 
-    ``factor`` is the second over the first. What was not measured is None, and ``note`` says so.
+    ``factor`` is the second over the first. A time that was not measured is None, and ``note`` says so.
     """
 
     expected_ms: float | None = None
@@ -104,7 +104,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FallbackReport:
-    """What was expected and what happened: every attempt, the hardware that did it in the end, and what that costs.
+    """What was expected and what happened: every attempt, the hardware that finally executed the model, and the cost.
 
     ``actual`` is None where nothing executed the model. ``batch`` is the batch that was asked for, ``actual_batch`` the one that ran.
     """
@@ -120,13 +120,13 @@ class FallbackReport:
 
     @property
     def fell_back(self) -> bool:
-        """Whether something else was done than what was asked for: other hardware, or a smaller batch. Any GPU is one of its kind."""
+        """Whether the model ran on other hardware, or with a smaller batch, than requested. Any GPU of the requested kind counts as it."""
         as_expected = self.actual is not None and self.expected in {self.actual, kind_of(self.actual)}
         return not as_expected or self.actual_batch != self.batch
 
     @property
     def lost_ms(self) -> float | None:
-        """What the attempts took that led nowhere; None where none was timed."""
+        """The time lost in failed attempts, in milliseconds; None if none was timed."""
         led_nowhere = self.attempts[:-1] if self.status in _EXECUTED else self.attempts
         times = [tried.wall_ms for tried in led_nowhere if tried.wall_ms is not None]
         return sum(times) if times else None
@@ -186,12 +186,12 @@ class FallbackReport:
 
 
 def general_purpose(hardware: str) -> bool:
-    """Whether PyTorch runs a model's own code there: no operator is missing because nobody has translated it."""
+    """Whether PyTorch runs a model's own code there, so that no converter can lack an operator."""
     return hardware in tuple(Backend) and descriptor_of(hardware).torch_device is not None
 
 
 def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | None:
-    """What to try now, after what was tried; None when there is nothing left that could help.
+    """The next attempt after those that were tried; None when nothing is left that could help.
 
     ===================  =========================================================================================
     ``unavailable``      the next hardware in order
@@ -230,7 +230,7 @@ def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | No
 def report_of(
     model: str, plan: AttemptPlan, tried: Sequence[Tried], *, expected: str | None = None, cost: Cost | None = None
 ) -> FallbackReport:
-    """The report on attempts that are over. ``expected`` is the first hardware of the plan unless a person asked for another.
+    """The report on finished attempts. ``expected`` is the first hardware of the plan unless the user asked for another.
 
     Raises:
         ValueError: nothing was tried.
@@ -266,7 +266,7 @@ def kind_of(hardware: str) -> str:
 
 
 def _left(plan: AttemptPlan, tried: Sequence[Tried]) -> list[str]:
-    """What stands after the last attempt's hardware in the plan, and has not been tried."""
+    """The untried hardware after the last attempt's in the plan."""
     before = {each.attempt.hardware for each in tried}
     last = tried[-1].attempt.hardware
     after = plan.order[plan.order.index(last) + 1 :] if last in plan.order else plan.order
@@ -279,7 +279,7 @@ def _because(tried: Tried) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Likeness:
-    """What a row must be like to be compared: of this model and size, on this machine, in this isolation."""
+    """Selects comparable rows: of this model and size, on this machine, in this isolation."""
 
     model: ModelPlan
     size: Size
@@ -299,7 +299,7 @@ class Likeness:
 
 
 def measured_hardware(evidence: Sequence[Evidence], like: Likeness) -> tuple[str, ...]:
-    """Hardware on which the model passed, the fastest a sample first. Each counts with its newest row."""
+    """Hardware on which the model passed, the fastest per sample first, each by its newest row."""
     newest: dict[str, Evidence] = {}
     for row in like.rows(evidence):
         newest.setdefault(row.backend.value, row)
@@ -309,7 +309,7 @@ def measured_hardware(evidence: Sequence[Evidence], like: Likeness) -> tuple[str
 def measured_cost(
     evidence: Sequence[Evidence], like: Likeness, *, expected: str, batch: int, actual_ms: float | None, actual_batch: int
 ) -> Cost:
-    """What a fallback costs against the newest row of the expected hardware; one with the batch that was asked for, if there is one."""
+    """A fallback's cost relative to the newest row of the expected hardware, preferably one with the requested batch."""
     there = [row for row in like.rows(evidence) if row.backend.value == expected]
     row = next((each for each in there if each.batch == batch), there[0] if there else None)
     if row is None:

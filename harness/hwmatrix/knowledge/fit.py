@@ -1,4 +1,4 @@
-"""Whether a model fits: from measured peaks, else from the calibrated estimate. Outside both, the answer is never a plain yes or no."""
+"""Whether a model fits: from measured peaks, else from the calibrated estimate. Beyond both, the answer is neither yes nor no."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _NARROWER: Final = {
     Dtype.FLOAT16: (Dtype.A16W8, Dtype.A8W8),
     Dtype.A16W8: (Dtype.A8W8,),
 }
-"""What takes less memory for weights than a precision."""
+"""For each precision, those whose weights take less memory."""
 
 
 def will_it_fit(
     question: FitQuestion, machine: Mapping[str, Detection], *, database: Path | None = None, cache: Path | None = None
 ) -> FitDocument:
-    """Whether a model fits into the memory of each hardware, with what that stands on.
+    """Whether a model fits into the memory of each hardware, with the basis of the answer.
 
     Args:
-        question: the model and the settings, as a person asked.
-        machine: what is here, by hardware: ``HardwareDetector().detect()``.
-        database: a merged database with measured peaks, or a folder of reports; None: the usual places (``on_record``).
-        cache: the folder of caches, where sizes are kept and checkpoints are looked for; None: it is not.
+        question: the model and the settings, as the user gave them.
+        machine: the detected hardware: ``HardwareDetector().detect()``.
+        database: a merged database with measured peaks, or a folder of reports; None: the default sources (``on_record``).
+        cache: the cache folder, for sizes and checkpoints; None: no cache is used.
 
     Raises:
-        ConfigError: the question cannot be asked, or the model is only a name.
+        ConfigError: the question is invalid, or nothing but the model's name is known.
         StoreError: the database cannot be read.
     """
     wanted = question.check()
@@ -80,7 +80,7 @@ def will_it_fit(
 
 
 def judge(need: Need | None, memory_mb: int | None, weights_mb: float | None) -> Verdict:
-    """Whether something fits. A peak beyond what was calibrated decides nothing, but weights alone can be too much."""
+    """Whether a model fits. A peak beyond the calibrated range decides nothing, but the weights alone can be too much."""
     if memory_mb is None:
         return Verdict.UNKNOWN
     if weights_mb is not None and weights_mb > memory_mb and (need is None or need.basis is not Basis.MEASURED):
@@ -95,17 +95,17 @@ def judge(need: Need | None, memory_mb: int | None, weights_mb: float | None) ->
 
 
 def _check_length(model: ModelMemory) -> None:
-    """Refuse a length that the model has no positions for.
+    """Check the sequence length.
 
     Raises:
-        ConfigError: it is longer than the model can be given.
+        ConfigError: it exceeds the model's maximum.
     """
     if isinstance(model.size, FactoryError) and model.size.error_type == "sequence_too_long":
         raise ConfigError([Problem(where="--sequence-length", what=str(model.size))])
 
 
 def _usual(plan: ModelPlan, machine: Mapping[str, Detection], dtype: Dtype | None) -> tuple[Backend, ...]:
-    """What such models are usually given to, in that order, then what else is here; only what has the precision."""
+    """The usual hardware for such models, in order, then other hardware of this machine; only hardware with the precision."""
     order = order_of(classify(plan.name, model_class=plan.model_class, architecture=plan.architecture))
     here = [backend for backend in Backend if availability_of(backend, machine).available]
     kinds = dict.fromkeys([*(Backend(name) for name in order), *here])
@@ -139,7 +139,7 @@ def _answer(model: ModelMemory, there: Availability, asked_mb: int | None) -> Ha
 
 
 def _by_another_batch(model: ModelMemory, memory: int | None, verdict: Verdict) -> tuple[Verdict, Need | None]:
-    """What a smaller or a larger batch says: it takes less, or more, memory than the one that was asked for."""
+    """The verdict that follows from a smaller or larger batch, which takes less or more memory than the requested one."""
     asked = model.asked.plan.batch
     for batch in model.batches():
         need = model.need(batch)
@@ -167,12 +167,12 @@ def _largest(model: ModelMemory, memory: int | None) -> tuple[Need | None, Need 
 
 
 def _would_fit(verdict: Verdict, need: Need | None, memory: int | None) -> bool:
-    """Whether it would by the formula alone."""
+    """Whether it would fit by the formula alone."""
     return verdict is Verdict.EXTRAPOLATED and need is not None and memory is not None and need.peak_mb <= memory
 
 
 def _remedies(model: ModelMemory, need: Need | None, memory: int, largest: Need | None) -> Iterator[Remedy]:
-    """What would make it fit: fewer samples, or a narrower precision. Where it would fit by extrapolation, only what is surer."""
+    """Changes that would make it fit: a smaller batch, or a narrower precision. If it fits by extrapolation, only certain ones."""
     asked = model.asked
     only_sure = need is not None and need.basis is Basis.EXTRAPOLATED and need.peak_mb <= memory
     if largest is not None and largest.batch < asked.plan.batch:
@@ -193,7 +193,7 @@ _MIB: Final = 2**20
 
 
 class ModelMemory:
-    """One model on one backend in one precision: its peaks on record, and its size, found out when it is first needed."""
+    """One model on one backend in one precision: its recorded peaks, and its size, which is determined on first use."""
 
     def __init__(self, asked: Question, found: tuple[MemoryOnRecord, ...], cache: Path | None) -> None:
         self.asked = asked
@@ -207,7 +207,7 @@ class ModelMemory:
 
     @functools.cached_property
     def size(self) -> tuple[ModelSize, str] | FactoryError:
-        """The size with the asked batch and where it is from, or why it cannot be told."""
+        """The size with the requested batch and its source, or why it is not known."""
         try:
             return known_size(self.asked.plan, self.asked.dtype, cache=self._cache)
         except FactoryError as failure:
@@ -215,24 +215,24 @@ class ModelMemory:
 
     @property
     def unknown(self) -> str | None:
-        """Why the size cannot be told; None where it can."""
+        """Why the size is not known; None if it is."""
         return str(self.size) if isinstance(self.size, FactoryError) else None
 
     @property
     def weights_mb(self) -> float | None:
-        """The weights alone, in the precision that is computed in."""
+        """The weights alone, in the compute precision."""
         return None if isinstance(self.size, FactoryError) else self.size[0].weight_bytes / _MIB
 
     @property
     def parameters(self) -> int | None:
-        """Counted on the model, or as they are on record."""
+        """The number of parameters, counted on the model or from the records."""
         if not isinstance(self.size, FactoryError):
             return self.size[0].parameters
         own = (cell.parameters for cell in self._found if same_model(self.asked.plan, cell.plan))
         return next((number for number in own if number is not None), None)
 
     def need(self, batch: int) -> Need | None:
-        """What a batch takes: as measured, else by the formula, else nobody knows."""
+        """What a batch takes: as measured, else by the formula, else None."""
         if batch in self.peaks:
             peak, cell = self.peaks[batch]
             return Need(
@@ -270,13 +270,13 @@ class ModelMemory:
         )
 
     def batches(self) -> Iterator[int]:
-        """The batches to try, the smallest first: those on record, and, where the size is known, powers of two and the one asked for."""
+        """The batches to try, the smallest first: those on record, and, if the size is known, powers of two and the requested one."""
         formula = set() if self.unknown else {self.asked.plan.batch, *(2**power for power in range(_LARGEST_BATCH.bit_length()))}
         yield from sorted(formula | self.peaks.keys())
 
 
 def reason_of(verdict: Verdict, need: Need | None, memory: int | None, *, model: ModelMemory, there: Availability) -> str:
-    """The sentence. ``need`` is what decides; ``there`` says why nothing is known of the memory, ``model`` why nothing is of its need."""
+    """The verdict's reason as a sentence. ``need`` decides; ``there`` explains unknown memory, ``model`` an unknown need."""
     if memory is None:
         missing = "it does not tell its memory" if there.available else f"it is not on this machine: {there.reason}"
         return f"{missing}. --memory says how much there is"

@@ -30,9 +30,9 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Need:
-    """The memory that the model takes with some settings: the expected peak, and between which two it lies in nine cases of ten.
+    """The memory that the model takes with some settings: the expected peak, and its range in nine of ten cases.
 
-    A measured peak has no such two. ``stands_on`` says in words where it is from, ``run_id`` and ``cell_key`` where it was measured.
+    A measured peak has no range. ``stands_on`` names its source in words, ``run_id`` and ``cell_key`` the cell that was measured.
     """
 
     batch: int
@@ -49,7 +49,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Remedy:
-    """One change that would make it fit, or, where ``verdict`` says ``extrapolated``, perhaps would."""
+    """One change that would make it fit, or, if ``verdict`` is ``extrapolated``, perhaps would."""
 
     change: str
     verdict: Verdict
@@ -61,10 +61,10 @@ class HardwareFit:
     """The answer for one hardware. ``reason`` is the whole of it in words.
 
     ``here``: the hardware is on this machine (``absence`` says why not). ``memory_kind`` says which memory is meant, ``host`` or
-    ``device``; ``memory_mb`` is what there is of it, and ``memory_asked`` says that this was given, not found here. ``weights_mb`` are
-    the model's weights alone. ``need`` is that of the asked batch; where it cannot decide, but another batch's can, ``decided_by`` is
-    that one: what is too much for fewer samples is too much for more. ``largest`` is the largest batch (a power of two, the one that
-    was asked for, or one on record) that fits; ``largest_extrapolated`` is a larger one that would by the formula, beyond its range.
+    ``device``; ``memory_mb`` is its size, and ``memory_asked`` says that the user gave it. ``weights_mb`` are the model's weights alone.
+    ``need`` is that of the requested batch; if it cannot decide, but another batch's can, ``decided_by`` is that one: if a smaller
+    batch does not fit, a larger one does not either. ``largest`` is the largest batch (a power of two, the requested one, or one on
+    record) that fits; ``largest_extrapolated`` is a larger one that fits by the formula, beyond its calibrated range.
     """
 
     hardware: str
@@ -85,7 +85,7 @@ class HardwareFit:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Measurements:
-    """Measurements that were asked: where they lie, how many cells, executed when, and by which versions of which packages."""
+    """One source of measurements: where it is, how many cells, executed when, and with which versions of which packages."""
 
     place: str
     where: str
@@ -97,9 +97,9 @@ class Measurements:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class FitDocument:
-    """A model with its settings, and the answer for each hardware. ``known_from`` says what the name was found in.
+    """A model with its settings, and the answer for each hardware. ``known_from`` says where the name was found.
 
-    ``database`` is the merged database of one's own that was asked, ``evidence`` everything that was.
+    ``database`` is the user's own merged database, ``evidence`` all sources that were used.
     """
 
     model: str
@@ -122,7 +122,7 @@ _MEASUREMENTS: Final = pydantic.TypeAdapter(Measurements)
 
 
 def measurements_of(asked: Mapping[str, Any]) -> Measurements:
-    """Measurements that were asked, as a part of a document."""
+    """One source of measurements, as a part of a document."""
     return _MEASUREMENTS.validate_python(dict(asked))
 
 

@@ -28,9 +28,9 @@ _PROPOSED: Final = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitQuestion:
-    """A model and its settings, as a person gives them; None: as the model, the hardware and this machine have it.
+    """A model and its settings, as the user gave them; None: the default of the model, the hardware or this machine.
 
-    ``hardware`` empty means what is here and what such models are usually given to. ``memory_mb`` is in MiB.
+    Empty ``hardware`` means the hardware of this machine and the usual hardware for such models. ``memory_mb`` is in MiB.
     """
 
     model: str
@@ -41,10 +41,10 @@ class FitQuestion:
     dtype: Dtype | None = None
 
     def check(self) -> tuple[Backend, ...]:
-        """The hardware that is asked about, each once.
+        """The requested hardware, each once.
 
         Raises:
-            ConfigError: unknown hardware, numbers below 1, or a precision that the hardware does not have; all that is found.
+            ConfigError: unknown hardware, numbers below 1, or a precision that the hardware does not have; lists every problem.
         """
         backends = [backend.value for backend in Backend]
         problems = [
@@ -77,14 +77,14 @@ class FitQuestion:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The model that a name stands for, with the settings that were asked for, and what the name was found in."""
+    """The model that a name refers to, with the requested settings, and where the name was found."""
 
     plan: ModelPlan
     known_from: str
 
 
 def precisions_of(backend: Backend) -> tuple[Dtype, ...]:
-    """What a backend computes in, its usual precision first."""
+    """The precisions of a backend, its usual one first."""
     return descriptor_of(backend).precisions
 
 
@@ -96,14 +96,13 @@ def precision_of(backend: Backend, asked: Dtype | None) -> Dtype:
 def subject_of(
     question: FitQuestion, found: tuple[MemoryOnRecord, ...], *, own: tuple[MemoryOnRecord, ...], cache: Path | None = None
 ) -> Subject:
-    """The model that a name stands for.
+    """The model that a name refers to.
 
-    It is found by matrix.yaml, as a checkpoint, on record here (``own``), in the table that comes with hwmatrix, or on record elsewhere.
-
-    A tiny model that is on record comes last: whether a model fits is a question about its full size.
+    It is looked up in matrix.yaml, as a checkpoint, in local records (``own``), in the table that comes with hwmatrix, and in other
+    records, in this order. A tiny model on record comes last: whether a model fits is a question about its full size.
 
     Raises:
-        ConfigError: it is only a name: its size cannot be guessed.
+        ConfigError: nothing but the name is known: its size cannot be guessed.
     """
     name = question.model
     subject = _looked_up(name, cache) or _on_record(name, _full(own)) or _in_table(name)

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 TRIED_AND_FAILED: Final = frozenset(
     {Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH, Status.FACTORY_ERROR}
 )
-"""What can be shown again: the model was tried, and something of the model, the runtime or the hardware stopped it."""
+"""Statuses that can be reproduced: the model was tried, and the model, the runtime or the hardware made it fail."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuredCell:
-    """A cell, what was to be done in it, and what came of it.
+    """A cell, its plan, and its result.
 
-    ``output`` is the output that was furthest off, None where nothing was compared; ``versions`` are those of the target's
-    packages, ``reference_versions`` of what built the model; ``again`` repeats the cell with hwmatrix. ``also_failing`` names
-    the precisions and sizes of the same model on the same target that failed as well.
+    ``output`` is the worst output, None if nothing was compared; ``versions`` are those of the target's packages,
+    ``reference_versions`` those of the packages that built the model; ``again`` is the command that repeats the cell with hwmatrix.
+    ``also_failing`` names the precisions and sizes of the same model on the same target that failed as well.
     """
 
     model: ModelPlan
@@ -62,9 +62,9 @@ class MeasuredCell:
 def find_cell(
     database: Path, model: str, target: str, *, dtype: Dtype | None = None, size: Size | None = None, passing: bool = False
 ) -> MeasuredCell:
-    """The newest failing cell of a model (its name or its hub id) on a target; with ``passing`` one that passes will do.
+    """The newest failing cell of a model (its name or its hub id) on a target; with ``passing``, also a passing one.
 
-    Of several in one run it is the first in the order of matrix.yaml.
+    If a run has several, it is the first in the order of matrix.yaml.
 
     Raises:
         ConfigError: the database has no such model or target, or the two were never executed together, with the reason on record.

@@ -41,7 +41,7 @@ class MemoryOnRecord:
 
 
 def memory_on_record(database: Path) -> tuple[MemoryOnRecord, ...]:
-    """Every cell of a merged database whose peak was measured, the newest first; without those of backends of other packages.
+    """Every cell of a merged database with a measured peak, the newest first; cells of other packages' backends are left out.
 
     Raises:
         StoreError: the database cannot be read.
@@ -49,7 +49,7 @@ def memory_on_record(database: Path) -> tuple[MemoryOnRecord, ...]:
     try:
         state = database.stat()
     except OSError:
-        return _read(database, 0, 0)  # which says what is wrong with it
+        return _read(database, 0, 0)  # raises an error that says what is wrong
     return _read(database, state.st_mtime_ns, state.st_size)
 
 
@@ -62,7 +62,7 @@ def _read(database: Path, modified: int, size: int) -> tuple[MemoryOnRecord, ...
 
 
 def named(name: str, found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord, ...]:
-    """The cells of the model that a name stands for: its name in the run, its hub id, or the last part of that."""
+    """The cells of the model that a name refers to: its name in the run, its hub id, or the last part of that."""
     wanted = folded(name)
     return tuple(
         cell for cell in found if wanted in {folded(cell.model), folded(cell.hub_id), folded((cell.hub_id or "").rpartition("/")[2])}
@@ -70,7 +70,7 @@ def named(name: str, found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord,
 
 
 def same_model(plan: ModelPlan, other: ModelPlan | None) -> bool:
-    """Whether two plans are of one model, settings aside: what decides a model's shapes is the same in both."""
+    """Whether two plans are of the same model, settings aside: everything that decides the model's shapes is equal."""
     return other is not None and _identity(plan) == _identity(other)
 
 

@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 DEFAULT_MATRIX: Final = Path("matrix.yaml")
 CONFIG: Final = "config.json"
 _SIZES: Final = {Size.TINY: SizeSpec(), Size.FULL: SizeSpec(sequence_length=128)}
-"""Where there is no matrix.yaml: what the one that comes with hwmatrix says of batch and sequence length."""
+"""Batch and sequence length if there is no matrix.yaml: as in the one that comes with hwmatrix."""
 _LOG: Final = logging.getLogger(__name__)
 
 
 def look_up(name: str, *, spec: MatrixSpec | None = None, cache: Path | None = None, size: Size = Size.FULL) -> ModelPlan | None:
-    """The model that a name stands for, or None when it is only a name. Nothing is downloaded, and nobody is asked.
+    """The model that a name refers to, or None if nothing but the name is known. Nothing is downloaded.
 
     An entry of matrix.yaml, if :func:`listed_name` finds one; else a checkpoint's folder; else a checkpoint in ``cache``, or in the
     cache of the hub's own client.
 
     ``spec`` None means the matrix.yaml of the working folder, if it has one. The plan's ``weights`` are ``hub`` for a cached
-    checkpoint of which only the configuration is there.
+    checkpoint without weights.
 
     Raises:
         ConfigError: the name is a path and no checkpoint can be read there, or it is empty or has characters that no model name has;
@@ -60,11 +60,11 @@ def look_up(name: str, *, spec: MatrixSpec | None = None, cache: Path | None = N
 
 
 def listed_name(name: str, spec: MatrixSpec, *, cache: Path | None = None) -> str | None:
-    """The entry of matrix.yaml that a name stands for, for every command alike; None where it stands for something else.
+    """The entry of matrix.yaml that a name refers to, the same for every command; None if it refers to something else.
 
-    In this order: the entry of that very name; none, where a checkpoint's folder has the name; the entry whose name, hub id, or last
-    part of a hub id it is (upper and lower case, ``-`` and ``_`` are the same); none, where a checkpoint in ``cache`` or in the cache of
-    the hub's own client has it, or a type of transformers; the one entry whose hub id it abbreviates (``facebook/wav2vec2-base`` for
+    In this order: the entry of exactly that name; None if a checkpoint's folder has the name; the entry with this name, hub id, or last
+    part of a hub id (ignoring case, and ``-`` and ``_`` are the same); None if a checkpoint in ``cache`` or in the cache of the hub's own
+    client has the name, or a type of transformers; the only entry whose hub id it abbreviates (``facebook/wav2vec2-base`` for
     ``facebook/wav2vec2-base-960h``).
     """
     if name in spec.models:
@@ -82,7 +82,7 @@ def listed_name(name: str, spec: MatrixSpec, *, cache: Path | None = None) -> st
 
 
 def name_on_record(name: str, database: Path) -> str:
-    """What a merged database calls a model that is named as on the hub; the name itself where the database has none of that kind.
+    """The name of a model in a merged database, given its hub id; the given name if the database has no such model.
 
     Raises:
         StoreError: the database cannot be read.
@@ -95,7 +95,7 @@ def name_on_record(name: str, database: Path) -> str:
 
 
 def is_folder(name: str) -> bool:
-    """Whether a name is a path, or that of a folder which is here."""
+    """Whether a name is a path, or the name of an existing folder."""
     if _is_path(name):
         return True
     try:
@@ -119,12 +119,12 @@ def _from_folder(name: str, size: Size, spec: MatrixSpec | None) -> ModelPlan:
 
 
 def _as_name(folder: Path) -> str:
-    """A folder's name with only what a model's name may have."""
+    """A folder's name, reduced to the characters that a model's name may have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-._") or "checkpoint"
 
 
 def _from_cache(name: str, size: Size, spec: MatrixSpec | None, cache: Path | None) -> ModelPlan | None:
-    """What an earlier download left. One that cannot be used is logged, and the name is then only a name."""
+    """The model of an earlier download. If it cannot be used, that is logged and the result is None."""
     folder = (hub.cached(name, cache) if cache else None) or hub.cached(name)
     if folder is None:
         return None
@@ -139,7 +139,7 @@ def _from_cache(name: str, size: Size, spec: MatrixSpec | None, cache: Path | No
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether all weights of a snapshot are there, in a form that is loaded. Its configuration alone also tells what it is."""
+    """Whether a snapshot has all weights in a format that can be loaded. Without them, its configuration still describes the model."""
     try:
         inspect(folder)
     except CellFailure:
@@ -153,11 +153,11 @@ def _defaults(size: Size, spec: MatrixSpec | None) -> SizeSpec:
 
 SOURCE: Final = "the table of sizes that comes with hwmatrix"
 _LENGTH: Final = 128
-"""Tokens: what the matrix.yaml that comes with hwmatrix says of full size. A model that takes fewer, or needs more, gets those."""
+"""Tokens in full size, as in the matrix.yaml of hwmatrix. A model with a lower maximum or a higher minimum gets that."""
 
 
 def shipped_model(name: str) -> ModelPlan | None:
-    """The model of sizes.yaml that a name stands for, in full size; None when it is none of them."""
+    """The model of sizes.yaml that a name refers to, in full size; None if it is not listed there."""
     listed = listed_size(name)
     if listed is None:
         return None
@@ -175,11 +175,11 @@ def shipped_model(name: str) -> ModelPlan | None:
 
 
 def _length_of(listed: ListedSize) -> int:
-    """The length nearest to the usual one that the model takes. Where one pass is listed, its size does not depend on the length."""
+    """The valid length closest to the usual one. If only one pass is listed, the model's size does not depend on the length."""
     lengths = sorted(each.sequence_length for each in listed.passes)
     return _LENGTH if len(lengths) == 1 else min(max(_LENGTH, lengths[0]), lengths[-1])
 
 
 def shipped_names() -> list[str]:
-    """The models of sizes.yaml, in its order: by hub id, which means something everywhere."""
+    """The hub ids of the models of sizes.yaml, in its order."""
     return [size.hub_id or size.model for size in listed_sizes()]

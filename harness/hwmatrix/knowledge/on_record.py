@@ -1,7 +1,7 @@
 """Recorded measurements and their sources: the one place that decides which measurements an answer uses.
 
-A database that is named is asked alone. Else these are asked, each for the cells that those before it do not have: reports/latest of
-the working folder, what the working folder has published, and the snapshot that comes with hwmatrix.
+If a database is named, only that one is used. Otherwise each cell comes from the first source that has it: reports/latest of the working
+folder, the published results of the working folder, and the snapshot that comes with hwmatrix.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 LATEST: Final = Path("reports/latest")
 PUBLISHED: Final = Path("reports/published")
 SNAPSHOT: Final = Path(str(importlib.resources.files("hwmatrix.knowledge") / "published.json.gz"))
-"""The snapshot that comes with hwmatrix: of the databases that its own repository publishes."""
+"""The snapshot that comes with hwmatrix, made from the databases that its own repository publishes."""
 
 
 class Place(enum.StrEnum):
-    """Where measurements lie, in the order in which they count."""
+    """Kinds of sources, in order of precedence."""
 
     NAMED = "named"
     LATEST = "latest"
@@ -39,7 +39,7 @@ class Place(enum.StrEnum):
 
 
 class EvidenceAnswer(TypedDict):
-    """Measurements that an answer stands on: where they lie, how many cells, executed when, and by which versions of what."""
+    """A source of measurements: where it is, how many cells, executed when, and with which package versions."""
 
     place: str
     where: str
@@ -51,7 +51,7 @@ class EvidenceAnswer(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """The measurements of one place: the cells, the peaks of memory, and when and with what they were executed."""
+    """The measurements of one source: the cells, the memory peaks, and when and with which packages they were executed."""
 
     place: Place
     where: str
@@ -77,7 +77,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnRecord:
-    """The measurements of all places that were asked, joined: each cell from the first place that has it."""
+    """The joined measurements of all sources: each cell from the first source that has it."""
 
     sources: tuple[Source, ...]
     evidence: tuple[Evidence, ...]
@@ -85,7 +85,7 @@ class OnRecord:
 
     @property
     def own(self) -> tuple[Evidence, ...]:
-        """What was named, or executed in the working folder: nothing that was only published."""
+        """The cells of the named database or of the working folder's own runs, without published ones."""
         return tuple(record for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for record in source.evidence)
 
     @property
@@ -98,11 +98,11 @@ class OnRecord:
         return {backend: tuple(record for record in self.evidence if record.backend is backend) for backend in Backend}
 
     def on(self, hardware: Backend) -> tuple[Evidence, ...]:
-        """What is on record of one kind of hardware."""
+        """The records of one kind of hardware."""
         return self._by_hardware[hardware]
 
     def answer(self) -> list[EvidenceAnswer]:
-        """The places as plain data, in the order in which they count."""
+        """The sources as plain data, in order of precedence."""
         return [source.answer() for source in self.sources]
 
 
@@ -111,13 +111,13 @@ NOTHING: Final = OnRecord(sources=(), evidence=(), memory=())
 
 
 def on_record(named: Path | None = None, *, latest: Path = LATEST) -> OnRecord:
-    """The measurements that answers stand on.
+    """The measurements that answers are based on.
 
     Args:
-        named: a merged database, or a folder of reports with one: it alone is asked. None: the usual places are.
+        named: a merged database, or a folder of reports with one: the only source. None: the default sources.
         latest: the folder of the latest reports.
 
-    What was read is kept until one of the files changes.
+    The result is cached until one of the files changes.
 
     Raises:
         StoreError: the database that is named is missing, or one that is there cannot be read.
@@ -127,7 +127,7 @@ def on_record(named: Path | None = None, *, latest: Path = LATEST) -> OnRecord:
 
 
 def sentence(asked: EvidenceAnswer) -> str:
-    """One place of measurements in words: ``reports/latest/matrix.duckdb: 27 cells, executed 2026-11-20, with torch 2.13.0``."""
+    """One source of measurements in words: ``reports/latest/matrix.duckdb: 27 cells, executed 2026-11-20, with torch 2.13.0``."""
     if asked["first"] is None or asked["last"] is None:
         return f"{asked['where']}: no cell was executed"
     days = dict.fromkeys((asked["first"][:10], asked["last"][:10]))
@@ -136,19 +136,19 @@ def sentence(asked: EvidenceAnswer) -> str:
 
 
 def published_databases(folder: Path) -> dict[str, Path]:
-    """The databases of a folder of published results, by their places in it: its own one, or that of each publication."""
+    """The databases of a folder of published results, by relative path: its own one, or that of each publication."""
     if (folder / DATABASE).is_file():
         return {DATABASE: folder / DATABASE}
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.glob(f"*/{DATABASE}"))}
 
 
 def in_step(databases: Mapping[str, Path], snapshot: Snapshot) -> bool:
-    """Whether a snapshot is made of these very databases."""
+    """Whether a snapshot was made from exactly these databases."""
     return databases.keys() == snapshot.made_of.keys() and all(checksum(path) == snapshot.made_of[at] for at, path in databases.items())
 
 
 def _files(named: Path | None, latest: Path) -> dict[Place, tuple[Path, ...]]:
-    """The files of each place that has some, in the order in which they count."""
+    """The files of each kind of source that has any, in order of precedence."""
     if named is not None:
         return {Place.NAMED: (database_at(named).absolute(),)}
     newest = default_database(latest.absolute())
@@ -161,7 +161,7 @@ def _files(named: Path | None, latest: Path) -> dict[Place, tuple[Path, ...]]:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """What changes when a file does; nothing where there is none, so that reading it says what is wrong."""
+    """A fingerprint of a file for caching. A missing file gets a constant one: reading it later raises the error."""
     try:
         stat = path.stat()
     except OSError:
@@ -171,7 +171,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=8)
 def _asked(files: tuple[tuple[Place, tuple[Path, ...]], ...], state: tuple[tuple[int, int], ...]) -> OnRecord:  # noqa: ARG001 - a changed file is another one
-    """Read once for many questions. Published results that are those of the snapshot are read from it: it has the same, and is faster."""
+    """Read the sources once for many questions. If the snapshot matches the published results, it is read instead, which is faster."""
     sources: list[Source] = []
     for place, paths in files:
         if place is Place.PUBLISHED:
@@ -188,7 +188,7 @@ def _asked(files: tuple[tuple[Place, tuple[Path, ...]], ...], state: tuple[tuple
 
 
 def _joined(sources: list[Source]) -> OnRecord:
-    """Every cell, of each the rows of the first place that has it."""
+    """Every cell, with the rows of the first source that has it."""
     evidence: list[Evidence] = []
     known: set[tuple[object, ...]] = set()
     for source in sources:
@@ -207,7 +207,7 @@ def _first_peaks(sources: list[Source]) -> Iterable[MemoryOnRecord]:
 
 
 def _key(record: Evidence | MemoryOnRecord) -> tuple[object, ...]:
-    """What makes two records one cell, on whatever machine it was executed."""
+    """The identity of a cell, regardless of the machine."""
     settings = (record.size, record.target, record.backend, record.dtype, record.batch, record.sequence_length, record.threads)
     return (folded(record.model), folded(record.hub_id), *settings)
 

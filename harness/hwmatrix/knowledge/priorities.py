@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _STRICT = pydantic.ConfigDict(extra="forbid")
 _LAST: Final = Backend.CPU
-"""What every order ends with: it is always here."""
+"""The last entry of every order: it is always available."""
 
 Order = Annotated[tuple[Backend, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Priority:
-    """The order of hardware for some kinds of models, and what it stands on."""
+    """The order of hardware for some kinds of models, and its basis."""
 
     hardware: Order
     stands_on: Annotated[str, Field(min_length=1)]
@@ -39,7 +39,7 @@ class Priority:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class NameRule:
-    """What a model is, most likely, in whose name the pattern is found."""
+    """The most likely kind of a model whose name matches the pattern."""
 
     pattern: re.Pattern[str]
     family: Family
@@ -78,14 +78,14 @@ def priorities() -> Priorities:
 def priority_for(classification: Classification) -> tuple[str, ...]:
     """The hardware to try for a kind of model, best first; ends with ``cpu``.
 
-    A structure decides before a family. Where neither is known or has a rule, it is the order ``unknown``.
+    A rule for the structure takes precedence over one for the family. If neither is known or has a rule, it is the order ``unknown``.
     """
     rule = _rule_for(classification)
     return _words(rule.hardware if rule else priorities().unknown)
 
 
 def reason_for(classification: Classification, *, preferred: str | None = None) -> str:
-    """What :func:`priority_for` stands on, in words; with ``preferred``, what :func:`order_of` stands on.
+    """The basis of :func:`priority_for` in words; with ``preferred``, that of :func:`order_of`.
 
     Raises:
         ConfigError: unknown hardware.
@@ -98,7 +98,7 @@ def reason_for(classification: Classification, *, preferred: str | None = None) 
 
 
 def chain_from(hardware: str) -> tuple[str, ...]:
-    """What to try after this hardware, whatever the model is, as its backend's descriptor says; empty after ``cpu``.
+    """The hardware to try after this one for any model, from its backend's descriptor; empty for ``cpu``.
 
     Raises:
         ConfigError: there is no such hardware.
@@ -113,11 +113,11 @@ def order_of(
 
     Args:
         classification: what the model is, if known.
-        preferred: what a person asked for; it comes first.
-        measured: hardware on which this very model passed, the fastest first. It comes before everything that is only expected.
+        preferred: the hardware that the user asked for; it comes first.
+        measured: hardware on which this model passed, the fastest first. It comes before hardware that is only expected to work.
 
-    Then comes the priority of the model's kind (what stands after ``preferred`` in it), or, where its kind is not known or has no
-    place for ``preferred``, the chain from there.
+    Then comes the priority of the model's kind (its entries after ``preferred``), or, if the kind is not known or its priority lacks
+    ``preferred``, the fallback chain from there.
 
     Raises:
         ConfigError: unknown hardware.
@@ -134,7 +134,7 @@ def order_of(
 
 
 def guess_from_name(model_name: str) -> Classification:
-    """What a model is by its name alone, for when the classifier cannot be used. Its confidence is 0: nobody has measured it."""
+    """What a model is by its name alone, if the classifier cannot be used. Its confidence is 0, since it was never evaluated."""
     rule = next((rule for rule in priorities().names if rule.pattern.search(model_name.lower())), None)
     return Classification(
         model_name=model_name,

@@ -1,7 +1,7 @@
 """Profiles: for each hardware, whether a model works there, and separately whether that hardware is available and large enough.
 
 The two are separate answers: a model may work on hardware that this system lacks, and fail on hardware that it has. A caller's own
-profile overrides what is known of a model, never what is here.
+profile overrides what is known of a model, never which hardware is available.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from hwmatrix.records import Detection
 
 OVERRIDE: Final = "override"
-"""The basis of what a caller's own profile says."""
+"""The basis of answers from the caller's own profile."""
 _KEYS: Final = ("compatible", "memory_usage")
 _MEMORY_KEYS: Final = ("peak",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Override:
-    """What a caller says of a model on one hardware. ``peak_mb`` is the memory that it needs there, in MB."""
+    """The caller's statement about a model on one hardware. ``peak_mb`` is the memory that it needs there, in MB."""
 
     compatible: bool
     peak_mb: float | None = None
@@ -40,7 +40,7 @@ class Override:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Availability:
-    """Whether a hardware is on this system, why not, and the memory in MiB that is left there for a model (None: not known)."""
+    """Whether hardware is on this system, why not, and its free memory for a model in MiB (None: not known)."""
 
     available: bool
     reason: str | None
@@ -48,14 +48,14 @@ class Availability:
 
 
 class Needs:
-    """What a model needs on one hardware, found out when it is first asked for: that may build the model without its weights."""
+    """What a model needs on one hardware, determined on first use, because that may build the model without its weights."""
 
     def __init__(self, ask: Callable[[], Requirements]) -> None:
         self._ask = ask
 
     @functools.cached_property
     def answer(self) -> Requirements | RequirementsError:
-        """The requirements, or why nothing is known of the model's size."""
+        """The requirements, or why the model's size is not known."""
         try:
             return self._ask()
         except RequirementsError as error:
@@ -63,18 +63,18 @@ class Needs:
 
     @property
     def requirements(self) -> Requirements | None:
-        """The requirements, or None where nothing is known of the model's size."""
+        """The requirements, or None if the model's size is not known."""
         return self.answer if isinstance(self.answer, Requirements) else None
 
     @property
     def unknown(self) -> str | None:
-        """Why nothing is known of the model's size, and what to do; None where it is known."""
+        """Why the model's size is not known, and what to do; None if it is known."""
         return str(self.answer) if isinstance(self.answer, RequirementsError) else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HardwareProfile:
-    """A model on one hardware: what is known of it there, what it needs, and what is here."""
+    """A model on one hardware: whether it works there, what it needs, and whether the hardware is available."""
 
     compatibility: Compatibility
     availability: Availability
@@ -88,17 +88,17 @@ class HardwareProfile:
 
     @property
     def compatible(self) -> bool | None:
-        """Whether the model works there; None where that is not known."""
+        """Whether the model works there; None if that is not known."""
         return self.override.compatible if self.override is not None else self.compatibility.compatible
 
     @property
     def basis(self) -> str:
-        """What ``compatible`` stands on: a word of ``records.Basis``, or ``override``."""
+        """The basis of ``compatible``: a word of ``records.Basis``, or ``override``."""
         return OVERRIDE if self.override is not None else self.compatibility.basis.value
 
     @property
     def requirements(self) -> Requirements | None:
-        """What the model needs there; None where nothing is known of its size."""
+        """What the model needs there; None if its size is not known."""
         return self.needs.requirements
 
     @property
@@ -110,14 +110,14 @@ class HardwareProfile:
 
     @property
     def peak_basis(self) -> str:
-        """What ``peak_mb`` stands on."""
+        """The basis of ``peak_mb``."""
         if self.override is not None and self.override.peak_mb is not None:
             return OVERRIDE
         return self.requirements.basis.value if self.requirements is not None else Basis.NONE.value
 
     @property
     def fits(self) -> bool | None:
-        """Whether the model fits into the memory that is left there now; None where either is not known."""
+        """Whether the model fits into the memory that is free there now; None if either is not known."""
         if self.peak_mb is None or self.availability.memory_mb is None:
             return None
         return self.peak_mb <= self.availability.memory_mb
@@ -141,7 +141,7 @@ class HardwareProfile:
         }
 
     def reason(self) -> str:
-        """Why ``compatible`` is what it is; what an override goes against is told with it."""
+        """The reason for ``compatible``; for an override, also what it contradicts."""
         if self.override is None:
             return self.compatibility.reason
         said = f"the caller's profile says that it {'works' if self.override.compatible else 'does not work'} there"
@@ -156,8 +156,8 @@ def parse_overrides(profile: Any) -> dict[Backend, Override]:
     ``compatible`` must be there; ``memory_usage`` may be left out.
 
     Raises:
-        ConfigError: unknown hardware or keys, values of other types, peaks that are no positive numbers, or memory where a model
-            is said not to work; every problem that is found.
+        ConfigError: unknown hardware or keys, values of other types, peaks that are not positive, or memory for hardware on which the
+            model is said not to work; lists every problem.
     """
     if profile is None:
         return {}
@@ -212,10 +212,10 @@ def _memory_problems(where: str, usage: Any) -> Iterator[Problem]:
 
 
 def availability_of(hardware: Backend, detections: Mapping[str, Detection]) -> Availability:
-    """What detection says of one hardware, and the memory that is left there now.
+    """Whether one hardware was detected, and its free memory now.
 
-    A GPU has its own, and of several the one with most free memory counts; everything else uses the host's, of which a process has
-    what its control group leaves. The cpu is here whatever a detector says.
+    A GPU has its own memory, and of several GPUs the one with most free memory counts; everything else uses the host's, within the
+    limit of this process's control group. The cpu is always available.
     """
     found = detections.get(hardware.value)
     if hardware is Backend.CPU or (found is not None and found.available):

@@ -1,7 +1,7 @@
 """Which hardware to run a model on here: measurements first, then requirements, then expectations.
 
-The cpu is the baseline. That a model was measured there proves nothing against hardware that was not tried, so it is recommended
-before other hardware only where that is slower, absent, too small, or nothing says that the model works on it.
+The cpu is the baseline. A measurement on the cpu says nothing against hardware that was not tried, so the cpu is recommended
+before other hardware only if that is slower, absent, too small, or without evidence that the model works on it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 BASELINE: Final = Backend.CPU
 DETECTED: Final = "detected"
-"""The basis of what this machine's detector says."""
+"""The basis of statements by this machine's detector."""
 _FASTER, _PREFERRED, _BASELINE, _SLOWER, _OTHER = range(5)
 _BY_ITSELF: Final = (Nearness.MODEL, Nearness.ARCHITECTURE)
-"""How near a record must be for its speed to count. What a family's models gain differs by a factor of ten."""
+"""How closely a record must match for its speed to count. Speed-ups within a family differ by a factor of ten."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reason:
-    """One statement, and what it stands on: a word of ``records.Basis``, ``override``, or ``detected``."""
+    """One statement and its basis: a word of ``records.Basis``, ``override``, or ``detected``."""
 
     basis: str
     text: str
@@ -38,10 +38,10 @@ class Reason:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The hardware for a model (None: no hardware here can be recommended), what that stands on, and why.
+    """The hardware for a model (None: no hardware here can be recommended), the basis, and why.
 
-    ``nearness`` says whose measurements it stands on, if any. ``order`` is every hardware on which the model is not known to fail,
-    the best first, here or not.
+    ``nearness`` says how closely the measurements match the model, if any were used. ``order`` is every hardware on which the model is
+    not known to fail, the best first, available or not.
     """
 
     hardware: Backend | None
@@ -57,7 +57,7 @@ def choose(
     """The best hardware for a model among those that are here and large enough for it.
 
     Args:
-        classification: what the model is; it decides the order of what was not measured.
+        classification: what the model is; it decides the order of hardware that was not measured.
         profiles: the model on each hardware.
         only: consider only these.
         absent_too: also recommend hardware that is not on this system (for a question about another one).
@@ -67,7 +67,7 @@ def choose(
     ranked = sorted((each for each in considered if each.compatible is not False), key=lambda profile: _rank(profile, priority))
     order = tuple(profile.hardware for profile in ranked)
     best, skipped = None, []
-    for profile in ranked:  # what is needed is found out only as far as it decides
+    for profile in ranked:  # requirements are determined lazily, only for hardware that comes into question
         obstacle = _obstacle(profile, absent_too=absent_too)
         if obstacle is None:
             best = profile
@@ -89,7 +89,7 @@ def absence(profile: HardwareProfile) -> Reason:
 
 
 def stands_on(profile: HardwareProfile) -> str:
-    """What a recommendation of this hardware stands on: measurements, else what the model needs, else what is expected."""
+    """The basis of recommending this hardware: measurements, else the model's requirements, else expectations."""
     if profile.basis in {OVERRIDE, Basis.MEASURED.value}:
         return profile.basis
     return profile.peak_basis if profile.fits else profile.basis
@@ -120,7 +120,7 @@ def _group(profile: HardwareProfile, priority: Sequence[Backend]) -> int:
 
 
 def _obstacle(profile: HardwareProfile, *, absent_too: bool) -> Reason | None:
-    """Why a hardware is not recommended although nothing says that the model fails on it; None where it can be."""
+    """Why hardware is not recommended although the model is not known to fail on it; None if it can be recommended."""
     name = profile.hardware.value
     if not profile.availability.available and not absent_too:
         return absence(profile)
@@ -144,7 +144,7 @@ def _needs(profile: HardwareProfile) -> str:
 
 
 def _untried(best: HardwareProfile, behind: Sequence[HardwareProfile], priority: Sequence[Backend]) -> list[Reason]:
-    """Hardware that is here, is usually preferred to the one that is recommended, and was never measured with this model."""
+    """Available hardware that is usually preferred to the recommended one, but was never measured with this model."""
     until = priority.index(best.hardware) if best.hardware in priority else len(priority)
     return [
         Reason(

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 _UNKNOWN_ERROR: Final = 0.5
-"""What is added to an estimate for hardware on which nothing was measured: half as much again, for want of an error to go by."""
+"""The safety margin for hardware without measurements, whose estimation error is unknown: 50 %."""
 _WORTH_TELLING: Final = 0.1
-"""The share of a peak from which on the comparison with the reference is named: a program that only runs the model has none."""
+"""The share of the peak above which the note mentions the comparison with the reference, which only cells perform."""
 _LARGEST_BATCH: Final = 4096
 _CORES: Final = ((10**7, 1), (10**8, 2), (10**9, 4), (10**10, 8))
 """Cores by parameters, up to and including: a rule of thumb, not a measurement. Beyond the last there are 16."""
@@ -40,7 +40,7 @@ _MIB: Final = 2**20
 
 
 class RequirementsError(Exception):
-    """Nothing is known of the model's size. ``advice`` says how to make it known."""
+    """The model's size is not known. ``advice`` says how to make it known."""
 
     def __init__(self, message: str, *, advice: str) -> None:
         super().__init__(f"{message}. {advice}")
@@ -50,7 +50,7 @@ class RequirementsError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked: a model with all settings, on one backend."""
+    """A model with all settings, on one backend."""
 
     model_name: str
     plan: ModelPlan
@@ -60,7 +60,7 @@ class Question:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """An expected peak in MiB, the share to add for its error, and what both stand on."""
+    """An expected peak in MiB, the share to add for its error, and the basis of both."""
 
     peak_mb: float
     margin: float
@@ -85,21 +85,21 @@ def requirements_for(
     """What a model needs on a kind of hardware.
 
     Args:
-        plan: the model, from ``look_up``; None: what the name stands for on record, or among the models that come with hwmatrix.
+        plan: the model, from ``look_up``; None: the name is looked up in the records and in the models that come with hwmatrix.
         model_name: the name to answer with.
-        classification: what the model is; its number of parameters is used where nothing better is known.
+        classification: what the model is; its number of parameters is used if nothing better is known.
         hardware: the name of a backend: ``cpu``, ``cuda``, ``openvino``, ...
         dtype: the precision to compute in.
         batch: samples in one forward pass; None: as the plan says.
         sequence_length: tokens of a text; None: as the plan says.
         available_mb: memory that the model may have; None: what this machine has free.
-        database: a merged database with measurements; None: what is on record in the usual places (``on_record``).
-        cache: the folder of caches, where sizes are kept; None: they are not.
-        found: measurements that were read already, in place of ``database``.
+        database: a merged database with measurements; None: the default sources (``on_record``).
+        cache: the cache folder, for sizes; None: they are not cached.
+        found: measurements that were read already, instead of ``database``.
 
     Raises:
-        ConfigError: there is no such hardware, or a batch or sequence length that no model can have.
-        RequirementsError: nothing is known of the model's size.
+        ConfigError: there is no such hardware, or the batch or sequence length is invalid.
+        RequirementsError: the model's size is not known.
         StoreError: the database cannot be read.
     """
     backend = _checked(hardware, batch, sequence_length)
@@ -121,7 +121,7 @@ def requirements_for(
         min_memory_mb=math.ceil(estimate.peak_mb),
         recommended_memory_mb=math.ceil(estimate.peak_mb * (1 + estimate.margin)),
         cpu_cores=_cores(size.parameters),
-        # A runtime of its own executes a file of its own (an ONNX graph, OpenVINO's IR), as large as the checkpoint.
+        # Runtimes other than PyTorch need a converted file (an ONNX graph, OpenVINO's IR), as large as the checkpoint.
         disk_space_mb=math.ceil(size.stored_bytes / _MIB * (1 if descriptor_of(backend).torch_device else 2)),
         batch_size=fitting,
         parameters=size.parameters,
@@ -144,9 +144,9 @@ def estimate_for_name(
     """What the model of this name needs: an entry of matrix.yaml, a hub id, a checkpoint's folder. See :func:`requirements_for`.
 
     Raises:
-        ConfigError: the name is none that a model can have, there is no such hardware, or as of :func:`requirements_for`.
-        RequirementsError: as of :func:`requirements_for`.
-        StoreError: as of :func:`requirements_for`.
+        ConfigError: the name is not a valid model name, there is no such hardware, or as in :func:`requirements_for`.
+        RequirementsError: as in :func:`requirements_for`.
+        StoreError: as in :func:`requirements_for`.
     """
     plan = look_up(name, cache=cache)
     known = classify(name, model_class=plan.model_class if plan else None, architecture=plan.architecture if plan else None)
@@ -165,7 +165,7 @@ def estimate_for_name(
 
 
 def estimate_for(size: ModelSize, backend: Backend, dtype: Dtype, *, source: str = "") -> Estimate:
-    """The expected peak of a model of this size, by the formula of a backend: calibrated, or, where nothing was measured, bare."""
+    """The expected peak of a model of this size by a backend's formula, or, without measurements, weights plus activations."""
     features = features_of(size, dtype)
     fitted = calibration().backends.get(backend)
     notes = [source] if source else []
@@ -180,7 +180,7 @@ def estimate_for(size: ModelSize, backend: Backend, dtype: Dtype, *, source: str
     outside = fitted.outside(features, dtype)
     if outside:
         told, margin, basis = f"extrapolated beyond what was calibrated: {', '.join(outside)}", _UNKNOWN_ERROR, Basis.EXTRAPOLATED
-        peak = max(peak, features.weights + features.activations)  # that weights stay on the disk unread was only seen within the range
+        peak = max(peak, features.weights + features.activations)  # only within the calibrated range do some weights stay unread on disk
     else:
         told, margin, basis = _reliability_note(fitted), 0.0, Basis.ESTIMATED
     return Estimate(peak_mb=peak, margin=max(fitted.margin, margin), basis=basis, note="; ".join([told, *notes]))
@@ -191,7 +191,7 @@ def _reliability_note(fitted: BackendCalibration) -> str:
 
 
 def _bare(size: ModelSize, backend: Backend, features: Features, notes: list[str]) -> Estimate:
-    """Weights and activations alone, where no peak is on record to fit anything to."""
+    """Weights plus activations, for backends without recorded peaks to calibrate on."""
     weights = size.weight_bytes / _MIB if memory_kind(backend) == "device" else features.copied or features.stored
     left_out = "without what driver and runtime keep for themselves" if memory_kind(backend) == "device" else "without the process itself"
     told = f"no measurement on {backend.value} is on record: weights and activations, {left_out}"
@@ -199,12 +199,12 @@ def _bare(size: ModelSize, backend: Backend, features: Features, notes: list[str
 
 
 def _by_name(name: str, classification: Classification, found: OnRecord) -> tuple[ModelPlan, str]:
-    """The model that only a name is given of, and what there is to say about it.
+    """The model of a name without a plan, and a note about it.
 
-    It is one in full size: on record here, of those that come with hwmatrix, or on record elsewhere. Else it is a tiny one on record.
+    Full-size models come first: local records, then the models that come with hwmatrix, then other records; then tiny models on record.
 
     Raises:
-        RequirementsError: it is none of them.
+        RequirementsError: none has this name.
     """
     full = _full(name, found.own_memory) or shipped_model(name) or _full(name, found.memory)
     if full is not None:

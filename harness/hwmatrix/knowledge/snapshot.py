@@ -1,6 +1,6 @@
 """Published evidence in compact form: the latest verdict of every cell, from databases or from the file in the package.
 
-The file is JSON, compressed: a column of the cells after another, words by their place in a list. It holds no samples, no outputs and no
+The file is compressed JSON, stored by column, with words as indexes into a list. It holds no samples, no outputs and no
 tracebacks; those are in the databases that it names.
 """
 
@@ -28,12 +28,12 @@ _MEMORY: Final = tuple(field.name for field in dataclasses.fields(MemoryOnRecord
 _COLUMNS: Final = tuple(dict.fromkeys((*_EVIDENCE, *_MEMORY)))
 _KEY: Final = ("size", "target", "backend", "dtype", "batch", "sequence_length", "threads")
 _DIGITS: Final = 5
-"""Significant digits that are kept of a measured number: more than any measurement here repeats."""
+"""Significant digits kept of a measured number: more than any measurement here reproduces."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Executed:
-    """When and with what cells were executed: the first and the last moment (None: there is no cell), and packages to versions."""
+    """When and with which packages cells were executed: the first and the last time (None: no cell), and versions by package."""
 
     first: str | None
     last: str | None
@@ -42,9 +42,9 @@ class Executed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Cells with their latest verdicts, one mapping of plain values a cell, the newest first.
+    """Cells with their latest verdicts, one mapping of plain values per cell, the newest first.
 
-    ``made_of`` gives each database that they are from, by its place, with the checksum of its file.
+    ``made_of`` maps the path of each source database to the checksum of its file.
     """
 
     made_of: dict[str, str]
@@ -52,7 +52,7 @@ class Snapshot:
     cells: tuple[dict[str, Any], ...]
 
     def evidence(self, where: Path) -> tuple[Evidence, ...]:
-        """The cells as evidence. ``where`` is the file that they are from.
+        """The cells as evidence. ``where`` is the file that they come from.
 
         Raises:
             StoreError: it holds a word that this version does not know.
@@ -60,7 +60,7 @@ class Snapshot:
         return tuple(evidence_of({name: cell[name] for name in _EVIDENCE}, where) for cell in self.cells)
 
     def memory(self, where: Path) -> tuple[MemoryOnRecord, ...]:
-        """The measured peaks of models in full size: those of tiny ones say nothing of others.
+        """The measured peaks of full-size models: those of tiny ones do not generalize.
 
         Raises:
             StoreError: it holds a word that this version does not know.
@@ -71,14 +71,14 @@ class Snapshot:
 
 
 def cell_key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes two rows one cell, on whatever machine it was executed."""
+    """The identity of a cell, regardless of the machine."""
     return (folded(cell["model"]), folded(cell["hub_id"]), *(cell[name] for name in _KEY))
 
 
 def collect(databases: Mapping[str, Path]) -> Snapshot:
-    """The latest verdict of every cell of merged databases, which are given by their places.
+    """The latest verdict of every cell of merged databases, which are given by path.
 
-    Where the latest of a cell passed and was not timed, the latest one that passed and was timed is kept beside it.
+    If the latest execution of a cell passed without timing, the latest that passed with timing is kept too.
 
     Raises:
         StoreError: one of them cannot be read.
@@ -94,7 +94,7 @@ def collect(databases: Mapping[str, Path]) -> Snapshot:
 
 
 def executed_of(rows: Iterable[Mapping[str, Any]]) -> Executed:
-    """What the rows of ``queries/executions.sql``, of one database or several, say together."""
+    """Summarize the rows of ``queries/executions.sql`` of one or several databases."""
     versions: dict[str, set[str]] = {}
     first, last = None, None
     for row in rows:
@@ -106,7 +106,7 @@ def executed_of(rows: Iterable[Mapping[str, Any]]) -> Executed:
 
 
 def checksum(path: Path) -> str:
-    """The CRC-32 of a file, which tells whether it is the one that a snapshot was made of.
+    """The CRC-32 of a file, to check whether a snapshot was made from it.
 
     Raises:
         StoreError: it cannot be read.
@@ -122,7 +122,7 @@ def checksum(path: Path) -> str:
 
 
 def write(snapshot: Snapshot, path: Path) -> None:
-    """Write a snapshot. The same one gives the same content.
+    """Write a snapshot. The same snapshot always gives the same content.
 
     Raises:
         StoreError: the file cannot be written.
@@ -144,7 +144,7 @@ def read(path: Path) -> Snapshot:
     """Read a snapshot.
 
     Raises:
-        StoreError: it is missing, damaged, or of a format that is not read here.
+        StoreError: it is missing, damaged, or of an unsupported format.
     """
     advice = "Install hwmatrix again, or write it anew: hwmatrix evidence --write."
     try:
@@ -180,7 +180,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _packed(values: list[Any]) -> dict[str, Any]:
-    """A column: as it is, or, if it has text, the words and of each cell the place of its word."""
+    """A column: as it is, or, if it has text, the distinct words and each cell's index into them."""
     if not any(isinstance(value, str) for value in values):
         return {"values": values}
     words = {value: place for place, value in enumerate(dict.fromkeys(value for value in values if value is not None))}

@@ -41,10 +41,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Detector(Protocol):
-    """What is asked of a detector: ``hwmatrix.hardware.api.HardwareDetector`` is one."""
+    """The interface of a detector: ``hwmatrix.hardware.api.HardwareDetector`` is one."""
 
     def detect(self) -> Mapping[str, Detection]:
-        """What is here, by hardware type."""
+        """The detected hardware, by hardware type."""
 
     def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
         """PyTorch's name of the first device of a list that it can use here."""
@@ -52,7 +52,7 @@ class Detector(Protocol):
 
 @functools.cache
 def missing_parts() -> Mapping[str, str]:
-    """The parts that cannot be imported, each with the reason. One warning names them, the first time that this is asked."""
+    """The parts that cannot be imported, each with the reason. The first call logs one warning that names them."""
     found: dict[str, str] = {}
     for part, module in _MODULES.items():
         try:
@@ -65,18 +65,18 @@ def missing_parts() -> Mapping[str, str]:
 
 
 def replaced() -> tuple[str, ...]:
-    """A sentence that names what is missing and what stands in for it; none where all is there."""
+    """A sentence that names the missing parts and their replacements; empty if nothing is missing."""
     found = missing_parts()
     return (_sentence(found),) if found else ()
 
 
 def is_unchecked() -> bool:
-    """Whether hardware is taken as it is asked for: neither detection nor the classifier is there."""
+    """Whether requested hardware is used unchecked, because both detection and the classifier are missing."""
     return len(missing_parts()) == len(_MODULES)
 
 
 def hardware_detector(cache_path: Path | str | None = None, *, force_refresh: bool = False) -> Detector:
-    """This machine's detector, or what stands in for it."""
+    """This machine's detector, or its replacement."""
     if DETECTION in missing_parts():
         return BasicDetector()
     from hwmatrix.hardware.api import HardwareDetector
@@ -85,7 +85,7 @@ def hardware_detector(cache_path: Path | str | None = None, *, force_refresh: bo
 
 
 def detect(kind: Backend) -> Detection:
-    """One kind of hardware, asked now: by its own module, or by what stands in for it."""
+    """Detect one kind of hardware now: by its own module, or by the replacement."""
     if DETECTION in missing_parts():
         return BasicDetector().detect()[kind.value]
     from hwmatrix.hardware.detector import detect as ask
@@ -94,10 +94,10 @@ def detect(kind: Backend) -> Detection:
 
 
 def classify(model_name: str, **known: Any) -> Classification:
-    """As ``hwmatrix.models.classify.classify``; without that, what the name says, beside what the caller knows.
+    """As ``hwmatrix.models.classify.classify``; if that is missing, a guess from the name and from what the caller knows.
 
     Raises:
-        ConfigError: as there; without the classifier never.
+        ConfigError: as there; never if the classifier is missing.
     """
     if CLASSIFIER not in missing_parts():
         from hwmatrix.models.classify import classify as ask
@@ -109,7 +109,7 @@ def classify(model_name: str, **known: Any) -> Classification:
 
 
 class BasicDetector:
-    """Detection by PyTorch alone: GPUs that it can use, and the processor. Without the classifier, too, the processor alone."""
+    """Detection by PyTorch alone: the GPUs that it can use, and the CPU. If the classifier is missing too, only the CPU."""
 
     def detect(self) -> dict[str, Detection]:
         """Every kind of hardware, by hardware type, as it is now."""
@@ -118,10 +118,10 @@ class BasicDetector:
         return {kind.value: _as_pytorch_says(kind, None if kind is Backend.CPU else absent[kind.value], now) for kind in Backend}
 
     def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
-        """PyTorch's name of the first device of a list that it can use here; a number that is not here becomes 0, with a warning.
+        """PyTorch's name of the first device of a list that it can use here; a missing index becomes 0, with a warning.
 
         Raises:
-            ConfigError: an entry is no hardware.
+            ConfigError: an entry is not a hardware name.
         """
         found = self.detect()
         for word in _torch_kinds() if priority_list is None else priority_list:
@@ -140,7 +140,7 @@ class BasicDetector:
 
 
 def _torch_kinds() -> list[str]:
-    """What PyTorch drives, the processor last."""
+    """The kinds of hardware that PyTorch supports here, the CPU last."""
     return [*(kind.value for kind in Backend if torch_name(kind) and kind is not Backend.CPU), Backend.CPU.value]
 
 

@@ -27,12 +27,12 @@ _UNSAFE: Final = re.compile(r"[^a-z0-9._-]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Badge:
-    """One badge. ``name`` is that of its file: ``model-bert``. ``colour`` is one that shields.io has a name for."""
+    """One badge. ``name`` is that of its file: ``model-bert``. ``color`` is one that shields.io has a name for."""
 
     name: str
     label: str
     message: str
-    colour: str
+    color: str
 
 
 def badges(rows: ReportRows) -> tuple[Badge, ...]:
@@ -48,7 +48,7 @@ def badges(rows: ReportRows) -> tuple[Badge, ...]:
 
 def endpoint_json(badge: Badge) -> str:
     """The badge as an endpoint gives it."""
-    return json.dumps({"schemaVersion": 1, "label": badge.label, "message": badge.message, "color": badge.colour}) + "\n"
+    return json.dumps({"schemaVersion": 1, "label": badge.label, "message": badge.message, "color": badge.color}) + "\n"
 
 
 def files(rows: ReportRows) -> dict[str, str]:
@@ -67,12 +67,12 @@ def _badge(kind: str, name: str, cells: Iterable[CellRow], noun: str, of: Callab
             failed.add(of(cell))
     works, tested = len(passed - failed), len(passed | failed)
     if not tested:
-        message, colour = "not tested", "lightgrey"
+        message, color = "not tested", "lightgrey"
     else:
         message = f"{works} of {tested} {noun}{'s' if tested != 1 else ''}"
-        colour = "brightgreen" if works == tested else "yellow" if works or passed else "red"
+        color = "brightgreen" if works == tested else "yellow" if works or passed else "red"
     file = _UNSAFE.sub("-", name.lower())[:_LONGEST].strip("-") or "unnamed"
-    return Badge(name=f"{kind}-{file}", label=plain(name)[:60], message=message, colour=colour)
+    return Badge(name=f"{kind}-{file}", label=plain(name)[:60], message=message, color=color)
 
 
 def _by(cells: Iterable[CellRow], of: Callable[[CellRow], str]) -> dict[str, list[CellRow]]:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.faults.catalogue import entry_for
-from hwmatrix.faults.wording import normalised, site_of
+from hwmatrix.faults.wording import normalized, site_of
 from hwmatrix.records import Isolation, Severity, Stage, Status
 from hwmatrix.report import origins
 from hwmatrix.report.comparing import FAILING
@@ -202,7 +202,7 @@ def _size(failure: Failure) -> tuple[bool, int]:
 def _blockers(failure: Failure, cell: CellRow, site: Site | None) -> list[Blocker]:
     entry = failure.entry
     names = {cell.model, cell.architecture} - _SPECIAL
-    message = normalised(entry.message, names)
+    message = normalized(entry.message, names)
     common = {"stage": cell.stage.value if cell.stage is not None else "", "error_type": entry.error_type}
     if cell.needs and cell.status in FAILING:
         return [Blocker(kind=GroupKind.OPERATOR, what=need, message="", place="", **common) for need in dict.fromkeys(cell.needs)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.classifier.classifier import HardwareAwareModelClassifier
-from hwmatrix.faults.error_records import of_type, recognised
+from hwmatrix.faults.error_records import of_type, recognized
 from hwmatrix.records import Basis, Dtype, Severity, Stage, Status
 from hwmatrix.store.reading import reading, records
 
@@ -54,7 +54,7 @@ def _of_cell(row: Mapping[str, Any]) -> ReportedError:
     message = row["message"] or f"the cell ended as {row['status']}, and left no message"
     if row["error_type"] is not None:
         return of_type(row["error_type"], message, **known)
-    return recognised(message, status=Status(row["status"]), stage=stage, **known)
+    return recognized(message, status=Status(row["status"]), stage=stage, **known)
 
 
 def _stamp(value: Any) -> str | None:

@@ -11,7 +11,7 @@ from hwmatrix.basics.clock import now
 from hwmatrix.basics.files import write_atomically
 from hwmatrix.classifier.classifier import Sources
 from hwmatrix.errors import ConfigError, Problem, StoreError
-from hwmatrix.faults.error_records import ReportedError, from_dict, in_utc, merged, of_type, recognised
+from hwmatrix.faults.error_records import ReportedError, from_dict, in_utc, merged, of_type, recognized
 from hwmatrix.knowledge.compatibility_table import table_of
 from hwmatrix.knowledge.evidence import default_database
 from hwmatrix.knowledge.on_record import LATEST, NOTHING, OnRecord, on_record
@@ -110,7 +110,7 @@ class HardwareCompatibilityReporter:
         return self._take(
             _DETECTION,
             [
-                recognised(
+                recognized(
                     found.reason or "it is not here, and nothing says why",
                     component=_DETECTION,
                     hardware=hardware,

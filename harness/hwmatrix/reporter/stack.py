@@ -16,7 +16,7 @@ import sys
 import tempfile
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from hwmatrix.faults.error_records import recognised
+from hwmatrix.faults.error_records import recognized
 from hwmatrix.records import Backend, Stage, Status
 from hwmatrix.records.backends import descriptors
 from hwmatrix.reporter.stack_probe import MARK, RUNTIMES
@@ -157,7 +157,7 @@ def _reported_result(runtime: str, event: dict[str, Any]) -> tuple[StackResult, 
     )
     if status is Status.PASS:
         return result, None
-    error = recognised(
+    error = recognized(
         event["message"],
         component=COMPONENT,
         hardware=event["hardware"],
@@ -180,7 +180,7 @@ def _missing_result(
     if begun is None and not ended.problem:
         how += ", when everything was tried" if finished else ", while no device was used"
     message = f"{runtime} on {device}: {how}" if device else f"{runtime}: {how}"
-    said = recognised(f"{how}\n{log}", component=COMPONENT, hardware=hardware, status=status, stage=Stage.RUN, traceback=log or None)
+    said = recognized(f"{how}\n{log}", component=COMPONENT, hardware=hardware, status=status, stage=Stage.RUN, traceback=log or None)
     result = StackResult(runtime=runtime, hardware=hardware, device=device, status=status, relative_error=None, wall_ms=None, message=how)
     return result, dataclasses.replace(said, message=message)
 

@@ -1,4 +1,4 @@
-"""The catalogue against messages as they were really printed: each is recognised as what it is, and what only looks alike is not."""
+"""The catalogue against messages as they were really printed: each is recognized as what it is, and what only looks alike is not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def name_of(entry: dict[str, Any]) -> str:
     return f"{entry['file']}-{entry.get('type') or entry.get('not_type')}"
 
 
-def recognised(entry: dict[str, Any]) -> str:
+def recognized(entry: dict[str, Any]) -> str:
     return match(
         entry["message"],
         hardware=entry["hardware"],
@@ -53,14 +53,14 @@ NEGATIVE: Final = [entry for entry in recorded() if "type" not in entry]
 
 
 @pytest.mark.parametrize("entry", POSITIVE, ids=name_of)
-def test_a_real_message_is_recognised(entry: dict[str, Any]) -> None:
-    assert recognised(entry) == entry["type"]
+def test_a_real_message_is_recognized(entry: dict[str, Any]) -> None:
+    assert recognized(entry) == entry["type"]
     assert entry_for(entry["type"], entry["hardware"]).type == entry["type"]
 
 
 @pytest.mark.parametrize("entry", NEGATIVE, ids=name_of)
 def test_what_only_looks_alike_is_not(entry: dict[str, Any]) -> None:
-    assert recognised(entry) == UNMATCHED
+    assert recognized(entry) == UNMATCHED
 
 
 def test_there_are_enough_messages_each_with_its_source_and_no_key_that_nobody_reads() -> None:
@@ -96,7 +96,7 @@ def test_the_program_says_what_is_recorded_where_it_sets_the_type(entry: dict[st
     assert constants, f"nothing sets {entry['type']}"
     if not entry.get("quotes"):
         assert any(len(chunk) >= 6 and chunk in entry["message"] for found in constants for chunk in found)
-    assert recognised(entry) in {entry["type"], UNMATCHED}, "the program and the catalogue disagree"
+    assert recognized(entry) in {entry["type"], UNMATCHED}, "the program and the catalogue disagree"
 
 
 def test_every_type_without_rules_is_set_by_the_program() -> None:

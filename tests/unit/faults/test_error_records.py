@@ -10,7 +10,7 @@ from factory_rows import Database, unmeasured
 
 from hwmatrix.errors import ConfigError
 from hwmatrix.faults.catalogue import UNMATCHED
-from hwmatrix.faults.error_records import KEYS, from_dict, in_utc, merged, of_type, recognised
+from hwmatrix.faults.error_records import KEYS, from_dict, in_utc, merged, of_type, recognized
 from hwmatrix.records import Severity, Status
 from hwmatrix.report.failures import failures
 from hwmatrix.report.rows import read
@@ -67,13 +67,13 @@ def test_every_missing_key_is_told() -> None:
 
 
 def test_what_the_catalogue_recognises_and_what_it_does_not() -> None:
-    assert recognised("CUDA error: uncorrectable ECC error encountered", component="run", hardware="cuda").error_type == "gpu_memory_error"
-    unknown = recognised("nobody has ever seen this", component="run", hardware="cuda")
+    assert recognized("CUDA error: uncorrectable ECC error encountered", component="run", hardware="cuda").error_type == "gpu_memory_error"
+    unknown = recognized("nobody has ever seen this", component="run", hardware="cuda")
     assert (unknown.error_type, unknown.severity) == (UNMATCHED, Severity.ERROR)
     assert unknown.recommendations
-    by_status = recognised("the process was ended by SIGSEGV (signal 11)", component="run", hardware="cpu", status=Status.CRASH)
+    by_status = recognized("the process was ended by SIGSEGV (signal 11)", component="run", hardware="cpu", status=Status.CRASH)
     assert by_status.error_type == "segmentation_fault"
-    assert recognised("No space left on device", component="run").hardware_type is None
+    assert recognized("No space left on device", component="run").hardware_type is None
 
 
 def test_a_severity_that_is_given_counts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from factory_sweep import TRACEBACK
 
-from hwmatrix.faults.wording import LONGEST, normalised, site_of
+from hwmatrix.faults.wording import LONGEST, normalized, site_of
 
 FRAME = '  File "{path}", line 7, in {function}\n    call()\n'
 PACKAGES = "/opt/venv/lib/python3.11/site-packages"
@@ -47,30 +47,30 @@ def frames(*places: tuple[str, str]) -> str:
     ],
 )
 def test_what_differs_is_taken_out(message: str, told: str) -> None:
-    assert normalised(message) == told
+    assert normalized(message) == told
 
 
 def test_lines_that_announce_others_are_passed_over() -> None:
     message = "Exception from src/inference/core.cpp:104:\nCheck 'false' failed at src/plugins/x.cpp:9:\n[CPU] no such layer"
-    assert normalised(message) == "[CPU] no such layer"
-    assert normalised("Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight") == (
+    assert normalized(message) == "[CPU] no such layer"
+    assert normalized("Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight") == (
         "Error(s) in loading state_dict for Linear: size mismatch for weight"
     )
-    assert normalised("Exception from src/a/b.cpp:1:") == "Exception from <path>:"
+    assert normalized("Exception from src/a/b.cpp:1:") == "Exception from <path>:"
 
 
 def test_the_models_own_names_are_taken_out() -> None:
-    assert normalised("qwen3-vl, of qwen3_vl: no such thing", {"qwen3-vl", "qwen3_vl"}) == "<model>, of <model>: no such thing"
-    assert normalised("a bert-like berta is no bert", {"bert"}) == "a bert-like berta is no <model>"
+    assert normalized("qwen3-vl, of qwen3_vl: no such thing", {"qwen3-vl", "qwen3_vl"}) == "<model>, of <model>: no such thing"
+    assert normalized("a bert-like berta is no bert", {"bert"}) == "a bert-like berta is no <model>"
 
 
 def test_two_models_say_the_same() -> None:
     messages = {f"arch_{n}": f"Arch{n}Model fails on (1, {n}) in arch_{n}: /site/arch_{n}/x.py:{n} gave 0.{n}" for n in range(3, 40)}
-    assert len({normalised(message, {name}) for name, message in messages.items()}) == 1
+    assert len({normalized(message, {name}) for name, message in messages.items()}) == 1
 
 
 def test_long_messages_are_cut() -> None:
-    told = normalised("word " * 10_000)
+    told = normalized("word " * 10_000)
     assert len(told) <= LONGEST
     assert told.endswith("…")
 
@@ -151,16 +151,16 @@ def test_exports_that_failed_tell_the_first_exporters_words_and_the_place_in_the
     first = f"{guard} on data-dependent expression Eq(u0, 1). Caused by: (transformers/models/led/modeling_led.py:549 in forward) For more"
     second = "torch: torch.onnx._internal.exporter._errors.TorchExportError: TorchExportError: Failed to export the model"
     message = f"no exporter made an ONNX graph of this model: transformers: {first}; {second}"
-    assert normalised(message) == "GuardOnDataDependentSymNode: Could not guard on data-dependent expression <expression>"
+    assert normalized(message) == "GuardOnDataDependentSymNode: Could not guard on data-dependent expression <expression>"
     found = site_of(message)
     assert found is not None
     assert found.construct == "models/*/modeling_*.py::forward"
     other = f"no exporter made an ONNX graph of this model: transformers: builtins.ValueError: ValueError: Found 'x' in inputs; {second}"
-    assert normalised(other) == "ValueError: Found 'x' in inputs"
+    assert normalized(other) == "ValueError: Found 'x' in inputs"
     reason = "DispatchError: No ONNX function found for <OpOverload(op='aten.unsqueeze', overload='default')>."
     step = f"ConversionError: Failed to convert the program. This is step 3/3; caused by ConversionError: Error at %x; caused by {reason}"
     converted = f"no exporter made an ONNX graph of this model: transformers: torch.onnx.ConversionError: {step}; {second}"
-    assert normalised(converted) == reason
+    assert normalized(converted) == reason
 
 
 def test_without_transformers_it_is_the_deepest_package_but_ours() -> None:

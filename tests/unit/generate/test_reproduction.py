@@ -187,7 +187,7 @@ def test_the_script_takes_the_path_that_the_cell_took(
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("a16w8", "QUInt16"), ("a8w8", "QUInt8")])
-def test_quantised_cells_are_quantised_again(tmp_path: Path, dtype: str, kind: str) -> None:
+def test_quantized_cells_are_quantized_again(tmp_path: Path, dtype: str, kind: str) -> None:
     script = script_of(database_of(tmp_path / "m.duckdb", "qnn", dtype=dtype, method=None), "qnn")
     assert f"activations = quantization.QuantType.{kind}" in script
     assert "fuse_norms(model)" in script, "where the cell could not say what was done, all is done that may have been"

@@ -80,7 +80,7 @@ def test_packages_of_npm_and_the_system(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "UNKNOWN", "Apache License\nVersion 2.0\n...", "x" * 64])
-def test_a_whole_licence_is_no_name_of_one(text: str | None) -> None:
+def test_a_whole_license_is_no_name_of_one(text: str | None) -> None:
     assert packages._short(text) is None
 
 
@@ -205,8 +205,8 @@ def test_qnn_may_be_described(pushes: list[str], tmp_path: Path) -> None:
 
 
 def test_the_dockerfile_of_qnn_has_the_label() -> None:
-    labelled = {path.parent.name for path in (ROOT / "images").glob("*/Dockerfile") if 'org.hwmatrix.push="never"' in path.read_text()}
-    assert labelled == {"qnn"}
+    labeled = {path.parent.name for path in (ROOT / "images").glob("*/Dockerfile") if 'org.hwmatrix.push="never"' in path.read_text()}
+    assert labeled == {"qnn"}
 
 
 @pytest.mark.parametrize(

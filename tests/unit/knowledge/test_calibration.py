@@ -124,7 +124,7 @@ def test_a_fit_finds_the_formula_that_made_the_cells() -> None:
             assert getattr(getattr(found, phase), name) == pytest.approx(value, abs=2e-3)
 
 
-def test_a_fit_has_no_negative_term_and_beats_its_neighbours() -> None:
+def test_a_fit_has_no_negative_term_and_beats_its_neighbors() -> None:
     rows = made(noise=0.2)
     load = fit(rows).load
     assert min(dataclasses.asdict(load).values()) >= 0

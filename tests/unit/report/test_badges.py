@@ -21,9 +21,9 @@ def by_name(path: Path) -> dict[str, Badge]:
 
 def test_each_axis_counts_the_other(tmp_path: Path) -> None:
     found = by_name(example(tmp_path / "m.duckdb"))
-    assert (found["model-bert"].message, found["model-bert"].colour) == ("2 of 2 targets", "brightgreen")  # gpu is not here
-    assert (found["model-model-crash"].message, found["model-model-crash"].colour) == ("1 of 2 targets", "yellow")
-    assert (found["target-gpu"].message, found["target-gpu"].colour) == ("not tested", "lightgrey")
+    assert (found["model-bert"].message, found["model-bert"].color) == ("2 of 2 targets", "brightgreen")  # gpu is not here
+    assert (found["model-model-crash"].message, found["model-model-crash"].color) == ("1 of 2 targets", "yellow")
+    assert (found["target-gpu"].message, found["target-gpu"].color) == ("not tested", "lightgrey")
     assert (found["model-late"].message, found["model-mixtral"].message) == ("not tested", "not tested")
     assert found["target-cpu"].message == "13 of 13 models"
     assert found["family-vision"].message == "1 of 1 model"
@@ -38,8 +38,8 @@ def test_a_model_that_fails_in_one_precision_does_not_work(tmp_path: Path) -> No
         database.cell(database.plan("vit", "qnn", dtype="a8w8", cell_key="b"), "s", **unmeasured("mismatch"))
         database.cell(database.plan("bert", "qnn", cell_key="c"), "s", **unmeasured("crash"))
     found = by_name(path)
-    assert (found["model-vit"].message, found["model-vit"].colour) == ("0 of 1 target", "yellow")
-    assert (found["model-bert"].message, found["model-bert"].colour) == ("0 of 1 target", "red")
+    assert (found["model-vit"].message, found["model-vit"].color) == ("0 of 1 target", "yellow")
+    assert (found["model-bert"].message, found["model-bert"].color) == ("0 of 1 target", "red")
 
 
 @pytest.mark.parametrize("name", ['"><script>alert(1)</script>', "a&b <c>", "\x1b[31mred", "名前", "", "../../etc/passwd", "x" * 500])
@@ -80,5 +80,5 @@ def test_a_name_with_a_number_keeps_it(tmp_path: Path) -> None:
 
 
 def test_the_form_of_an_endpoint_badge() -> None:
-    badge = Badge(name="model-bert", label="bert", message="2 of 3 targets", colour="yellow")
+    badge = Badge(name="model-bert", label="bert", message="2 of 3 targets", color="yellow")
     assert json.loads(endpoint_json(badge)) == {"schemaVersion": 1, "label": "bert", "message": "2 of 3 targets", "color": "yellow"}

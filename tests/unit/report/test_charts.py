@@ -120,7 +120,7 @@ def test_hostile_names_are_text(tmp_path: Path, name: str) -> None:
 
 
 def test_a_target_looks_the_same_in_every_chart_of_a_run(tmp_path: Path) -> None:
-    """Speed over cpu has no cpu in it, and openvino keeps its colour and shape all the same."""
+    """Speed over cpu has no cpu in it, and openvino keeps its color and shape all the same."""
     found = by_name(example(tmp_path / "m.duckdb"))
     points = {
         "latency": found["latency"].spec["layer"][1]["encoding"],

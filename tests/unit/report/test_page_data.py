@@ -131,7 +131,7 @@ def test_what_was_emulated_has_no_time_of_running(tmp_path: Path) -> None:
     assert found["steps"] == [None, 12, None, None, None, None]
 
 
-def test_software_is_labelled(tmp_path: Path) -> None:
+def test_software_is_labeled(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s", "webgpu")

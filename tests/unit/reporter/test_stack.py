@@ -108,7 +108,7 @@ def test_a_hang_is_a_time_out() -> None:
     assert error.message == "torch on cuda:0: no end within 7 s; the process was killed"
 
 
-def test_an_exception_is_recognised() -> None:
+def test_an_exception_is_recognized() -> None:
     told: dict[str, Any] = {
         "status": "error",
         "relative_error": None,

@@ -43,7 +43,7 @@ def test_of_many_operators_the_first_and_the_last_are_named() -> None:
     assert (only.name, only.operator, only.inputs) == ("n0 to n10", "Op0+...+Op10", ("v0",))
 
 
-def test_quantising_is_not_named_beside_what_is_quantised() -> None:
+def test_quantizing_is_not_named_beside_what_is_quantized() -> None:
     steps = (
         Step(name="q0", operator="QuantizeLinear", inputs=("x",), outputs=("x.q",)),
         Step(name="d0", operator="DequantizeLinear", inputs=("x.q",), outputs=("x.d",)),

@@ -67,7 +67,7 @@ class Driver:
     """The GPU's side of torch.cuda, as far as the targets ask for it. Nothing of it is a measurement."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, uuid: str = "b", count: int = 2) -> None:
-        self.synchronised = 0
+        self.synchronized = 0
         driver = self
 
         class Event:
@@ -78,7 +78,7 @@ class Driver:
                 pass
 
             def synchronize(self) -> None:
-                driver.synchronised += 1
+                driver.synchronized += 1
 
             def elapsed_time(self, _other: object) -> float:
                 return 0.0125
@@ -147,7 +147,7 @@ def test_a_run_on_cuda_is_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -
     target = cuda.TorchCuda(settings=settings(), options={"device": 1})
     assert target.check() == "cuda:1: A GPU"
     ready(target)
-    assert (driver.synchronised, target.elapsed_ns()) == (1, 12_500)
+    assert (driver.synchronized, target.elapsed_ns()) == (1, 12_500)
     assert target.reserves_address_space
 
 

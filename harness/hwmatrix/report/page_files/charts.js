@@ -33,16 +33,16 @@ const Charts = (() => {
     return {...config, background: null, axis, header, legend: {...config.legend, labelColor: text, titleColor: text}, title: {...config.title, color: text, subtitleColor: muted}, range: {category}, boxplot: {rule: {stroke: muted}}};
   }
 
-  // The lines between rectangles have the colour of the page, whichever that is; columns have colours that can be seen on it.
+  // The lines between rectangles have the color of the page, whichever that is; columns have colors that can be seen on it.
   function onPage(value) {
     const paper = getComputedStyle(document.documentElement).backgroundColor;
     const light = read().config.range.category;
-    const colour = word => (Theme.dark() && light.includes(word) ? DARK.category[light.indexOf(word)] : word);
+    const color = word => (Theme.dark() && light.includes(word) ? DARK.category[light.indexOf(word)] : word);
     const walk = (each, name) => {
       if (Array.isArray(each)) return each.map(part => walk(part, name));
       if (each !== null && typeof each === "object") return Object.fromEntries(Object.entries(each).map(([key, part]) => [key, walk(part, key)]));
       if (name === "stroke" && each === "white") return paper;
-      return name === "range" ? colour(each) : each;
+      return name === "range" ? color(each) : each;
     };
     return walk(value, "");
   }

@@ -27,7 +27,7 @@ const Data = (() => {
   const count = "same" in packed ? (packed.same === null ? 0 : 1) : (packed.values ?? packed.codes).length;
   const cell = number => Object.fromEntries(Object.entries(cells).map(([name, read]) => [name, read(number)]));
 
-  // What a cell's shape and colour stand for: its level, or its status where it has none.
+  // What a cell's shape and color stand for: its level, or its status where it has none.
   const state = number => cells.level(number) ?? cells.status(number);
 
   return {
