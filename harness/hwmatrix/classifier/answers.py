@@ -18,9 +18,9 @@ _NUMBERS: Final = ("min_memory_mb", "recommended_memory_mb", "cpu_cores", "disk_
 
 
 class ReasonAnswer(TypedDict):
-    """One statement, and what it stands on.
+    """One statement and its basis.
 
-    That is ``measured``, ``estimated``, ``extrapolated``, ``prior`` or ``none``; ``detected``, by this machine's detector; or
+    The basis is ``measured``, ``estimated``, ``extrapolated``, ``prior`` or ``none``; ``detected``, by this machine's detector; or
     ``override``, the caller's own profile.
     """
 
@@ -29,7 +29,7 @@ class ReasonAnswer(TypedDict):
 
 
 class CompatibilityAnswer(TypedDict):
-    """Whether a model works on some hardware (None: not known), at which level, and what that stands on."""
+    """Whether a model works on some hardware (None: not known), at which level, and on which basis."""
 
     compatible: bool | None
     level: str | None
@@ -39,7 +39,7 @@ class CompatibilityAnswer(TypedDict):
 
 
 class RequirementsAnswer(TypedDict):
-    """What a model needs on ``hardware``; memory and disk in MiB. What nobody knows is None; ``basis`` and ``note`` say why."""
+    """What a model needs on ``hardware``; memory and disk in MiB. Unknown values are None; ``basis`` and ``note`` say why."""
 
     min_memory_mb: float | None
     recommended_memory_mb: float | None
@@ -56,10 +56,10 @@ class RequirementsAnswer(TypedDict):
 class ModelAnswer(TypedDict):
     """What a model is, where it works, where to run it here, and what it needs there.
 
-    ``basis`` says of each answer what it stands on, ``nearness`` whose measurements decided about the hardware (this ``model``'s, or
-    another's of its ``architecture`` or ``family``; None: nobody's), and ``reasons`` why it is recommended. ``expected`` is what the
-    design documents say of this very model. ``evidence`` names the measurements that were asked. ``torch_device`` is PyTorch's device
-    for the hardware: ``cpu`` where PyTorch does not drive it.
+    ``basis`` is the basis of each answer, ``nearness`` says whose measurements decided about the hardware (this ``model``'s, or
+    another's of its ``architecture`` or ``family``; None: no measurements), and ``reasons`` why it is recommended. ``expected`` is what
+    the design documents say about this model. ``evidence`` names the sources of measurements. ``torch_device`` is PyTorch's device
+    for the hardware: ``cpu`` if PyTorch does not support it.
     """
 
     model_name: str
@@ -108,7 +108,7 @@ class RefusedModel(TypedDict):
 
 
 class TaskAnswer(TypedDict):
-    """The models for a task, the best first, and the measurements that were asked."""
+    """The models for a task, the best first, and the sources of measurements."""
 
     task: str
     hardware_constraints: list[str] | None
@@ -140,9 +140,9 @@ def compatibility_answer(found: Compatibility) -> CompatibilityAnswer:
 
 
 def requirements_answer(profile: HardwareProfile, model_name: str) -> RequirementsAnswer:
-    """What a model needs: as estimated or measured, else as the design documents say of this very model, else None.
+    """What a model needs: as estimated or measured, else as the design documents say about this model, else None.
 
-    Of several documents the largest number counts. What a caller says of the peak takes the place of both amounts of memory.
+    If several documents name a number, the largest counts. A caller's own peak replaces both amounts of memory.
     """
     found = profile.requirements
     numbers: dict[str, Any] = dict.fromkeys(_NUMBERS)
@@ -173,12 +173,12 @@ def requirements_answer(profile: HardwareProfile, model_name: str) -> Requiremen
 
 
 def expectations(model_name: str) -> list[dict[str, Any]]:
-    """What the design documents say of this very model, each with its title: shown beside the answer, never mixed into it."""
+    """What the design documents say about this model, each with its title: shown beside the answer, never mixed into it."""
     return [_expected(example) for example in examples_for(model_name)]
 
 
 def template_for(family: Family | None) -> str | None:
-    """The name of the test template for a family; the file is called so with ``.j2`` added. None where the family is not known."""
+    """The name of the test template for a family, without ``.j2``; None if the family is not known."""
     return f"hf_{family.value}_template.py" if family is not None else None
 
 

@@ -6,18 +6,18 @@ import math
 from typing import Any, Final
 
 WIDTH: Final = 140
-"""The longest line of what is generated."""
+"""The maximum line length of generated code."""
 _STEP: Final = 4
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ._-+:/,;=()[]<>*'%@~#&?!|")
-"""What may stand in a docstring as it is: no quote that could end one, no backslash, no brace, no line break."""
+"""Characters that need no replacement in a docstring: no quote that could end it, no backslash, no brace, no line break."""
 _BRACKETS: Final = {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")")}
 
 
 def literal(value: Any, indent: int = 0, column: int = 0) -> str:
-    """The source of a value: on one line if it fits, else one item a line, as formatters lay it out.
+    """The source of a value: on one line if it fits, else one item per line, as formatters lay it out.
 
-    ``indent`` is that of the line on which the literal begins, ``column`` what stands before it there; two more places are
-    left for what follows. None, booleans, numbers, strings, and lists, tuples and dictionaries of them are known.
+    ``indent`` is that of the line on which the literal begins, ``column`` the width of the text before it; two columns are left
+    for the text after it. Supports None, booleans, numbers, strings, and lists, tuples and dictionaries of them.
 
     Raises:
         TypeError: another kind of value.
@@ -36,7 +36,7 @@ def literal(value: Any, indent: int = 0, column: int = 0) -> str:
 
 
 def plain(text: object) -> str:
-    """Text for a docstring: what is not plain ASCII, or could end the string, becomes a question mark."""
+    """Text for a docstring: characters that are not plain ASCII, or could end the string, become question marks."""
     return "".join(character if character in _PLAIN else "?" for character in str(text))
 
 
@@ -57,6 +57,6 @@ def _flat(value: Any) -> str:
 
 
 def _string(text: str) -> str:
-    """In double quotes where that needs no more escapes, and in ASCII: nothing that it holds can be mistaken for something else."""
+    """A string literal in ASCII, in double quotes unless single quotes need fewer escapes."""
     quoted = ascii(text)
     return f'"{quoted[1:-1]}"' if quoted[0] == "'" and '"' not in text else quoted

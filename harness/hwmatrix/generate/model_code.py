@@ -29,10 +29,10 @@ _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputCode:
-    """An argument of ``forward``: the expression that makes it, with a torch.Generator called ``generator`` at hand.
+    """An argument of ``forward``: the expression that creates it, given a torch.Generator called ``generator``.
 
-    ``ids`` are the numbers of a tensor that is written out, of token ids mostly; ``draws`` are what must be drawn from the generator
-    before it, and not used, so that random tensors after it come out as they were.
+    ``ids`` are the values of a tensor that is written out, mostly token ids; ``draws`` are expressions to evaluate before it and discard,
+    so that later random tensors are the same as in the original run.
     """
 
     name: str
@@ -43,10 +43,10 @@ class InputCode:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelCode:
-    """What a script must know besides the plan.
+    """The facts that a script needs besides the plan.
 
-    ``call`` are the other arguments of a forward pass; ``vocabulary`` and ``special`` are the number of tokens and those that mean
-    something to the model itself, as calibration knows them. ``built`` says how a model that is made from its type is built.
+    ``call`` are the other arguments of a forward pass; ``vocabulary`` is the number of tokens and ``special`` the special ones, as
+    calibration uses them. ``built`` says how to build a model that is made from its type.
     """
 
     inputs: tuple[InputCode, ...]
@@ -62,12 +62,12 @@ class ModelCode:
 
 
 def model_code(plan: ModelPlan) -> ModelCode:
-    """Work it out: of a recipe with the model on the meta device, where its parameters take no memory. The inputs are those of its bundle.
+    """Determine these facts; a recipe's model is built on the meta device, where it takes no memory. The inputs are those of its bundle.
 
     Raises:
-        ConfigError: torch or transformers is not installed here, or the checkpoint is not; or a model that is made from its type cannot
-            be written down.
-        FactoryError: the model or its inputs cannot be made at all.
+        ConfigError: torch or transformers is not installed here, or the checkpoint is missing; or a model that is made from its type
+            cannot be expressed as code.
+        FactoryError: the model or its inputs cannot be built at all.
     """
     lacking = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if lacking:
@@ -85,7 +85,7 @@ def _of_type(plan: ModelPlan) -> ModelCode:
 
 
 def drawn_inputs(inputs: dict[str, torch.Tensor], drawn: Sequence[Draw]) -> tuple[InputCode, ...]:
-    """Inputs as they were drawn, one after the other: what was drawn is drawn again, what was worked out is written out."""
+    """Code for inputs in their original order: random tensors are drawn again, computed ones are written out."""
     import torch
 
     begin, made = 0, list[InputCode]()
@@ -133,7 +133,7 @@ def _config(plan: ModelPlan) -> Any:
 
 
 def _inputs_code(inputs: dict[str, torch.Tensor]) -> tuple[InputCode, ...]:
-    """One after the other, as they are drawn from one generator: see ``models.inputs``."""
+    """Code for inputs in the order in which they are drawn from one generator: see ``models.inputs``."""
     names = list(inputs)
     last = max((names.index(name) for name in names if inputs[name].is_floating_point()), default=-1)
     return tuple(_input_code(name, inputs[name], followed=names.index(name) < last) for name in names)
@@ -150,7 +150,7 @@ def _input_code(name: str, tensor: torch.Tensor, *, followed: bool) -> InputCode
 
 
 def _tokens(config: Any) -> tuple[int, list[int]]:
-    """How many tokens the model's configuration names, as it is saved, and which of them are special: its parts included."""
+    """The number of tokens in the model's saved configuration and its sub-configurations, and the special ones."""
     saved = json.loads(config.to_json_string(use_diff=True))
     parts = [saved, *(part for part in (saved.get("text_config"), saved.get("decoder")) if isinstance(part, dict))]
     counts = [part["vocab_size"] for part in parts if isinstance(part.get("vocab_size"), int)]

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER: Final = Path("generated_tests")
 BATCH_SIZE: Final = 4
-"""Samples of the test of batches: more would take long on a CPU, fewer would hide what mixes every second one."""
+"""The batch size of the batch test: larger ones take long on a CPU, smaller ones miss errors that mix every second sample."""
 _GENERATES: Final = re.compile(r"(LM|LMHeadModel|ForCausalLM|ForConditionalGeneration|ForSeq2SeqLM|ForSpeechSeq2Seq|ForImageTextToText)$")
 _MIXES_MASKED: Final = frozenset({"canine", "convbert", "fnet", "funnel"})
-"""Encoders that convolve, pool or transform over neighboring tokens, masked ones too: padding is not invisible to them."""
+"""Encoders that convolve, pool or transform over neighboring tokens, masked ones too, so that padding changes their output."""
 _CONTRASTIVE: Final = frozenset({"contrastive", "video_text"})
 _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GeneratedTest:
-    """A test that was written: for which model, by which template and why, on which devices, and where it is."""
+    """A generated test: its model, its template and why that was chosen, its devices, and its path."""
 
     model: str
     classification: Classification
@@ -89,7 +89,7 @@ def _render(
     spec: MatrixSpec,
     wish: Wish,
 ) -> str:
-    """The test's source. What names and configurations say reaches the template as literals and comments: nothing of it becomes code."""
+    """The test's source. Names and configurations reach the template only as literals and comments, never as code."""
     subfamily = found.subfamily or ""
     structure = found.structure.value if found.structure else None
     generates = bool(_GENERATES.search(plan.model_class)) and subfamily not in _CONTRASTIVE
@@ -161,7 +161,7 @@ def _order(found: Classification, wish: Wish) -> str:
 
 
 def _reasons(places: tuple[DevicePlan, ...], spec: MatrixSpec) -> list[str]:
-    """What the numbers of the places stand on."""
+    """The basis of the devices' numbers, in sentences."""
     used = dict.fromkeys(place.dtype for place in places)
     reasons = [f"The tolerance of {dtype.value} is matrix.yaml's: {spec.tolerances[dtype].reason}." for dtype in used]
     known = {basis: [place.device for place in places if place.basis is basis] for basis in Basis if basis is not Basis.NONE}

@@ -23,7 +23,7 @@ _TESTS: Final = Path(__file__).parent / "templates" / "tests"
 
 
 def render(name: str, **values: Any) -> str:
-    """A template of ``templates/``, filled in. A value that the template names and nobody gave is an error.
+    """Fill in a template of ``templates/``. An undefined variable is an error.
 
     Raises:
         ConfigError: jinja2 is not installed.
@@ -41,7 +41,7 @@ def comment(text: object, prefix: str = "# ") -> str:
 
 
 def rows(value: list[Any], indent: int = 0, column: int = 0) -> str:
-    """Numbers in rows as long as a line allows: for tables that nobody reads number by number."""
+    """Numbers in rows that fill each line, for long tables."""
     flat = literal(value, column=-(10**9))
     if column + len(flat) + 1 <= WIDTH:
         return flat
@@ -51,7 +51,7 @@ def rows(value: list[Any], indent: int = 0, column: int = 0) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    # What comes out is Python, where HTML's escapes would be wrong.
+    # The output is Python, where HTML escapes would be wrong.
     filters = {"literal": literal, "plain": plain, "comment": comment, "rows": rows}
     return environment("hwmatrix.generate", autoescape=False, also=_TESTS, filters=filters)
 
@@ -119,15 +119,15 @@ def file_for(model: str, folder: Path) -> Path:
 
 
 def mark(model: str) -> str:
-    """The line by which a generated test says whose it is."""
+    """The line that marks a generated test with its model."""
     return f"{MARK}{model!a}"
 
 
 def _owner(path: Path) -> str | None:
-    """The model that a file was generated for; None where there is no file.
+    """The model that a file was generated for; None if there is no file.
 
     Raises:
-        ConfigError: it is no file of ours.
+        ConfigError: hwmatrix has not generated the file.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

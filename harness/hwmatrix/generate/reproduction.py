@@ -35,12 +35,12 @@ _MESSAGE_LIMIT: Final = 1200
 _QNN_SOC_MODEL: Final = 57
 _CALIBRATION_SAMPLES: Final = 8
 _WITHOUT_GRAPH: Final = frozenset({"export_failed", "export_timeout", "data_dependent_export", "unsupported_operator"})
-"""Types of errors of cells of which no exporter made a graph."""
+"""Error types of cells for which no exporter made a graph."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A script, and the cell that it shows."""
+    """A script, and the cell that it reproduces."""
 
     cell: MeasuredCell
     script: str
@@ -55,12 +55,11 @@ def reproduce(
     size: Size | None = None,
     force: bool = False,
 ) -> Reproduction:
-    """The script of the newest failing cell of a model on a target, as ``database`` has it. Needs torch and transformers here.
+    """The script of the newest failing cell of a model on a target in ``database``. Needs torch and transformers here.
 
-    The script builds the model from the recipe and the inputs of the very run, on the very path (exporter, changes to the graph,
-    quantization) that it took, and needs none of hwmatrix. A model that was made from its type alone is made here once, by the rules of
-    this hwmatrix and the transformers that is installed; its configuration then stands in the script. ``force`` gives one for a cell
-    that passes, too.
+    The script builds the model and its inputs from the same recipe as the run, prepares it in the same way (exporter, changes to the
+    graph, quantization), and does not need hwmatrix. A model that was made from its type alone is built here once, by the rules of
+    this hwmatrix and the installed transformers, and its configuration is written into the script. ``force`` also allows a passing cell.
 
     Raises:
         ConfigError: no such model or target on record, it was never executed, what makes the inputs is not installed here, or a model
@@ -109,7 +108,7 @@ def _template(target: TargetPlan) -> str:
 
 
 def _limited_on_the_host(cell: MeasuredCell) -> bool:
-    """Whether a cell's limit is one of address space: a browser is a process of its own, and devices have memory of their own."""
+    """Whether a cell's memory limit applies to address space: not for browsers, which are separate processes, or device memory."""
     descriptor = descriptor_of(cell.target.backend)
     return descriptor.memory is Memory.HOST and not descriptor.in_browser
 
@@ -120,7 +119,7 @@ def _title(cell: MeasuredCell) -> str:
 
 
 def _facts(cell: MeasuredCell) -> dict[str, str]:
-    """What was measured, in words. What is not on record is left out."""
+    """What was measured, in words, without missing values."""
     message = cell.message or ""
     facts = {
         "status": f"{cell.status.value} at stage {cell.stage}" + (f", {cell.error_type}" if cell.error_type else ""),
@@ -138,7 +137,7 @@ def _facts(cell: MeasuredCell) -> dict[str, str]:
 
 
 def _eager(code: ModelCode) -> str | dict[str, str]:
-    """What a model has where eager attention is asked for: that, or another implementation where its own is wrong."""
+    """The attention to request for eager: ``eager``, or another implementation if the model's own eager one is wrong."""
     return "eager" if code.built is None else code.built.attention
 
 
@@ -198,7 +197,7 @@ def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
 
 
 def _exporter(cell: MeasuredCell) -> str:
-    """Which exporter made the graph; where none did, the one that others know: torch's own."""
+    """Which exporter made the graph; if none did, torch's own, which most people know."""
     found = re.search(r"(transformers|torch) ONNX export|by the (transformers|torch) exporter", cell.method or "")
     if found:
         return found[1] or found[2]
@@ -210,7 +209,7 @@ def _onnxruntime(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
 
 
 def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
-    """The steps that ``method`` names; all that may have been taken where the cell ended before it could say."""
+    """The preparation steps that ``method`` names; all possible ones if the cell ended before it recorded its method."""
     quantized = cell.settings.dtype in {Dtype.A16W8, Dtype.A8W8}
     method = cell.method
     return {

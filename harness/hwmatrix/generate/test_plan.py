@@ -26,11 +26,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wish:
-    """How tests are wanted.
+    """Options for generated tests.
 
-    ``device`` fixes the device, None takes all that the model's priorities name. ``timeout_min`` is how long the resource pool keeps a
-    model that nobody uses. ``cache`` is the folder of bundles, ``database`` a merged database whose measurements count alone (None:
-    those in the usual places).
+    ``device`` fixes the device, None: all devices in the model's priorities. ``timeout_min`` is how long the resource pool keeps an
+    unused model. ``cache`` is the folder of bundles, ``database`` a merged database as the only source of measurements (None: the
+    default sources).
     """
 
     size: Size = Size.TINY
@@ -42,7 +42,7 @@ class Wish:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DevicePlan:
-    """A device to test on, with what the test must know of it. ``basis`` is what the memory (MiB) stands on."""
+    """A device to test on, with the facts that the test needs. ``basis`` is the basis of the memory (MiB)."""
 
     device: str
     dtype: Dtype
@@ -54,10 +54,10 @@ class DevicePlan:
 
 
 def plan_of(model: str, spec: MatrixSpec, wish: Wish) -> ModelPlan:
-    """What a name stands for, in the size wished for.
+    """The model that a name refers to, in the requested size.
 
     Raises:
-        ConfigError: nothing that a test could load, or something that cannot be built, with the reason.
+        ConfigError: a test cannot load the model, or it cannot be built, with the reason.
     """
     plan = None if model.startswith(TYPE_PREFIX) else look_up(model, spec=spec, cache=wish.cache, size=wish.size)
     where = f"--model {plain(model)}"
@@ -80,14 +80,14 @@ def _buildable(name: str, spec: MatrixSpec, size: Size) -> bool:
 
 
 def classification_of(plan: ModelPlan, spec: MatrixSpec) -> Classification:
-    """What a model is. The family is that of its plan: matrix.yaml's, or what its configuration says."""
+    """A model's classification. The family is that of its plan: from matrix.yaml, or from its configuration."""
     config = spec.models[plan.name].tiny.config if plan.name in spec.models else {}
     found = classify(plan.name, model_class=plan.model_class, architecture=plan.architecture, config=plan.config or config)
     return found if found.family is plan.family else dataclasses.replace(found, family=plan.family, source="matrix.yaml says so")
 
 
 def places_of(plan: ModelPlan, found: Classification, spec: MatrixSpec, wish: Wish) -> tuple[DevicePlan, ...]:
-    """The devices to test on, in order: those that the model's priorities name, or the one that is wished for.
+    """The devices to test on, in order: those in the model's priorities, or the requested one.
 
     Raises:
         ConfigError: there is no such device.
@@ -113,7 +113,7 @@ def _place(name: str, plan: ModelPlan, found: Classification, spec: MatrixSpec, 
 
 
 def _dtype(target: TargetSpec | None, spec: MatrixSpec) -> Dtype:
-    """float32 where the target computes in it; else the first of its precisions, or of the tolerances."""
+    """float32 if the target supports it; else the first of its precisions, or of the tolerances."""
     listed = target.dtypes if target else tuple(spec.tolerances)
     return Dtype.FLOAT32 if Dtype.FLOAT32 in listed else listed[0]
 

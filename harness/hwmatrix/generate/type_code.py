@@ -1,6 +1,6 @@
 """A model built from its type alone, as source code: its configuration, how its weights are drawn, its inputs.
 
-The factory's rules decide these here, once. The script that comes of it knows their outcome and none of the rules.
+The factory's rules are applied here, once. The generated script contains their results, not the rules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 _NO_ARGUMENTS: Final = ("model_type", "transformers_version")
-"""What a configuration says of itself, and its class takes no argument for."""
+"""Fields of a saved configuration that are not arguments of its class."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class Built:
     """How a script builds a model of a type.
 
     ``config`` are the arguments of ``config_class``. ``gain`` rescales the weights (``factory.make.adjusted``); ``tables`` says whether
-    the model has tables that are saved and not trained, ``switches`` whether it has parameters of a single number. ``attention`` is the
-    implementation where eager is asked for. ``extents`` are the inputs that an export may have to hold fixed, and ``prepared`` says
-    whether transformers' exporters work out further inputs from those that there are.
+    the model has saved but untrained buffers, ``switches`` whether it has scalar parameters. ``attention`` is the
+    implementation to request for eager. ``extents`` are the inputs that an export may have to keep fixed, and ``prepared`` says
+    whether transformers' exporters compute further inputs from the given ones.
     """
 
     config_class: str
@@ -63,18 +63,18 @@ class Made:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draw:
-    """Random numbers that were drawn from the generator of the inputs: the expression, and the tensor that it gave."""
+    """Random numbers that were drawn from the generator of the inputs: the expression, and the resulting tensor."""
 
     code: str
     tensor: Any
 
 
 def make_type(plan: ModelPlan) -> Made:
-    """Make a type's model as its bundle has it, and find what a script needs to make it again.
+    """Build a type's model as in its bundle, and determine what a script needs to build it again.
 
     Raises:
-        FactoryError: it cannot be made here.
-        ConfigError: its configuration cannot be written down as values.
+        FactoryError: it cannot be built here.
+        ConfigError: its configuration cannot be expressed as values.
     """
     with tempfile.TemporaryDirectory(prefix="hwmatrix-reproduce-") as name:
         model, inputs, _, made = from_factory(plan, Path(name))
@@ -122,10 +122,10 @@ def _class_of(config: Any, plan: ModelPlan) -> str:
 
 
 def _arguments(config: Any, plan: ModelPlan) -> dict[str, Any]:
-    """Arguments that make a configuration again: the fewest of what differs from the defaults of its class, else all it says of itself.
+    """Arguments that recreate a configuration: if possible only those that differ from the class's defaults, else all.
 
     Raises:
-        ConfigError: neither makes the same configuration, and the same weights.
+        ConfigError: neither gives the same configuration and the same weights.
     """
     for said in (*_differences(config), config.to_dict()):
         values = {key: value for key, value in _without_version(said).items() if key not in _NO_ARGUMENTS}
@@ -145,7 +145,7 @@ def _differences(config: Any) -> Iterator[dict[str, Any]]:
 
 
 def _less(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Values without those that are defaults anyway. The kind of a configuration within another stays."""
+    """Values without defaults. The ``model_type`` of a nested configuration stays."""
     nested = {key: (value, defaults.get(key)) for key, value in values.items() if isinstance(value, dict) and "model_type" in value}
     less = {key: _less(value, default) if isinstance(default, dict) else value for key, (value, default) in nested.items()}
     return {
@@ -167,7 +167,7 @@ def _without_version(value: Any) -> Any:
 
 
 def _makes_again(values: dict[str, Any], config: Any, plan: ModelPlan) -> bool:
-    """Whether these arguments can be written as source and make the same configuration, and the same weights."""
+    """Whether these arguments can be written as source and give the same configuration and the same weights."""
     try:
         literal(values)
         again = type(config)(**copy.deepcopy(values))
@@ -192,7 +192,7 @@ def _unwritten(plan: ModelPlan, what: str) -> ConfigError:
 
 
 def _drawn(model: torch.nn.Module, plan: ModelPlan, inputs: Mapping[str, torch.Tensor]) -> tuple[Draw, ...]:
-    """What is drawn from the generator as the inputs are made, in order."""
+    """The random tensors drawn from the generator while the inputs are created, in order."""
     import torch
     from torch.overrides import TorchFunctionMode
 

@@ -124,13 +124,13 @@ def torch_absences() -> dict[str, str | None]:
 
 
 def _absences(found: Mapping[str, Detection]) -> dict[str, str | None]:
-    """For each hardware why it is not here, or None where it is."""
+    """For each hardware why it is not available, or None if it is."""
     reasons: dict[str, str | None] = dict.fromkeys((backend.value for backend in Backend), "detection says nothing of it")
     return reasons | {name: None if each.available else each.reason or "no reason is given" for name, each in found.items()}
 
 
 def _asked(part: str, ask: Callable[[], Answer], missing: list[str]) -> Answer | None:
-    """The part's answer, or None where it is missing, which is noted."""
+    """The part's answer; None if the part is missing, which is added to ``missing``."""
     try:
         return ask()
     except _FAILURES as error:
@@ -139,7 +139,7 @@ def _asked(part: str, ask: Callable[[], Answer], missing: list[str]) -> Answer |
 
 
 def _warn(missing: Sequence[str], level: Level) -> None:
-    """One warning for all that is missing: why, and what is used in its place."""
+    """Log one warning for everything that is missing: why, and what is used instead."""
     if missing:
         _LOG.warning("missing: %s; in its place: %s", "; ".join(missing), _IN_ITS_PLACE[level])
 
@@ -151,14 +151,14 @@ def _resolution(model: str, hardware: str, level: Level, kind: Classification | 
 
 
 def _detect() -> Mapping[str, Detection]:
-    """This machine's detector, imported now: a package that lacks it is what the next level is for."""
+    """This machine's detector, imported now: if the import fails, the next level takes over."""
     from hwmatrix.hardware.api import HardwareDetector
 
     return HardwareDetector().detect()
 
 
 def _classify(model: str) -> Classification:
-    """The classifier, imported now for the same reason."""
+    """The classifier, imported now for the same reason as the detector."""
     from hwmatrix.models.classify import classify
 
     return classify(model)

@@ -1,7 +1,6 @@
-"""The models that a pool has or constructs, within the memory they may take; what is old or in the way is evicted.
+"""The models that a pool holds or constructs, within their memory budget; old models, and models that take needed room, are evicted.
 
-Whether somebody uses a model is known without being told: the pool drops its own reference, and where a weak one still finds the
-model, somebody else has it. Nobody has to say that they are done with a model.
+Callers need not release a model: the pool drops its own reference, and if a weak reference still finds the model, somebody uses it.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ FOR_MEMORY: Final = "evicted_for_memory"
 FOR_AGE: Final = "evicted_for_age"
 SOONEST_S: Final = 0.05
 LATEST_S: Final = 10.0
-"""How long the timer waits at least and at most. Nobody tells when memory gets short, so it looks."""
+"""The shortest and the longest wait of the timer. There is no event for low memory, so it polls."""
 
 
 class Entry:
-    """One model. ``shares`` says how much of which memory it takes (MiB); what is not known is 0 there, and None in ``footprint``.
+    """One model. ``shares`` says how much of which memory it takes (MiB); an unknown size is 0 there, and None in ``footprint``.
 
-    ``leases`` counts those who will say when they are done with it. ``given_out`` says that somebody has it who will not: an object
-    without weak references (a tuple, a number) counts as used from then on. A ``released`` one is kept by its users alone.
+    ``leases`` counts users who will end their lease. ``given_out`` says that it was also returned without a lease: an object
+    that cannot be weakly referenced (a tuple, a number) counts as used from then on. A ``released`` one is kept alive only by its users.
     """
 
     def __init__(self, key: Key, model: Any, footprint: Footprint, shares: Mapping[str, float]) -> None:
@@ -62,23 +61,24 @@ class Entry:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the pool itself keeps it."""
+        """Whether the pool itself holds a reference."""
         return self._model is not None
 
     def keep(self) -> None:
-        """Keep it from now on, if it is still there."""
+        """Hold a reference from now on, if the model still exists."""
         self._model = self.model
 
     def let_go(self) -> None:
-        """Drop the pool's own reference, unless the end of the model's use could not be seen then."""
+        """Drop the pool's own reference, unless the model cannot be weakly referenced."""
         if not self.leases and not (self._weak is None and self.given_out):
             self._model = None
 
 
 class Construction:
-    """A model that one thread constructs for a request, while others may wait for it. What it will take (``shares``) is counted.
+    """A model that one thread constructs for a request, while others may wait for it. Its future memory (``shares``) is counted.
 
-    At its end it has the ``entry`` and its ``model``, or what was ``tried`` in vain and its ``cause``; or neither, if it was interrupted.
+    When it is finished it has the ``entry`` and its ``model``, or the failed attempts (``tried``) and their ``cause``; or neither, if it
+    was interrupted.
     """
 
     def __init__(self, key: Key, request: Request) -> None:
@@ -94,9 +94,9 @@ class Construction:
 
 
 class ModelCache:
-    """What the threads that use a pool share. Nothing is constructed or moved under its ``lock``, and no driver asked for free memory.
+    """The state that the threads of a pool share. Nothing is constructed or moved under its ``lock``, and no driver is called.
 
-    ``loading`` is held while a model is loaded in low-memory mode: one at a time, with what its constructor itself asks for.
+    ``loading`` is held while a model is loaded in low-memory mode: one at a time, including the models that its constructor requests.
     """
 
     def __init__(self, settings: PoolSettings, machine: Machine, clock: Callable[[], float]) -> None:
@@ -115,12 +115,12 @@ class ModelCache:
     # ── finding, waiting, constructing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def entries(self) -> list[Entry]:
-        """The entries whose model is there, the least recently used first."""
+        """The entries whose model exists, the least recently used first."""
         self._forget_the_gone()
         return list(self._entries.values())
 
     def lease(self, key: Key) -> Entry | None:
-        """The model with a lease on it, if it is there; on any of several GPUs where the key names none."""
+        """The model with a lease on it, if it exists; on any of several GPUs if the key names none."""
         with self.lock:
             there = self.entries()
             entry = self._entries.get(key) or next((each for each in reversed(there) if each.key.answers(key)), None)
@@ -136,7 +136,7 @@ class ModelCache:
             return self.lease(key) or under_way
 
     def find_or_begin(self, key: Key, gpus: Sequence[Gpu], request: Request) -> Entry | Construction:
-        """As :meth:`find`; or a construction for this request, on the GPU with most room where the key names none."""
+        """As :meth:`find`; or a construction for this request, on the GPU with most room if the key names none."""
         with self.lock:
             found = self.find(key)
             if found is not None:
@@ -147,7 +147,7 @@ class ModelCache:
             return construction
 
     def finish(self, construction: Construction, model: Any, footprint: Footprint, shares: Mapping[str, float]) -> Entry:
-        """The model is there: its entry, with a lease on it. What is split over GPUs is on none of them alone."""
+        """Add a constructed model: returns its entry, with a lease on it. A model split over GPUs belongs to no single one."""
         with self.lock:
             self.end(construction)
             key = construction.key
@@ -161,7 +161,7 @@ class ModelCache:
         return entry
 
     def end(self, construction: Construction) -> None:
-        """Nobody constructs it any longer; those who wait go on."""
+        """End a construction, and wake the threads that wait for it."""
         with self.lock:
             if self._under_way.get(construction.key) is construction:
                 del self._under_way[construction.key]
@@ -169,10 +169,10 @@ class ModelCache:
             construction.over.set()
 
     def wait(self, construction: Construction) -> Entry | None:
-        """Wait until another thread's construction is over; give its model with a lease on it, or None if there is none.
+        """Wait until another thread's construction is over; return its model with a lease on it, or None if it failed.
 
         Raises:
-            NestedRequestError: that thread waits, itself or through others, for this one.
+            NestedRequestError: that thread waits, directly or through others, for this one.
         """
         me = threading.get_ident()
         with self.lock:
@@ -197,21 +197,21 @@ class ModelCache:
             return entry
 
     def end_lease(self, entry: Entry, *, given_out: bool = False) -> None:
-        """Who had it is done with it; or has it from now on without saying for how long (``given_out``)."""
+        """End a lease; ``given_out`` says that its user keeps the model for an unknown time."""
         with self.lock:
             entry.given_out |= given_out
             entry.leases -= 1
             self._keep_or_let_go(entry)
 
     def release(self, entries: Iterable[Entry]) -> None:
-        """Keep these no longer: their users may, and until they let go the memory counts as taken."""
+        """Stop holding these models: their users may keep them, and until then their memory counts as taken."""
         with self.lock:
             for entry in entries:
                 entry.released, entry.given_out = True, False
                 entry.let_go()
 
     def size_of_copies(self, key: Key) -> float | None:
-        """What a PyTorch module takes, if the pool has it on any device (MiB): on another one it takes as much. None if there is none."""
+        """The memory of a PyTorch module in MiB, if the pool has it on any device; it is the same on every device. None if unknown."""
         with self.lock:
             copies = (entry for entry in self.entries() if dataclasses.replace(entry.key, device=key.device) == key)
             return next((entry.footprint.mb for entry in copies if entry.footprint.measure is Measure.TENSORS), None)
@@ -224,23 +224,23 @@ class ModelCache:
             return sorted({memory for entry in self.entries() for memory in entry.shares})
 
     def budget(self, memory: str) -> float | None:
-        """What models may take of a memory (MiB), or None where its size is not known: then only the device itself can refuse."""
+        """What models may take of a memory (MiB), or None if its size is not known: then allocation on the device is the only limit."""
         if memory not in self._budgets:
             self._budgets[memory] = budget_mb(memory, self.settings, self.machine)
         return self._budgets[memory]
 
     def taken_mb(self, memory: str) -> float:
-        """What models and those under way take of a memory."""
+        """What models, including those under construction, take of a memory."""
         with self.lock:
             return sum(entry.shares.get(memory, 0.0) for entry in self.entries()) + self.under_way_mb(memory)
 
     def under_way_mb(self, memory: str) -> float:
-        """What models that are not there yet will take of a memory."""
+        """What models under construction will take of a memory."""
         with self.lock:
             return sum(construction.shares.get(memory, 0.0) for construction in self._under_way.values())
 
     def make_room_for(self, construction: Construction, shares: Mapping[str, float]) -> bool:
-        """Have room for a model under way, and count it from now on. False, and it is not counted, if there is none."""
+        """Make room for a model under construction, and reserve it. False, and nothing is reserved, if there is not enough."""
         for memory in shares:
             self.budget(memory)  # may ask a driver, so not under the lock
         with self.lock:
@@ -251,9 +251,9 @@ class ModelCache:
             return True
 
     def make_room(self, memory: str, needed_mb: float = 0.0, *, limit_mb: float | None = None) -> bool:
-        """Evict the least recently used until what is needed fits into the budget. False where what is used leaves no room.
+        """Evict the least recently used models until ``needed_mb`` fits into the budget. False if models in use leave no room.
 
-        Where ``limit_mb`` says how much models may take now, they must fit into that, and what nobody knows the size of goes, too.
+        If ``limit_mb`` is given, models must fit into that instead, and models of unknown size are evicted too.
         """
         allowed = self.budget(memory) if limit_mb is None else limit_mb
         if allowed is None:
@@ -269,12 +269,12 @@ class ModelCache:
             return fits()
 
     def empty(self, memory: str) -> int:
-        """Evict everything in a memory that nobody uses; give the number of models that went."""
+        """Evict all unused models in a memory; return how many."""
         with self.lock:
             return self._evict([entry for entry in self.entries() if memory in entry.shares], FOR_MEMORY)
 
     def relieve(self) -> None:
-        """Evict what nobody uses in each memory of which more is in use, by whomever, than the settings allow."""
+        """Evict unused models in each memory whose total use, by any process, exceeds the limit of the settings."""
         for memory in self.memories():
             total, free = self.machine.total_mb(memory), self.machine.free_mb(memory)
             if total is None or free is None:
@@ -284,7 +284,7 @@ class ModelCache:
                 self.make_room(memory, limit_mb=self.taken_mb(memory) - excess)
 
     def evict_older(self, seconds: float) -> int:
-        """Evict what nobody uses and nobody asked for in so long; give how many went. What turns out to be in use counts as used now."""
+        """Evict models that were not used or requested for so long; return how many. Models found to be in use count as used now."""
         with self.lock:
             gone = self._forget_the_gone()
             latest = self.clock() - seconds
@@ -299,7 +299,7 @@ class ModelCache:
     # ── settings and age ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def configure(self, settings: PoolSettings) -> None:
-        """Go by other settings from now on."""
+        """Apply other settings from now on."""
         with self.lock:
             self.settings = settings
             self._budgets = {}
@@ -314,7 +314,7 @@ class ModelCache:
         self._timer.wake()
 
     def tend(self) -> float | None:
-        """Evict what is too old, and what is in the way; give in how many seconds to look again, None where there are no models."""
+        """Evict old models, and others if memory is short; return the seconds until the next check, None if there are no models."""
         timeout_s = self.settings.timeout_minutes * 60
         self.evict_older(timeout_s)
         self.relieve()
@@ -323,7 +323,7 @@ class ModelCache:
             return None if oldest is None else min(max(oldest + timeout_s - self.clock(), SOONEST_S), LATEST_S)
 
     def _evict(self, entries: Iterable[Entry], reason: str, enough: Callable[[], bool] = lambda: False) -> int:
-        """Let go of what nobody uses, in this order, until it is enough; give how many went. The caller holds the lock."""
+        """Drop unused models, in this order, until ``enough``; return how many. The caller holds the lock."""
         tried: list[Entry] = []
         for entry in entries:
             if enough():
@@ -351,7 +351,7 @@ class ModelCache:
         self._entries.move_to_end(entry.key)
 
     def _keep_or_let_go(self, entry: Entry) -> None:
-        """Keep it after its use; not in low-memory mode, nor while too much is in use: then it goes with its last user."""
+        """Keep a model after its use; in low-memory mode, or if memory is short, it is freed with its last user."""
         over_budget = any((self._budgets.get(memory) or float("inf")) < self.taken_mb(memory) for memory in entry.shares)
         if entry.released or self.settings.low_memory or over_budget:
             entry.let_go()
@@ -366,7 +366,7 @@ class ModelCache:
             return gone
 
     def _roomiest(self, hardware: str, gpus: Sequence[Gpu]) -> int:
-        """The number of the GPU with most free memory, less what is on its way there; where no driver tells, the least used here."""
+        """The index of the GPU with most free memory, less pending models; if free memory is unknown, the least used one here."""
         all_tell = all(gpu.free_mb is not None for gpu in gpus)
 
         def room(gpu: Gpu) -> tuple[float, int]:
@@ -378,7 +378,7 @@ class ModelCache:
 
 
 class Timer:
-    """A thread that tends a cache without a request. It begins with the first model, and ends with the cache."""
+    """A thread that evicts models without a request. It starts with the first model, and ends with the cache."""
 
     def __init__(self, cache: ModelCache) -> None:
         self._cache = weakref.ref(cache)
@@ -388,7 +388,7 @@ class Timer:
         weakref.finalize(cache, self._bell.set).atexit = False
 
     def wake(self) -> None:
-        """Something has changed: look now, if the settings want a timer."""
+        """Check now, because something has changed; does nothing if the settings have no timer."""
         cache = self._cache()
         with self._lock:
             if cache is not None and cache.settings.timer and (self._thread is None or not self._thread.is_alive()):

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 HOST: Final = "host"
-"""The memory of this machine, which every device without memory of its own uses: also Apple's GPUs."""
+"""The host's memory, which every device without its own memory uses, Apple's GPUs included."""
 
 
 class Detector(Protocol):
-    """What the pool needs of a detector: ``hwmatrix.hardware.api.HardwareDetector`` is one."""
+    """The interface of a detector: ``hwmatrix.hardware.api.HardwareDetector`` is one."""
 
     def detect(self) -> Mapping[str, Detection]:
-        """What is here, by hardware type."""
+        """The detected hardware, by hardware type."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Device:
-    """One device: a kind of hardware, and the number of the GPU where there may be several."""
+    """One device: a kind of hardware, and the index of the GPU if there may be several."""
 
     hardware: str
     index: int | None = None
@@ -43,7 +43,7 @@ class Device:
 
     @property
     def torch_name(self) -> str | None:
-        """PyTorch's name for it, or None where PyTorch does not drive it."""
+        """PyTorch's name for it, or None if PyTorch does not support it."""
         name = descriptor_of(self.hardware).torch_device
         return name if name is None or self.index is None else f"{name}:{self.index}"
 
@@ -55,7 +55,7 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU's number and its memory in MiB. What its driver does not tell is None."""
+    """One GPU's index and its memory in MiB; None if the driver does not report it."""
 
     index: int
     total_mb: float | None
@@ -66,7 +66,7 @@ def device_of(word: str) -> Device:
     """The device that a word such as ``cpu``, ``cuda`` or ``cuda:1`` means.
 
     Raises:
-        ConfigError: it means none.
+        ConfigError: there is no such device.
     """
     kind, colon, number = word.partition(":")
     backend = backend_of(kind)
@@ -80,14 +80,14 @@ def device_of(word: str) -> Device:
 
 
 def has_several(hardware: str) -> bool:
-    """Whether a machine may have several of this kind, by number, each with memory of its own."""
+    """Whether a machine may have several devices of this kind, by index, each with its own memory."""
     return descriptor_of(hardware).several
 
 
 class Machine:
-    """What is here: whether a kind of hardware is, from the detector; and how full GPUs are, asked anew each time.
+    """This machine: which hardware is available, from the detector; and the free memory of GPUs, queried each time.
 
-    ``probe`` asks one kind of hardware now. The detector remembers its answers, and free memory changes.
+    ``probe`` detects one kind of hardware now. The detector caches its answers, but free memory changes.
     """
 
     def __init__(self, detector: Detector | None = None, *, probe: Callable[[Backend], Detection] = detect) -> None:
@@ -95,12 +95,12 @@ class Machine:
         self._probe = probe
 
     def absence(self, hardware: str) -> str | None:
-        """Why this kind of hardware is not here, or None where it is. The CPU is, without a question."""
+        """Why this kind of hardware is not available, or None if it is. The CPU always is."""
         if hardware == Backend.CPU:
             return None
         if self._detector is None:
             if is_unchecked():
-                return None  # nobody can look: the attempt itself tells
+                return None  # detection is not possible: the attempt itself will show it
             self._detector = hardware_detector()
         found = self._detector.detect().get(hardware)
         if found is None:
@@ -108,9 +108,9 @@ class Machine:
         return None if found.available else found.reason or "no reason is given"
 
     def gpus(self, hardware: str) -> tuple[Gpu, ...]:
-        """The GPUs of a kind by PyTorch's numbers, with the memory that is free at this moment. Empty where nobody tells.
+        """The GPUs of a kind by PyTorch's indexes, with their free memory now. Empty if it is not known.
 
-        A driver's own numbers are not PyTorch's where ``CUDA_VISIBLE_DEVICES`` hides or reorders GPUs; their UUIDs are the same.
+        The driver's indexes differ from PyTorch's if ``CUDA_VISIBLE_DEVICES`` hides or reorders GPUs; their UUIDs are the same.
         """
         facts = self._probe(Backend(hardware)).features.get("gpus") or []
         seen = _torch_uuids()
@@ -121,7 +121,7 @@ class Machine:
         return tuple(_gpu(index, by_uuid.get(uuid) or (facts[index] if same_count else {})) for index, uuid in enumerate(seen))
 
     def total_mb(self, memory: str) -> float | None:
-        """How large a memory is, or None where nobody tells. The host's is what its control group allows."""
+        """The size of a memory in MiB, or None if it is not known. For the host it is the control group's limit."""
         if memory != HOST:
             device = device_of(memory)
             return next((gpu.total_mb for gpu in self.gpus(device.hardware) if gpu.index == device.index), None)
@@ -130,7 +130,7 @@ class Machine:
         return min(total, float(limit)) if limit else total
 
     def free_mb(self, memory: str) -> float | None:
-        """How much of a memory is free at this moment, or None where nobody tells. The host's is what its control group leaves."""
+        """The free part of a memory in MiB now, or None if it is not known. For the host it is what the control group's limit leaves."""
         if memory != HOST:
             device = device_of(memory)
             return next((gpu.free_mb for gpu in self.gpus(device.hardware) if gpu.index == device.index), None)
@@ -139,7 +139,7 @@ class Machine:
 
 
 def budget_mb(memory: str, settings: PoolSettings, machine: Machine) -> float | None:
-    """The memory in MiB that models may use: as configured, or the configured share of it; None where its size is not known."""
+    """The memory in MiB that models may use: as configured, or the configured share of it; None if its size is not known."""
     if memory in settings.budget_mb:
         return settings.budget_mb[memory]
     total = machine.total_mb(memory)
@@ -151,7 +151,7 @@ def _gpu(index: int, facts: Mapping[str, Any]) -> Gpu:
 
 
 def _torch_uuids() -> list[str] | None:
-    """The UUID of each GPU that PyTorch sees, by its numbers; None where PyTorch is not installed or sees none."""
+    """The UUIDs of the GPUs that PyTorch sees, in its order; None if PyTorch is not installed or sees none."""
     if importlib.util.find_spec("torch") is None:
         return None
     import torch

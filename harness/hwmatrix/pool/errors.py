@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class PoolError(Exception):
-    """The pool cannot give what was asked for."""
+    """The pool cannot fulfill a request."""
 
 
 class ModelStartError(PoolError):
-    """A model could not be started: its constructor failed, or no device could take what it gave.
+    """A model could not be started: its constructor failed, or no device could hold the model.
 
-    ``error_type`` is the catalogue's, ``recommendations`` say what to do, ``report`` tells every device that was tried. The
-    constructor's own exception is the ``__cause__``. Everybody who waited for the same model gets an error of their own with that cause.
+    ``error_type`` is the catalogue's, ``recommendations`` say what to do, ``report`` lists every device that was tried. The
+    constructor's own exception is the ``__cause__``. Every thread that waited for the same model gets its own error with that cause.
     """
 
     def __init__(self, message: str, *, error_type: str, recommendations: tuple[str, ...], report: FallbackReport | None = None) -> None:
@@ -34,16 +34,16 @@ class ModelStartError(PoolError):
 
 
 class NestedRequestError(PoolError):
-    """A constructor waits, directly or through other constructors, for the model that it constructs itself: it would wait for ever."""
+    """A constructor waits, directly or through other constructors, for the model that it constructs itself: a deadlock."""
 
 
 class NotInPoolError(PoolError):
-    """A model was asked for without a constructor, and the pool does not have it."""
+    """A model was requested without a constructor, and the pool does not have it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A model that could not be started, as the pool remembers it. ``at`` is a time in UTC; ``traceback`` is that of the constructor."""
+    """The pool's record of a model that could not be started. ``at`` is a time in UTC; ``traceback`` is that of the constructor."""
 
     family: str
     name: str

@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 _NO_MEMORY: Final = frozenset({"memory_pressure", "oom_killed", "webgpu_out_of_memory"})
 _NOT_THERE: Final = frozenset({"target_unavailable", "gpu_not_usable", "torch_build", "gpu_no_driver", "gpu_not_found"})
-"""The catalogue's types for a device that cannot be used at all, whatever the detector said."""
+"""The catalogue's types for a device that cannot be used at all, even if it was detected."""
 _NOT_STARTED: Final = "model_start_failed"
-"""The catalogue's type that has advice for an error which nothing in it recognizes."""
+"""The catalogue's type for constructor errors that match no other entry."""
 _REMEMBERED: Final = 1000
-"""How many fallbacks and failures are remembered: the latest."""
+"""How many of the latest fallbacks and failures are remembered."""
 _LOG: Final = logging.getLogger(__name__)
 
 
 class History:
-    """What requests came to: the fallbacks and failures, and where (``placed``) a request that had to fall back has its model."""
+    """The outcomes of requests: fallbacks, failures, and the device (``placed``) of each request that had to fall back."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -63,7 +63,7 @@ class History:
         self.placed: dict[tuple[Any, ...], Key] = {}
 
     def add_fallback(self, report: FallbackReport) -> bool:
-        """Remember a fallback. The same one again replaces the former: False then."""
+        """Remember a fallback. False if it replaces an identical earlier one."""
         with self.lock:
             kind = (report.model, report.expected, str(report.actual))
             known = self.fallbacks.pop(kind, None)
@@ -92,9 +92,9 @@ class Loader:
         """The entry of the model, with a lease on it.
 
         Raises:
-            ModelStartError: no device could take it, or its constructor failed, here or in the thread that was waited for.
+            ModelStartError: no device could hold it, or its constructor failed, in this thread or in the one that it waited for.
             NestedRequestError: its constructor waits for it.
-            NotInPoolError: it is not there, and there is no constructor.
+            NotInPoolError: the pool does not have it, and there is no constructor.
         """
         entry = self._already_there()
         if entry is not None:
@@ -107,7 +107,7 @@ class Loader:
                     if found is None:
                         raise self._failure(remember=mine is not None)
                     if mine is not None:
-                        self._cache.end(mine)  # only now: who waits for it finds the next one under way
+                        self._cache.end(mine)  # only now, so that waiting threads find the next construction
                         mine = None
                     if isinstance(found, Entry):
                         entry = found
@@ -122,11 +122,11 @@ class Loader:
                 self._cache.end(mine)
         self._report(entry.key)
         for error in self._errors:
-            error.__traceback__ = None  # its frames saw the model: an error that is over must not keep it alive
+            error.__traceback__ = None  # its frames refer to the model: a handled error must not keep it alive
         return entry
 
     def _already_there(self) -> Entry | None:
-        """What this same request was given when it had to fall back; any model, where there is no constructor.
+        """The model that an identical request got when it had to fall back; without a constructor, the model on any device.
 
         Raises:
             NotInPoolError: there is neither a model nor a constructor.
@@ -146,7 +146,7 @@ class Loader:
         raise NotInPoolError(f"{request.family}/{request.name} is not in the pool ({where}), and no constructor was given to make it")
 
     def _next_device(self, loading: contextlib.ExitStack) -> Entry | Construction | None:
-        """On the next device that is here: the model, somebody's construction of it, or one's own. None if no device is left to try.
+        """On the next available device: the model, another thread's construction of it, or a new one. None if no device is left.
 
         Low-memory mode holds ``loading`` from here on: one model is loaded at a time.
         """
@@ -156,7 +156,7 @@ class Loader:
             key = self._request.key(device)
             found = self._cache.find(key)
             if found is not None:
-                return found  # no driver need be asked
+                return found  # without calling a driver
             reason, gpus = self._absence(device)
             if reason is not None:
                 self._tried.append(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason, error_type="target_unavailable"))
@@ -167,7 +167,7 @@ class Loader:
         return None
 
     def _absence(self, device: Device) -> tuple[str | None, tuple[Gpu, ...]]:
-        """Why a device is not here, or None and its kind's GPUs, of which there may be several."""
+        """Why a device is not available, or None; and the GPUs of its kind."""
         machine = self._cache.machine
         reason = machine.absence(device.hardware)
         gpus = machine.gpus(device.hardware) if reason is None and has_several(device.hardware) else ()
@@ -176,10 +176,10 @@ class Loader:
         return reason, gpus
 
     def _is_refused(self, attempt: Attempt, key: Key) -> bool:
-        """Whether a copy in the pool tells that a device cannot take the model, so that it need not be constructed to find that out.
+        """Whether a copy in the pool shows that a device cannot hold the model, so that it need not be constructed to find out.
 
-        One constructor for a list of devices, which is not told which it is for, gives for each what it has given before: a PyTorch
-        module, and not every device of the list is PyTorch's.
+        A constructor without a ``device`` argument returns the same kind of object for every device: if that is a PyTorch module,
+        devices that PyTorch does not support are refused.
         """
         request = self._request
         if request.one_device or request.takes_device or key.device.torch_name is not None or self._cache.size_of_copies(key) is None:
@@ -191,7 +191,7 @@ class Loader:
         return True
 
     def _wait(self, construction: Construction) -> Entry | None:
-        """Wait for another thread's construction; None where it came to nothing on that device."""
+        """Wait for another thread's construction; None if it failed on that device."""
         entry = self._cache.wait(construction)
         if construction.tried is not None and construction.cause is not None and self._attempt is not None:
             self._tried.append(dataclasses.replace(construction.tried, attempt=self._attempt))
@@ -199,11 +199,11 @@ class Loader:
         return entry
 
     def _construct(self, construction: Construction) -> Entry | None:
-        """Construct the model and move it; None if the device does not take it."""
+        """Construct the model and move it; None if the device cannot hold it."""
         began, device = time.perf_counter(), construction.key.device
         try:
             size, shares = self._start(device, construction)
-        except Exception as error:  # noqa: BLE001 - a constructor or a driver may raise anything; the next device is tried, or it is told
+        except Exception as error:  # noqa: BLE001 - a constructor or a driver may raise anything; the next device is tried, or the error is reported
             construction.tried, construction.cause = self._outcome_of(error, device, (time.perf_counter() - began) * 1000), error
             self._tried.append(construction.tried)
             self._errors.append(error)
@@ -216,9 +216,9 @@ class Loader:
         return entry
 
     def _start(self, device: Device, construction: Construction) -> tuple[Footprint, dict[str, float]]:
-        """Have the model on the device, with room made for it; give what it takes of which memory.
+        """Put the model on the device, after making room for it; return how much it takes of which memory.
 
-        What was constructed for another device is moved, not made again.
+        A model that was constructed for another device is moved, not constructed again.
         """
         cache, given = self._cache, self._request.memory_mb
         if self._made is None:
@@ -238,11 +238,11 @@ class Loader:
         except Exception as error:
             if status_of(error, device.hardware) is not Status.OOM or not cache.empty(device.memory):
                 raise
-            self._made = move(self._made, device)  # once more, with the room that unused models took
+            self._made = move(self._made, device)  # once more, after evicting unused models
         return size, shares
 
     def _gpus_for(self, needed_mb: float, device: Device) -> tuple[Gpu, ...]:
-        """The GPUs that a PyTorch module may be split over: all of a kind of which none was named, if their budgets are enough."""
+        """The GPUs that a PyTorch module may be split over: all of a kind, if no single one was named and their budgets suffice."""
         assert self._attempt is not None  # noqa: S101 - there is one as soon as a device is tried
         if self._attempt.hardware != device.hardware or not has_several(device.hardware):
             return ()
@@ -251,10 +251,10 @@ class Loader:
         return gpus if len(gpus) > 1 and together >= needed_mb else ()
 
     def _split(self, construction: Construction, needed_mb: float) -> dict[str, float]:
-        """Spread a module that fits no GPU alone over those of its kind; give what it takes of each.
+        """Split a module that fits no single GPU over those of its kind; return what it takes of each.
 
         Raises:
-            OutOfMemoryError: it fits them together neither, or accelerate is not installed.
+            OutOfMemoryError: it does not fit them together either, or accelerate is not installed.
         """
         device, cache = construction.key.device, self._cache
         gpus = self._gpus_for(needed_mb, device) if is_module(self._made) else ()
@@ -272,15 +272,15 @@ class Loader:
         shares = {f"{device.hardware}:{index}": mb for index, mb in split_mb(self._made, planned).items()} if planned else {}
         if planned is None or not cache.make_room_for(construction, shares):
             raise self._too_large(needed_mb, device, f", and {len(gpus)} GPUs together have no room for its parts")
-        made, self._made = self._made, None  # what a split has left half done is constructed again
+        made, self._made = self._made, None  # after a failed split the module is constructed again
         self._made = split(made, planned)
         return shares
 
     def _call_constructor(self, device: Device) -> tuple[Any, float]:
-        """The model, and by how many MiB the process grew. Once more if the host's memory was short and unused models could go.
+        """The model, and by how many MiB the process grew. Retries once if the host ran out of memory and unused models were evicted.
 
         Raises:
-            FactoryError: it gave nothing.
+            FactoryError: the constructor returned None.
         """
         call = self._request.constructor
         assert call is not None  # noqa: S101 - a request without one never comes here
@@ -306,7 +306,7 @@ class Loader:
         return OutOfMemoryError(message + besides, error_type="memory_pressure")
 
     def _outcome_of(self, error: Exception, device: Device, wall_ms: float) -> Tried:
-        """What an error means for this device. What a constructor that knows no device raises, it raises for every device."""
+        """What an error means for this device. A constructor without a ``device`` argument would raise it for every device."""
         assert self._attempt is not None  # noqa: S101 - there is one as soon as a device is tried
         whatever_device = self._constructing and not self._request.takes_device
         self._constructing = False
@@ -321,7 +321,7 @@ class Loader:
         )
 
     def _withdraw(self, device: Device) -> None:
-        """Bring back what a failed move left half on the device, so that it takes nothing there and can go elsewhere."""
+        """Move back what a failed move left on the device, so that it takes no memory there and can go elsewhere."""
         if is_module(self._made) and device.hardware != Backend.CPU:
             try:
                 self._made.to("cpu")
@@ -331,13 +331,13 @@ class Loader:
         give_back(device)
 
     def _report(self, key: Key) -> None:
-        """Remember and log it, if this is not what was expected."""
+        """Remember and log a fallback, if the model is not on the expected hardware."""
         if not self._tried:
             return
         done = Tried(attempt=dataclasses.replace(self._tried[-1].attempt, hardware=str(key.device)), status=Status.PASS)
         report = self._report_of((*self._tried, done))
         if not self._request.asked and report.actual == report.expected:
-            return  # nobody asked for the hardware that is not here
+            return  # the missing hardware was not requested
         if any(tried.status is not Status.UNAVAILABLE for tried in self._tried):
             self._history.placed[self._request.identity] = key
         if report.fell_back:
@@ -345,12 +345,12 @@ class Loader:
             _LOG.log(logging.WARNING if new else logging.DEBUG, "%s", report.sentence())
 
     def _report_of(self, tried: Sequence[Tried]) -> FallbackReport:
-        """Where nobody asked for hardware, the first that is here was expected."""
+        """The report of a fallback. If no hardware was requested, the first available one was expected."""
         first = next((each.attempt.hardware for each in tried if each.status is not Status.UNAVAILABLE), None)
         return report_of(self._request.name, self._plan, tried, expected=None if self._request.asked else first)
 
     def _failure(self, *, remember: bool) -> ModelStartError:
-        """Everything that was tried in vain, and what to do."""
+        """The error with every failed attempt, and what to do."""
         request, report = self._request, self._report_of(self._tried)
         last = self._tried[-1]
         error_type = last.error_type or "unmatched"
@@ -378,7 +378,7 @@ class Loader:
 
 
 def status_of(error: BaseException, hardware: str) -> Status:
-    """What an error while a model is made or moved means for the device."""
+    """The status for an error that occurred while a model was constructed or moved."""
     if isinstance(error, CellFailure):
         return Status(error.status)
     kind = _type_of(error, hardware)
@@ -388,5 +388,5 @@ def status_of(error: BaseException, hardware: str) -> Status:
 
 
 def _type_of(error: BaseException, hardware: str) -> str:
-    """The catalogue's type of an error; our own failures bring theirs along."""
+    """The catalogue's type of an error; exceptions of hwmatrix carry theirs."""
     return error.error_type if isinstance(error, CellFailure) else match(str(error), hardware=hardware, exception=error).type

@@ -33,14 +33,14 @@ class Measure(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """A model's memory in MiB; None if it is not known, and then it is counted nowhere."""
+    """A model's memory in MiB; None if it is not known, and then it is not counted."""
 
     mb: float | None
     measure: Measure
 
 
 def footprint(model: object, *, given_mb: float | None, grown_mb: float | None) -> Footprint:
-    """A model's memory by the most reliable way there is. ``grown_mb`` is by how much the process grew."""
+    """A model's memory, by the most reliable method available. ``grown_mb`` is by how much the process grew."""
     if is_module(model):
         return Footprint(mb=tensor_mb(model), measure=Measure.TENSORS)
     if given_mb is not None:
@@ -51,7 +51,7 @@ def footprint(model: object, *, given_mb: float | None, grown_mb: float | None) 
 
 
 def is_module(model: object) -> bool:
-    """Whether it is a PyTorch module. PyTorch is not imported for the question: without it nothing can be one."""
+    """Whether it is a PyTorch module. PyTorch is not imported for this: if it is not loaded, nothing can be one."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
@@ -73,10 +73,10 @@ def resident_mb() -> float:
 
 
 def move(model: Any, device: Device) -> Any:
-    """The model on a device: moved by its own method ``to``, if it has one and PyTorch drives the device; else as it is.
+    """The model on a device: moved by its own method ``to``, if it has one and PyTorch supports the device; else unchanged.
 
     Raises:
-        UnsupportedError: it is a PyTorch module, and PyTorch does not drive the device: it would compute on the CPU unnoticed.
+        UnsupportedError: it is a PyTorch module, and PyTorch does not support the device: it would silently compute on the CPU.
     """
     if device.torch_name is None:
         if is_module(model):
@@ -94,7 +94,7 @@ def not_driven(device: Device) -> UnsupportedError:
 
 
 def give_back(device: Device) -> None:
-    """Have PyTorch return to the GPU what it holds of its memory without using it, so that others can have it."""
+    """Release PyTorch's cached but unused GPU memory, so that others can use it."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and device.torch_name is not None and device.hardware != Backend.CPU:
         runtime = torch.mps if device.hardware == Backend.MPS else torch.cuda
@@ -103,14 +103,14 @@ def give_back(device: Device) -> None:
 
 
 def can_split() -> bool:
-    """Whether accelerate is installed, which decides what layer of a split model goes where, and moves it."""
+    """Whether accelerate is installed, which assigns the layers of a split model to GPUs, and moves them."""
     return importlib.util.find_spec("accelerate") is not None
 
 
 def plan_split(module: Any, room_mb: Mapping[int, float]) -> dict[str, int] | None:
-    """The GPU of each part of a module, by the parts' names and PyTorch's numbers; None if all of them together have no room for it.
+    """The GPU index of each part of a module, by the part's name; None if the module does not fit all GPUs together.
 
-    ``room_mb`` is the room on each GPU in MiB. Blocks that the module itself wants whole (``_no_split_modules``) stay whole.
+    ``room_mb`` is the room on each GPU in MiB. Blocks listed in the module's ``_no_split_modules`` are not split.
     """
     accelerate: Any = importlib.import_module("accelerate")
     limits = {index: int(mb * MIB) for index, mb in room_mb.items() if mb > 0}

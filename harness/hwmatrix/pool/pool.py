@@ -71,14 +71,14 @@ class ResourcePool:
             dtype: the precision that the constructor gives the model. The pool does not convert; it keeps precisions apart.
             memory_mb: what the model takes (MiB). Parameters and buffers of a PyTorch module are counted instead, once it is there.
 
-        A PyTorch module is moved to the device. One that is too large for a GPU is split over several, where a kind of GPU was asked
-        for and accelerate is installed. Hardware that is missing or too small is replaced (:attr:`fallbacks` tells), at last by the
-        CPU. The model stays in the pool as long as somebody uses it, and after that until room is needed or it is old.
+        A PyTorch module is moved to the device. One that is too large for a GPU is split over several, if a kind of GPU was requested
+        and accelerate is installed. Missing or too small hardware is replaced (see :attr:`fallbacks`), in the end by the CPU.
+        The model stays in the pool as long as somebody uses it, and after that until room is needed or it is old.
 
         Raises:
-            ConfigError: the arguments contradict each other or mean nothing.
-            ModelStartError: the constructor failed, or no device could take the model. The next request tries again.
-            NestedRequestError: the constructor asks the pool for the very model that it makes.
+            ConfigError: the arguments are invalid or contradict each other.
+            ModelStartError: the constructor failed, or no device could hold the model. The next request tries again.
+            NestedRequestError: the constructor requests from the pool the model that it constructs.
             NotInPoolError: there is no constructor and no such model.
         """
         entry = self._leased(family, name, constructor, hardware_preferences, dtype=dtype, memory_mb=memory_mb)
@@ -97,7 +97,7 @@ class ResourcePool:
         dtype: object = None,
         memory_mb: float | None = None,
     ) -> Iterator[Any]:
-        """As :meth:`get_model`, for the length of a ``with`` block: until its end the model is not let go of.
+        """As :meth:`get_model`, for a ``with`` block: the model is not evicted before its end.
 
         Raises:
             ConfigError: as :meth:`get_model`.
@@ -110,12 +110,12 @@ class ResourcePool:
             self._cache.end_lease(entry)
 
     def cleanup_unused_resources(self, max_age_minutes: float | None = None) -> int:
-        """Let go of models that nobody uses and nobody asked for in so many minutes (the pool's timeout unless given).
+        """Evict models that were neither used nor requested for so many minutes (the pool's timeout unless given).
 
-        This also happens, with the pool's timeout, by a timer (unless the settings switch it off) and whenever a model is asked for.
+        With the pool's timeout this also happens by a timer (unless the settings switch it off) and on every request.
 
         Returns:
-            How many models went.
+            The number of evicted models.
 
         Raises:
             ConfigError: the age is negative.
@@ -126,17 +126,17 @@ class ResourcePool:
         return self._cache.evict_older(age * 60)
 
     def configure(self, **settings: Any) -> PoolSettings:
-        """Go by other settings from now on; those that are not named stay as they are.
+        """Change some settings; the others stay as they are.
 
         Args:
-            settings: those of :class:`PoolSettings`, also as ``get_optimal_resource_pool_config`` calls them:
+            settings: those of :class:`PoolSettings`, also under the names of ``get_optimal_resource_pool_config``:
                 ``pool.configure(**config["resource_pool_config"])``.
 
         Returns:
-            All settings that hold now.
+            All settings now in effect.
 
         Raises:
-            ConfigError: there is no such setting, or its value means nothing; then nothing is changed.
+            ConfigError: there is no such setting, or its value is invalid; then nothing is changed.
         """
         cache = self._cache
         with self._lock:
@@ -145,12 +145,12 @@ class ResourcePool:
         return changed
 
     def release(self, family: str | None, name: str, *, device: str | None = None, dtype: object = None) -> bool:
-        """Keep a model no longer (on every device, in every precision, unless one is named). False if the pool does not have it.
+        """Remove a model from the pool (on every device, in every precision, unless one is named). False if it is not there.
 
-        Whoever uses it goes on; its memory counts as taken until they let go.
+        Its users keep it, and its memory counts as taken until they drop it.
 
         Raises:
-            ConfigError: the device is none.
+            ConfigError: there is no such device.
         """
         where = None if device is None else device_of(device)
         precision = None if dtype is None else dtype_word(dtype)
@@ -167,7 +167,7 @@ class ResourcePool:
         return bool(chosen)
 
     def clear(self) -> None:
-        """Keep no model any longer, and try again what had to fall back. Whoever uses a model goes on."""
+        """Remove all models, and forget fallbacks, so that they are retried. Users of a model keep it."""
         with self._cache.lock:
             self._history.placed.clear()
             self._cache.release(self._cache.entries())
@@ -228,7 +228,7 @@ class ResourcePool:
 
     @property
     def _cache(self) -> ModelCache:
-        """Made when it is first needed, so that settings may still be changed after the pool was."""
+        """The cache, created on first use, so that settings may change after the pool was created."""
         with self._lock:
             if self._made_cache is None:
                 settings = self._settings() if callable(self._settings) else self._settings

@@ -24,7 +24,7 @@ _DEVICE_ARGUMENT: Final = "device"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Key:
-    """What makes two requests ask for the same object."""
+    """The identity of a model in the pool: requests with equal keys get the same object."""
 
     family: str
     name: str
@@ -32,7 +32,7 @@ class Key:
     dtype: str | None
 
     def answers(self, asked: Key) -> bool:
-        """Whether this is what was asked for, where any GPU of a kind will do."""
+        """Whether this matches a requested key; a request without an index matches any GPU of the kind."""
         return asked.device.index is None and dataclasses.replace(self, device=dataclasses.replace(self.device, index=None)) == asked
 
     def __str__(self) -> str:
@@ -41,10 +41,10 @@ class Key:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """A model that somebody wants. ``order`` is the hardware to try; ``asked`` says that somebody chose it.
+    """A request for a model. ``order`` is the hardware to try; ``asked`` says that the caller chose it.
 
-    ``one_device`` says that they named one, and the rest stands in for it. ``takes_device`` says that the constructor wants to be told
-    the device.
+    ``one_device`` says that the caller named a single device; the rest of ``order`` are fallbacks. ``takes_device`` says that the
+    constructor has an argument ``device``.
     """
 
     family: str
@@ -58,7 +58,7 @@ class Request:
     memory_mb: float | None
 
     def key(self, device: Device) -> Key:
-        """What the model is called on a device."""
+        """The model's key on a device."""
         return Key(family=self.family, name=self.name, device=device, dtype=self.dtype)
 
     @property
@@ -76,10 +76,10 @@ def request_for(
     dtype: object = None,
     memory_mb: float | None = None,
 ) -> Request:
-    """Check what was asked for.
+    """Validate the arguments of a request.
 
     Raises:
-        ConfigError: every mistake in it, with what would be right.
+        ConfigError: lists every invalid argument, each with a hint.
     """
     problems = [*_name_problems(family, name), *_constructor_problems(constructor), *_memory_problems(memory_mb)]
     kind = _classification(family, name)
@@ -110,10 +110,10 @@ def dtype_word(dtype: object) -> str:
 
 
 def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple[str, ...]:
-    """The hardware to try. The CPU always comes last: it is always here, and that it was taken is reported.
+    """The hardware to try. The CPU always comes last: it is always available, and falling back to it is reported.
 
     Raises:
-        ConfigError: the preferences are contradictory, or name what is none.
+        ConfigError: the preferences are contradictory, or name unknown hardware.
     """
     given = dict(preferences or {})
     problems = [
@@ -151,7 +151,7 @@ def _numbered(words: Sequence[str], index: int | None) -> tuple[str, ...]:
     """The preferred GPU of each kind that has several; then, if there is no such GPU, any of them.
 
     Raises:
-        ConfigError: a word has another number.
+        ConfigError: an entry names another index.
     """
     if index is None:
         return tuple(words)
@@ -171,7 +171,7 @@ def _with_cpu(order: Sequence[str]) -> tuple[str, ...]:
 
 
 def _classification(family: object, name: object) -> Classification:
-    """As much of one as the family says. A family that is none of ours only tells models apart."""
+    """A classification with only the family. An unknown family only distinguishes models."""
     known = Family(str(family)) if family in set(Family) else None
     return Classification(
         model_name=str(name),
@@ -215,7 +215,7 @@ def _constructor_problems(constructor: object) -> list[Problem]:
 
 
 def _required(constructor: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of arguments without which it cannot be called; none for what is written in C and does not tell."""
+    """The names of the required arguments; none if the signature is not available (functions in C)."""
     try:
         parameters = inspect.signature(constructor).parameters.values()
     except (ValueError, TypeError):

@@ -18,26 +18,26 @@ TIMEOUT_VARIABLE: Final = "RESOURCE_POOL_TIMEOUT_MINS"
 TIMER_VARIABLE: Final = "RESOURCE_POOL_TIMER"
 LIMIT_VARIABLE: Final = "RESOURCE_POOL_MEMORY_LIMIT_PERCENT"
 _RECOMMENDED: Final = {"low_memory_mode": "low_memory", "recommended_timeout_mins": "timeout_minutes"}
-"""What ``get_optimal_resource_pool_config`` calls its settings, and what they are called here."""
+"""Setting names of ``get_optimal_resource_pool_config``, mapped to the names here."""
 _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 _SHARE: Final = 0.8
-"""The part of a memory that models may take. The rest is for activations and for whatever else works there."""
+"""The share of a memory that models may take. The rest is for activations and other programs."""
 _LOW_SHARE: Final = 0.4
-"""Half of it in low-memory mode."""
+"""The share in low-memory mode: half."""
 _ALL: Final = 100.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """``low_memory``: half the budget, one model loaded at a time, and nothing kept that nobody uses.
+    """``low_memory``: half the budget, one model loaded at a time, and unused models are not kept.
 
-    ``timeout_minutes`` is how long an unused model is kept. ``timer`` lets go of it when that time is over; without it that happens at
-    the next request. ``budget_mb`` sets budgets (MiB) by memory: ``host``, ``cuda:0``, ``rocm:1``; others are a share of what there is.
-    Where more than ``memory_limit_percent`` of a memory is in use, by whomever, unused models are let go of; 100 switches that off.
+    ``timeout_minutes`` is how long an unused model is kept. ``timer`` evicts it when that time is over; without it that happens at
+    the next request. ``budget_mb`` sets budgets (MiB) by memory: ``host``, ``cuda:0``, ``rocm:1``; others are a share of the total.
+    If more than ``memory_limit_percent`` of a memory is in use, by any process, unused models are evicted; 100 switches that off.
 
     Raises:
-        ConfigError: a timeout or a budget that is no positive number, a limit above 100, a switch that is neither True nor False.
+        ConfigError: a timeout or a budget is not positive, a limit is above 100, or a switch is neither True nor False.
     """
 
     low_memory: bool = False
@@ -47,7 +47,7 @@ class PoolSettings:
     budget_mb: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing."""
+        """Check the values."""
         numbers = {
             "timeout_minutes": self.timeout_minutes,
             "memory_limit_percent": self.memory_limit_percent,
@@ -72,10 +72,10 @@ class PoolSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """The settings that variables ask for.
+        """The settings from environment variables.
 
         Raises:
-            ConfigError: every variable whose word means nothing.
+            ConfigError: lists every variable with an invalid value.
         """
         readers: dict[str, tuple[str, Callable[[str, str], bool | float]]] = {
             LOW_MEMORY_VARIABLE: ("low_memory", _yes_or_no),
@@ -98,10 +98,10 @@ class PoolSettings:
         return cls(**found)
 
     def changed(self, **changes: Any) -> Self:
-        """These settings with others in place of some, also under the names of ``get_optimal_resource_pool_config``.
+        """A copy with some settings changed, also under the names of ``get_optimal_resource_pool_config``.
 
         Raises:
-            ConfigError: there is no such setting, one is named twice, or its value means nothing.
+            ConfigError: there is no such setting, one is given twice, or its value is invalid.
         """
         known = {field.name for field in dataclasses.fields(self)}
         problems = [
@@ -120,7 +120,7 @@ class PoolSettings:
 
     @property
     def share(self) -> float:
-        """The part of a memory that models may take where no budget is set."""
+        """The share of a memory that models may take if no budget is set."""
         return _LOW_SHARE if self.low_memory else _SHARE
 
 
