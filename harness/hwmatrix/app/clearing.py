@@ -24,9 +24,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def clear_cached(plan: ModelPlan, cache: Path) -> list[Path]:
-    """Remove the bundles of a model, whatever versions built them, with their exports; clear the pool. Gives what was removed.
+    """Remove the bundles of a model, whatever versions built them, with their exports; clear the pool. Returns the removed folders.
 
-    Whoever reads a bundle at this moment may find it gone: it is built again when it is next needed.
+    A process that is reading a bundle may find it gone; it is built again when it is next needed.
 
     Raises:
         ConfigError: something cannot be removed.
@@ -52,7 +52,7 @@ def clear_cached(plan: ModelPlan, cache: Path) -> list[Path]:
 
 
 def _weights(plan: ModelPlan) -> Any:
-    """What a bundle's manifest says of such weights: that they are a recipe's, or the checksum of every file."""
+    """The manifest's entry for such weights: a recipe's, or the checksum of every file."""
     if plan.weights == RECIPE:
         return RECIPE
     checkpoint = Path(plan.weights)

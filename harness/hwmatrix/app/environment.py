@@ -1,4 +1,4 @@
-"""What a command gets of the world around it, read once: variables, the folder for caches, the base image asked for, the command itself."""
+"""A command's environment, read once: variables, the cache folder, the requested base image, the command line."""
 
 from __future__ import annotations
 

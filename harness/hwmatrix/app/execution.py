@@ -1,4 +1,4 @@
-"""The order of things in a run of the matrix: plan it or take up the last one, work it off, merge its shards, write the reports."""
+"""The steps of a run of the matrix: plan it or resume the last one, execute it, merge its shards, write the reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _UNAVAILABLE: Final = "target_unavailable"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run that can be worked off: its folder, the plan that lies in it, and where it runs."""
+    """A run that is ready to execute: its folder, the plan in it, and where it runs."""
 
     folder: RunFolder
     plan: Plan
@@ -51,7 +51,7 @@ class PlannedRun:
 
 
 def workshop_of(loaded: LoadedMatrix, environment: Environment, base_image: str | None, view: View) -> Workshop:
-    """What the places need to know."""
+    """The settings that executors need."""
     root = loaded.path.absolute().parent
     source, commit = harness_source(root), commit_of(root)
     return Workshop(
@@ -68,7 +68,7 @@ def workshop_of(loaded: LoadedMatrix, environment: Environment, base_image: str 
 
 
 def facts_of(loaded: LoadedMatrix, executor: Executor, environment: Environment, commit: str | None) -> RunFacts:
-    """What a new run's plan must say about the run, with which targets cannot run in this place, and why."""
+    """The facts about a new run for its plan, including which targets cannot run here, and why."""
     unavailable = {name: reason for name in loaded.spec.targets if (reason := executor.unavailable(name)) is not None}
     return _facts(environment, commit, executor.isolation, unavailable)
 
@@ -86,7 +86,7 @@ def _facts(environment: Environment, commit: str | None, isolation: Isolation, u
 
 
 def order_of(loaded: LoadedMatrix, planned: PlannedRun, workshop: Workshop, workers: int = 1) -> RunOrder:
-    """The order to work a planned run off."""
+    """The order to execute a planned run."""
     return RunOrder(
         folder=planned.folder,
         plan=planned.plan,
@@ -114,7 +114,7 @@ def plan_here(
 def plan_elsewhere(
     loaded: LoadedMatrix, selection: Selection, isolation: Isolation, *, environment: Environment, output: Path
 ) -> tuple[RunFolder, Plan]:
-    """A new run that other machines work off: which targets are available is found out there.
+    """A new run that other machines execute; they determine which targets are available.
 
     Raises:
         ConfigError: the selection names something that matrix.yaml does not have.
@@ -125,9 +125,9 @@ def plan_elsewhere(
 
 
 def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: bool) -> PlannedRun:
-    """The latest run, and the same kind of place as before. Its images are still described by matrix.yaml.
+    """The latest run, with the same isolation as before. Its images are those of the current matrix.yaml.
 
-    What is stale is run again as matrix.yaml has it now; what is only missing, as it was planned.
+    Stale cells are run again as matrix.yaml describes them now; missing ones as they were planned.
 
     Raises:
         ConfigError: there is no run, or matrix.yaml no longer has its targets.
@@ -146,10 +146,10 @@ def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale
 
 
 def refuse_gone(loaded: LoadedMatrix, plan: Plan) -> None:
-    """A run goes on only where matrix.yaml still has its targets.
+    """Check that matrix.yaml still has all targets of a run.
 
     Raises:
-        ConfigError: some are gone; they are named.
+        ConfigError: some are gone; it names them.
     """
     gone = [target.name for target in plan.targets if target.name not in loaded.spec.targets]
     if gone:
@@ -158,7 +158,7 @@ def refuse_gone(loaded: LoadedMatrix, plan: Plan) -> None:
 
 
 def _replanned(loaded: LoadedMatrix, plan: Plan, workshop: Workshop) -> Plan:
-    """The run as matrix.yaml and the types of the installed transformers are now; what is gone or new is told."""
+    """The run's plan updated to the current matrix.yaml and transformers types; prints what is gone or new."""
     if plan.types_of is None and not _has_types(plan):
         return replan(loaded, plan)
     known = TypeModels.beside(loaded.spec)
@@ -175,7 +175,7 @@ def _has_types(plan: Plan) -> bool:
 
 
 def run_and_report(order: RunOrder, output: Path, view: View) -> None:
-    """Work a run off. Whatever ends it, what is finished is merged and reported.
+    """Execute a run. However it ends, finished cells are merged and reported.
 
     Raises:
         HwmatrixError: a target's image, engine or store failed; the others ran.
@@ -197,7 +197,7 @@ def run_and_report(order: RunOrder, output: Path, view: View) -> None:
 
 def merge_and_report(folder: RunFolder, output: Path, view: View) -> None:
     """Merge a run's shards into the output folder's database, and write the reports beside it."""
-    operators = sorted((output / OPERATORS / RUNS).glob("*/plan.json"))[-1:]  # the latest: what it proves holds for this run's models
+    operators = sorted((output / OPERATORS / RUNS).glob("*/plan.json"))[-1:]  # the latest: its results apply to this run's models
     merge_shards([folder.path, *(plan.parent for plan in operators)], output / DATABASE, view, fresh=True)
     written = [*write_reports(output / DATABASE, output), *write_operators(output / DATABASE, output)]
     counts = json.loads((output / "matrix.json").read_text(encoding="utf-8"))["run"]["counts"]
@@ -210,7 +210,7 @@ def merge_and_report(folder: RunFolder, output: Path, view: View) -> None:
 
 
 def merge_shards(folders: Sequence[Path], database: Path, view: View, *, fresh: bool = False) -> None:
-    """Merge the shards of runs into a database (``fresh``: of these runs alone), and say which were rejected, and why."""
+    """Merge the shards of runs into a database (``fresh``: only of these runs), and print which were rejected, and why."""
     for rejection in merge(folders, database, fresh=fresh).rejected:
         view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
 
@@ -221,7 +221,7 @@ def _shown(path: Path) -> Path:
 
 
 def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop: Workshop, *, output: Path, view: View) -> RunFolder:
-    """Work off some targets of a plan that was made elsewhere; give the folder in which their shards lie.
+    """Execute some targets of a plan that was made elsewhere; return the folder with their shards.
 
     A target that is not available here leaves a shard that says so and why.
 
@@ -259,7 +259,7 @@ def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop
 
 
 def restrict(plan: Plan, targets: Sequence[str], executor: Executor) -> Plan:
-    """The part of a plan that is about some targets, with what this machine says of them.
+    """The part of a plan for some targets, with their availability on this machine.
 
     Raises:
         NothingSelectedError: it has no cell.

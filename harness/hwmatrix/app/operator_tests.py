@@ -1,4 +1,4 @@
-"""The order of things in a run of operator tests: plan it or take up the last one, run the tests on each target, merge, report."""
+"""The steps of a run of operator tests: plan it or resume the last one, run the tests on each target, merge, report."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class OperatorRequest:
 
 
 def run_operator_tests(request: OperatorRequest, workshop: Workshop, environment: Environment, view: View) -> None:
-    """Run the tests; whatever ends it, what is finished is merged and reported.
+    """Run the tests; however the run ends, finished tests are merged and reported.
 
     Raises:
-        ConfigError: there is no run to take up, or matrix.yaml no longer has its targets.
+        ConfigError: there is no run to resume, or matrix.yaml no longer has its targets.
         NoTargetAvailableError: no target can run here.
         HwmatrixError: a target's image, engine or store failed; the others ran.
     """

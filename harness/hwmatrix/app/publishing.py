@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def publish(
     built: Sequence[Built], *, named: Sequence[str], prefix: str | None, folder: Path, environment: Mapping[str, str], view: View
 ) -> None:
-    """Write the SBOM of each image, push those that may be pushed where ``prefix`` says so, and write images.json.
+    """Write the SBOM of each image, push the images that may be pushed to ``prefix`` (if given), and write images.json.
 
     Raises:
-        ConfigError: an image that is named may never be pushed: then none is.
+        ConfigError: a named image must never be pushed; then none is.
         EngineError: the engine or the registry refuses.
     """
     engine = connect(environment, need_builder=False)
@@ -45,6 +45,6 @@ def publish(
 
 
 def _step_outputs(path: Path, name: str, image: Described) -> None:
-    """What attests an image asks for, as outputs of a workflow's step: the image's name without a tag, its digest, its SBOM."""
+    """Write the inputs of the attestation as outputs of a workflow's step: the image's name without a tag, its digest, its SBOM."""
     with path.open("a", encoding="utf-8") as file:
         file.write(f"name={name}\ndigest={image.digest}\nsbom={image.sbom}\n")

@@ -39,15 +39,14 @@ def select(
     cache: Path,
     say: Callable[[str], None] | None = None,
 ) -> Selection:
-    """Sort out what was named. A folder or a hub id that matrix.yaml does not list is looked into now; a type of transformers is not.
+    """Resolve the named models. A folder or a hub id that matrix.yaml does not list is inspected now; a type of transformers is not.
 
-    ``architectures`` may also have the words of ``records.Structure``: they stand for all architectures that are built so. ``say`` gets
-    what is to be told: of another name than matrix.yaml's which entry it stands for, and of a suite that has all types what those are.
+    ``architectures`` may also contain the words of ``records.Structure``: they select all architectures with that structure. ``say`` gets
+    messages for the user: which entry an alias refers to, and what a suite of all types consists of.
 
     Raises:
-        ConfigError: every name that means nothing, with a near miss; every checkpoint that cannot or must not be loaded; all types in
-            full size.
-        NothingSelectedError: no model is built as the architectures ask for.
+        ConfigError: unknown names, each with a suggestion; checkpoints that cannot or must not be loaded; all types in full size.
+        NothingSelectedError: no model has one of the architectures.
     """
     listed = matrix.spec.suites.get(suite or ("" if models else DEFAULT_SUITE))
     problems: list[Problem] = []
@@ -86,7 +85,7 @@ def select(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Named:
-    """What was named: names of matrix.yaml and of types, foreign models, and the models of the types. ``told`` is for the caller."""
+    """The resolved models: names of matrix.yaml and of types, other models, and the models of the types. ``told`` are messages."""
 
     names: tuple[str, ...]
     extra: tuple[ModelPlan, ...]
@@ -95,7 +94,7 @@ class _Named:
 
 
 def _sorted_out(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: Path, problems: list[Problem]) -> _Named:
-    """A name is that of an entry of matrix.yaml, a folder, a hub id or a type, in this order. What is none is added to ``problems``."""
+    """Resolve each name as an entry of matrix.yaml, a folder, a hub id or a type, in this order. Others are added to ``problems``."""
     names: dict[str, None] = {}
     told: list[str] = []
     extra: dict[str, ModelPlan] = {}
@@ -122,7 +121,7 @@ def _sorted_out(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: 
 
 
 def _stands_for(name: str, entry: str, matrix: LoadedMatrix) -> str:
-    """What to say of a name that is another one's: which entry runs, and what its weights are."""
+    """The message for an alias: which entry runs, and what its weights are."""
     model, file = matrix.spec.models[entry], matrix.path.name
     if model.weights != RECIPE:
         return f"{name}: runs {entry} of {file} (weights: {model.weights})"
@@ -137,9 +136,9 @@ def _unknown(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:
 
 
 def fetch_weights(plan: Plan, cache: Path) -> Plan:
-    """Fetch what ``weights: hub`` asks for. A model that cannot be had is told so in the plan: the others run.
+    """Fetch the weights of models with ``weights: hub``. If that fails, the plan records the reason for the model, and the others run.
 
-    Local checkpoints of matrix.yaml become absolute, since the images see them under the same path.
+    Paths of local checkpoints in matrix.yaml become absolute, since containers see them under the same path.
     """
     return dataclasses.replace(plan, models=tuple(_fetched(model, cache) for model in plan.models))
 
@@ -159,7 +158,7 @@ def _fetched(model: ModelPlan, cache: Path) -> ModelPlan:
 
 
 def _architectures(words: Sequence[str], matrix: LoadedMatrix, extra: tuple[ModelPlan, ...], problems: list[Problem]) -> tuple[str, ...]:
-    """Words for architectures and for structures as architectures. One that is neither is added to ``problems``."""
+    """Expand words for architectures and structures into architectures. Unknown words are added to ``problems``."""
     if not words:
         return ()
     classes = {model.architecture: model.model_class for model in matrix.spec.models.values()}
@@ -188,7 +187,7 @@ def _is_hub_id(model: str) -> bool:
 
 
 def _with_own_name(plan: ModelPlan, taken: set[str]) -> ModelPlan:
-    """A folder may be called like another model, and a name stands for one model in a plan: then its whole path is its name."""
+    """Names must be unique in a plan: if a folder has the name of another model, its whole path becomes its name."""
     return dataclasses.replace(plan, name=plan.selector) if plan.name in taken else plan
 
 

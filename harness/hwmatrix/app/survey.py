@@ -27,7 +27,7 @@ _WORK: Final = TargetWork(work="survey", noun="survey", memory_mb=8192)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurveyRequest:
-    """Which targets to ask about which models, in which places, and where the answers are kept."""
+    """Which targets to survey about which models, where they run, and where the results are stored."""
 
     loaded: LoadedMatrix
     selection: Selection
@@ -37,30 +37,30 @@ class SurveyRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The answers: the database that has them, and the run in it."""
+    """The results of a survey: the database that has them, and the run in it."""
 
     database: Path
     run_id: str
 
     def detections(self) -> list[dict[str, Any]]:
-        """Each target's kinds of hardware: here or why not."""
+        """The hardware that each target's image detects, or why not."""
         with reading(self.database) as connection:
             rows = records(connection, "survey_detections", {"run_id": self.run_id})
         return [row | {"features": json.loads(row["features"])} for row in rows]
 
     def classifications(self) -> list[dict[str, Any]]:
-        """Each target's view of each model."""
+        """Each target's classification of each model."""
         with reading(self.database) as connection:
             return records(connection, "survey_classifications", {"run_id": self.run_id})
 
 
 def survey_images(request: SurveyRequest, workshop: Workshop, environment: Environment, view: View) -> Survey:
-    """Ask in every target's image; keep the answers in shards and in the output folder's database.
+    """Run the survey in every target's image; store the results in shards and in the output folder's database.
 
     Raises:
         ConfigError: the selection names something that matrix.yaml does not have.
-        NoTargetAvailableError: no target can be asked here.
-        HwmatrixError: a target's image, engine or store failed; the others have been asked, and their answers are kept.
+        NoTargetAvailableError: no target can run here.
+        HwmatrixError: a target's image, engine or store failed; the others finished, and their results are stored.
     """
     executor = choose(request.isolation, workshop)
     plan = make_survey_plan(request.loaded, request.selection, facts_of(request.loaded, executor, environment, workshop.commit))

@@ -1,4 +1,4 @@
-"""What a test of one model found out: its trials as a document, and what is kept of them."""
+"""The outcome of a test of one model: its trials as a document, and the files that are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILE: Final = "test.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """All that a test found out: its trials, their runs, and what was on record before."""
+    """The whole outcome of a test: its trials, their runs, and the earlier records."""
 
     model: ModelPlan
     isolation: Isolation
@@ -50,7 +50,7 @@ def document_of(outcome: Outcome, *, kept: Path | None) -> ModelTestDocument:
 
 
 def keep(outcome: Outcome, document: ModelTestDocument, output: Path) -> list[Path]:
-    """Write the test's JSON, and the reports of the run with most targets, beside the database; give the files.
+    """Write the test's JSON, and the reports of the run with most targets, beside the database; return the files.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -65,7 +65,7 @@ def keep(outcome: Outcome, document: ModelTestDocument, output: Path) -> list[Pa
 def _trial(trial: Trial, outcome: Outcome) -> TrialDocument:
     report = _report(trial, outcome)
     row = trial.rows[-1] or {}
-    p50 = row.get("p50_ms") if row.get("execution") != Execution.EMULATED else None  # an emulator's time is no speed
+    p50 = row.get("p50_ms") if row.get("execution") != Execution.EMULATED else None  # an emulator's time is not a speed
     told = report.as_dict()
     attempts = [
         cast("AttemptDocument", {**attempt, "command": (attempt_row or {}).get("command")})
@@ -96,7 +96,7 @@ def _trial(trial: Trial, outcome: Outcome) -> TrialDocument:
 
 
 def _report(trial: Trial, outcome: Outcome) -> FallbackReport:
-    """The trial's report with its cost. Where nobody asked for hardware, the first that is here was expected."""
+    """The trial's report with its cost. If no hardware was requested, the first available one was expected."""
     here = (tried.attempt.hardware for tried in trial.tried if tried.status is not Status.UNAVAILABLE)
     expected = trial.plan.order[0] if trial.asked else next(here, trial.plan.order[0])
     report = report_of(outcome.model.name, trial.plan, trial.tried, expected=expected)

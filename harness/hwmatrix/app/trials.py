@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from hwmatrix.host.console import View
 
 _UNTRIED: Final = frozenset({Status.UNAVAILABLE, Status.INFRA_ERROR, Status.NOT_RUN})
-"""Ends of an attempt that say nothing of the model, since it was not executed."""
+"""Statuses that say nothing about the model, since it was not executed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialSite:
-    """Where trials run: the model and what selects it, the place, and the folder that keeps runs and database."""
+    """Where trials run: the model and its selection, the executor, and the folder for runs and database."""
 
     loaded: LoadedMatrix
     selection: Selection
@@ -52,7 +52,7 @@ class TrialSite:
 
 @dataclasses.dataclass
 class Trial:
-    """One hardware's trial. ``targets`` are matrix.yaml's targets by the hardware that they stand for.
+    """The trial of one kind of hardware. ``targets`` maps hardware to targets of matrix.yaml.
 
     ``tried`` and ``rows`` grow by one with each attempt; a row is None where no run was needed to know that the hardware is missing.
     """
@@ -63,8 +63,8 @@ class Trial:
     tried: list[Tried] = dataclasses.field(default_factory=list)
     rows: list[dict[str, Any] | None] = dataclasses.field(default_factory=list)
 
-    def wanted(self, executor: Executor) -> Attempt | None:
-        """What to run next; hardware that cannot be had is passed over, with the reason."""
+    def next_to_run(self, executor: Executor) -> Attempt | None:
+        """The next attempt; unavailable hardware is skipped and recorded with the reason."""
         while (attempt := next_attempt(self.plan, self.tried)) is not None:
             target = self.targets.get(attempt.hardware)
             reason = "matrix.yaml has no target for it" if target is None else executor.unavailable(target)
@@ -74,12 +74,12 @@ class Trial:
         return None
 
     def missing(self) -> list[str]:
-        """The targets that cannot be had here: the plan of a run keeps them with the reason, beside what runs."""
+        """The targets that are not available here: a run's plan records them with the reason."""
         passed_over = [tried.attempt.hardware for tried, row in zip(self.tried, self.rows, strict=True) if row is None]
         return [self.targets[hardware] for hardware in passed_over if hardware in self.targets]
 
     def learn(self, attempt: Attempt, row: dict[str, Any]) -> None:
-        """An attempt has ended."""
+        """Record the result of an attempt."""
         status, reason, error_type = Status(row["status"]), row["message"], row["error_type"]
         if status is Status.FACTORY_ERROR and short_of_memory(status, error_type, reason, hardware=row["backend"]):
             error_type = MEMORY  # the reference did not fit into the cell's memory either: a smaller batch may
@@ -98,7 +98,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What came of trials: the folders of their runs, and what failed as a whole (an image, the engine), if something did."""
+    """The result of trials: the folders of their runs, and errors outside of cells (an image, the engine)."""
 
     folders: tuple[RunFolder, ...]
     failures: tuple[HwmatrixError, ...]
@@ -108,13 +108,13 @@ def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
     """Run every trial to its end, round by round.
 
     Raises:
-        ConfigError: matrix.yaml does not have what was selected.
-        HwmatrixError: the reference image or the bundles cannot be made: nothing can run then.
+        ConfigError: matrix.yaml lacks the selected model or target.
+        HwmatrixError: the reference image or the bundles cannot be built, so nothing can run.
     """
     folders: list[RunFolder] = []
     failures: list[HwmatrixError] = []
     told: set[str] = set()
-    while pending := [(trial, attempt) for trial in trials if (attempt := trial.wanted(site.executor)) is not None]:
+    while pending := [(trial, attempt) for trial in trials if (attempt := trial.next_to_run(site.executor)) is not None]:
         pending.sort(key=lambda each: -each[1].batch)
         for batch, same in itertools.groupby(pending, key=lambda each: each[1].batch):
             together = list(same)
@@ -150,7 +150,7 @@ def _with_batch(cell: CellPlan, batch: int | None) -> CellPlan:
 
 
 def _run(site: TrialSite, targets: Sequence[str], batch: int, view: View) -> tuple[RunFolder, list[HwmatrixError]]:
-    """One run of the product's own, whatever ends it merged."""
+    """Execute one ordinary run, and merge it however it ends."""
     plan = fetch_weights(plan_of(site, targets, batch), site.workshop.cache_dir)
     folder = RunFolder.create(site.output, plan)
     claim(folder)

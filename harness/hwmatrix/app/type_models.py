@@ -26,14 +26,14 @@ _PIN: Final = re.compile(r"^transformers==([^\s;]+)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TypeModels:
-    """The types that there are, as models beside those of matrix.yaml."""
+    """The model types of transformers, as models in addition to those of matrix.yaml."""
 
     spec: MatrixSpec
     found: TypeList
 
     @classmethod
     def beside(cls, spec: MatrixSpec) -> TypeModels:
-        """Those of the transformers that is installed here, else of the newest pinned list."""
+        """The types of the installed transformers, else of the newest pinned list."""
         return cls(spec=spec, found=listing())
 
     def named(self, name: str, size: Size) -> ModelPlan | None:
@@ -67,7 +67,7 @@ class TypeModels:
         )
 
     def told(self, constraints: Path | None) -> Iterator[str]:
-        """What to say of a run of all types: where they are from, what is new or gone, and whether the images have another version."""
+        """Messages about a run of all types: their source, what is new or gone, and whether the images have another version."""
         version = self.found.version
         if self.found.note:
             yield self.found.note
@@ -82,7 +82,7 @@ class TypeModels:
 
 
 def pinned_in(constraints: Path) -> str | None:
-    """The version of transformers that the images have, by images/constraints.txt; None where it says none."""
+    """The version of transformers that the images have, by images/constraints.txt; None if it does not pin one."""
     try:
         found = _PIN.search(constraints.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):  # there is another word about a missing file when images are built

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _YES_NO: Final = {True: "yes", False: "no", None: "not known"}
 _UNSURE: Final = 0.8
-"""Below this confidence a person is told to look twice."""
+"""Below this confidence the output advises to check the answer."""
 
 Names = Annotated[
     list[str] | None,
@@ -135,10 +135,10 @@ def classify_command(
 
 
 def _check(**given: Any) -> None:
-    """Refuse questions that cannot be asked at once.
+    """Check that the options belong together.
 
     Raises:
-        ConfigError: two of them are asked, or a hardware is unknown.
+        ConfigError: options exclude each other, or a hardware is unknown.
     """
     questions = {"--model": "model", "--task": "task", "--resource-config": "resource_config", "--models": "models", "--images": "images"}
     asked = [option for option, name in questions.items() if given[name]]
@@ -153,7 +153,7 @@ def _check(**given: Any) -> None:
 
 
 def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
-    """What the models of matrix.yaml are, or those that were named."""
+    """Print the classification of the models of matrix.yaml, or of the named ones."""
     loaded = load(matrix_or_shipped(matrix))
     selection = _select(loaded, models)
     named = [name for name in loaded.spec.models if not models or name in selection.models]
@@ -164,7 +164,7 @@ def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
 
 
 def _select(matrix: LoadedMatrix, models: Sequence[str], targets: Sequence[str] = ()) -> Selection:
-    """What was named, by any of its names; which entry of matrix.yaml another name stands for is told."""
+    """Resolve the named models; prints which entry of matrix.yaml an alias refers to."""
     return select(matrix, models=models, targets=targets, cache=read_environment().cache, say=functools.partial(typer.echo, err=True))
 
 
@@ -182,16 +182,16 @@ def _row(found: Classification) -> dict[str, Any]:
 
 
 def _tell_model(classifier: HardwareAwareModelClassifier, names: Sequence[str], only: Sequence[str], output: Format) -> None:
-    """What each model is, where it works, and where to run it here; of this hardware only, if any is named."""
+    """Print what each model is, where it works, and where to run it here; only for this hardware, if any is named."""
     answers = [classifier.classify_model(name) for name in dict.fromkeys(names)]
     _print(answers, output, lambda: show_models(answers, only))
 
 
 def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Sequence[str] | None, output: Format) -> None:
-    """The models for a task.
+    """Print the models for a task.
 
     Raises:
-        NothingSelectedError: none of them does it.
+        NothingSelectedError: no model suits it.
     """
     found = classifier.recommend_model_for_task(task, hardware)
     if not found["recommendations"] and not found["not_recommended"]:
@@ -200,7 +200,7 @@ def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Se
 
 
 def _tell_hardware(classifier: HardwareAwareModelClassifier, hardware: Sequence[str], matrix: Path, output: Format) -> None:
-    """Which models of matrix.yaml work on which hardware."""
+    """Print which models of matrix.yaml work on which hardware."""
     names = list(load(matrix_or_shipped(matrix)).spec.models)
     working = {each: classifier.explain_compatibility(names, each) for each in hardware}
     _print(working, output, lambda: show_hardware(working))
@@ -214,12 +214,12 @@ def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
 
 
 def _matrix(path: Path) -> Path | None:
-    """The file to read. Without one here, and without one named, names are only names."""
+    """The file to read; None if there is none here and none was named."""
     return None if path == DEFAULT_MATRIX and not path.is_file() else path
 
 
 def show_classifications(rows: Sequence[Mapping[str, Any]]) -> None:
-    """What models are, one a row; with the image that was asked, where there is one."""
+    """Print classifications, one model per row; with the image that made them, if any."""
     asked = [("target", "target")] if "target" in rows[0] else []
     first = [name for name, _ in asked]
     shown = []
@@ -231,7 +231,7 @@ def show_classifications(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> None:
-    """What each model is, where it works, and where to run it here; of all hardware, or of that alone."""
+    """Print what each model is, where it works, and where to run it here; for all hardware, or only for ``only``."""
     for number, answer in enumerate(answers):
         if number:
             typer.echo()
@@ -251,7 +251,7 @@ def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> Non
 
 
 def show_task(answer: TaskAnswer) -> None:
-    """The models for a task, the best first, and those that fit it and are not recommended."""
+    """Print the models for a task, the best first, and suitable ones that are not recommended."""
     among = f" on {', '.join(answer['hardware_constraints'])}" if answer["hardware_constraints"] else ""
     typer.echo(f"models for {answer['task']}{among}, the best first:")
     rows = []
@@ -285,7 +285,7 @@ def show_pool(answer: PoolAnswer) -> None:
 
 
 def show_hardware(found: Mapping[str, Mapping[str, CompatibilityAnswer]]) -> None:
-    """Which models work on which hardware, and what each answer stands on."""
+    """Print which models work on which hardware, and the basis of each answer."""
     names = list(next(iter(found.values()), {}))
     _print_rows(("model", *found), [(name, *(_works(answers[name]) for answers in found.values())) for name in names])
     typer.echo("why: hwmatrix classify --model M")
@@ -297,7 +297,7 @@ def _works(answer: CompatibilityAnswer) -> str:
 
 
 def _near(nearness: str | None) -> str:
-    """Whose measurements decided, where they were not of the model itself."""
+    """Whose measurements decided, if not the model's own."""
     return f", by its {nearness}" if nearness in {"architecture", "family"} else ""
 
 
@@ -361,7 +361,7 @@ def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str])
 
 
 def _print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows as a table; a word that is too long for its column goes on in the next line."""
+    """Print rows as a table; a word that is too long for its column is wrapped."""
     table = Table(show_lines=True)
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -1,7 +1,7 @@
 """Detects that the reader of the output closed the pipe (``hwmatrix show | head -1``), and exits quietly.
 
-Python turns the signal SIGPIPE off and raises BrokenPipeError; rich and typer make an exit code of 1 of that. A broken connection to
-something else raises the same, so the outputs themselves are asked whether anybody still reads them.
+Python ignores the signal SIGPIPE and raises BrokenPipeError; rich and typer turn that into exit code 1. Other broken connections
+raise it too, so the output descriptors themselves are checked for a closed reader.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 CLOSED_PIPE: Final = 128 + signal.SIGPIPE
-"""What a shell reads of a program that SIGPIPE has ended."""
+"""The exit code that a shell reports for a program killed by SIGPIPE."""
 
 
 class Outputs:
@@ -27,24 +27,24 @@ class Outputs:
         self._copies: dict[int, int] = {}
 
     def __enter__(self) -> Self:
-        """Keep a copy of each: rich puts something else into the place of one that is closed."""
+        """Keep a copy of each descriptor: rich replaces a closed one."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is no file of the system's
                 self._copies[stream.fileno()] = os.dup(stream.fileno())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Let go of the copies."""
+        """Close the copies."""
         for copy in self._copies.values():
             os.close(copy)
         self._copies = {}
 
     def unread(self) -> list[int]:
-        """The descriptors of those that nobody reads any more."""
+        """The descriptors whose reader is gone."""
         return [descriptor for descriptor, copy in self._copies.items() if _is_unread(copy)]
 
     def silence(self) -> None:
-        """Lead those that nobody reads to nowhere: Python writes what is left when it ends, and would complain."""
+        """Redirect outputs without a reader to the null device: Python flushes at exit, and would print an error."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in self.unread():
             os.dup2(nowhere, descriptor)
@@ -52,16 +52,16 @@ class Outputs:
 
 
 def broken_pipe(error: BaseException) -> BrokenPipeError | None:
-    """The broken pipe that an error is, or because of which somebody wants to leave."""
+    """The BrokenPipeError that an error is or was caused by; None if there is none."""
     found = error.__context__ if isinstance(error, SystemExit) else error
     return found if isinstance(found, BrokenPipeError) else None
 
 
 def flush() -> None:
-    """Write what is held back.
+    """Flush the outputs.
 
     Raises:
-        BrokenPipeError: nobody reads it any more.
+        BrokenPipeError: the reader is gone.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

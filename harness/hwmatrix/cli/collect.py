@@ -1,4 +1,4 @@
-"""``hwmatrix collect``: what the jobs of a workflow have handed over, checked and put into the planned run."""
+"""``hwmatrix collect``: checks the artifacts of a workflow's jobs and adds them to the planned run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def collect_command(
 ) -> None:
     """Validate the targets' artifacts, and add them to the planned run; a target without a runner becomes unavailable.
 
-    What is refused is named (exit code 7), and the rest is used all the same. An example of that:
+    Refused artifacts are listed (exit code 7), and the others are used. An example of that:
 
         hwmatrix collect planned/runs/20261120T072723Z-42934e --arrived arrived
     """

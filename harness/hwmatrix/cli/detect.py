@@ -69,7 +69,7 @@ def detect_command(
 
 
 def print_detections(output: Format) -> None:
-    """Print what hardware and runtimes are here, and why others are not."""
+    """Print the available hardware and runtimes, and why others are not available."""
     found = detect_all()
     if output is Format.JSON:
         typer.echo(json.dumps([json.loads(to_json(detection)) for detection in found], indent=2))
@@ -82,7 +82,7 @@ def print_detections(output: Format) -> None:
 
 
 def _print_survey(rows: list[dict[str, Any]], output: Format) -> None:
-    """Print what each image sees. What it lacks is told in JSON only: every image is without most runtimes."""
+    """Print the hardware that each image detects. Missing hardware is only in JSON: every image lacks most runtimes."""
     if output is Format.JSON:
         typer.echo(json.dumps([row | {"detected_at": row["detected_at"].isoformat()} for row in rows], indent=2))
         return

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def show_summary(answer: Mapping[str, Any]) -> None:
-    """What is here, then why the rest is not, then which device is taken."""
+    """Print the available hardware, why the rest is not available, and which device is chosen."""
     rows = [
         (
             row["hardware"],
@@ -62,7 +62,7 @@ def show_summary(answer: Mapping[str, Any]) -> None:
 
 
 def show_devices(devices: Sequence[Row]) -> None:
-    """One device a line."""
+    """Print one device per line."""
     rows = [
         (row["device"], row["name"], _amount(row["memory_mb"]), _amount(row["free_mb"]), row["torch_device"] or "", row["details"])
         for row in devices
@@ -71,7 +71,7 @@ def show_devices(devices: Sequence[Row]) -> None:
 
 
 def show_answers(answers: Sequence[Row]) -> None:
-    """Which device each model gets; of one model alone, also why not another."""
+    """Print the device for each model; for a single model, also why not another."""
     console = Console()
     columns = ("model", "family", "hardware", "PyTorch device", "order")
     rows = [(row["model"], row["family"] or "not known", row["hardware"], row["torch_device"], " > ".join(row["order"])) for row in answers]
@@ -87,14 +87,14 @@ def show_answers(answers: Sequence[Row]) -> None:
 
 
 def show_compatibility(answer: Mapping[str, Any]) -> None:
-    """Families and their architectures against hardware: how many models reached which level, or what is expected."""
+    """Print families and architectures against hardware: how many models reached which level, or the expectation."""
     columns = [kind.value for kind in Backend if any(row["hardware"][kind.value]["basis"] != Basis.NONE for row in answer["rows"])]
     rows = [
         (f"  {row['architecture']}" if row["architecture"] else row["family"], *(_level(row["hardware"][hw]) for hw in columns))
         for row in answer["rows"]
     ]
     console = Console()
-    if not console.is_terminal:  # then nobody's window limits it
+    if not console.is_terminal:  # no window limits the width
         console.width = max(console.width, _WIDE)
     _print(console, ("family", *columns), rows)
     if answer["evidence"]:
@@ -105,7 +105,7 @@ def show_compatibility(answer: Mapping[str, Any]) -> None:
 
 
 def _level(cell: Mapping[str, Any]) -> str:
-    """``3 High, 1 none`` where it was measured, ``(Medium)`` where it is expected; the JSON form says it all."""
+    """``3 High, 1 none`` if measured, ``(Medium)`` if only expected; JSON has the details."""
     if cell["basis"] == Basis.MEASURED:
         alone = sum(cell["levels"].values()) == 1
         counts = ", ".join(level if alone else f"{count} {level}" for level, count in cell["levels"].items())
@@ -116,7 +116,7 @@ def _level(cell: Mapping[str, Any]) -> str:
 
 
 def devices(found: Mapping[str, Detection], cuda: CudaDetails) -> list[Row]:
-    """Every single device. Memory in MiB; None where a device has none of its own or nobody tells."""
+    """Every single device. Memory in MiB; None if a device has no memory of its own or it is not known."""
     rows: list[Row] = []
     for hw, each in found.items():
         if each.available:
@@ -230,7 +230,7 @@ def _is_here(answer: Mapping[str, Any], hardware: str) -> bool:
 
 
 def _reasons(console: Console, title: str, pairs: Iterable[tuple[str, str]]) -> None:
-    """What is said of each, those of whom the same is said together; nothing where there is none."""
+    """Print the reason for each name, grouping names with the same reason; nothing if there are none."""
     together: dict[str, list[str]] = {}
     for name, said in pairs:
         together.setdefault(said, []).append(name)
@@ -249,7 +249,7 @@ def _print(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str
 
 
 def _listed(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
-    """Names and what is said of each, in lines that wrap below themselves."""
+    """Print names with their texts, wrapped in a column."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, said in pairs:
         table.add_row(Text(f"  {name}"), Text(said))

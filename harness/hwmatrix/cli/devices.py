@@ -1,6 +1,6 @@
 """``hwmatrix devices``: available hardware, from the cache if it is valid, and the device on which a model would run.
 
-What only some of the options need is imported by them: the command itself is to answer at once.
+Modules that only some options need are imported where they are used, so that the command answers at once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def devices_command(
     _check(modes, device)
     detector = HardwareDetector(read_environment().cache / cache.NAME, force_refresh=refresh)
     if clear_cache:
-        typer.echo("forgotten" if detector.clear_cache() else "nothing was kept")
+        typer.echo("cache deleted" if detector.clear_cache() else "there was no cache")
     elif list_devices:
         _print(tables.devices(detector.detect(), detector.get_cuda_details()), output, tables.show_devices)
     elif hardware_compatibility:
@@ -105,10 +105,10 @@ def devices_command(
 
 
 def _check(modes: dict[str, bool], device: str) -> None:
-    """One question at a time.
+    """Check that the options belong together.
 
     Raises:
-        ConfigError: two are asked, or a device is named for no model, or it is none that a model's order knows.
+        ConfigError: options exclude each other, a device is named without a model, or no model can be placed on it.
     """
     asked = [name for name, given in modes.items() if given]
     if len(asked) > 1:
@@ -183,8 +183,8 @@ def _compatibility(output_dir: Path, output: Format) -> None:
 def _device_for(name: str, device: str, detector: HardwareDetector, matrix: Path) -> dict[str, Any]:
     """The hardware and PyTorch's device for a model.
 
-    ``auto`` goes through the priorities of the model's kind; a device that was asked for comes first, and after it what
-    ``hwmatrix test`` and the resource pool would try: the rest of those priorities, or the device's chain where they lack it.
+    ``auto`` follows the priorities of the model's kind; a requested device comes first, and then the hardware that ``hwmatrix test``
+    and the resource pool would try: the rest of those priorities, or the device's fallback chain if they lack the device.
     """
     from hwmatrix.knowledge.priorities import order_of, priority_for, reason_for
 
@@ -213,7 +213,7 @@ def _device_for(name: str, device: str, detector: HardwareDetector, matrix: Path
 
 
 def _classified(name: str, matrix: Path) -> Classification:
-    """What the model is: from its entry or its files where the name stands for one, else from the name."""
+    """The model's classification: from its entry or its files if the name refers to one, else from the name."""
     from hwmatrix.knowledge.names import look_up
     from hwmatrix.models.classify import classify
 

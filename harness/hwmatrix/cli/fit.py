@@ -90,7 +90,7 @@ def fit_command(
 
 
 def show(document: FitDocument, console: Console) -> None:
-    """Print the answer as a table, and below it what each line of it stands on."""
+    """Print the answer as a table, and below it the basis of each line."""
     known = f"{document.parameters:,} parameters" if document.parameters is not None else "parameters not known"
     about = f"{plain(document.model_class)}, {document.size.value}, {known}; known from {plain(document.known_from)}"
     console.print(Text(f"{plain(document.model)}: batch {document.batch}, {document.sequence_length} tokens", style="bold"))
@@ -124,7 +124,7 @@ def _table(document: FitDocument) -> Table:
 
 
 def _basis(fit: HardwareFit) -> str:
-    """What decides: another batch's peak where there is one, the weights where the peak is beyond what was measured."""
+    """The basis of the verdict: another batch's peak if there is one, the weights if the peak is extrapolated."""
     decisive = fit.decided_by or fit.need
     if decisive is None:
         return ""
@@ -139,7 +139,7 @@ def _needed(need: Need) -> str:
 
 
 def _batch(fit: HardwareFit) -> str:
-    """``8``, or ``8 (64?)`` where the larger one is beyond what was measured."""
+    """``8``, or ``8 (64?)`` if the larger one is extrapolated."""
     sure = str(fit.largest.batch) if fit.largest else ""
     perhaps = f"({fit.largest_extrapolated.batch}?)" if fit.largest_extrapolated else ""
     return " ".join(part for part in (sure, perhaps) if part)

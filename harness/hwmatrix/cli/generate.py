@@ -137,10 +137,10 @@ def generate_command(
 
 
 def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | None, timeout: float, **details: Any) -> None:
-    """Refuse what says too little or too much.
+    """Check that the options belong together.
 
     Raises:
-        ConfigError: no model, or options that have no meaning together.
+        ConfigError: no model is named, or options exclude each other.
     """
     problems = []
     chosen = [*(["--model"] if names else []), *(way for way, given in ways.items() if given)]
@@ -166,10 +166,10 @@ def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | 
 
 
 def _checked(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
-    """Nothing is left out of what was named: everything that is wrong with it is told before a file is written.
+    """Check all named models before a file is written; only unnamed ones may be left out.
 
     Raises:
-        ConfigError: every model that there can be no test of.
+        ConfigError: lists every model that cannot have a test.
     """
     problems = []
     for name in dict.fromkeys(names):
@@ -183,7 +183,7 @@ def _checked(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
 
 
 def _unbuildable(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
-    """Those of some models of matrix.yaml that there can be no test of, with the reason."""
+    """The models that cannot have a test, with the reason."""
     return {name: " ".join(reason.split()) for name in names if (reason := spec.models[name].variant(wish.size).unbuildable)}
 
 
@@ -224,7 +224,7 @@ _KEYS: Final = ("model", "family", "subfamily", "structure", "confidence", "sour
 def _reproduce(
     cell: tuple[str, str], database: Path | None, *, dtype: Dtype | None, size: Size | None, file: Path | None, force: bool, output: Format
 ) -> None:
-    """Write the script of a cell, and say what it shows.
+    """Write the script of a cell, and print what it reproduces.
 
     Raises:
         ConfigError: no such cell on record, or the file cannot be written.
@@ -275,10 +275,10 @@ def _reproduce(
 
 
 def _free(path: Path) -> Path:
-    """A file's name, unless a file of somebody else has it.
+    """The path, if it may be written.
 
     Raises:
-        ConfigError: one has.
+        ConfigError: another file, not such a script, has this name.
     """
     if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
         raise ConfigError(

@@ -81,7 +81,7 @@ def history_command(
 
 
 def _refuse(database: Path, model: str, target: str | None) -> None:
-    """Say which of the two the history does not have.
+    """Report whether the model or the target is missing in the history.
 
     Raises:
         ConfigError: always.

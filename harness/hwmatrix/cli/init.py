@@ -91,10 +91,10 @@ def _refuse_to_replace(paths: list[Path], *, force: bool) -> None:
 
 
 def _plans(models: list[str] | tuple[str, ...], shipped: MatrixSpec, cache: Path) -> list[ModelPlan]:
-    """What was named, each once.
+    """The named models, each once.
 
     Raises:
-        ConfigError: nothing was named; every name that means nothing, and every checkpoint that cannot or must not be loaded.
+        ConfigError: no model is named; lists unknown names and checkpoints that cannot or must not be loaded.
     """
     if not models:
         hint = "hub ids, folders of checkpoints, or types of transformers: --models openai-community/gpt2 ./my-model gemma3"
@@ -122,10 +122,10 @@ def _plans(models: list[str] | tuple[str, ...], shipped: MatrixSpec, cache: Path
 
 
 def _plan(model: str, types: TypeModels, cache: Path) -> ModelPlan | None:
-    """A folder, a type of transformers, or a checkpoint of the hub; None: none of these.
+    """The model of a folder, a type of transformers, or a checkpoint of the hub; None if it is none of these.
 
-    Of a checkpoint that the matrix.yaml of hwmatrix has, all is known; of another one its configuration is read. Without its owner's name
-    only the former can be meant (``bert-base-uncased``).
+    Checkpoints in hwmatrix's own matrix.yaml are known completely; for others the configuration is read. A name without an owner
+    (``bert-base-uncased``) can only refer to the former.
     """
     spec, length = types.spec, types.spec.sizes[Size.FULL].sequence_length
     if model.startswith((".", "/", "~")) or Path(model).is_dir():
@@ -144,7 +144,7 @@ def _plan(model: str, types: TypeModels, cache: Path) -> ModelPlan | None:
 
 
 def _checked(text: str) -> LoadedMatrix:
-    """What was made, read as any matrix.yaml is."""
+    """Load the generated text like any matrix.yaml."""
     with tempfile.TemporaryDirectory(prefix="hwmatrix-init-") as folder:
         path = Path(folder) / MATRIX_FILE
         path.write_text(text, encoding="utf-8")

@@ -57,7 +57,7 @@ _COMMANDS: Final = {
     "pins": "workflow",
     "schema": "schema",
 }
-"""Command to the module here that has it, in the order of the help: to run one command, no other's module is imported."""
+"""Commands and their modules, in the order of the help: running one command imports only its own module."""
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 _LISTS: Final = frozenset(
@@ -65,13 +65,13 @@ _LISTS: Final = frozenset(
 )
 """Options that take several words: ``--models bert vit``."""
 _ALONE: Final = {"--compare": "newest"}
-"""Options that may stand alone, and what they mean then."""
+"""Options that may be given without a value, and the default value in that case."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
-"""click's UsageError, wherever this version of typer has it: some bring a click of their own."""
+"""click's UsageError, wherever this version of typer has it: some versions include their own click."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; give its exit code (docs/cli.md lists them). Where nobody reads its output any more, it ends without a word."""
+    """Run one command; return its exit code (docs/cli.md lists them). If the reader of its output is gone, it exits silently."""
     code = 0
     with Outputs() as outputs:
         try:
@@ -110,17 +110,17 @@ def _main(argv: list[str] | None) -> int:
 
 
 class _InOrder(TyperGroup):
-    """Lists commands in the order above: what most people come for is first."""
+    """Lists commands in the order above: the most common first."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands that are there."""
+        """The names of the commands."""
         there = super().list_commands(ctx)
         return [name for name in _COMMANDS if name in there]
 
 
 def _print_error(error: HwmatrixError, stderr: Console) -> None:
-    """Print an error; to a runner of GitHub also on the lines that it names, and with nothing in it that is a command there."""
-    words = f"error: {error}"  # names in it may be foreign, with what a terminal would obey
+    """Print an error; on a GitHub runner also as annotations, with everything escaped that could be a workflow command."""
+    words = f"error: {error}"  # names in it may be untrusted, with terminal control sequences
     text = "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in words)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from hwmatrix.host.github.log import annotation, harmless
@@ -134,7 +134,7 @@ def _print_error(error: HwmatrixError, stderr: Console) -> None:
 
 
 def program(command: str | None = None) -> typer.Typer:
-    """The program with one command, or with all where ``command`` is none of them."""
+    """The program with one command, or with all if ``command`` is unknown."""
     app = typer.Typer(
         name="hwmatrix",
         cls=_InOrder,
@@ -158,7 +158,7 @@ def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer's signature
 def _always_named(
     *, version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True)] = False
 ) -> None:
-    """Without this, typer takes an only command for the program itself."""
+    """Without this callback, typer treats a single command as the program itself."""
 
 
 def _log_at(level: str) -> None:
@@ -171,10 +171,10 @@ def _log_at(level: str) -> None:
 
 
 def spread(argv: list[str]) -> list[str]:
-    """Repeat an option that takes several words before each of them, which is how click wants it.
+    """Repeat an option that takes several words before each of them, as click requires.
 
     Raises:
-        ConfigError: such an option stands without any: to leave it out would select everything.
+        ConfigError: such an option has no value: ignoring it would select everything.
     """
     spreading: str | None = None
     words: list[str] = []

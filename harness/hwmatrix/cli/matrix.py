@@ -114,7 +114,7 @@ def matrix_command(
 
 
 def _adapting(loaded: LoadedMatrix, adapt: bool | None) -> LoadedMatrix:  # noqa: FBT001 - as it was typed
-    """The matrix with ``--adapt`` or ``--no-adapt`` in place of what it says itself; rules that it has stay with ``--adapt``."""
+    """The matrix with ``--adapt`` or ``--no-adapt`` applied; with ``--adapt`` its own rules stay."""
     if adapt is None or adapt is (loaded.spec.adapt is not None):
         return loaded
     return dataclasses.replace(loaded, spec=dataclasses.replace(loaded.spec, adapt=AdaptRule() if adapt else None))
@@ -127,7 +127,7 @@ def _stale_rule(max_age: int | None, *, stale: bool) -> StaleRule | None:
 
 
 def _refuse_with_resume(*given: object, everything: bool) -> None:
-    """A resumed run does what it was planned to do; anything else would be another run."""
+    """Refuse options that would change the plan of a resumed run."""
     if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
         what = "the last run is continued as it was planned"
         raise ConfigError([Problem(where="--resume", what=what, hint="leave out what selects models, targets, isolation, timing, --adapt")])

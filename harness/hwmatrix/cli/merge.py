@@ -49,7 +49,7 @@ def merge_command(
 
 
 def latest_in_words(kept: LatestReport, database: Path) -> str:
-    """What a database of latest verdicts holds, in a line."""
+    """The content of a database of latest verdicts, in one line."""
     left = f"; {kept.superseded:,} earlier executions are left out" if kept.superseded else ""
     return f"{database}: the latest verdicts of {kept.runs:,} runs on {kept.cells:,} cells{left}"
 
@@ -65,14 +65,14 @@ def _print_merge(report: MergeReport) -> None:
 
 
 def _keeps_latest(database: Path) -> bool:
-    """Whether a database is there that keeps the latest verdicts of its runs: whole runs don't go into it as they are."""
+    """Whether a database exists and keeps only latest verdicts: whole runs cannot be merged into it unchanged."""
     if not database.is_file():
         return False
     try:
         with reading(database) as connection:
             return keeps_latest(connection)
     except StoreError:
-        return False  # whoever writes to it says what is wrong
+        return False  # writing to it will raise the error
 
 
 def _latest(output: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what shows the steps of a command."""
+"""Options that several commands share, and the progress display."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Format(enum.StrEnum):
 
 
 class IsolationChoice(enum.StrEnum):
-    """What may be asked for. ``auto`` takes containers when an engine answers, else virtual environments."""
+    """The values of ``--isolation``. ``auto`` uses containers if an engine is running, else virtual environments."""
 
     AUTO = "auto"
     CONTAINER = "container"
@@ -44,7 +44,7 @@ class IsolationChoice(enum.StrEnum):
 
 
 class Priority(enum.StrEnum):
-    """Which models of matrix.yaml: those that it puts first, which is its first suite, or all."""
+    """Which models of matrix.yaml: those of its first suite, or all."""
 
     HIGH = "high"
     ALL = "all"
@@ -54,7 +54,7 @@ FormatOption = Annotated[Format, typer.Option("--format", help="A table, or JSON
 
 
 def matrix_or_shipped(path: Path) -> Path:
-    """The file; where it is not there and is what a command reads if none is named, the one that comes with hwmatrix, which is said."""
+    """The file; if it is the default and does not exist, the one that comes with hwmatrix, with a message."""
     if path != DEFAULT_MATRIX or path.exists():
         return path
     told = f"no {path} here: using the one that comes with hwmatrix {hwmatrix.__version__} (hwmatrix init writes one for your own models)"
@@ -63,7 +63,7 @@ def matrix_or_shipped(path: Path) -> Path:
 
 
 def _unless_named(context: typer.Context, parameter: typer.CallbackParam, path: Path) -> Path:
-    """A file that was named must be there, whatever its name is."""
+    """Check that a file that was named explicitly exists."""
     source = context.get_parameter_source(parameter.name or "")
     return matrix_or_shipped(path) if source is not None and source.name == "DEFAULT" else path
 
@@ -133,10 +133,10 @@ def first_models(spec: MatrixSpec, priority: Priority | None) -> list[str]:
 
 
 def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[str, ...]:
-    """The names, all of which have a meaning.
+    """Check names against the allowed ones, and return them.
 
     Raises:
-        ConfigError: those that have none, each with a near miss.
+        ConfigError: lists unknown names, each with a suggestion.
     """
     problems = [Problem(where=option, what=f"{name!r} is unknown", hint=near_miss(name, allowed)) for name in names if name not in allowed]
     if problems:
@@ -145,7 +145,7 @@ def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[
 
 
 def progress(*, verbose: bool) -> View:
-    """What shows the steps of a command: on stderr, so that stdout is only for results."""
+    """The progress display of a command: on stderr, so that stdout is only for results."""
     from hwmatrix.host.console import view
 
     return view(Console(stderr=True), verbose=verbose, on_github=os.environ.get("GITHUB_ACTIONS") == "true")

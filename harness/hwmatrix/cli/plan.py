@@ -1,4 +1,4 @@
-"""``hwmatrix plan``: plan a run that other machines work off, each with the hardware of some targets."""
+"""``hwmatrix plan``: plan a run that other machines execute, each with the hardware of some targets."""
 
 from __future__ import annotations
 

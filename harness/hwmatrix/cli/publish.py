@@ -1,4 +1,4 @@
-"""``hwmatrix publish``: a run into the published database, and all that is made from it."""
+"""``hwmatrix publish``: adds runs to the published database, and writes everything that is generated from it."""
 
 from __future__ import annotations
 

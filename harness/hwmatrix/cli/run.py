@@ -1,4 +1,4 @@
-"""``hwmatrix run``: work off some targets of a plan that was made elsewhere."""
+"""``hwmatrix run``: execute some targets of a plan that was made elsewhere."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def _read(place: Path) -> Plan:
 
 
 def _check(plan: Plan, loaded: LoadedMatrix, targets: Sequence[str]) -> None:
-    """Refuse targets that the plan has not, and a plan that was made from another matrix.yaml or by another version.
+    """Check that the plan has the targets, and was made from this matrix.yaml and by this version.
 
     Raises:
-        ConfigError: for each of them.
+        ConfigError: lists every problem.
     """
     known = [target.name for target in plan.targets]
     problems = [

@@ -1,4 +1,4 @@
-"""What was tried for failed cells: as text, and as entries of reports."""
+"""Retries of failed cells with changed settings: as text, and as entries of reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def changed(cell: CellRow) -> str | None:
-    """With what the model of a cell that failed works, such as ``batch 4 instead of 8``; None where nothing was found."""
+    """The change that made a failed cell pass, such as ``batch 4 instead of 8``; None if none did."""
     return None if cell.adaptation is None else in_words(cell.adaptation, batch=cell.batch, dtype=cell.dtype.value)
 
 

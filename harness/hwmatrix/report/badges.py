@@ -76,7 +76,7 @@ def _badge(kind: str, name: str, cells: Iterable[CellRow], noun: str, of: Callab
 
 
 def _by(cells: Iterable[CellRow], of: Callable[[CellRow], str]) -> dict[str, list[CellRow]]:
-    """Cells by something of them, in the order in which it occurs first."""
+    """Cells grouped by a key, in the order of first occurrence."""
     found: dict[str, list[CellRow]] = {}
     for cell in cells:
         found.setdefault(of(cell), []).append(cell)
@@ -84,7 +84,7 @@ def _by(cells: Iterable[CellRow], of: Callable[[CellRow], str]) -> dict[str, lis
 
 
 def _distinct(found: list[Badge]) -> list[Badge]:
-    """Names that are the same once they are made safe for files get a number."""
+    """Number badges whose names became equal when they were made safe for file names."""
     distinct: dict[str, Badge] = {}
     for badge in found:
         numbered = itertools.chain([badge.name], (f"{badge.name}-{number}" for number in itertools.count(2)))

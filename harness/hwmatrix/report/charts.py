@@ -1,9 +1,9 @@
 """Charts of a run as Vega-Lite specifications, shared by the pictures and the page.
 
-What was emulated or done in software is in none of those that measure.
+Charts of speed and memory leave out emulated and software targets.
 
 Each specification lies in ``chart_specs/<name>.vl.json`` and has its data by name; here are the rows that go into it. Colors are those of
-Okabe and Ito (https://jfly.uni-koeln.de/color/), which people who see colors otherwise can tell apart; a shape or a word says the same.
+Okabe and Ito (https://jfly.uni-koeln.de/color/), which color-blind people can distinguish; a shape or a word says the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LARGEST_LIST: Final = 60
 _NO_VERDICT: Final = "no verdict"
 _LABEL: Final = 60
 _MARKING: Final = frozenset({"color", "fill", "stroke", "shape", "yOffset"})
-"""Channels that tell columns apart."""
+"""Channels that distinguish columns."""
 _SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 _SETTINGS: Final = ("size", "batch", "sequence_length", "threads")
 """What, besides the precision, tells cells of one model on one target apart."""
@@ -222,7 +222,7 @@ def _are_many(cells: Sequence[CellRow]) -> bool:
 
 
 def _boxes(name: str, title: str, axis: str, cells: Sequence[CellRow], of: Callable[[CellRow], float | None]) -> Chart:
-    """Values of very many models: how they are spread in each family, on each target. What is not above 0 has no logarithm."""
+    """Box plots of very many models by family and target. Values of 0 are left out, because the axis is logarithmic."""
     names = _Names(cells)
     rows = [
         {"family": cell.family.value.replace("_", " "), "column": names.column(cell), "value": value}
@@ -246,7 +246,7 @@ def _state(cell: CellRow) -> str:
 
 
 def _word(cell: CellRow) -> str:
-    """What a small rectangle can hold: the level or the status, and the speed where it means something."""
+    """The text of a small rectangle: the level or the status, and the speed if it is significant."""
     if cell.level in {Level.HIGH, Level.MEDIUM, Level.LOW}:
         fast = cell.speed_differs and cell.execution is Execution.HARDWARE
         return f"{cell.level.value} {times(cell.speed_up)}" if fast else str(cell.level.value)

@@ -12,9 +12,9 @@ from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, S
 FAILING: Final = frozenset({Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH})
 """Verdicts on the model and the target. The statuses that are neither these nor ``pass`` are no verdict."""
 LEAST_CHANGE: Final = 0.05
-"""A change is told if the lower quartile changes by more, in units of the machine's own speed.
+"""A change is reported if the lower quartile changes by more than this, relative to the machine's own speed.
 
-What disturbs a machine lengthens some samples, and the quickest quarter last; what changes in the code lengthens them all.
+Disturbances lengthen only some samples, and affect the fastest quarter least; a change in the code lengthens all of them.
 """
 NOISE_FACTOR: Final = 2.0
 """A change must also exceed so many standard deviations of the two cells' own noise together."""
@@ -26,7 +26,7 @@ LEAST_MEMORY_MB: Final = 16.0
 
 
 class Kind(enum.StrEnum):
-    """What can change. The order is that of reports: what somebody must act on comes first."""
+    """Kinds of changes, in the order of reports: the ones that need action come first."""
 
     BROKEN = "broken"
     LOST = "lost"
@@ -112,7 +112,7 @@ def compare(old: ComparedCell, new: ComparedCell) -> list[Change]:
 
 
 def why_not_timed(old: ComparedCell, new: ComparedCell) -> str | None:
-    """Why the speeds of two executions say nothing about each other, or None where they do."""
+    """Why the speeds of two executions cannot be compared, or None if they can."""
     for each in (new, old):
         if each.execution is not Execution.HARDWARE:
             return f"{each.execution.value} time is no speed"

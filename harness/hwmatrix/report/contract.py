@@ -31,7 +31,7 @@ class RejectedShard:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PartEntry:
-    """One of the runs that the cells are from: how many of them it executed, on which targets."""
+    """One of the runs that the cells come from: how many of them it executed, on which targets."""
 
     run_id: str
     created_at: dt.datetime
@@ -44,9 +44,9 @@ class PartEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class RunEntry:
-    """The run: what was asked for, by which program, and how its cells ended (cells by status).
+    """The run: its command, the version of hwmatrix, and how its cells ended (cells by status).
 
-    ``parts`` are the runs that the cells are from, the newest first: several where the latest verdicts of many are reported.
+    ``parts`` are the runs that the cells come from, the newest first: several if the latest verdicts of many runs are reported.
     """
 
     run_id: str
@@ -63,7 +63,7 @@ class RunEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class HardwareEntry:
-    """One kind of hardware that was looked for: facts by name, or why it is absent."""
+    """One kind of hardware that was tested for: facts by name, or why it is absent."""
 
     hardware_type: str
     available: bool
@@ -95,10 +95,10 @@ class TargetEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ModelEntry:
-    """A model in one size. ``parameters`` is a count; ``unbuildable`` says why there is no such model.
+    """A model in one size. ``parameters`` is a count; ``unbuildable`` says why the model cannot be built.
 
     ``weights`` says where its weights come from: ``recipe`` (random, matrix.yaml has its configuration), ``factory`` (random, hwmatrix made
-    its configuration from the type alone), ``hub``, or the path of a folder; null where the plan does not say.
+    its configuration from the type alone), ``hub``, or the path of a folder; null if the plan does not say.
     """
 
     name: str
@@ -158,7 +158,7 @@ class LatencyEntry:
 class MemoryEntry:
     """The high-water mark until the first inference ended, what the cell added to it, and the device's own high-water mark, in MiB.
 
-    ``detail`` says whose memory it is where it is not the resident set of the cell's own process, or why none of the host's is told.
+    ``detail`` says whose memory it is if it is not the resident set of the cell's own process, or why the host's memory is not reported.
     """
 
     peak_mb: float | None
@@ -169,7 +169,7 @@ class MemoryEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class OutputEntry:
-    """One output tensor as the target gave it."""
+    """One output tensor of the target."""
 
     name: str
     shape: tuple[int, ...]
@@ -188,9 +188,9 @@ class CellError:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Evidence:
-    """What lets a reader repeat the cell. All but ``run_id`` is null where nothing was executed.
+    """The facts needed to repeat the cell. All but ``run_id`` are null if nothing was executed.
 
-    ``older_than`` names the newest run of the cell's target, where the cell is of an earlier day and that run had other versions or
+    ``older_than`` names the newest run of the cell's target, if the cell is of an earlier day and that run had other versions or
     another image.
     """
 
@@ -205,11 +205,11 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class DivergenceEntry:
-    """Where the difference begins, of a cell whose outputs differ from the reference.
+    """Where the error begins in a cell whose outputs differ from the reference.
 
-    ``origin`` is ``step`` (``at`` that node or layer, of that operator or class: it was given values that differ by ``inputs_error`` and
-    gave such that differ by ``relative_error``), ``gradual`` (the same, but differences grow all along), ``graph`` (before the target),
-    ``fused`` (only where the runtime fuses several steps) or ``unknown``. ``against`` is what computed the values beside these.
+    ``origin`` is ``step`` (``at`` is the node or layer, with its operator or class: its inputs differ by ``inputs_error``, its outputs by
+    ``relative_error``), ``gradual`` (the same fields, but errors accumulate over many steps), ``graph`` (before the target),
+    ``fused`` (only if the runtime fuses several steps) or ``unknown``. ``against`` is what computed the reference values.
     """
 
     origin: Origin
@@ -223,7 +223,7 @@ class DivergenceEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class AdaptationEntry:
-    """With what the model of a cell that failed works: by setting (``{"batch": 4}``), and in words."""
+    """The change that made a failed cell pass: by setting (``{"batch": 4}``), and in words."""
 
     changed: dict[str, Any]
     words: str
@@ -231,7 +231,7 @@ class AdaptationEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class AttemptEntry:
-    """A cell that failed, tried again with something changed: what came of it. It was compared with a reference of the same settings."""
+    """A retry of a failed cell with one change, and its result. It was compared with a reference of the same settings."""
 
     changed: dict[str, Any]
     words: str
@@ -246,12 +246,12 @@ class AttemptEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class CellEntry:
-    """One planned cell. ``stage`` is the last one that was entered; ``level`` is null where nothing was executed.
+    """One planned cell. ``stage`` is the last one that was entered; ``level`` is null if nothing was executed.
 
-    ``inputs`` are the kinds of input that the model was given (text, image, video, audio; none: of another kind); ``text_path`` says that
-    it takes more than text and was given text alone. Both are null where that is not on record. ``divergence`` is null where outputs agree,
-    and where nobody looked for it. ``attempts`` were made after the cell had failed, each with something changed; ``adaptation`` is what it
-    works with, and then its level is Low: status, error and evidence stay those of the cell as it was planned.
+    ``inputs`` are the kinds of input that the model was given (text, image, video, audio; empty: another kind); ``text_path`` says that
+    it accepts more than text but was given only text. Both are null if not recorded. ``divergence`` is null if the outputs agree, or if
+    it was not searched for. ``attempts`` are retries after the cell failed, each with one change; ``adaptation`` is the change that
+    made it pass, and then its level is Low: status, error and evidence stay those of the cell as it was planned.
     """
 
     model: str
@@ -311,7 +311,7 @@ class ErrorEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class GroupExample:
-    """The failure of a group whose model has the fewest parameters. ``message`` is whole; ``command`` repeats it.
+    """The failure of a group whose model has the fewest parameters. ``message`` is complete; ``command`` repeats the cell.
 
     ``traceback`` is the text; in errors.json, its name in ``tracebacks`` of the document.
     """
@@ -329,12 +329,12 @@ class GroupExample:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class GroupEntry:
-    """Failures that one change would mend.
+    """Failures that one change would fix.
 
-    ``scope`` is ``target``, or ``factory`` (models that could not be made: ``target`` and ``isolation`` are null) or ``infrastructure``,
+    ``scope`` is ``target``, or ``factory`` (models that could not be built: ``target`` and ``isolation`` are null) or ``infrastructure``,
     which are never counted against hardware. ``kind`` says what ``blocked_by`` is: an ``operator`` that the target lacks, a ``construct``
-    in the code of models (file and function), the ``origin`` of other numbers, or an ``error`` by its words. ``message`` is what they all
-    say, without numbers, shapes and names; null where operator or origin say it. ``sites`` are the places where they were raised.
+    in the code of models (file and function), the ``origin`` of wrong numbers, or the normalized message of an ``error``. ``message`` is
+    their common message without numbers, shapes and names; null for operators and origins. ``sites`` are the places of the errors.
     """
 
     scope: Literal["target", "factory", "infrastructure"]
@@ -359,8 +359,8 @@ class GroupEntry:
 class ErrorsDocument:
     """errors.json, most severe first; ``groups`` by what blocks the most architectures of each target.
 
-    ``tracebacks`` has each text once, by the name that errors and examples of groups give in ``traceback``: the same text has the same name
-    in every report.
+    ``tracebacks`` has each text once, by the name that is in ``traceback`` of errors and of groups' examples: the same text has the same
+    name in every report.
     """
 
     schema: Literal["hwmatrix/errors/2"]

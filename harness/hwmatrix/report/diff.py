@@ -56,9 +56,9 @@ class PackageChange:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diff:
-    """Everything that changed from ``old`` to ``new``, in the order in which somebody must act on it.
+    """Everything that changed from ``old`` to ``new``, the most urgent first.
 
-    ``compared`` cells are in both; ``timed`` of them had speeds that could be compared, and ``untimed`` says why others had not.
+    ``compared`` cells are in both; ``timed`` of them had comparable speeds, and ``untimed`` says why the others had not.
     """
 
     old: Side

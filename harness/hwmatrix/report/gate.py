@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hwmatrix.report.diff import Diff, Side
 
 DEFAULT_KINDS: Final = (Kind.BROKEN, Kind.PLACEMENT, Kind.SLOWER)
-"""What must not have happened since a baseline, unless somebody asks for more or less."""
+"""The kinds of changes since a baseline that fail the gate by default."""
 GATEABLE: Final = (*DEFAULT_KINDS, Kind.LOST, Kind.MORE_MEMORY, Kind.VANISHED, Kind.FAILS_OTHERWISE)
 _UNBUILDABLE: Final = "unbuildable"
 """The error type of a model of which matrix.yaml itself says why there is none."""
@@ -25,7 +25,7 @@ _VERDICT: Final = FAILING | {Status.PASS}
 
 
 class Rule(enum.StrEnum):
-    """Why a gate does not open."""
+    """Why a gate fails."""
 
     UNEXPECTED_FAILURE = "unexpected_failure"
     EXPECTATION_GONE = "expectation_gone"
@@ -39,7 +39,7 @@ class Rule(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Violation:
-    """One reason. ``line`` is where matrix.yaml has what it is about."""
+    """One reason for failing. ``line`` is the related line of matrix.yaml."""
 
     rule: Rule
     model: str | None
@@ -53,14 +53,14 @@ class Violation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GateRules:
-    """What is asked of a run: targets that must have given verdicts, and changes since a baseline that must not be."""
+    """The requirements on a run: targets that must have verdicts, and changes since a baseline that are not allowed."""
 
     required: tuple[str, ...] = ()
     kinds: tuple[Kind, ...] = DEFAULT_KINDS
 
 
 def check(matrix: LoadedMatrix, side: Side, diff: Diff | None, rules: GateRules) -> tuple[Violation, ...]:
-    """Every reason why the gate stays shut; none: it opens."""
+    """Every reason why the gate fails; empty: it passes."""
     found = [*_of_the_run(side, rules), *_of_rejected(side.rejected), *_of_expectations(matrix, side)]
     if diff is not None:
         found += _of_baseline(diff)

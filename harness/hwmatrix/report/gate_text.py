@@ -18,7 +18,7 @@ _STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ViolationEntry:
-    """One reason why the gate stays shut. ``line`` is where matrix.yaml has what it is about."""
+    """One reason why the gate fails. ``line`` is the related line of matrix.yaml."""
 
     rule: Rule
     model: str | None

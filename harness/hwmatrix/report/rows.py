@@ -107,7 +107,7 @@ class OutputRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellRow(Measured):
-    """One planned cell and what became of it, with all that was measured.
+    """One planned cell and its result, with all measurements.
 
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
     ``speed_up`` is over the cpu cell of the same machine and settings, and means something only if ``speed_differs``.
@@ -162,14 +162,14 @@ class CellRow(Measured):
     matrix_line: int | None = None
     """Where matrix.yaml names its model; None: it does not."""
     run_id: str = ""
-    """The run that planned it, and executed it where it was executed."""
+    """The run that planned it, and executed it if it was executed."""
     older_than: str | None = None
     """The newest run of its target, if this cell is of an earlier day, and that run had other versions or another image."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """What became of a cell that failed when it was tried again with ``adaptation`` changed. ``cell_key`` is that of the cell."""
+    """A retry of a failed cell with the change ``adaptation``, and its result. ``cell_key`` is that of the failed cell."""
 
     cell_key: str
     attempt_key: str
@@ -356,7 +356,7 @@ def _records(connection: duckdb.DuckDBPyConnection, name: str, parameters: dict[
 
 
 _FOREIGN: Final = frozenset({float, dt.datetime})
-"""Types of values that the database gives otherwise than a report has them."""
+"""Conversions for types that reports represent differently from the database."""
 
 
 def _python_value(value: Any) -> Any:

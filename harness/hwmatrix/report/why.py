@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WHY_SCHEMA: Final = "hwmatrix/why/1"
 NEAREST: Final = 4
-"""How many alternatives are told."""
+"""How many alternatives are shown."""
 _LOG_LINES: Final = 12
 _NO_END: Final = frozenset({Status.PASS, Status.NOT_RUN, Status.UNAVAILABLE})
 
@@ -37,7 +37,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """Something near that works: a cell that passed, and how it differs from the one that was asked about."""
+    """A similar configuration that works: a cell that passed, and how it differs from the requested one."""
 
     cell: CellRow
     differs: str

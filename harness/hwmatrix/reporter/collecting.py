@@ -1,4 +1,4 @@
-"""The errors that a report collects: those of a merged database, and what stands in the way of one model on this machine."""
+"""The errors that a report collects: those of a merged database, and the reasons why a model cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ COMPONENT: Final = "model_integration"
 
 
 def errors_of(model_name: str, sources: Sources) -> tuple[ReportedError, ...]:
-    """Ask the integration about a model, and give what speaks against it.
+    """Query the integration about a model, and return the obstacles.
 
     Raises:
-        ConfigError: no model can have this name.
-        StoreError: the database is none of ours.
+        ConfigError: the model's name is invalid.
+        StoreError: the file is not a hwmatrix database.
     """
     answer = HardwareAwareModelClassifier(sources=sources).classify_model(model_name)
     return (*_of_the_model(answer), *_of_the_hardware(answer))
@@ -90,7 +90,7 @@ def _of_the_model(answer: ModelAnswer) -> Iterator[ReportedError]:
 
 
 def _of_the_hardware(answer: ModelAnswer) -> Iterator[ReportedError]:
-    """Hardware that is here and cannot take the model. What is not here is the detection's to tell."""
+    """Available hardware that cannot run the model. Missing hardware is reported by the detection."""
     name = answer["model_name"]
     for hardware, profile in answer["hardware_profile"].items():
         if not profile["available"]:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 COMPONENT: Final = "components"
 _STRICT = pydantic.ConfigDict(extra="forbid")
 _KNOWN_MODEL: Final = "google-bert/bert-base-uncased"
-"""A name that says what it is: every classifier knows its family."""
+"""A model name that every classifier must recognize."""
 _REINSTALL: Final = "Install hwmatrix again with what it depends on (pip install --force-reinstall hwmatrix[host])."
-"""What to do where not even the catalogue can be asked."""
+"""The advice if even the catalogue does not work."""
 _Text = Annotated[str, Field(min_length=1)]
 
 
@@ -78,7 +78,7 @@ def parts() -> Parts:
 
 
 def check() -> tuple[tuple[Checked, ...], tuple[ReportedError, ...]]:
-    """Ask every part, and look for every package. No framework is imported for it.
+    """Check every part, and look for every package, without importing a framework.
 
     Returns:
         Every part, package and target with whether it can be used; and the errors of those that cannot.
@@ -103,7 +103,7 @@ def check() -> tuple[tuple[Checked, ...], tuple[ReportedError, ...]]:
 
 
 def _broken(part: Part) -> ReportedError | None:
-    """Import a part and ask it something; the error, if either fails."""
+    """Import a part and call it; the error, if either fails."""
     try:
         _PROBES[part.name](importlib.import_module(part.module))
     except Exception as error:  # noqa: BLE001 - whatever a broken installation raises is what is to be told
@@ -148,7 +148,7 @@ def _classification(module: ModuleType) -> None:
 
 
 def _requirements(module: ModuleType) -> None:
-    """What is known of a model's need is an answer, and that nothing is known is one too."""
+    """Requirements are a valid answer, and so is the error that the model's size is not known."""
     classification = importlib.import_module("hwmatrix.knowledge.stand_ins").classify(_KNOWN_MODEL)
     try:
         module.requirements_for(None, model_name=_KNOWN_MODEL, classification=classification, hardware=Backend.CPU.value)
@@ -178,4 +178,4 @@ _PROBES: Final[dict[str, Callable[[Any], None]]] = {
     "resource_pool": _pool,
     "fallback": _fallback,
 }
-"""What each part is asked: something that it answers in a moment, wherever it runs."""
+"""The check of each part: a call that is fast on every machine."""

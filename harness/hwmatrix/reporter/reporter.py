@@ -36,7 +36,7 @@ ReportFormat = Literal["markdown", "json"]
 FORMATS: Final[tuple[str, ...]] = get_args(ReportFormat)
 _DETECTION: Final = "hardware_detection"
 _RECORDS: Final = "records"
-"""What other components handed in."""
+"""The source of records that other components added."""
 
 
 class HardwareCompatibilityReporter:
@@ -97,7 +97,7 @@ class HardwareCompatibilityReporter:
         return self._take("components", found)
 
     def collect_hardware_detection_errors(self) -> list[ErrorDict]:
-        """Why each kind of hardware that is not here is not; also a detector that breaks."""
+        """Why each missing kind of hardware is missing; also errors of the detector itself."""
         if self._sources.detector is None and DETECTION in missing_parts():
             message = f"{DETECTION} cannot be imported: {missing_parts()[DETECTION]}"
             return self._take(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
@@ -132,11 +132,11 @@ class HardwareCompatibilityReporter:
         return self._take("resource_pool", found)
 
     def collect_model_integration_errors(self, model: str) -> list[ErrorDict]:
-        """What stands in the way of a model here: nobody knows what it is, it does not work or fit on what is here, nothing is left.
+        """Why a model cannot run here: its family is not known, or it does not work or fit on some or all available hardware.
 
         Raises:
-            ConfigError: no model can have this name.
-            StoreError: the database is none of ours.
+            ConfigError: the model's name is invalid.
+            StoreError: the file is not a hwmatrix database.
         """
         sources = dataclasses.replace(self._sources, database=self._database)
         return self._take(f"model {model}", collecting.errors_of(model, sources))
@@ -144,21 +144,21 @@ class HardwareCompatibilityReporter:
     def collect_database_errors(self) -> list[ErrorDict]:
         """The errors of the cells on record here, and the shards that a merge refused. None where there is no database.
 
-        What others published is not counted: it is no error of this machine.
+        Published results do not count: they are not errors of this machine.
 
         Raises:
-            StoreError: the database is none of ours, or the one that was named is not there.
+            StoreError: the file is not a hwmatrix database, or the named one does not exist.
         """
         database = self._where()
         return self._take("database", collecting.errors_in(database), stamp=False) if database is not None else []
 
     def test_full_hardware_stack(self) -> list[dict[str, Any]]:
-        """Use everything that is here: a small product by each runtime that is installed, on each of its devices.
+        """Test all available hardware: a small matrix product by each installed runtime, on each of its devices.
 
         Each runtime has a process of its own, so that a crash or a hang is a result. It takes some seconds.
 
         Returns:
-            What became of each: runtime, hardware, device, status, relative_error, wall_ms, message.
+            The result of each: runtime, hardware, device, status, relative_error, wall_ms, message.
         """
         self._stack, found = stack.try_everything(run=self._run, timeout_s=self._timeout_s)
         self._take("hardware_stack", found)

@@ -296,7 +296,7 @@ def test_what_is_kept_is_used_and_can_be_forgotten(capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert hwmatrix("--clear-cache") == 0
     assert hwmatrix("--clear-cache") == 0
-    assert capsys.readouterr().out.split("\n")[:2] == ["forgotten", "nothing was kept"]
+    assert capsys.readouterr().out.split("\n")[:2] == ["cache deleted", "there was no cache"]
     assert not (tmp_path / "cache" / "hardware.json").exists()
 
 
