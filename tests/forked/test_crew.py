@@ -149,7 +149,7 @@ def test_a_worker_that_falls_silent_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 
     with Crew(work, size=2, patience=lambda _: 0.2) as crew:
         found = {done.number: done for done in crew.do(range(4), lambda _: None)}
-    assert found[0].problem == "said nothing in time and was ended"
+    assert found[0].problem == "did not answer in time and was killed"
     assert [found[number].problem for number in (1, 2, 3)] == [None, None, None]
 
 
@@ -169,11 +169,11 @@ def test_a_child_cannot_speak_for_its_worker() -> None:
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (b"junk", "no JSON: "),
+        (b"junk", "not JSON: "),
         (b"[]", "neither an answer nor a problem"),
         (b'{"answer": 3}', "neither an answer nor a problem"),
         (b'{"answer": {}, "more": 1}', "neither an answer nor a problem"),
-        (b"[" * 200_000, "no JSON: "),
+        (b"[" * 200_000, "not JSON: "),
         (None, "18,446,744,073,709,551,615 bytes"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_worker_that_sends_no_answer_costs_its_own_piece_alone(monkeypatch: py
     monkeypatch.setattr(crews, "_answer_of", told)
     found = run(tell, range(4))
     assert {number for number, done in found.items() if done.answer is None} == {1}
-    assert (found[1].problem or "").startswith(f"sent what cannot be read and was ended: {why}")
+    assert (found[1].problem or "").startswith(f"sent an unreadable answer and was killed: {why}")
 
 
 def test_a_large_answer_arrives_whole() -> None:

@@ -335,7 +335,7 @@ def test_a_bad_line_ends_its_cell_and_the_next_one_runs(line: bytes) -> None:
     ]
     assert [each.status for each in found] == [Status.CRASH, Status.PASS]
     assert found[0].error is not None
-    assert found[0].error.message.startswith("what the process told cannot be used: line 2")
+    assert found[0].error.message.startswith("the process sent an invalid message: line 2")
 
 
 def test_text_that_no_character_has_is_told_all_the_same() -> None:

@@ -195,5 +195,5 @@ def test_a_target_that_finds_everything_right_is_not_believed(
     operators.run_operators(order)
     ((ok, detail),) = rows(order, tmp_path, "SELECT canary_ok, canary_detail FROM shards")
     assert ok is False
-    assert "test_add with a wrong expectation is pass and must be mismatch" in detail
+    assert "test_add with a wrong expectation is pass, not mismatch" in detail
     assert rows(order, tmp_path, "SELECT count(*) FROM operator_results") == [(0,)]

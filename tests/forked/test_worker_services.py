@@ -72,7 +72,7 @@ def order(folder: Path) -> ShardOrder:
     )
 
 
-def pieces(monkeypatch: pytest.MonkeyPatch, service: type[Sleeper], folder: Path) -> parent._Pieces:
+def pieces(monkeypatch: pytest.MonkeyPatch, service: type[Sleeper], folder: Path) -> parent._CellWork:
     """The work of a crew whose cells tell what they were given, and of which the fourth ends its service."""
 
     class Backend:
@@ -89,10 +89,10 @@ def pieces(monkeypatch: pytest.MonkeyPatch, service: type[Sleeper], folder: Path
 
     monkeypatch.setattr(parent, "target_class", lambda _backend: Backend)
     monkeypatch.setattr(parent, "_run", run)
-    return parent._Pieces(order(folder))
+    return parent._CellWork(order(folder))
 
 
-def done_by(work: parent._Pieces, numbers: int) -> list[Done]:
+def done_by(work: parent._CellWork, numbers: int) -> list[Done]:
     with Crew(work, size=2, patience=lambda _: 20.0, ending=work.end) as crew:
         return list(crew.do(range(numbers), lambda _: None))
 
@@ -167,4 +167,4 @@ def test_services_that_share_a_device_have_their_cells_one_after_the_other(
     asked = dataclasses.replace(order(tmp_path), at_once=2, plan=dataclasses.replace(PLAN, timing=timing))
     service = Sleeper()
     service.shares_device = shares_device  # type: ignore[misc]
-    assert parent._side_by_side(asked, service) == expected
+    assert parent._parallel_cells(asked, service) == expected

@@ -343,7 +343,7 @@ def test_a_model_that_needs_more_memory_than_is_free_is_skipped_with_the_numbers
     ran = run("bert")
     assert ran.passed == ran.failed == []
     assert len(ran.skipped) >= 7
-    assert [reason for _, reason in ran.skipped if "MiB on cpu, and 3 MiB are free" not in reason] == []
+    assert [reason for _, reason in ran.skipped if "MiB on cpu, but only 3 MiB are free" not in reason] == []
 
 
 @pytest.mark.parametrize(("timeout_min", "kept"), [(0.0, 0), (30.0, 1)])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Run one order; give the exit code."""
+    """Run one command of the host; return the exit code."""
     arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
     end_with_parent()
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """``docker stop`` means what Ctrl-C means: end the child, keep what is finished."""
+    """Treat ``docker stop`` like Ctrl-C: end the child and keep finished results."""
     raise KeyboardInterrupt
 
 
@@ -43,22 +43,22 @@ def _parser() -> argparse.ArgumentParser:
     works = parser.add_subparsers(required=True)
     bundles = works.add_parser("bundles", help="build the bundles of a plan")
     bundles.add_argument("--models", help="only the models listed in models-<MODELS>.json beside the plan, and the canaries")
-    bundles.add_argument("--every-exporter", action="store_true", help="do not stop at the first exporter that makes a graph")
+    bundles.add_argument("--every-exporter", action="store_true", help="do not stop at the first exporter that succeeds")
     bundles.set_defaults(work=_bundles)
     run = works.add_parser("run", help="run one target's cells of a plan")
     run.add_argument("--target", required=True)
     run.add_argument("--cells", help="run only the cells listed in cells-<CELLS>.json beside the plan")
     run.set_defaults(work=_run)
     for work in (bundles, run):
-        work.add_argument("--at-once", type=int, default=1, metavar="N", help="so many at the same time, as far as cores allow")
+        work.add_argument("--at-once", type=int, default=1, metavar="N", help="run up to N in parallel, limited by the cores")
     tests = works.add_parser("operator-tests", help="write the ONNX standard's operator tests into the cache")
     tests.set_defaults(work=_operator_tests)
     operators = works.add_parser("operators", help="run the operator tests on one target")
     operators.add_argument("--target", required=True)
-    operators.add_argument("--tests", default="", help="a regular expression: run only the tests in whose name it is found")
-    operators.add_argument("--resume", action="store_true", help="not the tests listed in finished-<TARGET>.json beside the plan")
+    operators.add_argument("--tests", default="", help="run only the tests whose name matches this regular expression anywhere")
+    operators.add_argument("--resume", action="store_true", help="skip the tests listed in finished-<TARGET>.json beside the plan")
     operators.set_defaults(work=_operators)
-    asking = works.add_parser("survey", help="say what hardware is here and what the plan's models are, in a shard")
+    asking = works.add_parser("survey", help="write the detected hardware and the classification of the plan's models to a shard")
     asking.add_argument("--target", required=True)
     asking.set_defaults(work=_survey)
     for work in (run, operators, asking):
@@ -103,7 +103,7 @@ def _bundles(arguments: argparse.Namespace) -> None:
 
 
 def _listed(plan: Path, what: str, name: str | None) -> Any:
-    """What the host has listed beside the plan for this order; None: all of the plan's."""
+    """The host's selection in a file beside the plan; None: everything in the plan."""
     return json.loads(plan.with_name(f"{what}-{name}.json").read_text(encoding="utf-8")) if name else None
 
 

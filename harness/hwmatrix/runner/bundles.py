@@ -1,7 +1,7 @@
 """Builds the bundles of a plan in the reference image: each in a forked child, so that a broken model affects no other.
 
-As many at once as there are cores and memory for: nothing is timed here. What ran out of time or memory, or lost its worker, is tried once
-more when the rest is done, with nothing beside it: that it failed may have been the machine's doing.
+Nothing is timed here, so as many run in parallel as cores and memory allow. A build that ran out of time or memory, or lost its worker, is
+retried once after all others, alone: a busy machine may have caused the failure.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ INDEX: Final = "bundles.json"
 INDEX_SCHEMA: Final = "hwmatrix/bundle-index/1"
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _TRIES: Final = 3
-"""What a model is given its limit for, one after the other: its bundle, and each of two exporters."""
+"""Steps that each get a model's time limit in turn: its bundle, and each of two exporters."""
 _UNFINISHED: Final = "bundle_unfinished"
-"""The type of a failure that says nothing of the model: the machine was too busy, or the worker was lost."""
+"""The type of a failure that says nothing about the model: the machine was too busy, or the worker was lost."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BundleEntry:
-    """Where a model's bundle lies (a folder's name within the cache), or why there is none."""
+    """The location of a model's bundle (a folder name in the cache), or why there is none."""
 
     model: str
     size: Size
@@ -50,10 +50,10 @@ class BundleEntry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BundleOrder:
-    """Which bundles to build: those of ``models`` (None: of the plan's), and of the canaries, which run everywhere.
+    """Which bundles to build: those of ``models`` (None: all in the plan), and of the canaries, which run everywhere.
 
-    ``every_exporter``: have all exporters called for these models, and not only until one makes a graph. ``at_once`` is how many may
-    be built at the same time, for which there is memory.
+    ``every_exporter``: call all exporters for these models instead of stopping at the first success. ``at_once`` is the number of
+    parallel builds that memory allows.
     """
 
     plan: Plan
@@ -65,10 +65,10 @@ class BundleOrder:
 
 
 def build_all(order: BundleOrder) -> list[BundleEntry]:
-    """Build what is missing in the cache; put it into the index ``bundles.json`` in the order's folder ``out``.
+    """Build what is missing in the cache; write the index ``bundles.json`` to the order's folder ``out``.
 
-    Models that some target executes as ONNX are exported as well. A failed export is kept, and told where it is needed. What was not
-    finished, a bundle or an export, is tried once more when the rest is done; that outcome counts.
+    Models that some target executes as ONNX are also exported. A failed export is kept, and reported by the cells that need it. An
+    unfinished bundle or export is retried once after all others; the outcome of the retry counts.
     """
     plan = order.plan
     limits = {(cell.model, cell.size): cell.limits for cell in plan.cells}
@@ -83,15 +83,15 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
 
     # A bundle and each of its exports may take as long as the limit says.
     with Crew(work, size=size, patience=lambda number: _TRIES * _limit_of(of(number), limits).timeout_s) as crew:
-        for done in crew.do(range(len(models)), lambda number: _tell_begin(of(number))):
+        for done in crew.do(range(len(models)), lambda number: _emit_started(of(number))):
             reason = _unfinished(done)
             if reason is None:
                 found[done.number] = _index_entry(of(done.number), done)
             else:
                 unfinished.append(done.number)
                 emit("bundle_again", model=of(done.number).name, size=of(done.number).size.value, message=reason)
-        for number in sorted(unfinished):  # a crew that has one piece does it alone
-            for done in crew.do([len(models) + number], lambda number: _tell_begin(of(number))):
+        for number in sorted(unfinished):  # one task at a time: each retry runs alone
+            for done in crew.do([len(models) + number], lambda number: _emit_started(of(number))):
                 found[number] = _index_entry(of(number), done, again=True)
     entries = [found[number] for number in range(len(models))]
     _write_index(order.out / INDEX, entries)
@@ -107,7 +107,7 @@ def _limit_of(model: ModelPlan, limits: dict[tuple[str, Size], Limits]) -> Limit
 
 
 def _work(order: BundleOrder, models: list[tuple[ModelPlan, Limits]], number: int, closing: tuple[int, ...]) -> dict[str, Any]:
-    """Build one bundle and its exports, each in a child of this process; say what came of it. Numbers past the last are second attempts."""
+    """Build one bundle and its exports, each in a child process; return their outcome. Numbers past the last model are retries."""
     again, index = divmod(number, len(models))
     model, limits = models[index]
     end = run_forked(functools.partial(_build, model, order.cache), limits=limits, closing=closing)
@@ -120,7 +120,7 @@ def _work(order: BundleOrder, models: list[tuple[ModelPlan, Limits]], number: in
 
 
 def _unfinished(done: Done) -> str | None:
-    """Why a piece is to be tried again; None: what came of it stands."""
+    """Why a task must be retried; None: its outcome is final."""
     if done.answer is None:
         return f"the worker that built the bundle {done.problem}"
     if done.answer["entry"]["error_type"] == _UNFINISHED:
@@ -128,12 +128,12 @@ def _unfinished(done: Done) -> str | None:
     return next((f"the export by {told['exporter']}: {told['message']}" for told in done.answer["exports"] if told.get("late")), None)
 
 
-def _tell_begin(model: ModelPlan) -> None:
+def _emit_started(model: ModelPlan) -> None:
     emit("bundle_started", model=model.name, size=model.size.value)
 
 
 def _index_entry(model: ModelPlan, done: Done, *, again: bool = False) -> BundleEntry:
-    """The entry of a model that is done, told to the host. A worker that ended built nothing that could be relied on."""
+    """The index entry of a finished model, also sent to the host. If the worker died, nothing that it built is trusted."""
     if done.answer is None:
         message = f"the bundle was not built: the worker that did it {done.problem}{exports.AGAIN if again else ''}; {load()}"
         entry = BundleEntry(model=model.name, size=model.size, error_type=_UNFINISHED, message=message)
@@ -146,7 +146,7 @@ def _index_entry(model: ModelPlan, done: Done, *, again: bool = False) -> Bundle
 
 
 def _write_index(path: Path, entries: list[BundleEntry]) -> None:
-    """Put entries into the index, in the place of those of the same models; others stay, from what was built before."""
+    """Add entries to the index. They replace those of the same models; all others stay."""
     index = (read_index(path) if path.is_file() else {}) | {(entry.model, entry.size): entry for entry in entries}
     written = {"schema": INDEX_SCHEMA, "bundles": [dataclasses.asdict(entry) for entry in index.values()]}
     write_atomically(path, json.dumps(written, indent=1) + "\n")
@@ -164,7 +164,7 @@ def _read_entry(entry: dict[str, Any]) -> BundleEntry:
 
 
 def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
-    """In the child: build or find, and tell the parent which it is."""
+    """In the child: build or find the bundle, and send its key or the failure to the parent."""
     from hwmatrix.models.bundle import find_or_build
 
     try:
@@ -185,6 +185,6 @@ def _entry(model: ModelPlan, end: End, limits: Limits, *, again: bool) -> Bundle
         if end.timed_out or end.oom_killed:
             kind, why = _UNFINISHED, f"{why}{exports.AGAIN if again else ''}; {load()}"
     except BadMessageError as error:
-        why = f"what the process told cannot be used: {error}"
+        why = f"the process sent an invalid message: {error}"
     message = f"the bundle was not built: {why}"
     return BundleEntry(model=model.name, size=model.size, error_type=kind, message=message, traceback=end.log or None)

@@ -1,7 +1,7 @@
 """One cell in its forked child: load, prepare, run, verify placement, compare, measure; on a mismatch, find where it begins.
 
-Every stage is announced to the parent before it begins, with all facts known so far, so that a cell which dies tells how
-far it got and what it had measured. Its verdict is told before anything is looked for behind it.
+The child announces every stage to the parent before it begins, with all facts known so far: the parent then knows how far a crashed
+cell got and what it had measured. The verdict is sent before the search for a mismatch's origin begins.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], None]
 
 _WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output", "missing_output"})
-"""Types of errors that begin somewhere between a model's inputs and its outputs."""
+"""Error types whose origin between the model's inputs and outputs can be traced."""
 _MESSAGE_LIMIT: Final = 4000
 _TRACEBACK_LIMIT: Final = 100_000
-"""Characters. Exporters' tracebacks have up to 50,000; beyond that, some exceptions print whole graphs (3 million in one that was seen)."""
+"""Characters. Exporters' tracebacks have up to 50,000; longer ones are exceptions that print whole graphs (one had 3 million)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """Everything a cell's child needs. Without a ``rule`` nothing is timed: the cell ends when its numbers were compared."""
+    """Everything a cell's child needs. Without a ``rule`` nothing is timed: the cell ends after the comparison."""
 
     cell: CellPlan
     model: ModelPlan
@@ -61,7 +61,7 @@ class CellJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _End:
-    """The verdict of a cell that went through all its stages, and what can be asked further."""
+    """The verdict of a cell that went through all its stages, and what tracing a mismatch needs."""
 
     status: Status
     error: dict[str, Any] | None
@@ -70,7 +70,7 @@ class _End:
 
 
 class _Progress:
-    """The stage of a cell and what was found so far: the parent gets all of it with each stage, and with the verdict."""
+    """The stage of a cell and its findings so far. Each stage's message, and the verdict, carries all of them to the parent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -80,11 +80,11 @@ class _Progress:
         self._found = Findings()
 
     def found(self, **values: Any) -> None:
-        """Keep what was found, by the fields of ``Findings``."""
+        """Keep findings, named by the fields of ``Findings``."""
         self._found = dataclasses.replace(self._found, **values)
 
     def enter(self, stage: Stage) -> None:
-        """Begin a stage: the one before ends here."""
+        """Begin a stage, which ends the previous one."""
         self._end_stage()
         self.stage = stage
         self._send({"stage": stage, "facts": self._facts()})
@@ -110,17 +110,17 @@ class _Progress:
 
 
 def execute(job: CellJob, send: Send) -> None:
-    """Run the cell and send what became of it. Raises nothing that a model can cause."""
+    """Run the cell and send its outcome. Whatever a model raises is caught and sent."""
     progress = _Progress(send)
     try:
         end = _stages(job, progress)
     except FactoryError as failure:
-        # The reference image has built and loaded this bundle: what fails here is this target's doing.
+        # The reference image has built and loaded this bundle, so this failure is the target's.
         _end_failed(job, progress, failure.__cause__ or failure)
     except CellFailure as failure:
         progress.end(Status(failure.status), error=_described(failure, failure.error_type) | {"needs": list(getattr(failure, "needs", ()))})
     except Exception as failure:  # noqa: BLE001 - a failing model is data, whatever it raises
-        _let_go(failure)
+        _free_frames(failure)
         _end_failed(job, progress, failure)
     else:
         progress.end(end.status, error=end.error)
@@ -129,18 +129,18 @@ def execute(job: CellJob, send: Send) -> None:
 
 
 def _locate(job: CellJob, progress: _Progress, end: _End) -> None:
-    """Tell where the difference begins, or why that cannot be told."""
+    """Send where the difference begins, or why that is unknown."""
     try:
         trace = end.target.trace(end.bundle)
         if trace is not None:
             progress.diverges(divergence.locate(trace, end.bundle.expected_arrays(), job.tolerance.relative_error))
-    except Exception as failure:  # noqa: BLE001 - whatever is looked for behind a verdict does not change it
-        told = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
-        progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=cut(told, _MESSAGE_LIMIT)))
+    except Exception as failure:  # noqa: BLE001 - a failed search does not change the verdict
+        reason = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
+        progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=cut(reason, _MESSAGE_LIMIT)))
 
 
-def _let_go(failure: BaseException | None) -> None:
-    """Free what the frames of a failure hold: after a failed allocation there may be no memory left to tell of it."""
+def _free_frames(failure: BaseException | None) -> None:
+    """Free what a failure's frames hold: after a failed allocation there may be too little memory left to report it."""
     while failure is not None:
         traceback.clear_frames(failure.__traceback__)
         failure = failure.__cause__ or failure.__context__
@@ -164,7 +164,7 @@ def recognized(failure: BaseException, *, hardware: str, stage: Stage | None) ->
 
 def _stages(job: CellJob, progress: _Progress) -> _End:
     kind = target_class(job.target.backend)
-    kind.preload([job.model.model_class])  # done by the parent, but for a child that is an interpreter of its own
+    kind.preload([job.model.model_class])  # a forked child inherits this from its parent; a spawned one does not
     meter = memory.Meter((job.service or {}).get("process"))
     progress.enter(Stage.LOAD)
     target = kind(settings=job.cell.settings, options=job.target.options, service=job.service)
@@ -183,7 +183,7 @@ def _stages(job: CellJob, progress: _Progress) -> _End:
     progress.enter(Stage.RUN)
     result, first_ms = _timed(target.run)
     use = target.device_use()
-    progress.found(first_ms=first_ms, **_memory(meter.ran(), use))  # before anything of ours is made of the outputs
+    progress.found(first_ms=first_ms, **_memory(meter.ran(), use))  # before our own processing of the outputs
     outputs = target.outputs(result)
     placement = target.placement()
     progress.found(on_target=placement.on_target, placement_detail=placement.detail)
@@ -201,7 +201,7 @@ def _stages(job: CellJob, progress: _Progress) -> _End:
 
 
 def _time(target: Target, rule: MeasureRule, threads: int, progress: _Progress) -> None:
-    """Time it, and how fast the machine is meanwhile: where a device has its own clock, the processor says nothing of its speed."""
+    """Time the target and, before and after, the machine. Not for a device with its own clock: CPU speed says nothing about it."""
 
     def call() -> int | None:
         target.run()
@@ -221,7 +221,7 @@ def _time(target: Target, rule: MeasureRule, threads: int, progress: _Progress) 
 
 
 def _memory(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
-    """What the cell needed of the host's memory and of its device, as far as each tells, by the fields of ``Measured``."""
+    """The cell's host and device memory, as far as each is known, by the fields of ``Measured``."""
     return {
         "baseline_mb": host.baseline_mb,
         "load_peak_mb": host.load_peak_mb,
@@ -235,7 +235,7 @@ def _memory(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
 
 
 def _verdict(comparison: parity.Comparison, placement: Placement, tolerance: Tolerance) -> tuple[Status, dict[str, Any] | None]:
-    """What the numbers say. A model that ran elsewhere says nothing of this target, so that comes first."""
+    """The verdict on the outputs. A model that ran elsewhere proves nothing about this target, so placement is checked first."""
     if placement.on_target <= 0:
         return Status.FALLBACK, _error("fallback", f"nothing ran on the target: {placement.detail}")
     problem = _incomparable(comparison)
@@ -248,7 +248,7 @@ def _verdict(comparison: parity.Comparison, placement: Placement, tolerance: Tol
 
 
 def _incomparable(comparison: parity.Comparison) -> dict[str, Any] | None:
-    """What keeps outputs from being compared at all."""
+    """Why the outputs cannot be compared at all; None if they can."""
     if comparison.not_finite:
         return _error("non_finite_output", f"NaN or infinity in {', '.join(comparison.not_finite)}")
     if comparison.missing:

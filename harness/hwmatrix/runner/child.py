@@ -1,4 +1,4 @@
-"""What a child does with itself, forked or spawned: it limits itself, does its work, sends what comes of it, and ends."""
+"""The child's side, forked or spawned: sets its own limits, does its work, sends the results, and exits."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], None]
 
 PR_SET_PDEATHSIG: Final = 1
-"""linux/prctl.h: the signal that a process gets when its parent dies."""
+"""linux/prctl.h: sets the signal that a process gets when its parent dies."""
 
 
 def prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere there is nothing like it."""
+    """Make this system call on Linux; do nothing on other systems, which have no equivalent."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
 def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits, reserves_address_space: bool) -> NoReturn:
-    """Limit this process, do the work, and end by ``os._exit``: the parent's exit handlers and buffers are not the child's."""
+    """Limit this process, do the work, and end by ``os._exit``, which skips the exit handlers and buffers of the parent."""
     code = 1
     try:
         _limit(limits, reserves_address_space=reserves_address_space)
 
         def send(message: dict[str, Any]) -> None:
             text = json.dumps(message, ensure_ascii=False)
-            data = memoryview(text.encode(errors="replace") + b"\n")  # texts may have bytes that no character has
+            data = memoryview(text.encode(errors="replace") + b"\n")  # texts may contain lone surrogates
             while data:
                 data = data[os.write(writing, data) :]
 
         work(send)
         code = 0
-    except BaseException:  # noqa: BLE001 - the log is the only place where the parent can read of it
+    except BaseException:  # noqa: BLE001 - the parent can read of it only in the log
         import traceback
 
         traceback.print_exc()
@@ -57,10 +57,10 @@ def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits,
 
 
 def _limit(limits: Limits, *, reserves_address_space: bool) -> None:
-    """Memory, no core file; and if the kernel needs memory, it shall be this process that goes.
+    """Limit memory, write no core file, and make this process the OOM killer's first choice.
 
     No RLIMIT_CPU: while it is set, the kernel counts the process's CPU time in ticks of some milliseconds, and a sample's
-    CPU time would read 0 or 4 ms. The parent's deadline ends what takes too long, its death what it leaves.
+    CPU time would read 0 or 4 ms. The parent kills a child that misses its deadline; the kernel kills it if the parent dies.
     """
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if sys.platform.startswith("linux"):

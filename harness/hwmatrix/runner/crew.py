@@ -1,7 +1,7 @@
 """Runs several tasks in parallel: workers forked by the warm parent, each of which forks one child per task.
 
-The parent forks its workers before anything is computed, hands each a piece whenever it is free, and alone keeps and tells what came
-of it. A worker that dies takes nothing with it but the piece that it had: that is told, and another worker takes its place.
+The parent forks its workers before anything is computed, and gives each a new task when it is free. Only the parent stores and reports
+results. If a worker dies, only its current task is lost: the parent reports that, and replaces the worker.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     Work = Callable[[int, tuple[int, ...]], dict[str, Any]]
-    """Does the piece of this number and gives its answer, which goes through JSON; its children must close the descriptors."""
+    """Does the task of this number and returns its answer, which is sent as JSON; its children must close the descriptors."""
 
 _NUMBER_BYTES: Final = 4
 _LENGTH_BYTES: Final = 8
 _MOST_BYTES: Final = 256 * 2**20
-"""Of one answer: it has all that a child sent, each text of it escaped."""
+"""Size limit of one answer, which contains everything that a child sent, with its texts escaped."""
 _GRACE_S: Final = 30.0
-"""How long after a piece's own limit a worker must have said what became of it."""
+"""How long after a task's own limit a worker must have answered."""
 _ENDING_S: Final = 5.0
 _GONE: Final = 0
-"""The process id of a worker that has ended."""
+"""Stands for the process id of a worker that has ended."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Done:
-    """A piece that is done: its answer, or, if its worker ended or failed, what became of that."""
+    """A finished task: its answer, or, if its worker ended or failed, how."""
 
     number: int
     answer: dict[str, Any] | None = None
@@ -58,10 +58,10 @@ class _Worker:
 
 
 class Crew:
-    """Workers for some work. Use as a context manager: leaving it ends them. With ``size`` 1 there are none: the caller works itself.
+    """A pool of workers. Use as a context manager: leaving it ends them. With ``size`` 1 there are none: the caller does the work.
 
-    ``patience`` gives the seconds that a piece may take at most: its limit. Whoever is silent much longer is ended. ``ending`` is called in
-    every worker before it leaves: to end what the work has started there.
+    ``patience`` returns a task's time limit in seconds. A worker that exceeds it by far is killed. Every worker calls ``ending`` before
+    it exits, to end what the work has started there.
     """
 
     def __init__(self, work: Work, *, size: int, patience: Callable[[int], float], ending: Callable[[], None] | None = None) -> None:
@@ -73,20 +73,20 @@ class Crew:
         self._others: set[int] = set()
 
     def __enter__(self) -> Self:
-        """Fork the workers: nothing may have been computed in this process, nor a runtime's thread started."""
+        """Fork the workers. Before this, the process must not have computed anything or started a runtime's threads."""
         if self._size > 1:
             adopt_strays()
             self._others = children()
             gc.collect()
-            gc.freeze()  # a collection in a worker would write to, and so copy, every page of objects that it shares with us
+            gc.freeze()  # a collection in a worker would write to, and so copy, every page of objects shared with the parent
             for _ in range(self._size):
                 self._workers.append(self._fork())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End all workers, and what they had started."""
+        """End all workers and the processes that they started."""
         for worker in self._workers:
-            worker.channel.close()  # whoever is idle leaves by itself
+            worker.channel.close()  # an idle worker then exits
             if worker.number is not None:
                 os.kill(worker.pid, signal.SIGTERM)
         for worker in self._workers:
@@ -97,9 +97,9 @@ class Crew:
         self._workers = []
 
     def do(self, numbers: Iterable[int], started: Callable[[int], None]) -> Iterator[Done]:
-        """Do pieces; give each as soon as it is done. ``started`` is called when a piece begins. What is done is in no order.
+        """Do tasks; yield each as soon as it is done, in any order. ``started`` is called when a task begins.
 
-        Without workers a piece begins when the one before was taken, and what the work raises is raised.
+        Without workers, a task begins when the caller asks for the next result, and exceptions of the work propagate.
         """
         waiting = deque(numbers)
         if not self._workers:
@@ -116,7 +116,7 @@ class Crew:
                 yield done
 
     def _hand_out(self, index: int, waiting: deque[int], started: Callable[[int], None]) -> None:
-        """Give the next piece to a worker; to a new one in its place if it has died idle."""
+        """Give the next task to a worker; if the worker has died, to a new one in its place."""
         if not waiting:
             return
         if self._workers[index].pid == _GONE:
@@ -127,21 +127,21 @@ class Crew:
         worker.number, worker.deadline = number, time.monotonic() + self._patience(number) + _GRACE_S
         try:
             worker.channel.sendall(number.to_bytes(_NUMBER_BYTES, "big"))
-        except OSError:  # it is dead, which its end of the channel will say
+        except OSError:  # the worker is dead; the next read of its channel reports that
             return
 
     def _collect(self, worker: _Worker) -> Done:
-        """What a worker says, or what became of it. One that has ended is marked as gone."""
+        """A worker's answer, or how the worker ended. A worker that has ended is marked as gone."""
         number, worker.number = worker.number, None
-        assert number is not None  # noqa: S101 - only the busy are asked
+        assert number is not None  # noqa: S101 - only busy workers are asked
         late = time.monotonic() > worker.deadline
-        problem = "said nothing in time and was ended" if late else None
+        problem = "did not answer in time and was killed" if late else None
         try:
-            told = None if late else _receive(worker.channel, number)
+            done = None if late else _receive(worker.channel, number)
         except _GarbledError as error:
-            told, problem = None, f"sent what cannot be read and was ended: {error}"
-        if told is not None:
-            return told
+            done, problem = None, f"sent an unreadable answer and was killed: {error}"
+        if done is not None:
+            return done
         worker.channel.close()
         how = _reap(worker.pid, 0.0 if problem else _ENDING_S)
         worker.pid = _GONE
@@ -161,14 +161,14 @@ class Crew:
 
 
 def at_once(asked: int, threads: int) -> int:
-    """How many cells of so many threads run at once: as many as were asked for, and as the cores of this process carry."""
+    """How many cells with ``threads`` threads each run in parallel: ``asked``, limited by the cores of this process."""
     if SPAWNS:
         return 1
     return max(1, min(asked, len(os.sched_getaffinity(0)) // max(1, threads)))
 
 
 def _talking(busy: list[_Worker]) -> list[_Worker]:
-    """Wait for workers that say something, or have ended, or are late."""
+    """Wait for workers that answer, end, or miss their deadline."""
     with selectors.DefaultSelector() as selector:
         for worker in busy:
             selector.register(worker.channel, selectors.EVENT_READ, worker)
@@ -179,26 +179,26 @@ def _talking(busy: list[_Worker]) -> list[_Worker]:
 
 
 class _GarbledError(Exception):
-    """A worker sent no answer, but something else. The message says what is wrong with it."""
+    """A worker sent something other than an answer. The message says what is wrong with it."""
 
 
 def _receive(channel: socket.socket, number: int) -> Done | None:
-    """The answer for a piece, whole; None where the worker has ended before its end.
+    """The whole answer for a task; None if the worker ended before sending all of it.
 
     Raises:
-        _GarbledError: it is too long, no JSON, or neither an answer nor a problem.
+        _GarbledError: it is too long, not JSON, or neither an answer nor a problem.
     """
     channel.settimeout(_GRACE_S)
     try:
         length = int.from_bytes(_read(channel, _LENGTH_BYTES), "big")
         if length > _MOST_BYTES:
-            raise _GarbledError(f"{length:,} bytes, and {_MOST_BYTES:,} are the most")
-        told = json.loads(_read(channel, length))
+            raise _GarbledError(f"{length:,} bytes exceed the limit of {_MOST_BYTES:,}")
+        message = json.loads(_read(channel, length))
     except (EOFError, OSError):
         return None
     except (ValueError, RecursionError) as error:
-        raise _GarbledError(f"no JSON: {error}") from error
-    match told:
+        raise _GarbledError(f"not JSON: {error}") from error
+    match message:
         case {"answer": dict() as answer, **rest} if not rest:
             return Done(number=number, answer=answer)
         case {"problem": str() as problem, **rest} if not rest:
@@ -217,9 +217,9 @@ def _read(channel: socket.socket, size: int) -> bytes:
 
 
 def _reap(pid: int, patience_s: float) -> str:
-    """Wait so long for a worker, then end it. Says how it ended."""
+    """Wait up to ``patience_s`` seconds for a worker to exit, then kill it. Returns how it ended."""
     if pid == _GONE:
-        return "had ended before"
+        return "had already ended"
     until = time.monotonic() + patience_s
     while not (done := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < until:
         time.sleep(0.005)
@@ -233,23 +233,23 @@ def _reap(pid: int, patience_s: float) -> str:
 def _be_worker(
     work: Work, channel: socket.socket, *, ending: Callable[[], None] | None, unneeded: list[socket.socket], parent: int
 ) -> NoReturn:
-    """Do what comes until nothing comes any more. The parent's death, and SIGTERM, interrupt: the child is ended, then we leave."""
+    """Do tasks until the channel closes. The parent's death or SIGTERM interrupts: the worker kills its child, then exits."""
     code = 1
     try:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, _interrupt)
         end_with_parent()
         if os.getppid() != parent:
-            raise KeyboardInterrupt  # noqa: TRY301 - it died before we could ask to be told
+            raise KeyboardInterrupt  # noqa: TRY301 - the parent died before end_with_parent took effect
         for other in unneeded:
             other.close()
         while order := channel.recv(_NUMBER_BYTES, socket.MSG_WAITALL):
-            told = json.dumps(_answer_of(work, int.from_bytes(order, "big"), channel.fileno())).encode()
-            channel.sendall(len(told).to_bytes(_LENGTH_BYTES, "big") + told)
+            answer = json.dumps(_answer_of(work, int.from_bytes(order, "big"), channel.fileno())).encode()
+            channel.sendall(len(answer).to_bytes(_LENGTH_BYTES, "big") + answer)
         code = 0
     except KeyboardInterrupt:
         code = 128 + signal.SIGTERM
-    except BaseException:  # noqa: BLE001 - the parent's code must not go on in its worker
+    except BaseException:  # noqa: BLE001 - the parent's code must not continue in its worker
         import traceback
 
         traceback.print_exc()
@@ -258,7 +258,7 @@ def _be_worker(
 
 
 def _leave(code: int, ending: Callable[[], None] | None) -> NoReturn:
-    """End this worker: whoever asks again, by a signal, does not keep it from ending what it had started."""
+    """End this worker. Further signals are ignored, so that it can end what it had started."""
     try:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, signal.SIG_IGN)
@@ -271,7 +271,7 @@ def _leave(code: int, ending: Callable[[], None] | None) -> NoReturn:
 def _answer_of(work: Work, number: int, channel: int) -> dict[str, Any]:
     try:
         return {"answer": work(number, (channel,))}
-    except Exception as error:  # noqa: BLE001 - told, so that it costs one piece and no more
+    except Exception as error:  # noqa: BLE001 - reported to the parent, so that only this task is lost
         return {"problem": f"failed: {type(error).__name__}: {error}"}
 
 

@@ -19,20 +19,20 @@ _LIMITS: Final = Limits(timeout_s=60.0, memory_mb=8192)
 
 
 def detections() -> list[Detection]:
-    """Every kind of hardware: here, or absent with the reason. A kind during which the child ended is absent for that reason."""
+    """Every kind of hardware: present, or absent with the reason. If the child died while detecting a kind, that is the reason."""
     end = run_forked(_detect, limits=_LIMITS, reserves_address_space=True)  # browsers and GPU runtimes do
     how = "took too long" if end.timed_out else f"ended the process (signal {end.signal}, exit code {end.exit_code})"
     if end.refused is not None:
-        how = f"told what cannot be used: {end.refused}"
+        how = f"sent an invalid message: {end.refused}"
     found: list[Detection] = []
     try:
         found = detections_told(end)
     except BadMessageError as error:
-        how = f"told what cannot be used: {error}"
+        how = f"sent an invalid message: {error}"
     asked = {detection.hardware_type for detection in found}
     for kind in names():
         if kind not in asked:
-            reason = f"asking for it {how}"
+            reason = f"detecting it {how}"
             found.append(Detection(hardware_type=kind, available=False, name=None, features={}, reason=reason, detected_at=utc_now()))
     return found
 

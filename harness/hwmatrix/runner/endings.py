@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def describe(end: End, limits: Limits) -> str:
-    """What of its messages cannot be used, timeout, memory, signal or exit code, with the last line that it printed."""
+    """The reason: an invalid message, timeout, memory, or signal or exit code with the last line that the child printed."""
     if end.refused is not None:
-        return f"what the process told cannot be used: {end.refused}"
+        return f"the process sent an invalid message: {end.refused}"
     if end.timed_out:
         return f"no end within {limits.timeout_s:g} s"
     if end.oom_killed:
@@ -29,5 +29,5 @@ def load() -> str:
     try:
         average = os.getloadavg()[0]
     except OSError:
-        return "the load of the machine is not known"
+        return "the load of the machine is unknown"
     return f"in the last minute the load of the machine was {average / cores:.1f} a core ({average:.1f} on {cores} cores)"

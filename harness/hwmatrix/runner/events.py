@@ -8,6 +8,6 @@ from typing import Any
 
 
 def emit(event: str, **facts: Any) -> None:
-    """Tell one thing. The host ignores lines that are no JSON, so a library's own prints do no harm."""
+    """Send one event. The host ignores lines that are not JSON, so prints of a library do no harm."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()

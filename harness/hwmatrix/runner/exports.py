@@ -20,42 +20,42 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 AGAIN: Final = ", neither beside others nor alone"
-"""What is told of a second attempt that ended as the first."""
+"""Added to the message when the retry ended like the first attempt."""
 
 
 def wanted(plan: Plan) -> set[tuple[str, Size]]:
-    """The models that some target of the plan, which can run here, executes as ONNX."""
+    """The models that the plan's available targets execute as ONNX."""
     targets = {target.name for target in plan.targets if target.onnx_use is not OnnxUse.NONE and target.unavailable is None}
     return {(cell.model, cell.size) for cell in plan.cells if cell.target in targets}
 
 
 def chosen_between(plan: Plan) -> bool:
-    """Whether some target of the plan, which can run here, keeps the better of all exports."""
+    """Whether some available target of the plan chooses the best of all exports."""
     return any(target.onnx_use is OnnxUse.BEST and target.unavailable is None for target in plan.targets)
 
 
 def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:
-    """Is this model one of them? Canaries are, as soon as any model is: they run on every target."""
+    """Whether this model needs an export. Canaries run on every target, so they do as soon as any model does."""
     return bool(models) if model.role is not Role.MODEL else (model.name, model.size) in models
 
 
 def export(
     key: str, cache: Path, limits: Limits, *, every: bool, again: bool = False, closing: tuple[int, ...] = ()
 ) -> list[dict[str, Any]]:
-    """Have exporters called until one makes a graph of a bundle, or find what they gave; ``every``: all of them.
+    """Call exporters until one exports a bundle, or find earlier results; ``every``: call all of them.
 
-    One that was called before is called again where it has to be: what it gives may have moved. Returns what each did: ``exporter``,
-    ``ok``, ``message``, and ``late`` if its time was over. What fails is kept as a failure, and says how busy the machine was if it was
-    late; ``again``: and that this was the second attempt, with nothing of the run beside it.
+    An exporter with a kept result is called again, because that result may be out of date. Returns the outcome of each: ``exporter``,
+    ``ok``, ``message``, and ``late`` if it ran out of time. Failures are kept. The message of a late one says how busy the machine was
+    and, with ``again``, that the retry without other work in parallel failed too.
 
     Raises:
         BundleError: the bundle is broken, or the cache cannot be written.
     """
-    told: list[dict[str, Any]] = []
+    outcomes: list[dict[str, Any]] = []
     for exporter in onnx_export.EXPORTERS:
-        if every or not any(each["ok"] for each in told) or onnx_export.is_kept(key, cache, exporter):
-            told.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, again=again, closing=closing)})
-    return told
+        if every or not any(each["ok"] for each in outcomes) or onnx_export.is_kept(key, cache, exporter):
+            outcomes.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, again=again, closing=closing)})
+    return outcomes
 
 
 def _export_by(exporter: str, bundle: Path, cache: Path, limits: Limits, *, again: bool, closing: tuple[int, ...]) -> dict[str, Any]:
@@ -68,14 +68,14 @@ def _export_by(exporter: str, bundle: Path, cache: Path, limits: Limits, *, agai
         if end.timed_out:
             kind, why = onnx_export.TIMED_OUT, f"{why}{AGAIN if again else ''}; {load()}"
     except BadMessageError as error:
-        why = f"what the process told cannot be used: {error}"
+        why = f"the process sent an invalid message: {error}"
     failure = onnx_export.OnnxFailure(exporter=exporter, error_type=kind, message=why, traceback=end.log or None)
     onnx_export.keep_failure(verify(bundle), cache, failure)
     return {"ok": False, "message": why, "late": end.timed_out}
 
 
 def _make(exporter: str, bundle: Path, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
-    """In the child: export or find, and tell the parent how it went."""
+    """In the child: export or find the export, and send the outcome to the parent."""
     try:
         made = onnx_export.export_one(verify(bundle), cache, exporter)
     except (CellFailure, MemoryError) as failure:

@@ -1,8 +1,8 @@
 """One task in one forked child: started, limited, waited for without polling, and its end classified exactly.
 
-The warm parent has imported the frameworks and stays at one thread without ever computing: a child forked from a parent
-that had run a parallel loop hangs in its first one. The child talks through a pipe, one JSON object a line; whatever it
-prints goes through another one, of which the end is kept: no disk is filled by a model that prints without end.
+The warm parent has imported the frameworks but never computes and keeps a single thread: if the parent has ever run a parallel
+loop, a forked child hangs in its first one. The child sends messages through a pipe, one JSON object per line. Its output goes
+through a second pipe, of which only the tail is kept, so that a model that prints endlessly fills no disk.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], None]
 
 SPAWNS: Final = sys.platform == "darwin"
-"""Where a child needs an interpreter of its own: see ``spawned``."""
+"""Whether a child needs a new interpreter: see ``spawned``."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
-"""linux/prctl.h: whoever loses its parent below this process becomes this process's child."""
+"""linux/prctl.h: a descendant of this process that loses its parent becomes this process's child."""
 _LOG_TAIL: Final = 8192
 _MOST_BYTES: Final = 16 * 2**20
-"""Of all messages of a child. The longest are samples: a million of them."""
+"""Size limit of all messages of a child. The longest hold samples: up to a million."""
 _SHOWN: Final = 60
 _CHUNK: Final = 1 << 16
 _DRAIN_S: Final = 1.0
@@ -47,11 +47,11 @@ _CGROUP_EVENTS: Final = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgr
 class End:
     """How a child ended. Exactly one of ``exit_code`` and ``signal`` is set; ``log`` is the end of what it printed.
 
-    ``oom_killed``: SIGKILL ended it, not because it was late, and meanwhile the kernel killed for memory in this cgroup. The kernel
-    counts by cgroup: of two children that ran at once, the one that ended in another way is not taken for the one that it killed.
+    ``oom_killed``: SIGKILL ended the child, not because of a timeout, and the cgroup's OOM kill count rose while it ran. The count is
+    per cgroup, so of two parallel children only one that died by SIGKILL is counted as killed.
 
-    ``messages`` are the JSON objects that it sent, of which nothing is checked yet (see ``messages``); ``refused`` says why those
-    end where they do, if a line behind them is no JSON object or the child sent too much.
+    ``messages`` are the JSON objects that the child sent, not validated yet (see ``messages``). ``refused`` is set if the messages were
+    cut off at a line that is not a JSON object, or because the child sent too much.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -65,7 +65,7 @@ class End:
 
 
 class _Pipe:
-    """What comes from a child: all of it up to a limit, or, with ``keep``, only the last bytes."""
+    """A pipe from a child. It keeps everything up to a limit, or, with ``keep``, only the last bytes."""
 
     def __init__(self, *, keep: int | None = None) -> None:
         self.reading, self.writing = os.pipe()
@@ -74,7 +74,7 @@ class _Pipe:
         self._keep = keep
 
     def read(self) -> bool:
-        """Take what is there. False at the end of the pipe."""
+        """Read what is available. False at the end of the pipe."""
         try:
             chunk = os.read(self.reading, _CHUNK)
         except BlockingIOError:
@@ -88,11 +88,11 @@ class _Pipe:
 
     @property
     def overflows(self) -> bool:
-        """Whether more came than any child has to tell."""
+        """Whether the child sent more than the limit."""
         return len(self.received) > _MOST_BYTES
 
     def drain(self) -> None:
-        """What is still in the pipe; not for ever, since somebody may hold its other end and go on writing."""
+        """Read what is still in the pipe, for a limited time: some process may hold the other end and keep writing."""
         until = time.monotonic() + _DRAIN_S
         with selectors.DefaultSelector() as selector:
             selector.register(self.reading, selectors.EVENT_READ)
@@ -104,11 +104,11 @@ class _Pipe:
 def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address_space: bool = False, closing: tuple[int, ...] = ()) -> End:
     """Run ``work(send)`` in a forked child and wait for its end, at most ``limits.timeout_s``.
 
-    ``reserves_address_space`` limits the memory that can be written instead of the address space: for runtimes that reserve
-    as much of that as a GPU has memory, and more. ``closing`` are descriptors of ours that a forked child must not have.
+    ``reserves_address_space`` limits writable memory instead of the address space: for runtimes that reserve at least as much address
+    space as a GPU has memory. ``closing`` are the parent's descriptors that a forked child must close.
 
-    Whatever the child has started is killed at the end (on Linux also what has left its process group), so that nothing
-    stays behind to disturb the next one. ``work`` must be a module's function or a partial of one, since some systems spawn.
+    Every process that the child started is killed at the end (on Linux also those outside its process group), so that none
+    disturbs the next child. ``work`` must be a module's function or a partial of one, since some systems spawn.
     """
     begin = time.monotonic()
     kills, others = _oom_kills(), children()
@@ -150,17 +150,17 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
 
 
 def end_with_parent() -> None:
-    """Have this process interrupted (SIGTERM) when its parent dies, so that no runner works on for a host that was killed."""
+    """Have this process interrupted (SIGTERM) when its parent dies, so that no runner outlives a killed host."""
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def adopt_strays() -> None:
-    """Have those who lose their parent below this process become its children (:func:`children`), which it can end."""
+    """Make orphaned descendants children of this process (:func:`children`), so that it can end them."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, settings: dict[str, Any], closing: tuple[int, ...]) -> NoReturn:
-    """What a forked child does first: a group of its own, and the pipes in the place of what it has from its parent."""
+    """Give a forked child its own process group, redirect its output to the pipes, and do the work."""
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -169,13 +169,13 @@ def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, setting
         os.dup2(log.writing, 2)
         for unneeded in (messages.reading, log.reading, log.writing, *closing):
             os.close(unneeded)
-    except BaseException:  # noqa: BLE001 - nobody could read of it, and the parent's code must not go on in its child
+    except BaseException:  # noqa: BLE001 - nobody could read a message, and the parent's code must not continue in its child
         os._exit(1)
     work_and_exit(work, messages.writing, **settings)
 
 
 def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, bool]:
-    """Collect what the child sends until it ends, or until the deadline, and then end it. Gives its status; was it late."""
+    """Collect what the child sends until it ends; kill it at the deadline. Returns its wait status, and whether it was late."""
     with selectors.DefaultSelector() as selector:
         for pipe in (messages, log):
             selector.register(pipe.reading, selectors.EVENT_READ, pipe)
@@ -202,7 +202,7 @@ def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, 
 
 
 def _pidfd(pid: int) -> int | None:
-    """What becomes readable when the child ends; None on macOS, and on kernels (those of sandboxes) that do not have it."""
+    """A descriptor that becomes readable when the child ends; None on macOS and on kernels without it (some sandboxes)."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -212,16 +212,16 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _kill_group(pid: int, *, reaped: bool = False) -> None:
-    """Kill the child's group; and the child alone too, which is no group of its own in its first instant."""
+    """Kill the child's process group, and the child itself, which has no group of its own right after the fork."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    if not reaped:  # a reaped child's number may belong to somebody else by now
+    if not reaped:  # a reaped child's process id may have been reused
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def children() -> set[int]:
-    """The children of this process, as the kernel lists them (proc(5), task/<tid>/children); none where it does not."""
+    """The children of this process, as the kernel lists them (proc(5), task/<tid>/children); empty where it does not."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended
@@ -230,7 +230,7 @@ def children() -> set[int]:
 
 
 def end_strays(others: set[int]) -> None:
-    """End what a child left running in a group of its own: it is ours since its parent died. Its own children come up next."""
+    """Kill orphans that a child left in other process groups: they are our children now. Killing one may orphan its own children."""
     until = time.monotonic() + _STRAYS_S
     while (strays := children() - others) and time.monotonic() < until:
         for pid in strays:
@@ -242,26 +242,26 @@ def end_strays(others: set[int]) -> None:
 
 
 def parse(received: bytes) -> tuple[tuple[dict[str, Any], ...], str | None]:
-    """The JSON objects of whole lines, a killed child may leave half of one, up to the first that is none; and what is wrong with it."""
+    """The JSON objects up to the first invalid line, and what is wrong with that line. A partial last line of a killed child is ignored."""
     messages: list[dict[str, Any]] = []
     for number, line in enumerate(received.split(b"\n")[:-1], 1):
         shown = ascii(line[:_SHOWN].decode(errors="replace")) + (" ..." if len(line) > _SHOWN else "")
         try:
-            message = json.loads(line, parse_constant=_no_number)
-        except (ValueError, RecursionError) as error:  # a number of too many digits, or too many brackets, is one of these
-            return tuple(messages), f"line {number} is no JSON ({str(error)[:_SHOWN]}): {shown}"
+            message = json.loads(line, parse_constant=_reject_constant)
+        except (ValueError, RecursionError) as error:  # too many digits or too deep nesting raise these
+            return tuple(messages), f"line {number} is not JSON ({str(error)[:_SHOWN]}): {shown}"
         if not isinstance(message, dict):
-            return tuple(messages), f"line {number} is no JSON object: {shown}"
+            return tuple(messages), f"line {number} is not a JSON object: {shown}"
         messages.append(message)
     return tuple(messages), None
 
 
-def _no_number(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a valid JSON number")
 
 
 def _oom_kills() -> int:
-    """How many processes of this cgroup the kernel has killed for memory; 0 where nobody counts."""
+    """How many processes of this cgroup the OOM killer has killed; 0 where the kernel does not count them."""
     for path in _CGROUP_EVENTS:
         try:
             lines = path.read_text(encoding="ascii").splitlines()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Order(Protocol):
-    """What every order of the host says of the place it runs in."""
+    """What every order of the host says about where it runs."""
 
     @property
     def target(self) -> TargetPlan:
@@ -33,11 +33,11 @@ class Order(Protocol):
 
     @property
     def image_digest(self) -> str | None:
-        """The digest of what it runs in."""
+        """The digest of the image."""
 
 
 def interpreter() -> str:
-    """Implementation, version and build: the same packages run at other speeds on another build."""
+    """Implementation, version and build: the same packages run at different speeds on different builds."""
     build, date = platform.python_build()
     return f"{platform.python_implementation()} {platform.python_version()} ({build}, {date}; {platform.python_compiler()}; {sys.platform})"
 
@@ -50,7 +50,7 @@ def packages() -> dict[str, str]:
 def shard_identity(
     order: Order, needed: Iterable[str], *, warm_up_ms: float | None, versions: Mapping[str, str] | None = None
 ) -> ShardIdentity:
-    """What a shard's rows are made by and on. ``needed`` packages matter for the target; ``versions`` are of what is no package."""
+    """The origin of a shard's rows. ``needed``: the target's packages; ``versions``: versions of anything else."""
     installed = packages()
     return ShardIdentity(
         shard_id=uuid.uuid4().hex[:12],

@@ -27,13 +27,13 @@ class Keeper:
         self.stop()
 
     def stop(self) -> None:
-        """End the service if it was started. It is started again when it is needed."""
+        """End the service if it was started. The next call of ``address`` starts it again."""
         if self._service is not None and self._address is not None:
             self._service.stop()
             self._address = None
 
     def address(self) -> dict[str, Any] | None:
-        """Where cells reach the service, which answers now; None where there is none.
+        """Where cells reach the service, which is started if necessary; None if the target needs none.
 
         Raises:
             UnavailableError: it cannot be started here.

@@ -1,7 +1,7 @@
 """The messages of children, validated line by line: a child runs untrusted models, and may send anything.
 
-Each kind of work has its own messages. Nothing of a line is used before all of it was checked: names, types, closed words, numbers
-that the database can hold, texts of a length that somebody can read.
+Each kind of work has its own messages. A line is used only after all of it is validated: names, types, closed enums, numbers that
+the database can hold, texts of limited length.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind")
 _adapter: Final[Callable[[Any], pydantic.TypeAdapter[Any]]] = functools.cache(pydantic.TypeAdapter)
 _LONGEST_TEXT: Final = 200_000
-"""Characters of any text. A traceback is cut to 100,000 before it is sent, and says how much was left out."""
+"""Characters of any text. The sender cuts a traceback to 100,000 and says how much was left out."""
 _LONGEST_MESSAGE: Final = 10_000
-"""Characters of an error's message, which is cut to 4,000 before it is sent."""
+"""Characters of an error's message, which the sender cuts to 4,000."""
 _CHECKED: Final = pydantic.with_config(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=_LONGEST_TEXT)
 _Message = Annotated[str, pydantic.Field(max_length=_LONGEST_MESSAGE)]
 _Digest = Annotated[str, pydantic.Field(pattern="^[0-9a-f]{64}$")]
@@ -37,24 +37,24 @@ _SHOWN: Final = 200
 
 
 class BadMessageError(Exception):
-    """A child sent what none of its kind sends. The message says which line of it and why."""
+    """A child sent an invalid message. The text says which line is wrong and why."""
 
 
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts(Findings):
-    """What is known of a cell so far, checked."""
+    """What is known about a cell so far, validated."""
 
     def __post_init__(self) -> None:
-        """Refuse what the types cannot say.
+        """Check what the types cannot express.
 
         Raises:
-            ValueError: sizes that are none, or as many CPU times as there are no wall times.
+            ValueError: invalid sizes, or different numbers of CPU times and wall times.
         """
         if any(not 0 <= size < 2**31 for output in self.outputs for size in output.shape):
-            raise ValueError("a shape has a size that is none")
+            raise ValueError("a shape has an invalid size")
         if self.samples_cpu_ns and len(self.samples_cpu_ns) != len(self.samples_wall_ns):
-            raise ValueError("it has another number of CPU times than of wall times")
+            raise ValueError("the numbers of CPU times and wall times differ")
 
 
 @_CHECKED
@@ -85,7 +85,7 @@ class _Verdict:
 
     def __post_init__(self) -> None:
         if self.verdict is Status.NOT_RUN:
-            raise ValueError("a cell that runs cannot say not_run")
+            raise ValueError("a cell that runs cannot report not_run")
         if (self.error is None) is not (self.verdict is Status.PASS):
             raise ValueError(f"{self.verdict.value} {'with' if self.error else 'without'} an error")
 
@@ -98,7 +98,7 @@ class _Located:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellTold:
-    """What a cell's child told, as far as it can be used: ``problem`` says what of it cannot."""
+    """What a cell's child reported, up to the first invalid message: ``problem`` says what is wrong with that one."""
 
     stage: Stage = Stage.LOAD
     facts: Facts = dataclasses.field(default_factory=Facts)
@@ -120,7 +120,7 @@ class BundleTold:
 
     def __post_init__(self) -> None:
         if (self.key is None) is not (self.digest is None) or (self.key is None) is (self.message is None):
-            raise ValueError("it names neither a bundle nor a reason")
+            raise ValueError("it must name either a bundle or a reason")
 
 
 @_CHECKED
@@ -135,7 +135,7 @@ class ExportTold:
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceTold:
-    """What the target of operator tests calls its hardware."""
+    """The name of the hardware that the operator tests run on."""
 
     device: str | None
 
@@ -143,7 +143,7 @@ class DeviceTold:
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TestTold:
-    """What became of one operator test."""
+    """The outcome of one operator test."""
 
     __test__ = False
     status: Status
@@ -156,7 +156,7 @@ class TestTold:
 
 
 def cell_told(end: End) -> CellTold:
-    """All that a cell's child told, up to the first line that cannot be used."""
+    """Everything that a cell's child reported, up to the first invalid line."""
     told = CellTold()
     try:
         for number, message in enumerate(end.messages, 1):
@@ -167,11 +167,11 @@ def cell_told(end: End) -> CellTold:
 
 
 def _next(told: CellTold, message: dict[str, Any], number: int) -> CellTold:
-    """What is told with one more message. Behind a verdict comes nothing but where a difference begins."""
+    """The report with one more message. After a verdict, only the origin of a difference may follow."""
     if "divergence" in message and told.verdict is not None and told.divergence is None:
         return dataclasses.replace(told, divergence=read(_Located, message, number).divergence)
     if told.verdict is not None:
-        raise BadMessageError(f"line {number} comes behind the verdict: {_short(message)}")
+        raise BadMessageError(f"line {number} comes after the verdict: {_short(message)}")
     if "verdict" in message:
         verdict = read(_Verdict, message, number)
         return dataclasses.replace(told, verdict=verdict.verdict, facts=verdict.facts, error=verdict.error)
@@ -183,13 +183,13 @@ def detections_told(end: End) -> list[Detection]:
     """The hardware that a child found, each kind once.
 
     Raises:
-        BadMessageError: a line is no such record.
+        BadMessageError: a line is not a valid detection.
     """
     found: dict[str, Detection] = {}
     for number, message in enumerate(end.messages, 1):
         detection = read(Detection, message, number)
         if detection.hardware_type not in names():
-            raise BadMessageError(f"line {number}: {detection.hardware_type!r} is no hardware that was asked for")
+            raise BadMessageError(f"line {number}: {detection.hardware_type!r} is not a kind of hardware")
         try:
             dt.datetime.fromisoformat(detection.detected_at)
         except ValueError as error:
@@ -199,10 +199,10 @@ def detections_told(end: End) -> list[Detection]:
 
 
 def read(kind: type[Kind], message: dict[str, Any], number: int) -> Kind:
-    """One message, checked.
+    """One message, validated.
 
     Raises:
-        BadMessageError: it is none of this kind.
+        BadMessageError: it is not a valid message of this kind.
     """
     try:
         checked: Kind = _adapter(kind).validate_json(json.dumps(message, allow_nan=False), strict=True)

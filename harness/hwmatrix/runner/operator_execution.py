@@ -1,7 +1,7 @@
 """The ONNX standard's operator tests on one target, in its image: many per forked child, each with its own verdict.
 
-A child tells which test it begins, so that the one that ends it is known; that one is tried once more alone, in case another had
-broken something before it, and the rest goes on in a new child. A test that takes too long is ended by an alarm of the kernel's.
+A child sends a result after each test, so that the test that kills it is known. That test is retried alone, in case an earlier test had
+broken something; the rest continues in a new child. A test that takes too long is ended by an alarm of the kernel.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], None]
 
 BATCH: Final = 50
-"""Tests a child: starting a runtime anew costs as much as some tests."""
+"""Tests per child: restarting a runtime takes as long as several tests."""
 TEST_S: Final = 20.0
-"""The tests' tensors are tiny: what takes longer hangs."""
+"""The tests' tensors are tiny: a test that takes longer hangs."""
 _START_S: Final = 60.0
 _MEMORY_MB: Final = 4096
 _CANARY: Final = "test_add"
 _MESSAGE_LIMIT: Final = 2000
 _SIGNALS: Final = {number.value for number in signal.Signals}
-"""Those that have names; real-time signals have none."""
+"""Signals with names; real-time signals have none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorOrder:
-    """What one run of the operator tests is to do, and what the host knows about the place it runs in.
+    """What one run of the operator tests must do, and what the host knows about where it runs.
 
-    ``pattern`` is a regular expression searched in the tests' names; ``finished`` are tests that need not be run again.
+    ``pattern`` is a regular expression searched in the tests' names; ``finished`` are tests to skip.
     """
 
     plan: Plan
@@ -71,7 +71,7 @@ class OperatorOrder:
 
 
 def run_operators(order: OperatorOrder) -> Path:
-    """Run the tests that the pattern selects and that are not finished; give the sealed shard. One of a target that is not here is empty.
+    """Run the selected tests that are not finished; return the sealed shard. It is empty if the target is unavailable.
 
     Raises:
         StoreError: the shard cannot be written.
@@ -104,7 +104,7 @@ def run_operators(order: OperatorOrder) -> Path:
 
 
 class _Batches:
-    """Runs tests in children, and gives each of them a result."""
+    """Runs tests in children, and returns a result for each test."""
 
     def __init__(self, order: OperatorOrder, keeper: Keeper) -> None:
         self._order = order
@@ -117,26 +117,26 @@ class _Batches:
         self._relative_error = None if exact else order.plan.tolerances[runner.precision].relative_error
 
     def canaries(self, test: OperatorTest) -> tuple[bool | None, str | None]:
-        """A simple test must pass, and the same with a wrong expectation must be found out. The detail then names the device.
+        """A simple test must pass, and the same test with a wrong expectation must be a mismatch. The detail then names the device.
 
-        None: the target is not here at all, or the simple test ran, but not on it.
+        None: the target is unavailable, or the simple test did not run on it.
         """
         right, wrong = test, _wrong(test)
         (good,) = self.run([right])
         if good.status is Status.UNAVAILABLE:
             return None, good.message
         if good.status is Status.FALLBACK:
-            return None, f"{test.name} ran, and nothing of it on the target"
+            return None, f"{test.name} ran, but no part of it on the target"
         (bad,) = self.run([wrong])
         problems = [
-            f"{test.name} {how} is {result.status.value} and must be {wanted.value}: {result.message}"
+            f"{test.name} {how} is {result.status.value}, not {wanted.value}: {result.message}"
             for how, result, wanted in (("as it is", good, Status.PASS), ("with a wrong expectation", bad, Status.MISMATCH))
             if result.status is not wanted
         ]
         return not problems, "; ".join(problems) or self._device
 
     def run(self, tests: Sequence[OperatorTest]) -> list[OperatorResult]:
-        """Run some tests, in as many children as that takes."""
+        """Run tests, in as many children as necessary."""
         results = self._in_company(tests)
         if not self._keeps_state or len(tests) == 1:
             return results
@@ -151,7 +151,7 @@ class _Batches:
             results += done
             left = left[len(done) :]
             if culprit is not None:
-                if done:  # was one of these to blame?
+                if done:  # an earlier test in the same child may have caused it
                     alone, again = self._child(left[:1])
                     results += alone or [again or culprit]
                 else:
@@ -160,7 +160,7 @@ class _Batches:
         return results
 
     def _child(self, tests: list[OperatorTest]) -> tuple[list[OperatorResult], OperatorResult | None]:
-        """One child: the results that it told, and that of the test in which it ended before its time (None: it did not)."""
+        """Run one child: the results that it sent, and that of the test that ended it prematurely (None: no test did)."""
         begin = time.monotonic()
         try:
             address = self._keeper.address()
@@ -171,18 +171,18 @@ class _Batches:
         end = run_forked(work, limits=limits, reserves_address_space=self._reserves)
         told, problem = self._results_of(end)
         done = [self._result(test, **dataclasses.asdict(each)) for test, each in zip(tests, told, strict=False)]
-        if done and done[-1].status is Status.CRASH:  # a process that worked for the child has ended: so has the child
+        if done and done[-1].status is Status.CRASH:  # its helper process crashed, so the child stopped there
             return done[:-1], done[-1]
         if len(done) == len(tests):
             return done, None
         wall_ms = (time.monotonic() - begin) * 1000
         if problem is not None:
-            message = f"what the process told cannot be used: {problem}"
+            message = f"the process sent an invalid message: {problem}"
             return done, self._result(tests[len(done)], status=Status.CRASH, error_type="bad_message", message=message, wall_ms=wall_ms)
         return done, self._ended(tests[len(done)], end, limits, wall_ms)
 
     def _results_of(self, end: End) -> tuple[list[TestTold], str | None]:
-        """What a child told of its tests, up to the first line that cannot be used; and what is wrong with that."""
+        """A child's test reports up to the first invalid line, and what is wrong with that line."""
         told: list[TestTold] = []
         try:
             for number, message in enumerate(end.messages, 1):
@@ -195,7 +195,7 @@ class _Batches:
         return told, end.refused
 
     def _ended(self, test: OperatorTest, end: End, limits: Limits, wall_ms: float) -> OperatorResult:
-        """What it means that the child ended in this test."""
+        """The result of the test that was running when the child ended."""
         if end.timed_out or end.signal == signal.SIGALRM:
             status, message = Status.TIMEOUT, f"no end within {TEST_S:g} s"
         else:
@@ -219,7 +219,7 @@ class _Batches:
 def execute(
     target: TargetPlan, tests: Sequence[OperatorTest], service: dict[str, Any] | None, relative_error: float | None, send: Send
 ) -> None:
-    """In the child: every test in its turn, one message each. After one that took its helper process along, no more."""
+    """In the child: run the tests in order, one message each. Stop after a test that crashed the helper process."""
     runner = operators_class(target.backend)(options=target.options, service=service)
     try:
         send({"device": runner.check()})
@@ -227,7 +227,7 @@ def execute(
         for _ in tests:
             send(_failed(failure, target))
         return
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends this process, also inside a library that never returns
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel kills this process, even inside a library call that never returns
     for test in tests:
         signal.setitimer(signal.ITIMER_REAL, TEST_S)
         begin = time.perf_counter()
@@ -268,7 +268,7 @@ def _failed(failure: Exception, target: TargetPlan) -> dict[str, Any]:
 
 
 def _wrong(test: OperatorTest) -> OperatorTest:
-    """The same test with an expectation that is off by one."""
+    """The same test with expected values that are off by one."""
     outputs = tuple(
         (name, dataclasses.replace(value, array=np.asarray(value.array + 1)) if isinstance(value, Tensor) else value)
         for name, value in test.outputs

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hwmatrix.models.operator_tests import OperatorTest, Value
 
 _BFLOAT16_STEP: Final = 2.0**-7
-"""The step from 1 to the next number in bfloat16: no result in it can be nearer than that."""
+"""The step from 1 to the next number in bfloat16, its relative precision."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class Verdict:
 def judge(test: OperatorTest, outputs: tuple[Value, ...], *, relative_error: float | None) -> Verdict:
     """Compare with the standard's outputs within the test's own tolerances.
 
-    ``relative_error`` is for targets that compute in less than float32: the largest relative L2 error of a floating-point output,
-    which then holds in place of the test's tolerances.
+    ``relative_error`` is for targets that compute in less than float32: the largest relative L2 error allowed for a floating-point
+    output. It replaces the test's tolerances.
     """
     if len(outputs) != len(test.outputs):
         return Verdict(problem=f"{len(outputs)} outputs instead of {len(test.outputs)}", max_error=None)
@@ -67,12 +67,12 @@ def _numbers_differ(wanted: Tensor, got: Tensor, test: OperatorTest, relative_er
     if wanted.element == "string":
         return None if wanted.array.tolist() == got.array.tolist() else "other strings"
     expected, actual = _numbers(wanted), _numbers(got)
-    error = _largest(expected, actual)
+    error = _max_error(expected, actual)
     if error is not None:
         errors.append(error)
     if relative_error is not None and wanted.element.startswith(("float", "bfloat")):
-        return _far(expected, actual, relative_error)
-    exact = not wanted.native and wanted.element != "bfloat16"  # so few numbers that each is hit or missed
+        return _exceeds(expected, actual, relative_error)
+    exact = not wanted.native and wanted.element != "bfloat16"  # so few values exist that no tolerance makes sense
     rtol = 0.0 if exact else max(test.rtol, _BFLOAT16_STEP) if wanted.element == "bfloat16" else test.rtol
     close = np.isclose(actual, expected, rtol=rtol, atol=0.0 if exact else test.atol, equal_nan=expected.dtype.kind == "f")
     return None if close.all() else f"{np.count_nonzero(~close)} of {close.size} values differ, by {error:.3g} at most"
@@ -84,7 +84,7 @@ def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:
     return small_types.numbers(tensor.element, tensor.array, math.prod(tensor.shape)).reshape(tensor.shape)
 
 
-def _largest(expected: np.ndarray[Any, Any], actual: np.ndarray[Any, Any]) -> float | None:
+def _max_error(expected: np.ndarray[Any, Any], actual: np.ndarray[Any, Any]) -> float | None:
     """The largest absolute error where both are finite; infinite where only one is."""
     one, other = expected.astype(np.float64), actual.astype(np.float64)
     if not one.size:
@@ -95,12 +95,12 @@ def _largest(expected: np.ndarray[Any, Any], actual: np.ndarray[Any, Any]) -> fl
     return float(np.nan_to_num(apart, nan=np.inf, posinf=np.inf).max())
 
 
-def _far(expected: np.ndarray[Any, Any], actual: np.ndarray[Any, Any], relative_error: float) -> str | None:
-    """By relative L2 error; what is not finite must be so in both."""
+def _exceeds(expected: np.ndarray[Any, Any], actual: np.ndarray[Any, Any], relative_error: float) -> str | None:
+    """Compare by relative L2 error; values that are not finite must be equal in both."""
     one, other = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(one)
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.isfinite(other[finite]).all():
-        return "not finite where the other is"
+        return "non-finite values differ"
     distance, size = np.linalg.norm(other[finite] - one[finite]), np.linalg.norm(one[finite])
     error = float(distance / size) if size else float(distance)
-    return None if error <= relative_error else f"relative error {error:.3g}, {relative_error:g} is allowed"
+    return None if error <= relative_error else f"relative error {error:.3g} exceeds {relative_error:g}"

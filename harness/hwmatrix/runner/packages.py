@@ -1,6 +1,6 @@
 """The packages installed in this image, one JSON object per line, for its SBOM.
 
-``python -m hwmatrix.runner.packages`` needs no network, writes nothing, and imports nothing of what it lists.
+``python -m hwmatrix.runner.packages`` needs no network, writes no files, and imports none of the packages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def release(file: Path = _RELEASE) -> dict[str, Any]:
-    """The distribution: ``id`` and ``version`` as /etc/os-release has them, None where it has not."""
+    """The distribution: ``id`` and ``version`` from /etc/os-release, None where missing."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     values = {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
     return {"kind": "system", "id": values.get("ID"), "version": values.get("VERSION_ID")}
@@ -46,14 +46,14 @@ def debian() -> Iterator[dict[str, Any]]:
 
 
 def python() -> Iterator[dict[str, Any]]:
-    """Distributions that this interpreter sees. A name that is there twice is the one that is imported: the first on the path."""
+    """Distributions that this interpreter sees. Of two with the same name, the first on the path is the one that is imported."""
     seen: set[str] = set()
     found = []
     for distribution in importlib.metadata.distributions():
         name = distribution.name
         if name and name.lower() not in seen:
             seen.add(name.lower())
-            meta: Any = distribution.metadata  # a message of the email package, whose get its protocol leaves out
+            meta: Any = distribution.metadata  # an email.message.Message, whose protocol type lacks get
             found.append(
                 {
                     "kind": "pypi",
@@ -67,14 +67,14 @@ def python() -> Iterator[dict[str, Any]]:
 
 
 def npm(root: Path) -> Iterator[dict[str, Any]]:
-    """Packages of npm that the image keeps parts of: each left its package.json there."""
+    """List the npm packages that the image contains parts of: each has its package.json there."""
     for file in sorted(root.glob("*/package.json")):
-        told = json.loads(file.read_bytes())
-        yield {"kind": "npm", "name": told["name"], "version": told["version"], "license": told.get("license")}
+        package = json.loads(file.read_bytes())
+        yield {"kind": "npm", "name": package["name"], "version": package["version"], "license": package.get("license")}
 
 
 def _short(text: str | None) -> str | None:
-    """A license's name. Some packages put the whole text there, which is no name."""
+    """A license's name; None for the full license text, which some packages put there."""
     line = (text or "").strip()
     return line if line and "\n" not in line and len(line) < 64 and line != "UNKNOWN" else None  # noqa: PLR2004 - a line
 

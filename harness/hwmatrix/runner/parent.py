@@ -1,8 +1,8 @@
 """The warm parent: imports the frameworks once, forks one child per cell, and stores each result immediately.
 
-Cells run one after the other wherever they could disturb each other: where they are timed or share a device. Else as many run at once as
-the order and the cores allow, by workers (``crew``), each of which keeps a service (a browser) of its own where cells need one; the parent
-alone writes the shard.
+Cells run one after the other if they are timed or share a device, since they would disturb each other. Otherwise workers (``crew``) run as
+many in parallel as the order and the cores allow. Each worker has its own service (a browser) where cells need one. Only the parent writes
+the shard.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
 _CANARY_RULE: Final = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=3, max_s=0.5)
-"""A canary is there for its verdict: timing it would only take time."""
+"""Only a canary's verdict matters, so timing is kept to a minimum."""
 _UNAVAILABLE: Final = "unavailable"
 """The key of a worker's answer for a cell whose service cannot be started."""
 _END: Final = pydantic.TypeAdapter(End)
@@ -66,9 +66,9 @@ _CANARY_WANTED: Final = {Role.CANARY_GOOD: Status.PASS, Role.CANARY_WRONG: Statu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardOrder:
-    """What one run of the parent is to do, and what the host knows about the place it runs in.
+    """What one run of the parent must do, and what the host knows about where it runs.
 
-    ``at_once`` is how many cells may run at the same time, for which there is memory.
+    ``at_once`` is the number of parallel cells that memory allows.
     """
 
     plan: Plan
@@ -84,18 +84,18 @@ class ShardOrder:
 
 
 def run_shard(order: ShardOrder) -> Path:
-    """Run every cell of the order; give the sealed shard.
+    """Run every cell of the order; return the sealed shard.
 
     Raises:
-        StoreError: the shard cannot be written. Cells that were finished are kept in the partial file.
+        StoreError: the shard cannot be written. Finished cells are kept in the partial file.
     """
     begin = time.perf_counter()
     preload(order.target.backend, [order.plan.model(cell.model, cell.size) for cell in order.cells])
     warm_up_ms = (time.perf_counter() - begin) * 1000
     identity = shard_identity(order, descriptor_of(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
-    size = _side_by_side(order, service)
-    pieces = _Pieces(order)
+    size = _parallel_cells(order, service)
+    pieces = _CellWork(order)
     crew = Crew(pieces, size=size, patience=lambda number: order.cells[number].limits.timeout_s, ending=pieces.end)
     with crew, ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
@@ -114,27 +114,27 @@ def run_shard(order: ShardOrder) -> Path:
 
 
 def preload(backend: str, models: list[ModelPlan]) -> None:
-    """Import all that the cells need, once. Nothing is computed here: see ``forked``."""
+    """Import everything that the cells need, once. Nothing is computed here: see ``forked``."""
     target_class(backend).preload(sorted({model.model_class for model in (*models, *canary_plans())}))
     catalogue()
 
 
-def _side_by_side(order: ShardOrder, service: Service | None) -> int:
-    """How many cells run at once: one where they are timed, or share a device or its memory."""
+def _parallel_cells(order: ShardOrder, service: Service | None) -> int:
+    """How many cells run in parallel: one if they are timed, or share a device or its memory."""
     if order.plan.timing or target_class(order.target.backend).reserves_address_space or (service is not None and service.shares_device):
         return 1
     return min(at_once(order.at_once, max((cell.settings.threads for cell in order.cells), default=1)), max(1, len(order.cells)))
 
 
-class _Pieces:
-    """The work of a crew: each worker has a copy of this, and in it a service of its own."""
+class _CellWork:
+    """The work of a crew: each worker has its own copy, with its own service."""
 
     def __init__(self, order: ShardOrder) -> None:
         self._order = order
         self._keeper = Keeper(target_class(order.target.backend).service(order.target.options))
 
     def __call__(self, number: int, closing: tuple[int, ...]) -> dict[str, Any]:
-        """Run the cell of this number in a child, and say how that ended; or why there is no service for it."""
+        """Run the cell of this number in a child; return how the child ended, or why the cell's service is unavailable."""
         cell = self._order.cells[number]
         try:
             address = self._keeper.address()
@@ -165,9 +165,9 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
 
 
 def _adapted(target: TargetPlan, cell: CellPlan) -> TargetPlan:
-    """The target as a changed cell wants it: told to take one way of exporting alone."""
-    way = cell.adaptation.change.export if cell.adaptation is not None else None
-    return target if way is None else dataclasses.replace(target, options={**target.options, "export": way})
+    """The target for an adapted cell: with the option that selects the adaptation's exporter, if it has one."""
+    exporter = cell.adaptation.change.export if cell.adaptation is not None else None
+    return target if exporter is None else dataclasses.replace(target, options={**target.options, "export": exporter})
 
 
 def _resident_mb() -> float | None:
@@ -176,7 +176,7 @@ def _resident_mb() -> float | None:
 
 
 class _Cells:
-    """Runs cells, and keeps each result as soon as it is there."""
+    """Runs cells, and stores each result immediately."""
 
     def __init__(self, order: ShardOrder, shard: ShardWriter, keeper: Keeper) -> None:
         self._order = order
@@ -184,9 +184,9 @@ class _Cells:
         self._keeper = keeper
 
     def run_canaries(self) -> tuple[bool | None, str | None]:
-        """The known-good model must pass and the wrong one must be found out.
+        """Whether the known-good model passes and the wrong one is a mismatch, with the reason if not.
 
-        None where nothing is proved: the target is not here at all, or something else ran in its place.
+        None if nothing is proved: the target is unavailable, or the canary ran elsewhere (fallback).
         """
         target = self._order.target.name
         dtype = self._canary_dtype()
@@ -201,13 +201,13 @@ class _Cells:
                 return None, result.error.message if result.error else None
             if result.status is not wanted:
                 why = f": {result.error.message}" if result.error else ""
-                problems.append(f"{model.name} is {result.status.value} and must be {wanted.value}{why}")
+                problems.append(f"{model.name} is {result.status.value}, not {wanted.value}{why}")
         return not problems, "; ".join(problems) or None
 
     def _canary_dtype(self) -> Dtype:
-        """The first precision of the cells that the target computes in; where it computes in none of them, the first that it does.
+        """The first of the cells' precisions that the target supports; if it supports none of them, its own first one.
 
-        A target that has not a precision refuses every model in it, canaries too: that says nothing against its other verdicts.
+        A target refuses every model, canaries too, in a precision that it lacks. That casts no doubt on its other verdicts.
         """
         able = [dtype for dtype in descriptor_of(self._order.target.backend).precisions if dtype in self._order.plan.tolerances]
         wanted = (cell.settings.dtype for cell in self._order.cells)
@@ -221,8 +221,8 @@ class _Cells:
             for cell, model in pairs:
                 self.run(cell, model, canaries_failed=canaries_failed)
             return
-        self._keeper.stop()  # workers have services of their own
-        hindered = {number: self._hindrance(*pair, utc_now(), canaries_failed) for number, pair in enumerate(pairs)}
+        self._keeper.stop()  # workers have their own services
+        hindered = {number: self._result_without_run(*pair, utc_now(), canaries_failed) for number, pair in enumerate(pairs)}
         begun: dict[int, str] = {}
 
         def started(number: int) -> None:
@@ -239,10 +239,10 @@ class _Cells:
             self._keep(self._done(done, cell, model, begun[done.number]), cell, model)
 
     def run(self, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
-        """Run one cell right here, keep its result, tell the host."""
+        """Run one cell without the crew, store its result, and notify the host."""
         emit("cell_started", key=cell.key, role=_role(cell, model))
         started_at = utc_now()
-        result = self._hindrance(cell, model, started_at, canaries_failed) or self._execute(cell, model, started_at)
+        result = self._result_without_run(cell, model, started_at, canaries_failed) or self._execute(cell, model, started_at)
         self._keep(result, cell, model)
         return result
 
@@ -261,8 +261,8 @@ class _Cells:
             error=result.error.message if result.error else None,
         )
 
-    def _hindrance(self, cell: CellPlan, model: ModelPlan, started_at: str, canaries_failed: str | None) -> CellResult | None:
-        """The result of a cell that cannot be tried: its model was not made, or no verdict could be believed."""
+    def _result_without_run(self, cell: CellPlan, model: ModelPlan, started_at: str, canaries_failed: str | None) -> CellResult | None:
+        """The result of a cell that cannot run, since its bundle is missing or the canaries failed; None if it can."""
         entry = self._order.bundles.get((model.name, model.size))
         log = entry.traceback if entry else None
         if entry is None or entry.key is None:
@@ -271,7 +271,7 @@ class _Cells:
             kind = (entry.error_type if entry else None) or "factory_failed"
         elif canaries_failed is not None:
             status, stage, kind = Status.INFRA_ERROR, Stage.LOAD, "canary_failed"
-            message = f"not tried, since no verdict could be believed: {canaries_failed}"
+            message = f"not run, because the canaries failed and no verdict could be trusted: {canaries_failed}"
         else:
             return None
         return self._not_executed(cell, model, started_at, status=status, stage=stage, kind=kind, message=message, traceback=log)
@@ -285,7 +285,7 @@ class _Cells:
         return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
 
     def _done(self, done: Done, cell: CellPlan, model: ModelPlan, started_at: str) -> CellResult:
-        """What a worker has told of a cell; if it ended instead, that is our failure and not the model's."""
+        """The result of a cell that a worker ran. If the worker died, that is our failure and not the model's."""
         if done.answer is not None and _UNAVAILABLE in done.answer:
             message, kind = done.answer[_UNAVAILABLE], done.answer["error_type"]
             return self._not_available(cell, model, started_at, message=message, kind=kind)
@@ -295,7 +295,7 @@ class _Cells:
                 end = _END.validate_python(done.answer)
                 return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
             except pydantic.ValidationError as error:
-                problem = f"sent what is no end of a child: {error.errors()[0]['msg']}"
+                problem = f"sent an invalid answer: {error.errors()[0]['msg']}"
         message = f"the worker that ran this cell {problem}"
         status, stage = Status.INFRA_ERROR, Stage.LOAD
         return self._not_executed(cell, model, started_at, status=status, stage=stage, kind="infrastructure", message=message)
@@ -327,7 +327,7 @@ def _role(cell: CellPlan, model: ModelPlan) -> str:
 
 
 def _shown_ms(result: CellResult) -> float | None:
-    """The median for the live view. An emulator's time is no speed, and is not shown as one."""
+    """The median for the live view. None for an emulator, whose times say nothing about the hardware's speed."""
     if not result.samples_wall_ns or result.execution is Execution.EMULATED:
         return None
     return median(sorted(result.samples_wall_ns)) / 1e6

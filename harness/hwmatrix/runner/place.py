@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Target
 
 _EXPORTING: Final = ("torch", "transformers", "onnxscript")
-"""What makes the ONNX export that a backend needs: a run of cells has an image for that, a test does it itself."""
+"""What the ONNX export needs. A run of cells exports in the reference image; a test exports in its own process."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a model is tried, and by which measure.
+    """Where a model is tested, and how its outputs are compared.
 
-    ``device`` is the name of a backend, ``options`` are that target's. ``tolerance`` is the largest relative L2 error that counts as
-    the same result in this precision. ``memory_mb`` is what the model needs there (MiB), None where nobody knows.
+    ``device`` is the name of a backend; ``options`` are those of its target. ``tolerance`` is the largest relative L2 error that counts
+    as the same result in this precision. ``memory_mb`` is what the model needs there (MiB), None if unknown.
     """
 
     device: str
@@ -50,17 +50,17 @@ class Place:
 
     @property
     def takes_onnx(self) -> bool:
-        """Whether ONNX exports of models run there."""
+        """Whether the backend runs ONNX exports."""
         return self._descriptor.onnx is not OnnxUse.NONE
 
     @property
     def torch_name(self) -> str:
-        """What PyTorch calls this kind of device."""
+        """PyTorch's name for this kind of device."""
         return self._descriptor.torch_device or self.device
 
     @property
     def preferences(self) -> dict[str, Any]:
-        """What a resource pool is asked for: of several GPUs, the one of the options."""
+        """The device to request from a resource pool: with several GPUs, the one in the options."""
         return {"device": f"{self.device}:{int(self.options.get('device', 0))}" if self._descriptor.several else self.device}
 
     @property
@@ -73,20 +73,20 @@ class Place:
         return target_class(self.backend)(settings=settings, options=self.options)
 
     def check(self) -> str:
-        """Start the device's runtime, and name the device.
+        """Start the device's runtime, and return the device's name.
 
         Raises:
-            UnavailableError: there is no such hardware, driver, runtime, Python package, or not the memory that the model needs.
+            UnavailableError: the hardware, driver, runtime or a Python package is missing, or the model needs more memory than is free.
         """
         needed = (*self._descriptor.requires, *(_EXPORTING if self.takes_onnx else ()))
         missing = [module for module in dict.fromkeys(needed) if importlib.util.find_spec(module) is None]
         if missing:
-            packages = f"images/{self._descriptor.image}/requirements.txt has the packages"
+            packages = f"see images/{self._descriptor.image}/requirements.txt"
             message = f"not installed in {sys.executable}: {', '.join(missing)} ({packages})"
             raise UnavailableError(message, error_type="missing_package")
         name = self.target().check()
         free = None if self.memory_mb is None else available_memory_mb(self.backend)
         if free is not None and self.memory_mb is not None and free < self.memory_mb:
-            message = f"the model needs {self.memory_mb} MiB on {self.device}, and {free} MiB are free"
+            message = f"the model needs {self.memory_mb} MiB on {self.device}, but only {free} MiB are free"
             raise UnavailableError(message, error_type="memory_pressure")
         return name

@@ -21,7 +21,7 @@ _NO_MEMORY: Final = re.compile(r"^MemoryError\b|std::bad_alloc|[Cc]an(?:no|')t a
 
 
 def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str) -> CellResult:
-    """What a cell's child left behind, as a result. A child that told what cannot be used has crashed, whatever else it told."""
+    """A cell's result from how its child ended. A child that sent an invalid message counts as crashed, whatever its verdict."""
     told = cell_told(end)
     status, error = _ended(end, told, cell, target)
     found = {field.name: getattr(told.facts, field.name) for field in dataclasses.fields(Findings)}
@@ -42,7 +42,7 @@ def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan,
 def not_executed(
     *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str, status: Status, stage: Stage, error: ErrorRecord
 ) -> CellResult:
-    """A cell that was not tried, because its model or its target is not there."""
+    """A cell that was not run, because its model or its target is missing."""
     return CellResult(**_identity(cell, model, target), status=status, stage=stage, started_at=started_at, wall_ms=0.0, error=error)
 
 
@@ -86,10 +86,10 @@ def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str,
 
 
 def _ended(end: End, told: CellTold, cell: CellPlan, target: TargetPlan) -> tuple[Status, ErrorRecord | None]:
-    """The verdict: the child's own if it came to one, else what its end says."""
+    """The verdict: the child's own if it sent one, otherwise from how it ended."""
     hardware = target.backend
     if told.problem is not None:
-        text, status = f"what the process told cannot be used: {told.problem}", Status.CRASH
+        text, status = f"the process sent an invalid message: {told.problem}", Status.CRASH
         kind, log = "bad_message", end.log or None
         return status, error_record(text, hardware=hardware, status=status, stage=told.stage, error_type=kind, traceback=log)
     if told.verdict is not None:
@@ -114,7 +114,7 @@ def _error(failure: Failure | None, hardware: str, status: Status, stage: Stage)
 
 
 def _divergence(end: End, told: CellTold) -> Divergence | None:
-    """What the child told behind its verdict: where a difference begins, or nothing. It may have died of looking for that."""
+    """Where a difference begins, as the child reported after its verdict, or how the search for it ended the child; None: neither."""
     if told.divergence is not None:
         return told.divergence
     if end.timed_out:
@@ -127,7 +127,7 @@ def _divergence(end: End, told: CellTold) -> Divergence | None:
 
 
 def _end_without_verdict(end: End, cell: CellPlan) -> tuple[Status, str]:
-    """The child ended without a verdict."""
+    """Status and message for a child that ended without a verdict."""
     if end.timed_out:
         return Status.TIMEOUT, f"no end within {cell.limits.timeout_s:g} s; the process was killed"
     if end.signal == signal.SIGXCPU:
@@ -143,7 +143,7 @@ def _end_without_verdict(end: End, cell: CellPlan) -> tuple[Status, str]:
 
 
 def _signal_name(number: int) -> str:
-    """Real-time signals have no names of their own."""
+    """The signal's name; real-time signals have none of their own."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a generated test calls when it runs: resolves its model, devices and batch; also runs the test as a program."""
+"""The runtime of generated tests: resolves a test's model, devices and batch size; also runs a test as a script."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PACKAGES: Final = ("hwmatrix", "torch", "transformers", "pytest")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the command line of a test that runs as a script asks for. None: what the test says."""
+    """The command-line options of a test that runs as a script. None: the test's own value."""
 
     device: Backend | None = None
     all_hardware: bool = False
@@ -50,10 +50,10 @@ _ASKED: Final[contextvars.ContextVar[Asked | None]] = contextvars.ContextVar("as
 
 
 def described(model_name: str, hardware: str | None = None) -> tuple[ModelPlan, list[Place]]:
-    """The model that a name stands for here, in tiny size, and where to try it: on ``hardware`` (if it is given) and on the CPU.
+    """The plan of a model by its name, in tiny size, and where to test it: on ``hardware`` (if given) and on the CPU.
 
     Raises:
-        ConfigError: the name is only a name here, or cannot be built; there is no such hardware.
+        ConfigError: the name cannot be resolved to a model, or the model cannot be built; there is no such hardware.
     """
     plan = plan_of(model_name, _spec(), Wish())
     wanted = [] if hardware is None else [backend_of(hardware)]
@@ -61,7 +61,7 @@ def described(model_name: str, hardware: str | None = None) -> tuple[ModelPlan, 
 
 
 def places(model: ModelPlan, listed: Sequence[Place]) -> list[Place]:
-    """Where to try a model: the places that its test lists, or those that the command line asks for."""
+    """Where to test a model: the places that its test lists, or those of the command line."""
     asked = _ASKED.get() or Asked()
     if asked.device is None and not asked.all_hardware:
         return list(listed)
@@ -71,17 +71,17 @@ def places(model: ModelPlan, listed: Sequence[Place]) -> list[Place]:
 
 
 def batch_size(usual: int) -> int:
-    """The samples of a batch: what the test says, or what the command line asks for."""
+    """The number of samples in a batch: the test's own, or that of the command line."""
     return (_ASKED.get() or Asked()).batch or usual
 
 
 def main(file: str, arguments: Sequence[str] | None = None) -> int:
-    """Run a generated test by pytest, as ``python test_hf_bert.py --device cpu --batch-size 4 --save`` asks for it.
+    """Run a generated test with pytest, as in ``python test_hf_bert.py --device cpu --batch-size 4 --save``.
 
-    Arguments that are none of these are pytest's.
+    All other arguments are passed to pytest.
 
     Returns:
-        The exit code: pytest's, but 6 where there is none of the hardware, so that every test was skipped.
+        The exit code: pytest's, but 6 if every test was skipped because none of the hardware is available.
     """
     import pytest
 
@@ -106,7 +106,7 @@ def main(file: str, arguments: Sequence[str] | None = None) -> int:
 
 
 class Results:
-    """A plugin of pytest that keeps what became of each test, and where it was."""
+    """A pytest plugin that records each test's outcome and place."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -120,7 +120,7 @@ class Results:
         return bool(self._tests) and {test["outcome"] for test in self._tests.values()} == {"skipped"}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note the places of the tests that will run."""
+        """Record the places of the tests that will run."""
         for item in session.items:
             module: Any = getattr(item, "module", None)
             parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -130,7 +130,7 @@ class Results:
                 self._places[str(place)] = place
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a test's outcome: that of its call, or of what came before and after it if that did not pass."""
+        """Record a test's outcome: that of its call, or of its setup or teardown if that did not pass."""
         test = self._tests.setdefault(report.nodeid.partition("::")[2], {"outcome": "passed", "seconds": 0.0, "reason": None})
         test["seconds"] += report.duration
         if report.outcome != "passed":
@@ -139,7 +139,7 @@ class Results:
         test |= dict(report.user_properties)
 
     def document(self) -> dict[str, Any]:
-        """All of it, with the hardware and the versions, for JSON. ``seconds`` are wall-clock time with what the test shares."""
+        """All outcomes, with hardware and versions, for JSON. ``seconds`` are wall-clock time including setup and teardown."""
         return {
             "schema": SCHEMA,
             "file": Path(self._file).name,
@@ -155,11 +155,11 @@ class Results:
 
 def _parser(file: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=Path(file).name, description="Test one model on the hardware of this machine.")
-    parser.epilog = "Every other argument is pytest's."
+    parser.epilog = "All other arguments are passed to pytest."
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--device", metavar="D", help=f"on this hardware only: {', '.join(Backend)}")
-    where.add_argument("--all-hardware", action="store_true", help="on every kind of hardware; what is not here is skipped")
-    parser.add_argument("--batch-size", type=_positive, metavar="N", help="samples of the batch that must not mix")
+    where.add_argument("--all-hardware", action="store_true", help="on every kind of hardware; unavailable ones are skipped")
+    parser.add_argument("--batch-size", type=_positive, metavar="N", help="number of samples in the batch of the batching test")
     parser.add_argument("--save", action="store_true", help="keep the results as JSON beside the test")
     return parser
 
@@ -167,7 +167,7 @@ def _parser(file: str) -> argparse.ArgumentParser:
 def _positive(word: str) -> int:
     number = int(word)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{word} samples are no batch")
+        raise argparse.ArgumentTypeError(f"a batch has at least one sample, not {word}")
     return number
 
 
@@ -198,5 +198,5 @@ def _place(plan: ModelPlan, backend: Backend) -> Place:
 
 
 def _spec() -> MatrixSpec:
-    """The working folder's matrix.yaml; without one, that which comes with hwmatrix."""
+    """The spec of matrix.yaml in the working directory, or else of the one that ships with hwmatrix."""
     return load(DEFAULT_MATRIX if DEFAULT_MATRIX.is_file() else shipped_root() / MATRIX_FILE).spec

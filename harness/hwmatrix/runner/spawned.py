@@ -1,7 +1,7 @@
 """A child in a new interpreter, for systems where a process with loaded frameworks cannot be forked (macOS).
 
-There a forked child may use neither Metal nor Accelerate: Apple allows after a fork only what is safe in a signal handler, up to
-an exec. The price is the time in which each child imports its frameworks anew.
+There a forked child can use neither Metal nor Accelerate: between fork and exec, Apple allows only what is safe in a signal
+handler. The price is that each child must import its frameworks again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def spawn(work: Callable[[Send], None], *, messages: int, log: int, settings: dict[str, Any]) -> int:
-    """Start ``work(send)`` in a new interpreter and a process group of its own; give its process id.
+    """Start ``work(send)`` in a new interpreter with its own process group; return its process id.
 
-    ``work`` goes there by pickle, as in multiprocessing: a function of a module, or a partial of one. ``messages`` and ``log``
-    are the descriptors that it writes to, ``settings`` the limits that it sets itself.
+    ``work`` is pickled, as in multiprocessing: a function of a module, or a partial of one. ``messages`` and ``log`` are the
+    descriptors that the child writes to, ``settings`` the limits that it sets for itself.
     """
     with tempfile.TemporaryFile() as order:
         pickle.dump((work, settings), order)
@@ -36,9 +36,9 @@ def spawn(work: Callable[[Send], None], *, messages: int, log: int, settings: di
 
 
 def main() -> None:
-    """The child's side. Its order comes from its parent through standard input."""
+    """Run the child's side, which reads its work from standard input."""
     messages = int(sys.argv[1])
-    work, settings = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent into a file without a name
+    work, settings = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent to an unnamed file
     work_and_exit(work, messages, **settings)
 
 

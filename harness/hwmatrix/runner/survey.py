@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurveyOrder:
-    """What one survey is to do, and what the host knows about the place it runs in."""
+    """What one survey must do, and what the host knows about where it runs."""
 
     plan: Plan
     target: TargetPlan
@@ -34,7 +34,7 @@ class SurveyOrder:
 
 
 def survey(order: SurveyOrder) -> Path:
-    """Ask, keep the answers; give the sealed shard. It has no cells, so that nothing rests on its canaries, which are not run.
+    """Detect and classify; return the sealed shard. It has no cells, so canaries are not needed and do not run.
 
     Raises:
         StoreError: the shard cannot be written.
@@ -57,9 +57,9 @@ def survey(order: SurveyOrder) -> Path:
 
 
 def classifications(models: Iterable[ModelPlan]) -> list[Classification]:
-    """What each model is, once by name: its sizes are of one kind.
+    """The classification of each model, once per name: all sizes of a model share it.
 
-    A checkpoint is called like its folder, which says nothing, and may be called anything: its architecture and class decide.
+    A checkpoint's name is that of its folder, which is arbitrary: its architecture and class decide.
     """
     found = []
     for model in {model.name: model for model in models}.values():

@@ -1,7 +1,7 @@
 """One model on one device, in this process: the API for generated tests.
 
-It has the model's bundle (weights, inputs, expected outputs) and runs it there: through PyTorch with a model from the resource
-pool, or through any other target that hwmatrix has.
+It loads the model's bundle (weights, inputs, expected outputs) and runs it on the device: in PyTorch with a model from the resource
+pool, or on any other target of hwmatrix.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, torch.Tensor]
 
 _ONE_VECTOR: Final = 2
-"""The dimensions of an output that has one vector a sample: by chance it may be as long as the text."""
+"""The rank of an output with one vector per sample: the vector may by chance be as long as the text."""
 _SCORES: Final = ("start_logits", "end_logits")
 _NO_ROOM: Final = frozenset({Status.UNAVAILABLE, Status.OOM})
 _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
@@ -46,20 +46,20 @@ _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generated:
-    """What greedy generation gave: new tokens (batch, steps), and the logits that each was chosen by (batch, steps, vocabulary)."""
+    """The result of greedy generation: new tokens (batch, steps), and the logits behind each (batch, steps, vocabulary)."""
 
     tokens: Any
     logits: Any
 
 
 class ModelUnderTest:
-    """A model on a device. :func:`model_under_test` makes one.
+    """A model on a device. Create one with :func:`model_under_test`.
 
-    Outputs are tensors by their names, on the CPU, floating-point ones in float32.
+    Outputs are tensors by name, on the CPU; floating-point ones are float32.
     """
 
     def __init__(self, plan: ModelPlan, place: Place, bundle: Bundle, *, device_name: str, runtime: Any) -> None:
-        """``runtime`` is the PyTorch module, or another target that is prepared for the bundle's inputs."""
+        """``runtime`` is the PyTorch module, or another target prepared for the bundle's inputs."""
         self.plan = plan
         self.place = place
         self.bundle = bundle
@@ -73,12 +73,12 @@ class ModelUnderTest:
 
     @property
     def expected(self) -> dict[str, torch.Tensor]:
-        """What the model must give for them: PyTorch on the CPU, eager, in float32."""
+        """The expected outputs for those inputs: from PyTorch on the CPU, eager, in float32."""
         return self.bundle.load_expected()
 
     @property
     def is_torch(self) -> bool:
-        """Whether PyTorch runs the model, so that there is more than a forward pass: generation, caches, other shapes."""
+        """Whether PyTorch runs the model, so that more than a forward pass is possible: generation, caches, other shapes."""
         return self.place.is_torch
 
     @property
@@ -91,30 +91,30 @@ class ModelUnderTest:
         """The model, on its device.
 
         Raises:
-            UnsupportedError: another runtime than PyTorch has it.
+            UnsupportedError: another runtime than PyTorch runs it.
         """
         if not self.is_torch:
-            raise UnsupportedError(f"{self.place.device} runs forward passes and nothing else", needs=("a PyTorch module",))
+            raise UnsupportedError(f"{self.place.device} supports forward passes only", needs=("a PyTorch module",))
         module: torch.nn.Module = self._runtime
         return module
 
     @property
     def special_tokens(self) -> frozenset[int]:
-        """The tokens that mean something to the model itself: starts, ends, padding, an image's place."""
+        """The tokens with a special meaning for the model: start, end, padding, image placeholders."""
         config = json.loads((self.bundle.model_dir / "config.json").read_bytes())
         parts = [config, *(part for part in config.values() if isinstance(part, dict))]
         named = [value for part in parts for name, value in part.items() if name.endswith(_SPECIAL)]
         return frozenset(token for value in named for token in (value if isinstance(value, list) else [value]) if isinstance(token, int))
 
     def let_go(self) -> None:
-        """Hold the model no longer, so that the pool may. Nothing can be run afterwards."""
+        """Drop the reference to the model, so that the pool can evict it. Nothing can be run afterwards."""
         self._runtime = None
 
     def run(self, inputs: Tensors | None = None) -> dict[str, torch.Tensor]:
-        """One forward pass, on the bundle's inputs unless others are given: other runtimes than PyTorch are prepared anew for those.
+        """One forward pass, on the bundle's inputs unless others are given. Runtimes other than PyTorch are prepared again for those.
 
         Raises:
-            UnsupportedError: nothing of it ran on the device.
+            UnsupportedError: no part of it ran on the device.
         """
         if self.is_torch:
             return self._forward(self.inputs if inputs is None else inputs)
@@ -128,13 +128,13 @@ class ModelUnderTest:
         return {name: _torch().from_numpy(array) for name, array in outputs.items()}
 
     def differences(self, actual: Tensors, expected: Tensors) -> list[str]:
-        """What is not the same, in words: lacking outputs, other shapes, NaN, numbers beyond the tolerance. Empty if all is well."""
+        """The differences as text: missing outputs, other shapes, NaN, errors beyond the tolerance. Empty if there are none."""
         return differences(actual, expected, tolerance=self.place.tolerance)
 
     def samples(self, count: int) -> list[dict[str, torch.Tensor]]:
-        """Different inputs of the same shapes: the bundle's, then ones whose tokens, pixels or sounds stand in other places.
+        """Different inputs of the same shapes: the bundle's, then copies with tokens, pixels or audio samples shifted.
 
-        Special tokens and masks stay where they are.
+        Special tokens and masks keep their positions.
         """
         return [self._varied(shift) for shift in range(count)]
 
@@ -147,7 +147,7 @@ class ModelUnderTest:
         return changed
 
     def at_tokens(self, outputs: Tensors, where: slice, name: str = "input_ids") -> dict[str, torch.Tensor]:
-        """Those outputs that have a vector for each token, or a score for each (start and end of an answer), at some of the tokens."""
+        """The per-token outputs (vectors, or start and end scores of an answer), sliced to some of the tokens."""
         length = self.inputs[name].shape[1]
         return {
             output: tensor[:, where]
@@ -156,12 +156,12 @@ class ModelUnderTest:
         }
 
     def run_together(self, samples: Sequence[Tensors]) -> tuple[list[dict[str, torch.Tensor]], FallbackReport]:
-        """Run samples as one batch. Where memory does not suffice, the batch is halved until it does, and the report says so.
+        """Run samples as one batch. If memory is too small, the batch is halved until it fits, and the report says so.
 
-        The outputs come by sample; those without a batch (a table of similarities) are left out.
+        Returns the outputs per sample; outputs without a batch dimension (a similarity table) are left out.
 
         Raises:
-            Exception: what the model raises, if it is anything else than a want of memory, or a single sample does not fit.
+            Exception: what the model raises, except out of memory with more than one sample in the batch.
         """
         plan = AttemptPlan(order=(self.place.device,), batch=len(samples))
         tried: list[Tried] = []
@@ -178,10 +178,10 @@ class ModelUnderTest:
         raise AssertionError("a batch of one sample ends the loop")  # pragma: no cover
 
     def generate(self, tokens: int, *, use_cache: bool) -> Generated:
-        """Greedy generation of so many tokens from the bundle's inputs, by transformers, as its users do it.
+        """Generate ``tokens`` tokens greedily from the bundle's inputs with transformers' own ``generate``.
 
         Raises:
-            UnsupportedError: another runtime than PyTorch has the model.
+            UnsupportedError: another runtime than PyTorch runs the model.
         """
         import torch
 
@@ -205,7 +205,7 @@ class ModelUnderTest:
         return Generated(tokens=made.sequences[:, -tokens:].cpu().clone(), logits=torch.stack(made.logits, dim=1).float().cpu())
 
     def placement(self) -> Placement:
-        """Where the model is: by its parameters and buffers in PyTorch, by the runtime's own record elsewhere."""
+        """Where the model is: from its parameters and buffers in PyTorch, otherwise from the runtime's own record."""
         if not self.is_torch:
             placed: Placement = self._runtime.placement()
             return placed
@@ -225,7 +225,7 @@ class ModelUnderTest:
         return {name: (tensor.float() if tensor.is_floating_point() else tensor).cpu() for name, tensor in outputs.items()}
 
     def _moved(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """The inputs where the model is, in its precision."""
+        """The inputs on the model's device, in its precision."""
         first: torch.Tensor = next(iter(self.module.parameters()))
         return {
             name: tensor.to(first.device, getattr(_torch(), self.place.dtype.value) if tensor.is_floating_point() else None)
@@ -259,13 +259,13 @@ class ModelUnderTest:
 def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache: Path) -> Iterator[ModelUnderTest]:
     """A model on a device, for the length of a ``with`` block.
 
-    The bundle comes from ``cache``, and is built where it is not there; PyTorch's model comes from ``pool``.
+    The bundle comes from ``cache``, and is built if missing; a PyTorch model comes from ``pool``.
 
     Raises:
-        UnavailableError: there is no such hardware, driver, runtime or memory here, with the reason.
-        FactoryError: the model cannot be made.
+        UnavailableError: the hardware, driver, runtime or enough memory is missing, with the reason.
+        FactoryError: the model cannot be built.
         BundleError: the cache cannot be written.
-        UnsupportedError: the pool gave it to other hardware for another reason than a want of memory.
+        UnsupportedError: the pool moved the model to other hardware for another reason than memory.
     """
     device_name = place.check()
     bundle = find_or_build(hub.resolve(plan, cache), cache)
@@ -285,14 +285,14 @@ def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache
 
 
 def differences(actual: Tensors, expected: Tensors, *, tolerance: float) -> list[str]:
-    """What of ``expected`` is not the same in ``actual``, in words; empty if nothing."""
+    """What differs between ``actual`` and ``expected``, as text; empty if nothing."""
     compared = compare(
         {name: tensor.detach().numpy() for name, tensor in actual.items() if name in expected},
         {name: tensor.detach().numpy() for name, tensor in expected.items()},
     )
     found = [f"{name} is missing" for name in compared.missing]
     found += [f"{name}: NaN or infinity" for name in compared.not_finite]
-    found += [f"other shape: {told}" for told in compared.reshaped]
+    found += [f"other shape: {change}" for change in compared.reshaped]
     for output in compared.outputs:
         if output.parity is not None and output.parity.relative_error > tolerance:
             found.append(f"{output.name}: relative L2 error {output.parity.relative_error:.3g} exceeds {tolerance:g}")
@@ -303,7 +303,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     """Where bundles are kept (``basics.cache_folder``).
 
     Raises:
-        ConfigError: this user has no home, and no variable names a folder.
+        ConfigError: this user has no home directory, and no variable names a folder.
     """
     return needed_cache_folder(environment)
 
@@ -315,7 +315,7 @@ def _module(place: Place, bundle: Bundle) -> torch.nn.Module:
 
 
 def _prepared(place: Place, bundle: Bundle, inputs: Tensors | None = None) -> Any:
-    """A target that is ready to run on inputs: the bundle's unless others are given."""
+    """A target prepared for the given inputs, or for the bundle's."""
     target = place.target()
     target.check()
     target.load(bundle)
@@ -324,20 +324,20 @@ def _prepared(place: Place, bundle: Bundle, inputs: Tensors | None = None) -> An
 
 
 def _check_placement(model: ModelUnderTest, pool: ResourcePool, name: str) -> None:
-    """The pool replaces hardware that is missing or too small. A test must not take that for a pass.
+    """The pool falls back to other hardware if the device is missing or too small. A test must not count that as a pass.
 
     Raises:
-        UnavailableError: there was no room on the device.
+        UnavailableError: the device is missing or had too little memory.
         UnsupportedError: it refused the model for another reason.
     """
     placed = model.placement()
     if placed.on_target == 1:
         return
     reports = [report for report in pool.fallbacks if report.model == name]
-    told = reports[-1].sentence() if reports else f"the model is not on {model.place.device} ({placed.detail})"
+    message = reports[-1].sentence() if reports else f"the model is not on {model.place.device} ({placed.detail})"
     if reports and all(tried.status in _NO_ROOM for tried in reports[-1].attempts[:-1]):
-        raise UnavailableError(told, error_type="memory_pressure")
-    raise UnsupportedError(told, needs=(model.place.device,), error_type="fallback")
+        raise UnavailableError(message, error_type="memory_pressure")
+    raise UnsupportedError(message, needs=(model.place.device,), error_type="fallback")
 
 
 def _torch() -> Any:

@@ -59,7 +59,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "nothing in it": (lines({}), "line 2: "),
     "unknown stage": (lines({"stage": "dream", "facts": {}}), "line 2: .*stage"),
     "unknown status": (lines(PASS | {"verdict": "splendid"}), "line 2: .*verdict"),
-    "status of what never ran": (lines(PASS | {"verdict": "not_run", "error": ERROR}), "cannot say not_run"),
+    "status of what never ran": (lines(PASS | {"verdict": "not_run", "error": ERROR}), "cannot report not_run"),
     "failure without a reason": (lines(PASS | {"verdict": "crash"}), "crash without an error"),
     "pass with an error": (lines(PASS | {"error": ERROR}), "pass with an error"),
     "error without a message": (lines(PASS | {"verdict": "error", "error": {}}), r"error\.message"),
@@ -73,20 +73,20 @@ BAD: dict[str, tuple[bytes, str]] = {
     "time without end": (b'{"stage": "load", "facts": {"load_ms": 1e400}}\n', "line 2: "),
     "no number": (b'{"stage": "load", "facts": {"load_ms": NaN}}\n', "NaN is not a valid JSON number"),
     "more parameters than are counted": (lines(passing(parameters=2**63)), r"facts\.parameters"),
-    "number of too many digits": (b'{"stage": "load", "facts": {"parameters": ' + b"9" * 10_000 + b"}}\n", "line 2 is no JSON"),
-    "shape below zero": (lines(passing(outputs=[OUTPUT | {"shape": [-1]}])), "a shape has a size that is none"),
-    "shape of too much": (lines(passing(outputs=[OUTPUT | {"shape": [2**40]}])), "a shape has a size that is none"),
-    "CPU times without wall times": (lines(passing(samples_cpu_ns=[1, 2])), "another number of CPU times"),
+    "number of too many digits": (b'{"stage": "load", "facts": {"parameters": ' + b"9" * 10_000 + b"}}\n", "line 2 is not JSON"),
+    "shape below zero": (lines(passing(outputs=[OUTPUT | {"shape": [-1]}])), "a shape has an invalid size"),
+    "shape of too much": (lines(passing(outputs=[OUTPUT | {"shape": [2**40]}])), "a shape has an invalid size"),
+    "CPU times without wall times": (lines(passing(samples_cpu_ns=[1, 2])), "the numbers of CPU times and wall times differ"),
     "half a character": (lines(passing(method="\ud800")), r"line 2: "),
     "a megabyte of message": (lines(PASS | {"verdict": "error", "error": ERROR | {"message": "x" * 2**20}}), r"error\.message"),
-    "junk": (b"Segmentation fault\n", "line 2 is no JSON"),
-    "bytes": (b"\xff\xfe\n", "line 2 is no JSON"),
-    "empty line": (b"\n", "line 2 is no JSON"),
-    "list": (b"[1]\n", r"line 2 is no JSON object: '\[1\]'"),
-    "brackets without end": (b"[" * 200_000 + b"\n", "line 2 is no JSON"),
+    "junk": (b"Segmentation fault\n", "line 2 is not JSON"),
+    "bytes": (b"\xff\xfe\n", "line 2 is not JSON"),
+    "empty line": (b"\n", "line 2 is not JSON"),
+    "list": (b"[1]\n", r"line 2 is not a JSON object: '\[1\]'"),
+    "brackets without end": (b"[" * 200_000 + b"\n", "line 2 is not JSON"),
     "objects without end": (b'{"stage":' * 100_000 + b"1" + b"}" * 100_000 + b"\n", "line 2"),
-    "two verdicts": (lines(PASS, PASS), "line 3 comes behind the verdict"),
-    "stage behind the verdict": (lines(PASS, LOAD), "line 3 comes behind the verdict"),
+    "two verdicts": (lines(PASS, PASS), "line 3 comes after the verdict"),
+    "stage behind the verdict": (lines(PASS, LOAD), "line 3 comes after the verdict"),
     "divergence before a verdict": (lines({"divergence": {"origin": "unknown"}}), "line 2: "),
     "divergence that is none": (lines(PASS | {"verdict": "mismatch", "error": ERROR}, {"divergence": {"origin": "nowhere"}}), "line 3: "),
 }
@@ -101,7 +101,7 @@ def test_a_bad_line_makes_a_crash_that_says_why(tmp_path: Path, kind: str) -> No
     assert found.error is not None
     assert found.error.type == "bad_message"
     assert found.error.type in {entry.type for entry in catalogue()}
-    assert found.error.message.startswith("what the process told cannot be used: line ")
+    assert found.error.message.startswith("the process sent an invalid message: line ")
     assert len(found.error.message) < 1000
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(found.error.message)
@@ -192,7 +192,7 @@ def test_a_bundle_lies_where_bundles_lie(key: str) -> None:
     entry = _entry(make.model_plan(), end_of(lines({"key": key, "digest": "cd" * 32})), make.LIMITS, again=False)
     assert entry.key is None
     assert entry.message is not None
-    assert "what the process told cannot be used: line 1" in entry.message
+    assert "the process sent an invalid message: line 1" in entry.message
 
 
 def test_what_is_beyond_all_numbers_is_told_as_the_largest() -> None:

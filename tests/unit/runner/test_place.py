@@ -49,7 +49,7 @@ def test_a_place_with_enough_memory_is_there(monkeypatch: pytest.MonkeyPatch, ne
 @pytest.mark.usefixtures("there")
 def test_a_place_without_the_memory_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "available_memory_mb", lambda _backend: 99)
-    with pytest.raises(UnavailableError, match="the model needs 100 MiB on cuda, and 99 MiB are free") as caught:
+    with pytest.raises(UnavailableError, match="the model needs 100 MiB on cuda, but only 99 MiB are free") as caught:
         Place(device="cuda", memory_mb=100).check()
     assert caught.value.error_type == "memory_pressure"
 

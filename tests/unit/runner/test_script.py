@@ -111,7 +111,7 @@ def test_the_command_line_chooses_devices_and_batch(ask: Any) -> None:
     ("words", "message"),
     [
         (["--device", "gpu"], "'gpu' is not a hardware name"),
-        (["--batch-size", "0"], "0 samples are no batch"),
+        (["--batch-size", "0"], "a batch has at least one sample, not 0"),
         (["--device", "cpu", "--all-hardware"], "not allowed with"),
     ],
 )
