@@ -11,9 +11,10 @@ import duckdb
 import factory_plans as make
 import pytest
 
+from hwmatrix.basics.clock import utc_now
 from hwmatrix.basics.files import sha256_of, write_atomically
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Role, Status
+from hwmatrix.records import Role, Status, to_json
 from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
 from hwmatrix.store.cell_columns import schema
@@ -511,3 +512,72 @@ def test_reading_a_shard_runs_nothing_that_is_written_in_it(run: Path, tmp_path:
         connection.execute(f"CREATE VIEW cells AS SELECT * REPLACE ((SELECT content FROM read_text('{secret}')) AS cell_key) FROM kept")  # noqa: S608
     with pytest.raises(StoreError, match="disabled by configuration"):
         finished_cells([shard])
+
+
+def test_a_merge_of_one_run_leaves_what_is_held_against_another(tmp_path: Path, database: Path) -> None:
+    other = make.plan(run_id="20260102T030406Z-def456")
+    folders = [make.run_folder(tmp_path / "runs", plan) for plan in (PLAN, other)]
+    for folder in folders:
+        (folder / "shards" / "cpu-broken.duckdb").write_text("text")
+    began = utc_now()
+    merge(folders, database)
+    listed = "SELECT run_id, file, strftime(rejected_at, '%Y-%m-%dT%H:%M:%S.%f') FROM rejected ORDER BY run_id"
+    before = rows(database, listed)
+    assert [(run_id, file) for run_id, file, _ in before] == [(plan.run_id, "cpu-broken.duckdb") for plan in (PLAN, other)]
+    assert all(began <= at <= utc_now() for *_, at in before), "when it was refused"
+    (folders[1] / "shards" / "cpu-broken.duckdb").unlink()
+    assert merge(folders[1:], database).rejected == ()
+    assert rows(database, listed) == before[:1]
+
+
+def test_all_views_of_a_shard_are_named(run: Path, database: Path) -> None:
+    change(run / "shards" / "cpu-aaaaaaaaaaaa.duckdb", "CREATE VIEW second AS SELECT 2", "CREATE VIEW first AS SELECT 1")
+    (rejection,) = merge([run], database).rejected
+    assert rejection.reason == "it is not a valid shard: it has views, which could read other files: first, second"
+
+
+def test_a_plan_that_cannot_be_read_is_named(run: Path, database: Path) -> None:
+    merge([run], database)
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("UPDATE runs SET plan = '{}'")
+    with pytest.raises(StoreError) as caught:
+        merge([run], database)
+    assert f"{database}, run {PLAN.run_id}" in caught.value.message
+    (run / "plan.json").write_text("{}")
+    with pytest.raises(StoreError) as caught:
+        merge([run], database)
+    assert str(run / "plan.json") in caught.value.message
+    (run / "plan.json").unlink()
+    with pytest.raises(StoreError, match=r"cannot be read: .*No such file") as caught:
+        merge([run], database)
+    assert caught.value.message.startswith(f"{run / 'plan.json'}: ")
+
+
+def test_what_would_be_hidden_is_told_with_the_database(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = merging.put
+    monkeypatch.setattr(merging, "put", lambda connection, plan: put(connection, dataclasses.replace(plan, cells=())))
+    with pytest.raises(StoreError) as caught:
+        merge([run], database)
+    assert caught.value.message.startswith(f"{database}: no report would show these cells: ")
+
+
+def test_cells_withdrawn_from_several_runs_are_told_in_order(tmp_path: Path, database: Path) -> None:
+    other = make.plan(run_id="20260102T030406Z-def456")
+    folders = []
+    for plan, shard_id, withdrawn in ((PLAN, "aaaaaaaaaaaa", "gpt2/tiny/cpu"), (other, "bbbbbbbbbbbb", "bert/tiny/cpu")):
+        folders.append(make.run_folder(tmp_path / "runs", plan))
+        make.write_shard(folders[-1] / "shards", plan, "cpu", shard_id)
+        left = tuple(cell for cell in plan.cells if cell.key != withdrawn)
+        (folders[-1] / "plan.json").write_text(to_json(dataclasses.replace(plan, cells=left, matrix_sha256="cd" * 32)))
+    report = merge(folders, database)
+    assert (len(report.merged), report.rejected) == (2, ())
+    assert report.withdrawn == ("bert/tiny/cpu", "gpt2/tiny/cpu")
+    kept = rows(database, "SELECT run_id, json_extract_string(plan, '$.withdrawn[*]') FROM runs ORDER BY run_id")
+    assert kept == [(PLAN.run_id, ["gpt2/tiny/cpu"]), (other.run_id, ["bert/tiny/cpu"])]
+    assert merge(folders, database).withdrawn == report.withdrawn
+
+
+def test_a_folder_that_is_named_twice_counts_once(run: Path, database: Path) -> None:
+    report = merge([run, run], database)
+    assert sorted(report.merged) == ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
+    assert (report.known, report.rejected) == ((), ())
