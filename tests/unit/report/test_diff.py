@@ -15,7 +15,7 @@ from factory_rows import BEGIN, HOST, RUN, Database, example, steady, unmeasured
 from hwmatrix.app.schemas import diff_schema
 from hwmatrix.errors import StoreError
 from hwmatrix.report.comparing import LEAST_SAMPLES, Kind
-from hwmatrix.report.diff import Diff, make_diff, read_side
+from hwmatrix.report.diff import Diff, make_diff, read_side, side_of
 from hwmatrix.report.diff_text import diff_html, diff_json, diff_md
 from hwmatrix.store.cell_columns import sql
 
@@ -248,6 +248,25 @@ def test_a_run_can_be_named(tmp_path: Path) -> None:
     assert kinds(make_diff(read_side(path, "first"), read_side(path))) == [Kind.BROKEN]
     with pytest.raises(StoreError, match="no run 'third'"):
         read_side(path, "third")
+
+
+def test_a_run_can_be_named_after_its_file(tmp_path: Path) -> None:
+    folder = tmp_path / "kept@home"
+    folder.mkdir()
+    path = folder / "two.duckdb"
+    with Database(path) as database:
+        for run_id, year in (("first", 2026), ("second", 2027)):
+            database.run(run_id, created_at=BEGIN.replace(year=year))
+            database.shard(run_id, "cpu", run_id)
+            database.cell(database.plan("m", "cpu", run_id), run_id)
+    assert [side_of(f"{path}@{run_id}").run.run_id for run_id in ("first", "second")] == ["first", "second"]
+    assert side_of(str(path)).run.run_id == "second", "an @ within the path of a file that is there names no run"
+    plain = side(tmp_path / "plain.duckdb", passing("m"))
+    assert (side_of(str(plain)).database, side_of(str(plain)).run.run_id) == (plain, RUN)
+    with pytest.raises(StoreError, match="no run 'third'"):
+        side_of(f"{path}@third")
+    with pytest.raises(StoreError, match=re.escape(f"{tmp_path / 'none.duckdb'}: there is no such file")):
+        side_of(str(tmp_path / "none.duckdb"))
 
 
 def test_a_run_without_cells_is_refused(tmp_path: Path) -> None:
