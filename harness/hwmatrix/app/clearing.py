@@ -12,6 +12,7 @@ from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.models import folder
 from hwmatrix.models.build import RECIPE
+from hwmatrix.models.bundle import recipe_identity
 from hwmatrix.models.checkpoint import inspect
 from hwmatrix.models.onnx_export import ONNX_DIR
 from hwmatrix.pool.pool import get_global_resource_pool
@@ -54,7 +55,7 @@ def clear_cached(plan: ModelPlan, cache: Path) -> list[Path]:
 def _weights(plan: ModelPlan) -> Any:
     """The manifest's entry for such weights: a recipe's, or the checksum of every file."""
     if plan.weights == RECIPE:
-        return RECIPE
+        return recipe_identity(plan)
     checkpoint = Path(plan.weights)
     if not checkpoint.is_dir():  # on the hub, and not fetched: then there is no bundle either
         return None

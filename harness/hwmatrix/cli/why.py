@@ -110,6 +110,10 @@ def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
         yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
     if cell.relative_error is not None:
         yield (f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}", "")
+    if cell.quality is not None:
+        yield (f"  task:       {plain(_quality(cell))}", "")
+    elif cell.quality_detail is not None:
+        yield (f"  task:       not learnt: {plain(cell.quality_detail)}", "")
     begins = origins.sentence(cell)
     if begins is not None:
         yield (f"  begins:     {plain(begins)}", "")
@@ -119,6 +123,15 @@ def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
     elif cell.status is Status.PASS and cell.p50_ms is None:
         yield ("  latency:    not timed", "")
     yield from _memory(cell)
+
+
+def _quality(cell: CellRow) -> str:
+    """The task's metric, its interval, the reference's, and how often both agree."""
+    interval = f"{numbers.percent(cell.quality_low)} to {numbers.percent(cell.quality_high)}"
+    metric = (cell.quality_metric or "").replace("_", " ")
+    own = f"{metric} {numbers.percent(cell.quality)} ({interval}; {cell.quality_inputs} inputs)"
+    both = f"reference {numbers.percent(cell.quality_reference)}, agreement {numbers.percent(cell.quality_agreement)}"
+    return f"{own}, {both}; {cell.quality_detail}"
 
 
 def _memory(cell: CellRow) -> Iterator[tuple[str, str]]:

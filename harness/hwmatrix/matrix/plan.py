@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 DEFAULT_SUITE = "default"
 _FACTORY: Final = "factory"
+_RECIPE: Final = "recipe"
+_TRAINED: Final = "trained"
+"""In matrix.yaml: a recipe whose tiny model is trained."""
 """The weights of a model that is made from its type alone (``models/factory``)."""
 _TINY_ONLY: Final = f"a model made from its type alone (weights: {_FACTORY}) is tiny"
 
@@ -323,7 +326,8 @@ def model_plan(name: str, spec: MatrixSpec, size: Size, *, line: int | None = No
         model_class=model.model_class,
         hub_id=model.hub_id,
         revision=model.revision,
-        weights=model.weights,
+        weights=_RECIPE if model.weights == _TRAINED else model.weights,
+        trained=model.weights == _TRAINED and size is Size.TINY,
         seed=model.seed,
         config=variant.config,
         batch=variant.batch or defaults.batch,

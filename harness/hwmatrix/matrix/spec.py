@@ -74,7 +74,8 @@ class VariantSpec:
 class ModelSpec:
     """A model: the class that loads it, where its weights come from, and its two sizes.
 
-    ``weights`` is ``recipe`` (random weights from ``seed``), ``factory`` (the same, tiny only, and its configuration is made from the type
+    ``weights`` is ``recipe`` (random weights from ``seed``), ``trained`` (the same, and the tiny model is then trained on a task whose
+    answers are known; the full one stays random), ``factory`` (random, tiny only, and its configuration is made from the type
     ``architecture`` alone), ``hub`` (``hub_id``), or a checkpoint folder's path.
     """
 

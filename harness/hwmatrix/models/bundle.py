@@ -18,7 +18,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import BundleError, FactoryError
@@ -27,7 +27,8 @@ from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import inspect
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.rules import digest
-from hwmatrix.models.folder import EXPECTED, INPUTS, MANIFEST, MODEL_DIR
+from hwmatrix.models.folder import EXPECTED, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
+from hwmatrix.models.learning.quality import Answers
 from hwmatrix.records import BUNDLE_SCHEMA
 
 if TYPE_CHECKING:
@@ -36,11 +37,14 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import ModelPlan
 
+_Array: TypeAlias = "np.ndarray[Any, Any]"
 _PARTIAL: Final = ".partial-"
 _KEY_LENGTH: Final = 64
 _LOG: Final = logging.getLogger(__name__)
 _PLANNED: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "role")
 """The fields of a plan that decide what a bundle holds, besides its weights."""
+_TRAINED: Final = "recipe, trained/1"
+"""The weights of a trained recipe, with the version of tasks and training: a change of what they give must change it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,9 +93,43 @@ class Bundle:
         """The reference outputs as arrays."""
         return _load_arrays(self.path / EXPECTED)
 
+    @property
+    def training(self) -> dict[str, Any] | None:
+        """How training went (``task``, ``accuracy``, ``steps``), or why the weights are random (``reason``); None: it was not asked for."""
+        found = self.manifest.get("training")
+        return None if found is None else dict(found)
+
+    def held_out(self) -> HeldOut | None:
+        """The examples that a target's answers are judged by; None: the model has learnt nothing."""
+        training = self.training
+        if training is None or "answers" not in training:
+            return None
+        answers = Answers(
+            kind=training["answers"]["kind"], outputs=tuple(training["answers"]["outputs"]), blank=training["answers"]["blank"]
+        )
+        arrays = _load_arrays(self.path / HELD_OUT)
+
+        def part(prefix: str) -> dict[str, _Array]:
+            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+        return HeldOut(answers=answers, inputs=part("input."), expected=part("expected."), labels=arrays["labels"])
+
     def load_expected(self) -> dict[str, torch.Tensor]:
         """The reference outputs by name, on the CPU: eager, float32, one thread."""
         return _load(self.path / EXPECTED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Examples of a trained model's task that training never saw, one a batch; the first axis of every array counts them.
+
+    ``expected`` are the reference's outputs that hold the answers, ``labels`` the right answers.
+    """
+
+    answers: Answers
+    inputs: dict[str, _Array]
+    expected: dict[str, _Array]
+    labels: _Array
 
 
 def bundle_key(plan: ModelPlan) -> str:
@@ -232,13 +270,18 @@ def _planned(plan: ModelPlan) -> dict[str, Any]:
 
 def _weights_identity(plan: ModelPlan) -> Any:
     if plan.weights == RECIPE:
-        return RECIPE
+        return recipe_identity(plan)
     if plan.weights == FACTORY:
         return {FACTORY: digest(plan.architecture)}
     if plan.weights == HUB:
         raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
     checkpoint = Path(plan.weights)
     return {str(file.relative_to(checkpoint)): sha256_of(file) for file in inspect(checkpoint).files}
+
+
+def recipe_identity(plan: ModelPlan) -> str:
+    """What a manifest says of a recipe's weights."""
+    return _TRAINED if plan.trained else RECIPE
 
 
 def _version(package: str) -> str:

@@ -25,6 +25,8 @@ MODEL_DIR: Final = "model"
 INPUTS: Final = "inputs.safetensors"
 EXPECTED: Final = "expected.safetensors"
 """What a bundle has: the saved model, its inputs, and what the reference gives for them."""
+HELD_OUT: Final = "held_out.safetensors"
+"""What a bundle of a trained model has besides: inputs that training never saw, the reference's answers and the right ones."""
 
 
 def listing(path: Path) -> dict[str, dict[str, Any]]:

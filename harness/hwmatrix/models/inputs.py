@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SAMPLING_RATE: Final = 16_000  # Hz: what wav2vec2 and its relatives were trained at; a waveform input lasts one second
 VIDEO_LABELS: Final = 3  # class labels that a film is compared with where text and film are given (XCLIP)
-_FRAMES_PER_POSITION: Final = 2  # Whisper's second convolution has stride 2
+FRAMES_PER_POSITION: Final = 2  # Whisper's second convolution has stride 2
 
 # Arguments that change the shape of another one in a way that only the model's own processor knows.
 _COUPLED: Final = frozenset({"image_grid_thw", "video_grid_thw", "pixel_attention_mask", "pixel_position_ids"})
@@ -81,13 +81,13 @@ def _input_ids(request: _Request) -> torch.Tensor | None:
     length = _length(request, "max_position_embeddings")
     has_film = "pixel_values" in request.names and _frames(request) is not None
     ids = _random_ids(request, VIDEO_LABELS if has_film else request.plan.batch, length)
-    image_token = _image_token(request.config)
-    if image_token is not None and "pixel_values" in request.names:
-        count = _image_tokens(request)
+    stands_for_images = image_token(request.config)
+    if stands_for_images is not None and "pixel_values" in request.names:
+        count = image_tokens(request.config)
         if count >= length:
             message = f"sequence_length {length} has no room for text beside {count} tokens of an image: set at least {count + 1}"
             raise FactoryError(message, error_type="sequence_too_short")
-        ids[:, :count] = image_token
+        ids[:, :count] = stands_for_images
     elif "pixel_values" in request.names:
         # Text is compared with images where it ends: these models read their text's vector at the end-of-text token.
         ids[:, -1] = _in_vocabulary(request, getattr(request.text, "eos_token_id", None), default=int(ids[0, -1]))
@@ -129,7 +129,7 @@ def _pixel_values(request: _Request) -> torch.Tensor | None:
 def _input_features(request: _Request) -> torch.Tensor | None:
     """A spectrogram as long as the encoder has positions: Whisper takes no other length."""
     bins, positions = (getattr(request.config, name, None) for name in ("num_mel_bins", "max_source_positions"))
-    return _normal(request, (request.plan.batch, bins, _FRAMES_PER_POSITION * positions)) if bins and positions else None
+    return _normal(request, (request.plan.batch, bins, FRAMES_PER_POSITION * positions)) if bins and positions else None
 
 
 def _input_values(request: _Request) -> torch.Tensor | None:
@@ -183,15 +183,16 @@ def _in_vocabulary(request: _Request, token: int | list[int] | None, *, default:
     return first if isinstance(first, int) and 0 <= first < request.text.vocab_size else default
 
 
-def _image_token(config: Any) -> int | None:
+def image_token(config: Any) -> int | None:
+    """The token that stands for a part of an image in a text; None: there is none."""
     return next((value for name in ("image_token_index", "image_token_id") if isinstance(value := getattr(config, name, None), int)), None)
 
 
-def _image_tokens(request: _Request) -> int:
+def image_tokens(config: Any) -> int:
     """How many tokens of the text stand for one image: one a patch, and one for the class where it is kept."""
-    vision = request.config.vision_config
+    vision = config.vision_config
     size, patch = vision.image_size, vision.patch_size
-    return int((size // patch) ** 2) + (getattr(request.config, "vision_feature_select_strategy", "default") == "full")
+    return int((size // patch) ** 2) + (getattr(config, "vision_feature_select_strategy", "default") == "full")
 
 
 def _frames(request: _Request) -> int | None:

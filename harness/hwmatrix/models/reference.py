@@ -12,9 +12,10 @@ from hwmatrix.models.build import build_from, build_model, load_model
 from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
-from hwmatrix.models.folder import EXPECTED, INPUTS, MODEL_DIR
+from hwmatrix.models.folder import EXPECTED, HELD_OUT, INPUTS, MODEL_DIR
 from hwmatrix.models.influence import without_influence
 from hwmatrix.models.inputs import make_inputs
+from hwmatrix.models.learning.teach import Taught, taught_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Role
 
@@ -44,10 +45,16 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
     if plan.weights == FACTORY:
         model, inputs, expected, made = from_factory(plan, model_dir)
     else:
-        _save_model(build_model(plan), model_dir)
+        built = build_model(plan)
+        taught = taught_model(built, plan) if plan.trained else None
+        _save_model(built, model_dir)
         model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
-        inputs = make_inputs(model, plan)
+        inputs = taught.inputs if taught is not None and taught.inputs else make_inputs(model, plan)
         expected, made = _expected(model, inputs, plan), {}
+        if taught is not None:
+            made = {"training": taught.described}
+            if taught.examples:
+                _save_tensors(_held_out(model, taught, plan), folder / HELD_OUT)
     if plan.role is Role.CANARY_WRONG:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
     _save_tensors(inputs, folder / INPUTS)
@@ -88,6 +95,20 @@ def from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Te
             continue
         return model, inputs, expected, {"factory": {"level": level, "rules": digest(plan.architecture)}}
     raise failures[0]
+
+
+def _held_out(model: torch.nn.Module, taught: Taught, plan: ModelPlan) -> _Tensors:
+    """The examples in one file: ``input.*``, ``expected.*`` (the reference, one batch after the other) and ``labels``, stacked."""
+    import torch
+
+    tensors: dict[str, list[torch.Tensor]] = {"labels": [example.labels for example in taught.examples]}
+    for example in taught.examples:
+        outputs = _run(model, example.inputs, plan)
+        for name, tensor in example.inputs.items():
+            tensors.setdefault(f"input.{name}", []).append(tensor)
+        for name in taught.outputs:
+            tensors.setdefault(f"expected.{name}", []).append(outputs[name])
+    return {name: torch.stack(parts) for name, parts in tensors.items()}
 
 
 def _synthesised(model: torch.nn.Module, plan: ModelPlan) -> _Tensors:

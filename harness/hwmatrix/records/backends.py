@@ -111,6 +111,7 @@ class Descriptor:
     ``converter`` is the prefix of a cell's ``method`` if the last of ``exports`` made its graph; None: ``method`` contains the name.
     ``wide_weights``: weights stay in float32 in every precision. ``fallback`` lists the targets to try after it, for any model.
     ``script`` is the template in ``generate/templates/reproduce`` that reproduces a failing cell without hwmatrix; None: there is none.
+    ``held_out`` is how many held-out examples of a trained model's task are run, fewer where one takes long.
     ``errors`` is a file with patterns of its errors (``package:file.yaml``, format of faults/catalogue.yaml); they are matched first.
     """
 
@@ -133,6 +134,7 @@ class Descriptor:
     fallback: tuple[str, ...] = (Backend.CPU.value,)
     script: str | None = None
     errors: str | None = None
+    held_out: int = 64
 
     def export_of(self, method: str | None) -> str | None:
         """The export method of ``exports`` that a cell's ``method`` names; None: not known."""

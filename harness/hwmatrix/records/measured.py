@@ -42,6 +42,10 @@ class Measured:
     relative L2 error of the worst output against the reference, ``max_error`` the largest absolute error, ``top1`` the agreement of the
     largest logit.
 
+    ``quality`` is the share of held-out examples of the model's task that are right here, with its 95 % interval, ``quality_reference``
+    that of the reference on the same examples (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_detail`` names the task, or
+    says why there is no such number.
+
     ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is how long a fixed computation,
     ``yardstick``, took just before and after the timing: how fast the machine itself was.
 
@@ -63,6 +67,16 @@ class Measured:
     max_error: float | None = None
     cosine: float | None = None
     top1: float | None = None
+    quality_metric: Annotated[str | None, Since(schema=8)] = None
+    quality: Annotated[Share | None, Since(schema=8)] = None
+    quality_reference: Annotated[Share | None, Since(schema=8)] = None
+    quality_low: Annotated[Share | None, Since(schema=8)] = None
+    quality_high: Annotated[Share | None, Since(schema=8)] = None
+    quality_agreement: Annotated[Share | None, Since(schema=8)] = None
+    quality_kl: Annotated[float | None, Since(schema=8)] = None
+    quality_cosine: Annotated[float | None, Since(schema=8)] = None
+    quality_inputs: Annotated[Count | None, Since(schema=8)] = None
+    quality_detail: Annotated[str | None, Since(schema=8)] = None
     load_ms: Milliseconds | None = None
     prepare_ms: Milliseconds | None = None
     first_ms: Milliseconds | None = None

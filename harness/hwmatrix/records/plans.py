@@ -80,6 +80,7 @@ class ModelPlan:
     hub_id: str | None = None
     revision: str | None = None
     weights: str = "recipe"
+    trained: bool = False
     seed: int = 0
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     batch: int = 1

@@ -140,6 +140,26 @@ class ParityEntry:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class QualityEntry:
+    """How well a trained model does its task: the share (0 to 1) of held-out inputs that are right.
+
+    ``value`` is the target's, ``reference`` the reference's on the same ``inputs``, ``interval`` the 95 % interval of ``value``.
+    ``agreement`` is the share of answers that are the reference's. ``kl`` is the mean divergence of its probabilities from the reference's
+    in nats, null for embeddings; ``cosine`` the mean cosine between both outputs. Without a ``metric``, ``detail`` says why there is none.
+    """
+
+    metric: str | None
+    reference: float | None
+    value: float | None
+    agreement: float | None
+    interval: tuple[float, float] | None
+    inputs: int | None
+    kl: float | None
+    cosine: float | None
+    detail: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class LatencyEntry:
     """One inference. ``ci95`` is the 95 % interval of the median; ``contended`` says that something disturbed the timing."""
 
@@ -265,6 +285,7 @@ class CellEntry:
     settings: SettingsEntry
     placement: PlacementEntry | None
     parity: ParityEntry | None
+    quality: QualityEntry | None
     load_ms: float | None
     prepare_ms: float | None
     first_ms: float | None

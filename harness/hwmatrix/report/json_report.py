@@ -25,6 +25,7 @@ from hwmatrix.report.contract import (
     ParityEntry,
     PartEntry,
     PlacementEntry,
+    QualityEntry,
     RejectedShard,
     RunEntry,
     SettingsEntry,
@@ -179,6 +180,7 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[Attemp
         ),
         placement=_placement(cell),
         parity=_parity(cell),
+        quality=_quality(cell),
         load_ms=cell.load_ms,
         prepare_ms=cell.prepare_ms,
         first_ms=cell.first_ms,
@@ -218,6 +220,23 @@ def _parity(cell: CellRow) -> ParityEntry | None:
     if cell.relative_error is None and cell.max_error is None and cell.cosine is None:
         return None
     return ParityEntry(relative_error=cell.relative_error, max_error=cell.max_error, cosine=cell.cosine)
+
+
+def _quality(cell: CellRow) -> QualityEntry | None:
+    if cell.quality_metric is None and cell.quality_detail is None:
+        return None
+    low, high = cell.quality_low, cell.quality_high
+    return QualityEntry(
+        metric=cell.quality_metric,
+        reference=cell.quality_reference,
+        value=cell.quality,
+        agreement=cell.quality_agreement,
+        interval=(low, high) if low is not None and high is not None else None,
+        inputs=cell.quality_inputs,
+        kl=cell.quality_kl,
+        cosine=cell.quality_cosine,
+        detail=cell.quality_detail,
+    )
 
 
 def _latency(cell: CellRow) -> LatencyEntry | None:

@@ -20,6 +20,7 @@ _ADDED: Final = {
     "4": "how fast the machine itself was",
     "5": "where wrong results begin",
     "6": "whose memory was measured, what cells that failed work with",
+    "8": "whether models do their task",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

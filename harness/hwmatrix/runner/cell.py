@@ -12,11 +12,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hwmatrix.basics.text import cut
 from hwmatrix.errors import CellFailure, FactoryError, TraceError
 from hwmatrix.faults.catalogue import match
 from hwmatrix.measure import divergence, latency, memory, parity, yardstick
 from hwmatrix.models import bundle as bundles
+from hwmatrix.models.learning import quality
 from hwmatrix.records import (
     CellPlan,
     Divergence,
@@ -32,6 +35,7 @@ from hwmatrix.records import (
     TargetPlan,
     Tolerance,
 )
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.targets.protocol import DeviceUse, Target, target_class
 
 if TYPE_CHECKING:
@@ -192,12 +196,49 @@ def _stages(job: CellJob, progress: _Progress) -> _End:
     comparison = parity.compare(outputs, bundle.expected_arrays())
     progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
     status, error = _verdict(comparison, placement, job.tolerance)
+    if _incomparable(comparison) is None:
+        progress.found(**_quality(target, bundle, descriptor_of(job.target.backend).held_out))
+        target.feed(inputs)
     if status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
         progress.enter(Stage.MEASURE)
         _time(target, job.rule, job.cell.settings.threads, progress)
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
     return _End(status=status, error=error, target=target, bundle=bundle)
+
+
+def _quality(target: Target, bundle: bundles.Bundle, most: int) -> dict[str, Any]:
+    """The task's metric on held-out examples, by the fields of ``Measured``: nothing of a model that was not to learn anything."""
+    training, held_out = bundle.training, bundle.held_out()
+    if training is None:
+        return {}
+    if held_out is None:
+        return {"quality_detail": training["reason"]}
+    count = min(most, len(held_out.labels))
+    answers: dict[str, list[Any]] = {name: [] for name in held_out.answers.outputs}
+    for number in range(count):
+        target.feed({name: array[number] for name, array in held_out.inputs.items()})
+        outputs = target.outputs(target.run())
+        for name, kept in answers.items():
+            kept.append(outputs[name])
+    found = quality.quality(
+        held_out.answers,
+        {name: np.concatenate(kept) for name, kept in answers.items()},
+        {name: np.concatenate(array[:count]) for name, array in held_out.expected.items()},
+        np.concatenate(held_out.labels[:count]),
+    )
+    return {
+        "quality_metric": found.metric,
+        "quality": found.value,
+        "quality_reference": found.reference,
+        "quality_low": found.low,
+        "quality_high": found.high,
+        "quality_agreement": found.agreement,
+        "quality_kl": found.kl,
+        "quality_cosine": found.cosine,
+        "quality_inputs": found.inputs,
+        "quality_detail": f"task {training['task']}, learnt in {training['steps']:,} steps",
+    }
 
 
 def _time(target: Target, rule: MeasureRule, threads: int, progress: _Progress) -> None:

@@ -234,6 +234,7 @@ WITH described AS (
     SELECT
         run_id, m ->> 'name' AS model, m ->> 'size' AS size,
         CASE
+            WHEN m ->> 'trained' = 'true' THEN 'trained'
             WHEN coalesce(m ->> 'weights', 'recipe') IN ('recipe', 'factory') THEN 'random'
             WHEN m ->> 'weights' = 'hub' OR ends_with(m ->> 'weights', concat('/snapshots/', m ->> 'revision')) THEN 'hub'
             ELSE 'checkpoint'

@@ -95,6 +95,9 @@ class Target(Protocol):
             UnsupportedError: the target lacks an operator or feature, which is named.
         """
 
+    def feed(self, inputs: Arrays) -> None:
+        """Have the next runs take other inputs, of the names, shapes and types that it was prepared for."""
+
     def run(self) -> Any:
         """Run once on the prepared inputs; return only when the device is done."""
 

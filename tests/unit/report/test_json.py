@@ -27,6 +27,7 @@ CELL_KEYS = [
     "settings",
     "placement",
     "parity",
+    "quality",
     "load_ms",
     "prepare_ms",
     "first_ms",

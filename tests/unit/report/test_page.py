@@ -204,7 +204,8 @@ def test_a_page_of_one_cell(tmp_path: Path) -> None:
     assert document["cells"]["key"] == {"same": "bert/cpu"}
 
 
-SINCE_6 = "whose memory was measured, what cells that failed work with"
+SINCE_8 = "whether models do their task"
+SINCE_6 = f"whose memory was measured, what cells that failed work with, {SINCE_8}"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,8 @@ SINCE_6 = "whose memory was measured, what cells that failed work with"
         ("3", f"it does not have how fast the machine itself was, where wrong results begin, {SINCE_6}."),
         ("4", f"it does not have where wrong results begin, {SINCE_6}."),
         ("5", f"it does not have {SINCE_6}."),
-        ("7", None),
+        ("7", f"it does not have {SINCE_8}."),
+        ("8", None),
     ],
 )
 def test_a_page_says_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:

@@ -56,6 +56,9 @@ class Target:
     def prepare(self, _inputs: Any) -> str:
         return "made by hand"
 
+    def feed(self, _inputs: Any) -> None:
+        pass
+
     def run(self) -> Any:
         Target.asked += ("run",)
         return np.ones(2 << 20, dtype=np.float32)
@@ -79,7 +82,13 @@ class Target:
 def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[str, Any]:
     """The facts of a cell of that target, run right here."""
     bundle = types.SimpleNamespace(
-        digest="d", kinds=("text",), text_path=False, input_arrays=dict, expected_arrays=lambda: {"y": np.full(2, expected, np.float32)}
+        digest="d",
+        kinds=("text",),
+        text_path=False,
+        input_arrays=dict,
+        expected_arrays=lambda: {"y": np.full(2, expected, np.float32)},
+        training=None,
+        held_out=lambda: None,
     )
     monkeypatch.setattr(cell, "target_class", lambda _backend: Target)
     monkeypatch.setattr(cell.bundles, "verify", lambda _path: bundle)

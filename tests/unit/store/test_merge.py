@@ -189,7 +189,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
         lambda path: change(path, "UPDATE meta SET value = '9'"),
-        "its schema is version 9, this hwmatrix reads 7: run the target again",
+        "its schema is version 9, this hwmatrix reads 8: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -321,7 +321,7 @@ def test_a_database_of_another_version_is_refused_with_advice(run: Path, databas
     change_version = "UPDATE meta SET value = '9' WHERE key = 'schema_version'"
     with duckdb.connect(str(database)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 7") as caught:
+    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 8") as caught:
         merge([run], database)
     assert "Merge the shards into a new file" in caught.value.advice
 
@@ -335,7 +335,11 @@ DIVERGENCE = (
     "diverges_against",
     "diverges_detail",
 )
-WITHOUT_7 = "DROP TABLE timings"
+SINCE_8 = [
+    f"quality{part}" for part in ("_metric", "", "_reference", "_low", "_high", "_agreement", "_kl", "_cosine", "_inputs", "_detail")
+]
+WITHOUT_8 = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_8)
+WITHOUT_7 = f"DROP TABLE timings; {WITHOUT_8}"
 SINCE_6 = ("memory_detail", "adapted_from", "adaptation")
 WITHOUT_6 = "; ".join([WITHOUT_7, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_6)])
 WITHOUT_DIVERGENCE = "; ".join([WITHOUT_6, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in DIVERGENCE)])
@@ -348,6 +352,7 @@ OLDER = {
     "4": WITHOUT_DIVERGENCE,
     "5": WITHOUT_6,
     "6": WITHOUT_7,
+    "7": WITHOUT_8,
 }
 """What a database of an older schema lacks."""
 
@@ -361,7 +366,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
     assert merge([run], database).merged == ()
     assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
-    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("7",)]
+    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("8",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
         fresh.execute(schema())
         what = "table_name, column_name, data_type, is_nullable"

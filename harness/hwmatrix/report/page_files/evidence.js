@@ -38,7 +38,7 @@ const Evidence = (() => {
     const settings = [cell.size, cell.dtype, `batch ${cell.batch}`, `${cell.sequence_length} tokens`, Text.plural(cell.threads, "thread"), cell.isolation];
     dialog.replaceChildren(
       el("div", {class: "top"}, el("div", null, el("h2", {id: "evidence-title"}, `${cell.model} on ${cell.target}`), el("p", null, settings.join(", "))), close),
-      el("div", {class: "inner"}, verdict(cell, number), error(cell), stages(cell), placement(cell), latency(cell), memory(cell), outputs(cell), origin(cell)));
+      el("div", {class: "inner"}, verdict(cell, number), error(cell), stages(cell), placement(cell), task(cell), latency(cell), memory(cell), outputs(cell), origin(cell)));
   }
 
   const part = (title, ...content) => [el("h3", null, title), ...content];
@@ -92,6 +92,16 @@ const Evidence = (() => {
       ["Relative error", cell.relative_error === null ? null : `${Text.scientific(cell.relative_error)} (L2, against the reference)`],
       ["Largest error", cell.max_error === null ? null : Text.scientific(cell.max_error)],
       ["Cosine", cell.cosine === null ? null : Text.number(cell.cosine, 6)],
+    ]));
+  }
+
+  function task(cell) {
+    if (cell.quality === null) return cell.task_detail && part("Task", el("p", {class: "nothing"}, `Not learnt: ${cell.task_detail}`));
+    return part("Task", facts([
+      [cell.task, `${Text.percent(cell.quality)} of ${Text.whole(cell.held_out)} held-out inputs (95 % interval ${Text.percent(cell.quality_low)} to ${Text.percent(cell.quality_high)})`],
+      ["Reference", Text.percent(cell.quality_reference)],
+      ["Same answers as the reference", Text.percent(cell.agreement)],
+      ["What was learnt", cell.task_detail],
     ]));
   }
 

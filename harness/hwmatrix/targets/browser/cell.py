@@ -151,6 +151,12 @@ class CellPage:
         self._made, self._provider = best, provider
         return best
 
+    def feed(self, inputs: Arrays) -> None:
+        """Hand the kept session other inputs."""
+        assert self._made is not None  # noqa: S101 - prepared first
+        names = self._made.export.inputs
+        self.call("feed", inputs={name: encoded(inputs[name]) for name in names})
+
     def run(self) -> float:
         """One inference; milliseconds by the page's clock until its outputs could be read."""
         return float(self.call("run"))

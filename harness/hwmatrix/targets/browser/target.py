@@ -91,6 +91,10 @@ class WebGpu:
             raise CrashedError(f"the adapter of this page has gone: {failure}", error_type="webgpu_device_lost") from failure
         return _method(self._made, self.page)
 
+    def feed(self, inputs: Arrays) -> None:
+        """Hand the page other inputs."""
+        self.page.feed(inputs)
+
     def run(self) -> None:
         """One inference with its outputs read back, which ends only when the device is done."""
         self._elapsed_ms = self.page.run()
@@ -181,6 +185,10 @@ class WebNn:
         _require_float32(self._settings.dtype, features=())
         self._made = self.page.prepare({"name": "webnn", "deviceType": self._device}, "WebNN", inputs)
         return _method(self._made, self.page)
+
+    def feed(self, inputs: Arrays) -> None:
+        """Hand the page other inputs."""
+        self.page.feed(inputs)
 
     def run(self) -> None:
         """One inference with its outputs read back."""

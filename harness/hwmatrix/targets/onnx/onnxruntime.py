@@ -97,7 +97,7 @@ class OnnxRuntime:
                 failures.append(failure)
                 continue
             self._taken = export
-            self._feed = {name: np.ascontiguousarray(inputs[name]) for name in export.inputs}
+            self.feed(inputs)
             names = [output.name for output in self._session.get_outputs()]
             self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
             return f"{export.exporter} ONNX export, opset {export.opset}"
@@ -106,6 +106,11 @@ class OnnxRuntime:
         if refusal is not None:
             raise UnsupportedError(told, needs=refusal.needs, error_type=refusal.error_type) from failures[0]
         raise CellFailure(f"ONNX Runtime takes no export of this model: {told}", error_type="onnxruntime_graph_failed") from failures[0]
+
+    def feed(self, inputs: Arrays) -> None:
+        """Keep other inputs for the session, those that the export takes."""
+        assert self._taken is not None  # noqa: S101 - the order of the protocol
+        self._feed = {name: np.ascontiguousarray(inputs[name]) for name in self._taken.inputs}
 
     def run(self) -> Any:
         """One synchronous inference."""

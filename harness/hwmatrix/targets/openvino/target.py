@@ -102,11 +102,15 @@ class OpenVino:
         self._output_names = converted.output_names
         self._compiled = self._core.compile_model(converted.program, self._device, self._config())
         self._request = self._compiled.create_infer_request()
+        self.feed(inputs)
+        return converted.method
+
+    def feed(self, inputs: Arrays) -> None:
+        """Put other inputs into the request."""
         taken = _input_names(self._compiled)
         for name, array in inputs.items():
             if name in taken:
                 self._request.set_tensor(name, _tensor(array, self._compiled.input(name)))
-        return converted.method
 
     def _convert(self, inputs: Arrays) -> Converted:
         """The graph of the loaded model, which is let go of, with the shapes of the inputs."""

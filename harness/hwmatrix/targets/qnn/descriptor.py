@@ -20,6 +20,7 @@ QNN: Final = Descriptor(
     packages=("onnxruntime-qnn", "onnxruntime", "onnx", "onnxscript"),
     precisions=(Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8),
     execution=Execution.EMULATED,
+    held_out=8,
     onnx=OnnxUse.BEST,
     exports=EXPORTERS,
     script="qnn",

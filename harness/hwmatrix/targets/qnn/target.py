@@ -145,10 +145,15 @@ class Qnn:
                 raise UnsupportedError(told, needs=refused.needs, error_type=refused.error_type) from failures[0]
             raise CellFailure(f"QNN can prepare no export of this model: {told}", error_type="qnn_graph_failed") from failures[0]
         self._prepared = best
-        self._feed = {name: np.ascontiguousarray(inputs[name]) for name in best.export.inputs}
+        self.feed(inputs)
         names = [output.name for output in best.session.get_outputs()]
         self._wanted = {own: name for own, name in zip(names, best.export.outputs, strict=True) if name is not None}
         return ", ".join(best.steps)
+
+    def feed(self, inputs: Arrays) -> None:
+        """Keep other inputs for the session, those that the export takes."""
+        assert self._prepared is not None  # noqa: S101 - the order of the protocol
+        self._feed = {name: np.ascontiguousarray(inputs[name]) for name in self._prepared.export.inputs}
 
     def run(self) -> Any:
         """One synchronous inference, in emulation."""

@@ -69,6 +69,10 @@ class TorchDevice:
         attention = getattr(self._model.config, "_attn_implementation", None)
         return f"{way}, {attention} attention" if attention else way
 
+    def feed(self, inputs: Arrays) -> None:
+        """Move other inputs to the device."""
+        self._inputs |= self._placed(inputs)
+
     def _placed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
         """The inputs on the device, in the cell's precision."""
         tensors = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}

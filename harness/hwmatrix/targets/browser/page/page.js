@@ -158,6 +158,11 @@ const commands = {
     await before?.release();
   },
 
+  // Other inputs for the session that was chosen.
+  async feed({ inputs }) {
+    feeds = Object.fromEntries(Object.entries(inputs).map(([input, value]) => [input, toTensor(value)]));
+  },
+
   // One inference; milliseconds from before it until its outputs can be read on the host.
   async run() {
     const begin = performance.now();

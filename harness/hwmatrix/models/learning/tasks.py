@@ -1,0 +1,448 @@
+"""Synthetic tasks with known answers, one for each way that a model takes data in and gives an answer.
+
+Every example is drawn from a seeded generator, so a training set is endless and a held-out set is another seed. Tokens, pixels and waves
+are those that :mod:`hwmatrix.models.inputs` would make random: the same names, shapes and dtypes.
+
+The tasks follow published ones: copying and reversing sequences (Graves et al., Neural Turing Machines, 2014), recovering masked tokens
+(Devlin et al., BERT, 2019), telling the orientation of gratings (as psychophysics does), captions matched with images by contrast (Radford
+et al., CLIP, 2021), sequences of tones, decoded as in
+connectionist temporal classification (Graves et al., 2006).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models.inputs import SAMPLING_RATE, plain_ids
+from hwmatrix.models.learning.quality import IGNORED
+
+if TYPE_CHECKING:
+    import torch
+
+_Tensor: TypeAlias = "torch.Tensor"
+WORDS: Final = 16
+"""How many different tokens text tasks use, at most."""
+_FEWEST_WORDS: Final = 12
+_LOWEST_HZ: Final = 300.0
+_OCTAVES: Final = 3.5
+_NOISE: Final = 0.3
+"""The standard deviation of the noise in pictures and spectrograms, whose own is 1."""
+_SPAN: Final = 8
+"""Tokens that are to be remembered at once, at most: longer texts repeat them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Examples of a task: ``inputs`` are arguments of ``forward``, ``labels`` the right answers (int64; ``IGNORED``: none is asked)."""
+
+    inputs: dict[str, _Tensor]
+    labels: _Tensor
+
+
+class Task(Protocol):
+    """A task. ``answer`` is how its answers are read from ``outputs``: a kind of :mod:`hwmatrix.models.learning.quality`."""
+
+    @property
+    def name(self) -> str:
+        """What the task is called in reports."""
+        ...
+
+    @property
+    def answer(self) -> str:
+        """``tokens``, ``class``, ``ctc`` or ``pairs``."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that hold the answers."""
+        ...
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """New examples."""
+        ...
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """What training makes small: a scalar."""
+        ...
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
+
+
+def _divergence(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Mean Kullback-Leibler divergence of rows of logits from the wanted probabilities: 0 where they are met."""
+    import torch
+
+    divergence: torch.Tensor = torch.nn.functional.kl_div(logits.log_softmax(1), wanted, reduction="batchmean")
+    return divergence
+
+
+def words_of(configs: Any, vocabulary: int, count: int = WORDS) -> torch.Tensor:
+    """The tokens that text tasks use: the same few ordinary ones of a vocabulary, spread over it."""
+    import torch
+
+    ordinary = torch.unique(plain_ids(configs, vocabulary, (1, 64 * vocabulary), torch.Generator().manual_seed(0)))
+    if len(ordinary) < _FEWEST_WORDS:
+        message = f"a vocabulary of {vocabulary} tokens has {len(ordinary)} that are not special, and tasks need {_FEWEST_WORDS}"
+        raise FactoryError(message, error_type="cannot_learn")
+    chosen = torch.linspace(0, len(ordinary) - 1, min(count, len(ordinary))).long()
+    words: torch.Tensor = ordinary[chosen]
+    return words
+
+
+def _pick(words: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    import torch
+
+    return words[torch.randint(len(words), shape, generator=generator)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Copy:
+    """Some tokens, a separator, and the same tokens again: the second time, each is the answer at the position before it."""
+
+    words: _Tensor
+    length: int
+    name: str = "copy"
+    answer: str = "tokens"
+    outputs: tuple[str, ...] = ("logits",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples."""
+        import torch
+
+        span = min(self.length // 2, _SPAN)
+        separator, words = self.words[0], self.words[1:]
+        said = _pick(words, (count, span), generator)
+        ids = torch.cat([said, separator.expand(count, 1), said], dim=1)
+        repeated = math.ceil((self.length + 1) / ids.shape[1])
+        ids = ids.repeat(1, repeated)
+        labels = ids[:, 1 : self.length + 1].clone()
+        labels[:, :span] = IGNORED
+        ids = ids[:, : self.length]
+        return Examples(inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids)}, labels=labels)
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the answers."""
+        return _cross_entropy(outputs["logits"], labels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedRecovery:
+    """Tokens that are said twice, some of them masked once: the other copy says what stood there."""
+
+    words: _Tensor
+    mask: int
+    length: int
+    name: str = "masked_recovery"
+    answer: str = "tokens"
+    outputs: tuple[str, ...] = ("logits",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples."""
+        import torch
+
+        half = self.length // 2
+        said = _pick(self.words, (count, half), generator)
+        ids = torch.cat([said, said, said[:, : self.length - 2 * half]], dim=1)
+        where = torch.randint(2, (count, half), generator=generator)  # which copy of a position may be masked
+        hidden = torch.randint(2, (count, half), generator=generator).bool()
+        hidden[:, 0] = True
+        masked = torch.zeros(count, self.length, dtype=torch.bool)
+        masked[:, :half] = hidden & (where == 0)
+        masked[:, half : 2 * half] = hidden & (where == 1)
+        labels = torch.where(masked, ids, IGNORED)
+        return Examples(
+            inputs={"input_ids": torch.where(masked, self.mask, ids), "attention_mask": torch.ones_like(ids)},
+            labels=labels,
+        )
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the answers."""
+        return _cross_entropy(outputs["logits"], labels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reversal:
+    """Tokens in, then a filler; the same tokens out of the decoder, the last one first, which sees the right answer so far."""
+
+    words: _Tensor
+    start: int
+    length: int
+    name: str = "reversal"
+    answer: str = "tokens"
+    outputs: tuple[str, ...] = ("logits",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples: ``input_ids``, ``attention_mask``, ``decoder_input_ids`` and labels (count, length)."""
+        import torch
+
+        span = min(self.length, _SPAN)
+        filler = self.words[0].expand(count, self.length - span)
+        said = _pick(self.words[1:], (count, span), generator)
+        ids = torch.cat([said, filler], dim=1)
+        answer = torch.cat([said.flip(1), filler], dim=1)
+        labels = answer.clone()
+        labels[:, span:] = IGNORED
+        decoder = torch.cat([torch.full((count, 1), self.start), answer[:, :-1]], dim=1)
+        return Examples(inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": decoder}, labels=labels)
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the tokens."""
+        return _cross_entropy(outputs["logits"], labels)
+
+
+def gratings(classes: torch.Tensor, kinds: int, shape: tuple[int, int, int], generator: torch.Generator) -> torch.Tensor:
+    """Noisy sine gratings of four cycles in ``kinds`` orientations and any phase: (count, channels, height, width), variance about 1."""
+    import torch
+
+    count, (channels, height, width) = len(classes), shape
+    angle = classes.float() * (math.pi / kinds)
+    y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
+    phase = torch.rand(count, 1, 1, generator=generator) * 2 * math.pi
+    along = x * torch.cos(angle)[:, None, None] + y * torch.sin(angle)[:, None, None]
+    pattern = torch.sin(2 * math.pi * 2.0 * along + phase)
+    picture = math.sqrt(2) * pattern[:, None].expand(count, channels, height, width)
+    return picture + _NOISE * torch.randn(count, channels, height, width, generator=generator)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Orientation:
+    """Which way the stripes of a noisy grating run."""
+
+    kinds: int
+    shape: tuple[int, int, int]
+    name: str = "orientation"
+    answer: str = "class"
+    outputs: tuple[str, ...] = ("logits",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples."""
+        import torch
+
+        labels = torch.randint(self.kinds, (count,), generator=generator)
+        return Examples(inputs={"pixel_values": gratings(labels, self.kinds, self.shape, generator)}, labels=labels)
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the answers."""
+        return _cross_entropy(outputs["logits"], labels)
+
+
+def moving(angle: torch.Tensor, frames: int, shape: tuple[int, int, int], generator: torch.Generator) -> torch.Tensor:
+    """A blurred dot that moves in a direction (radians): (count, frames, channels, height, width), with noise."""
+    import torch
+
+    count, (channels, height, width) = len(angle), shape
+    y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
+    start = (torch.rand(count, 2, generator=generator) - 0.5) * 0.4
+    steps = torch.linspace(-0.6, 0.6, frames)
+    cx = start[:, :1] + torch.cos(angle)[:, None] * steps
+    cy = start[:, 1:] + torch.sin(angle)[:, None] * steps
+    distance = (x - cx[..., None, None]) ** 2 + (y - cy[..., None, None]) ** 2
+    film = 3.0 * torch.exp(-distance / 0.06)[:, :, None].expand(count, frames, channels, height, width)
+    return film + 0.2 * torch.randn(count, frames, channels, height, width, generator=generator)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Motion:
+    """In which direction a dot moves."""
+
+    kinds: int
+    frames: int
+    shape: tuple[int, int, int]
+    name: str = "motion"
+    answer: str = "class"
+    outputs: tuple[str, ...] = ("logits",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples."""
+        import torch
+
+        labels = torch.randint(self.kinds, (count,), generator=generator)
+        return Examples(
+            inputs={"pixel_values": moving(labels * (2 * math.pi / self.kinds), self.frames, self.shape, generator)}, labels=labels
+        )
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the answers."""
+        return _cross_entropy(outputs["logits"], labels)
+
+
+def captions(classes: torch.Tensor, words: torch.Tensor, length: int, end: int) -> torch.Tensor:
+    """What tells a class in words: (count, length) tokens, two that name the class, repeated, then the end of the text."""
+    import torch
+
+    first, second = words[classes % 4], words[4 + classes // 4]
+    ids = torch.stack([first, second], dim=1).repeat(1, length // 2 + 1)[:, :length].clone()
+    ids[:, -1] = end
+    return ids
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageCaptions:
+    """Which caption goes with an image: the embeddings of both are nearest."""
+
+    words: _Tensor
+    end: int
+    length: int
+    kinds: int
+    shape: tuple[int, int, int]
+    name: str = "captions"
+    answer: str = "pairs"
+    outputs: tuple[str, ...] = ("image_embeds", "text_embeds")
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples."""
+        import torch
+
+        whole = math.ceil(count / self.kinds)
+        labels = torch.cat([torch.randperm(self.kinds, generator=generator) for _ in range(whole)])[:count]
+        ids = captions(labels, self.words, self.length, self.end)
+        pixels = gratings(labels, self.kinds, self.shape, generator)
+        return Examples(inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}, labels=labels)
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Divergence of both choices, of a caption for an image and of an image for a caption. Equal captions share the probability."""
+        logits = outputs["logits_per_image"]
+        same = (labels[:, None] == labels[None, :]).float()
+        rows = _divergence(logits, same / same.sum(1, keepdim=True))
+        columns = _divergence(logits.T, same / same.sum(1, keepdim=True))
+        return (rows + columns) / 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VideoCaptions:
+    """Which of the captions says along which axis a dot moves.
+
+    Not in which direction: between the frames, XCLIP has no notion of their order but a table that starts at zero.
+    """
+
+    words: _Tensor
+    end: int
+    length: int
+    kinds: int
+    frames: int
+    shape: tuple[int, int, int]
+    name: str = "video_captions"
+    answer: str = "class"
+    outputs: tuple[str, ...] = ("logits_per_video",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples."""
+        import torch
+
+        labels = torch.randint(self.kinds, (count,), generator=generator)
+        ids = captions(torch.arange(self.kinds), self.words, self.length, self.end)
+        backwards = torch.randint(2, (count,), generator=generator)
+        film = moving(labels * (math.pi / self.kinds) + backwards * math.pi, self.frames, self.shape, generator)
+        return Examples(inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": film}, labels=labels)
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the answers."""
+        return _cross_entropy(outputs["logits_per_video"], labels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageThenText:
+    """An image before a text of questions and other tokens: the answer to each question names the orientation of the image's stripes."""
+
+    words: _Tensor
+    image_token: int
+    image_tokens: int
+    length: int
+    kinds: int
+    shape: tuple[int, int, int]
+    name: str = "image_then_text"
+    answer: str = "tokens"
+    outputs: tuple[str, ...] = ("logits",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples."""
+        import torch
+
+        label = torch.randint(self.kinds, (count,), generator=generator)
+        said = self.words[1 + label]
+        ids = _pick(self.words[1 + self.kinds :], (count, self.length), generator)
+        ids[:, : self.image_tokens] = self.image_token
+        at = torch.arange(self.image_tokens, self.length, 2)
+        ids[:, at] = self.words[0]  # a question; the token behind it is not the answer, so each answer needs the image
+        labels = torch.full_like(ids, IGNORED)
+        labels[:, at] = said[:, None]
+        pixels = gratings(label, self.kinds, self.shape, generator)
+        return Examples(inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}, labels=labels)
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the answers."""
+        return _cross_entropy(outputs["logits"], labels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpokenTones:
+    """A spectrogram of tones, one band after another, written down by the decoder."""
+
+    words: _Tensor
+    start: int
+    length: int
+    bins: int
+    frames: int
+    tones: int = 8
+    spoken: int = 8
+    name: str = "tones"
+    answer: str = "tokens"
+    outputs: tuple[str, ...] = ("logits",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples."""
+        import torch
+
+        spoken = self.spoken
+        heard = torch.randint(self.tones, (count, spoken), generator=generator)
+        said = torch.arange(self.frames) * spoken // self.frames  # which tone a frame belongs to
+        band = torch.arange(self.bins) * self.tones // self.bins  # and which tone a frequency
+        loud = band[None, :, None] == heard[:, None, said]
+        spectrum = 2.0 * loud + _NOISE * torch.randn(count, self.bins, self.frames, generator=generator)
+        text = self.words[heard].repeat(1, math.ceil(self.length / spoken))[:, : self.length]
+        decoder = torch.cat([torch.full((count, 1), self.start), text[:, :-1]], dim=1)
+        return Examples(inputs={"input_features": spectrum, "decoder_input_ids": decoder}, labels=text)
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the answers."""
+        return _cross_entropy(outputs["logits"], labels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToneSequence:
+    """Tones one after the other in a second of sound, read from the classes of its frames as CTC does: repeats and blanks dropped."""
+
+    words: _Tensor
+    blank: int
+    spoken: int = 4
+    name: str = "tones_ctc"
+    answer: str = "ctc"
+    outputs: tuple[str, ...] = ("logits",)
+
+    def draw(self, count: int, generator: torch.Generator) -> Examples:
+        """Draw ``count`` examples: ``input_values`` (count, samples), labels (count, tones)."""
+        import torch
+
+        tones, each = len(self.words), SAMPLING_RATE // self.spoken
+        steps = torch.randint(1, tones, (count, self.spoken), generator=generator)
+        heard = steps.cumsum(1) % tones  # never the same tone twice in a row: nobody could tell without a gap
+        pitch = _LOWEST_HZ * 2.0 ** (heard * (_OCTAVES / (tones - 1)))
+        phase = torch.rand(count, self.spoken, 1, generator=generator) * 2 * math.pi
+        wave = math.sqrt(2) * torch.sin(2 * math.pi * pitch[..., None] * (torch.arange(each) / SAMPLING_RATE) + phase)
+        wave = wave.flatten(1) + 0.1 * torch.randn(count, each * self.spoken, generator=generator)
+        return Examples(inputs={"input_values": wave}, labels=self.words[heard])
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of each frame with the tone that sounds then, which is known here: no alignment is searched for."""
+        import torch
+
+        logits = outputs["logits"]
+        frames = logits.shape[1]
+        return _cross_entropy(logits, labels[:, torch.arange(frames) * self.spoken // frames])

@@ -1,0 +1,54 @@
+"""Teaching a model of a recipe its task, for a bundle: what becomes of it, the inputs of the bundle and the held-out examples."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models.build import build_model
+from hwmatrix.models.learning.choice import task_of
+from hwmatrix.models.learning.tasks import Examples
+from hwmatrix.models.learning.train import answers_of, train
+
+if TYPE_CHECKING:
+    import torch
+
+    from hwmatrix.records import ModelPlan
+
+_Tensors: TypeAlias = "dict[str, torch.Tensor]"
+EXAMPLES: Final = 64
+"""Held-out examples that a bundle has: at this count, all right means at least 94 % with 95 % confidence."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Taught:
+    """What a model has learnt. ``described`` is for the bundle's manifest.
+
+    ``inputs`` are the arguments of one forward pass at the plan's batch, ``examples`` the held-out ones at that batch, ``outputs`` the
+    names of those that hold answers. Without examples nothing was learnt, and the weights are the recipe's random ones.
+    """
+
+    described: dict[str, Any]
+    inputs: _Tensors
+    examples: tuple[Examples, ...]
+    outputs: tuple[str, ...]
+
+
+def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
+    """Train a model in place. One that cannot learn gets its random weights back, and the reason is told."""
+    import torch
+
+    described: dict[str, Any]
+    try:
+        task = task_of(model, plan)
+        learnt = train(model, task, plan.seed)
+    except FactoryError as failure:
+        model.load_state_dict(build_model(plan).state_dict())
+        described = {"reason": f"{failure}; its weights are random", "error_type": failure.error_type}
+        return Taught(described=described, inputs={}, examples=(), outputs=())
+    generator = torch.Generator().manual_seed(2 * plan.seed + 1)
+    drawn = [task.draw(plan.batch, generator) for _ in range(EXAMPLES + 1)]
+    answers = dataclasses.asdict(answers_of(task))
+    described = {"task": task.name, "accuracy": learnt.accuracy, "steps": learnt.steps, "answers": answers}
+    return Taught(described=described, inputs=drawn[0].inputs, examples=tuple(drawn[1:]), outputs=task.outputs)
