@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 _STANDS_OUT: Final = 5.0
-"""How many times the error of what it was given a step's own must be for the step to be named as the one that makes it."""
+"""A step is named as the cause if its output error exceeds its input error by this factor."""
 _ROUNDING: Final = 0.05
-"""The share of the tolerance that counts as given in any case: a first step rounds what is exact, and stands out for no reason."""
+"""The minimum input error, as a share of the tolerance: otherwise a first step that merely rounds exact inputs would stand out."""
 _SHARES: Final = (1.0, 0.3)
-"""Shares of the tolerance at which a step is looked for: one that stands out may stay below it, until a later one exceeds it."""
+"""Shares of the tolerance used as limits in the search: the step that causes an error may stay below the tolerance itself."""
 _NEVER: Final = 65504.0
-"""The largest number of float16. Masks say "never" with the least number that a precision has, or with infinity: beyond this, all of them
+"""The largest number of float16. Masks use the lowest number of a precision, or minus infinity, for "never": beyond this limit, all of them
 mean the same."""
 _FAR: Final = 20.0
-"""How many times as large as any other number the least must be to be taken for a mask's."""
+"""The lowest number counts as a mask's if its magnitude exceeds all others by this factor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Found:
-    """A step that makes a difference: the error of its worst output, and of the worst value that it was given."""
+    """A step that may cause the error: the error of its worst output (``error``) and of its worst input (``given``)."""
 
     step: Step
     error: float
@@ -45,10 +45,10 @@ class _Found:
 
 
 def locate(trace: Trace, expected: Mapping[str, Array], tolerance: float) -> Divergence:
-    """Walk back from the outputs that are wrong to the first step that is given right values and gives wrong ones.
+    """Walk back from the wrong outputs to the first step with correct inputs and wrong outputs.
 
     Args:
-        trace: a run of the target with its values kept, beside those of a reference runtime.
+        trace: a run of the target with all intermediate values, beside those of a reference runtime.
         expected: the model's reference outputs by name.
         tolerance: the largest relative L2 error that counts as the same.
     """
@@ -92,7 +92,7 @@ def _described(trace: Trace, found: _Found, origin: Origin) -> Divergence:
 
 
 def _errors(trace: Trace) -> dict[str, float]:
-    """The error of every value. One that cannot be compared has that of what it was made of."""
+    """The error of every value. A value that cannot be compared gets the error of its step's worst input."""
     errors: dict[str, float] = {}
     for step in trace.steps:
         given = max((_error(errors, trace, name) for name in step.inputs), default=0.0)
@@ -103,14 +103,14 @@ def _errors(trace: Trace) -> dict[str, float]:
 
 
 def _error(errors: dict[str, float], trace: Trace, name: str) -> float:
-    """The error of a value that a step is given: no step made it where it is an input, or was only seen as it was handed over."""
+    """The error of a step's input. A value that no step in the trace produced (a model input, for example) is compared here."""
     if name not in errors:
         errors[name] = _distance(trace.values.get(name), trace.expected.get(name)) or 0.0
     return errors[name]
 
 
 def _first(trace: Trace, errors: Mapping[str, float], begin: list[str], limit: float) -> _Found | None:
-    """The first step in order, of those that wrong outputs lead back to through wrong values alone, which was given no wrong one."""
+    """The first step without wrong inputs, among those reached by going back from wrong outputs through wrong values only."""
     made_by = {name: number for number, step in enumerate(trace.steps) for name in step.outputs}
     seen: set[int] = set()
     open_values = list(begin)
@@ -135,7 +135,7 @@ def _first(trace: Trace, errors: Mapping[str, float], begin: list[str], limit: f
 
 
 def _wrong(trace: Trace, off: Mapping[str, float | None], limit: float) -> list[str]:
-    """The values of the outputs that are off by more than a limit."""
+    """The names of the values behind outputs whose error exceeds the limit."""
     return [trace.results[name] for name, error in off.items() if error is not None and error > limit]
 
 
@@ -145,7 +145,7 @@ def _worst(errors: Mapping[str, float | None]) -> tuple[str, float] | None:
 
 
 def _distance(actual: Array | None, expected: Array | None) -> float | None:
-    """Relative L2 error, infinite where values cannot be compared; None where one of them is not there."""
+    """Relative L2 error; infinite if the values cannot be compared, None if one of them is missing."""
     if actual is None or expected is None:
         return None
     if _incomparable(actual, expected) is not None:
@@ -158,9 +158,9 @@ def _distance(actual: Array | None, expected: Array | None) -> float | None:
 
 
 def _masked(array: Array) -> Array:
-    """Where a mask says "never": numbers near the least, if that is far below all others.
+    """Where a mask says "never": numbers near the lowest one, if that is far below all others.
 
-    Beside such numbers (-65504, or -100 where a graph is quantized) no error of the others would show in a relative one.
+    Such numbers (-65504, or -100 in a quantized graph) dominate the norm and would hide errors of all other values.
     """
     least = array.min(initial=0.0)
     low: Array = array < least / 2
@@ -168,7 +168,7 @@ def _masked(array: Array) -> Array:
 
 
 def _incomparable(actual: Array | None, expected: Array | None) -> str | None:
-    """Why two values cannot be compared: other shapes, or NaN where the other has numbers."""
+    """Why two values cannot be compared: different shapes, or NaN where a number is expected."""
     if actual is None or expected is None:
         return None
     if actual.shape != expected.shape:

@@ -1,8 +1,8 @@
-"""When to stop warming up and timing, and the samples themselves.
+"""Takes the latency samples, and decides when warm-up and timing are complete.
 
-Nothing here knows what it times. ``call`` must return only when the work is done: a target whose device is asynchronous
-synchronizes inside it. A target whose device has a clock of its own (device events, a page's clock) returns what that
-clock measured, in nanoseconds; then this clock is not asked, and there is no CPU time to compare with.
+This module does not know which target it times. ``call`` must return only when the work is done: a target with an asynchronous device
+synchronizes inside it. A target whose device has its own clock (device events, a page's clock) returns what that clock measured, in
+nanoseconds; then that value is the sample, and there is no CPU time.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _SMALLEST_INTERVAL: Final = 6
 """Below six samples the order statistics of the median give no 95 % interval (1 - 2 * 0.5**5 < 0.95)."""
 _REPETITIONS: Final = 3
 _LOOK_AGAIN: Final = 1.25
-"""How much longer to time before the rule is looked at again: sorting must not become part of the measurement."""
+"""The factor by which timing grows before the rule is checked again: the sorting must not disturb the measurement."""
 _LEAST_SAMPLES: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Samples in nanoseconds, in order: wall clock, and CPU time of the whole process (runtimes work in own threads).
+    """Samples in nanoseconds, in order: wall clock, and CPU time of the whole process (runtimes work in their own threads).
 
-    ``cpu_ns`` is empty where the target measured with a clock of its own.
+    ``cpu_ns`` is empty if the target measured with its own clock.
 
-    ``warmup_samples`` were run before and not kept. ``converged`` says that the interval was narrow enough and three
-    consecutive parts agreed: otherwise time ran out and the interval must not be claimed.
+    ``warmup_samples`` is the number of warm-up runs, whose times are not kept. ``converged``: the interval was narrow enough and three
+    consecutive parts agreed. Otherwise time ran out, and the interval must not be reported.
     """
 
     wall_ns: tuple[int, ...]
@@ -63,9 +63,9 @@ def median(ordered: Sequence[float]) -> float:
 
 
 def is_converged(wall_ns: Sequence[int], half_width: float) -> bool:
-    """Is the interval of the median narrower than ``half_width`` (a share of it), and do three consecutive parts agree?
+    """Whether the median's interval is narrower than ``half_width`` (relative to the median) and three consecutive parts agree.
 
-    One long disturbance can make an interval narrow and wrong; then the parts' medians differ.
+    One long disturbance can make the interval narrow but wrong; then the medians of the parts differ.
     """
     ordered = sorted(wall_ns)
     interval = median_interval(ordered)
@@ -109,7 +109,7 @@ def measure(call: Callable[[], int | None], rule: MeasureRule) -> Timing:
 
 
 def _warm_up(call: Callable[[], object], rule: MeasureRule) -> int:
-    """Run until both the time and the number are reached, but no longer than the timing itself may take."""
+    """Run until both the warm-up time and count are reached, but no longer than the timing itself may take. Returns the count."""
     begin = time.perf_counter()
     done = 0
     while True:

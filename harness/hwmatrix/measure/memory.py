@@ -1,8 +1,8 @@
 """The host memory of a cell: at its start, its peak, and what it added.
 
-A cell runs in its own process, or in those of a browser. Linux keeps a high-water mark of each process, which can be reset; macOS keeps
-one of a process's life, with the buffers of Metal in it. Where a mark is older than the cell, or there is none, only the reason is told.
-``getrusage`` is not used: on Linux its maximum is inherited over exec and cannot be reset.
+A cell runs in its own process, or in those of a browser. Linux keeps a high-water mark per process, which can be reset; macOS keeps one
+for a process's whole life, including Metal's buffers. If the mark is older than the cell, or does not exist, only the reason is recorded.
+``getrusage`` is not used: on Linux its maximum is inherited across exec and cannot be reset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MIB: Final = 2**20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resident:
-    """Memory of a process in MiB: now, and the highest since its mark was reset or, on macOS, since it began."""
+    """Memory of a process in MiB: now, and the peak since its mark was reset or, on macOS, since it started."""
 
     now_mb: float
     peak_mb: float
@@ -43,9 +43,9 @@ class Resident:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """What a cell took of the host, in MiB; None is not known.
+    """A cell's use of host memory, in MiB; None means not known.
 
-    ``detail`` says whose memory it is where it is not the resident set of the cell's own process, or why there is none.
+    ``detail`` says whose memory it is if it is not the resident set of the cell's own process, or why nothing was measured.
     """
 
     baseline_mb: float | None = None
@@ -56,18 +56,18 @@ class HostUse:
 
     @property
     def delta_mb(self) -> float | None:
-        """What was added to what there was at the start."""
+        """The increase from the start to the peak."""
         return None if self.peak_mb is None or self.baseline_mb is None else self.peak_mb - self.baseline_mb
 
 
 class UnknownError(Exception):
-    """A size that this system does not tell, with the reason."""
+    """This system does not report a size. The message gives the reason."""
 
 
 class Meter:
-    """The memory of one cell: make it at the cell's beginning, call ``loaded`` before and ``ran`` after its first inference.
+    """Measures the memory of one cell: create it when the cell begins, call ``loaded`` before and ``ran`` after its first inference.
 
-    ``browser`` is the process of a browser in which the model runs: then its memory counts, with that of all processes below it.
+    ``browser`` is the process id of the browser in which the model runs: then its memory and that of all its descendants counts.
     """
 
     def __init__(self, browser: int | None = None) -> None:
@@ -81,14 +81,14 @@ class Meter:
             self._start, self._unknown = None, str(reason)
 
     def loaded(self) -> None:
-        """The model is loaded and prepared."""
+        """Call when the model is loaded and prepared."""
         if self._start is not None:
             self._load_peak_mb = self._peak()
             if self._load_peak_mb is not None:
                 self._reset()
 
     def ran(self) -> HostUse:
-        """The model has run once: what it took until now."""
+        """Call when the model has run once. Returns its use of memory so far."""
         if self._start is None:
             return HostUse(detail=f"not measured: {self._unknown}")
         try:
@@ -105,16 +105,16 @@ class Meter:
         try:
             return self._above(self._read()[0])
         except UnknownError:
-            return None  # ``ran`` asks again, and tells the reason
+            return None  # ``ran`` reads again, and records the reason
 
     def _above(self, resident: Resident) -> float | None:
         """The peak, if it is the cell's own: a mark that could not be reset must have risen since the start."""
-        assert self._start is not None  # noqa: S101 - asked after a start alone
+        assert self._start is not None  # noqa: S101 - only called with a start value
         return resident.peak_mb if self._fresh or resident.peak_mb > self._start.peak_mb else None
 
 
 def resident() -> Resident | None:
-    """Of this process; None where the system, or a kernel (that of a sandbox) without such lines, does not tell."""
+    """The memory of this process; None if the system does not report it (as in some sandboxes)."""
     if sys.platform == "darwin":
         return _footprint()
     now, peak = _status_mb("VmRSS"), _status_mb("VmHWM")
@@ -122,7 +122,7 @@ def resident() -> Resident | None:
 
 
 def reset_peak() -> bool:
-    """Lower this process's high-water mark to its present size. False where the system does not allow it."""
+    """Lower this process's high-water mark to its current size. False if the system does not allow it."""
     try:
         (_PROC / "self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
     except OSError:
@@ -144,7 +144,7 @@ def address_space_mb() -> float | None:
 
 
 def data_mb() -> float | None:
-    """The part of it that is private and can be written, in MiB: what RLIMIT_DATA counts. Mere reservations are no part of it."""
+    """The private writable part of the address space in MiB, which RLIMIT_DATA counts. Mere reservations are not included."""
     return _status_mb("VmData")
 
 
@@ -152,10 +152,10 @@ class _Own:
     """This process."""
 
     def read(self) -> tuple[Resident, float | None, str | None]:
-        """Its size, its private memory, and what the size is where it is not the resident set.
+        """Its size, its private memory, and what the size means if it is not the resident set.
 
         Raises:
-            UnknownError: the system does not tell.
+            UnknownError: the system does not report it.
         """
         found = resident()
         if found is None:
@@ -164,21 +164,21 @@ class _Own:
         return found, unique_mb(), detail
 
     def reset(self) -> bool:
-        """Lower its mark."""
+        """Lower its high-water mark."""
         return reset_peak()
 
 
 class _Browser:
-    """A browser's processes, as one. Of each, what it shares counts in proportion (Pss), and by how much its mark exceeds its size."""
+    """A browser's processes, summed: the proportional set size (Pss) of each, and the amount by which its mark exceeds its size."""
 
     def __init__(self, root: int) -> None:
         self._root = root
 
     def read(self) -> tuple[Resident, float | None, str | None]:
-        """Their sizes and private memory; processes that have ended have none.
+        """Their total size and private memory, without processes that have exited.
 
         Raises:
-            UnknownError: the system does not tell the sizes of one, or there is none.
+            UnknownError: the system does not report the size of one, or no process is left.
         """
         if not sys.platform.startswith("linux"):
             raise UnknownError("the memory of browser processes is available only on Linux")
@@ -190,7 +190,7 @@ class _Browser:
         return Resident(now_mb=now, peak_mb=now + above), private, detail
 
     def reset(self) -> bool:
-        """Lower the mark of each of them."""
+        """Lower the high-water mark of each process."""
         done = [self._reset(pid) for pid in self._processes()]
         return all(done)
 
@@ -202,9 +202,9 @@ class _Browser:
             return ()
 
     def _size(self, pid: int) -> tuple[float, float, float] | None:
-        """Its proportional size, by how much its mark exceeds its resident size, and its private memory; None for one that has ended.
+        """Its proportional size, the amount by which its mark exceeds its resident size, and its private memory; None if it has exited.
 
-        A process that has ended and was not waited for (a zombie) is listed still, and has no lines of memory.
+        A zombie (exited but not waited for) is still listed, but its status has no memory lines.
         """
         folder = _PROC / str(pid)
         try:
@@ -236,7 +236,7 @@ class _Browser:
 
 
 def _footprint() -> Resident | None:
-    """What macOS counts as this process's memory: what is resident or compressed, and what it has of the GPU's."""
+    """The physical footprint, which macOS counts as this process's memory: resident, compressed, and GPU memory."""
     buffer = ctypes.create_string_buffer(_RUSAGE_BYTES)
     if ctypes.CDLL(_LIBRARY).proc_pid_rusage(os.getpid(), _RUSAGE_INFO_V4, buffer) != 0:
         return None

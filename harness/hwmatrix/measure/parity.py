@@ -20,7 +20,7 @@ _LOGITS: Final = "logits"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All outputs, the worst of them as one parity, and what keeps them from being comparable at all."""
+    """All outputs, the worst errors over them, and the outputs that cannot be compared."""
 
     outputs: tuple[OutputRecord, ...]
     worst: Parity | None
@@ -32,7 +32,7 @@ class Comparison:
 def compare(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Comparison:
     """Compare by name. An output that the reference lacks is recorded without a parity.
 
-    ``worst`` has the largest errors and the smallest cosine over all comparable outputs, None where there is none.
+    ``worst`` has the largest errors and the smallest cosine over all comparable outputs; None if there are none.
     """
     records: list[OutputRecord] = []
     reshaped: list[str] = []
@@ -43,7 +43,7 @@ def compare(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Compa
         if not _all_finite(array):
             not_finite.append(name)
         elif reference is not None and not _all_finite(reference):
-            not_finite.append(f"{name} (the reference)")  # NaN is within any tolerance and beyond none
+            not_finite.append(f"{name} (the reference)")  # comparing with NaN would never exceed a tolerance
         elif reference is not None and reference.shape != array.shape:
             reshaped.append(f"{name} {list(array.shape)} instead of {list(reference.shape)}")
         elif reference is not None:
@@ -62,7 +62,7 @@ def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
     """Relative L2 error |a-e|/|e|, largest |a-e|, cosine, and for logits the share of positions with the same top class.
 
     Computed in float64. An all-zero reference has no scale: its relative error is |a| itself, its cosine 1 if they are equal.
-    What exceeds float64 reads as its largest number: results hold finite numbers alone.
+    Errors beyond float64 are clipped to its largest number, because results hold only finite numbers.
     """
     a = actual.astype(np.float64).ravel()
     e = expected.astype(np.float64).ravel()
@@ -84,7 +84,7 @@ def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
 
 
 def _power_of_two(peak: float) -> float:
-    """A scale that brings the largest value near 1 without rounding any: squares then neither overflow nor vanish."""
+    """A power of two that scales the largest value to about 1 without rounding, so that squares neither overflow nor underflow."""
     return math.ldexp(1.0, min(math.frexp(peak)[1], sys.float_info.max_exp - 1))
 
 

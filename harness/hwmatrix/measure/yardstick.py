@@ -1,8 +1,8 @@
 """The speed of the machine itself while a cell is timed: the time of a fixed computation, before and after.
 
-A machine's speed drifts: a neighbor on the same host, heat, the clock of the processor. On a virtual machine of two cores it moved
-by 2 to 5 % within minutes, and models on PyTorch and OpenVINO moved with it. Two runs are compared in units of this computation: of the
-same code, 0.4 % of cells were then called slower or faster instead of 22 % (docs/gate.md).
+A machine's speed drifts because of neighbors on the same host, heat and the CPU clock. On a virtual machine with two cores it changed by
+2 to 5 % within minutes, and the latency of models on PyTorch and OpenVINO with it. Runs are therefore compared in units of this
+computation: for unchanged code, false positives (slower or faster) fell from 22 % to 0.4 % of cells (docs/gate.md).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _SIDE: Final = 96
 """Rows and columns: 0.9 million multiplications that stay in a core's own cache, about 0.1 ms."""
 _WINDOW_NS: Final = 30_000_000
 _QUICKEST: Final = 0.25
-"""The lower quartile: what disturbs for a moment reaches the quickest quarter last, and a slower machine reaches it at once."""
+"""The lower quartile: short disturbances hardly affect the fastest quarter of the samples, but a slower machine does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Yardstick:
-    """``name`` says what was computed: only equal names can be compared. ``ms`` is what it took, in milliseconds."""
+    """``name`` says what was computed: only readings with equal names can be compared. ``ms`` is its time in milliseconds."""
 
     name: str
     ms: float
 
 
 def read(threads: int) -> Yardstick:
-    """Compute it again and again for 30 ms on so many threads at once, each for itself, as a model on so many would.
+    """Repeat the computation for 30 ms on each of ``threads`` threads in parallel, as a model with so many threads would.
 
-    It is numpy's own loop (``einsum``): a BLAS library would choose its threads itself. This thread is one of them, since it is where the
-    model ran: another one may find itself on another core, beside other work.
+    It uses numpy's own loop (``einsum``), because a BLAS library would choose its own number of threads. The calling thread takes part,
+    because the model ran there: another thread may be on another core, beside other work.
     """
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         others = [pool.submit(_repeat) for _ in range(threads - 1)]
@@ -43,7 +43,7 @@ def read(threads: int) -> Yardstick:
 
 
 def between(before: Yardstick, after: Yardstick) -> Yardstick:
-    """What stands for the time between two readings: the quicker one, since a disturbance may last as long as a reading."""
+    """The reading for the time between two readings: the faster one, since a disturbance may last as long as a reading."""
     return min(before, after, key=lambda reading: reading.ms)
 
 
