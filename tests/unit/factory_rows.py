@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
 
-from hwmatrix.store.cell_columns import schema, sql
+from hwmatrix.store.cell_columns import SCHEMA_VERSION, schema, sql
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ def _empty() -> bytes:
             connection.execute("BEGIN")
             connection.execute(schema())
             connection.execute(sql("views.sql"))
-            connection.execute("INSERT INTO meta VALUES ('schema_version', '7')")
+            connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])
             connection.execute("COMMIT")
         return path.read_bytes()
 

@@ -46,7 +46,8 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         model, inputs, expected, made = from_factory(plan, model_dir)
     else:
         built = build_model(plan)
-        taught = taught_model(built, plan) if plan.trained else None
+        with deterministic():
+            taught = taught_model(built, plan) if plan.trained else None
         _save_model(built, model_dir)
         model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
         inputs = taught.inputs if taught is not None and taught.inputs else make_inputs(model, plan)

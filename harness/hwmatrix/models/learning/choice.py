@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import FactoryError
 from hwmatrix.models import inputs as made_up
 from hwmatrix.models.learning import tasks
 
@@ -23,7 +22,7 @@ def task_of(model: torch.nn.Module, plan: ModelPlan) -> tasks.Task:
     """The task of a model, with sizes from its configuration and the plan's sequence length.
 
     Raises:
-        FactoryError: there is none for its class (``no_task``), or its vocabulary is too small (``cannot_learn``).
+        CannotLearnError: there is none for its class, or its vocabulary is too small.
     """
     import torch
 
@@ -46,7 +45,7 @@ def task_of(model: torch.nn.Module, plan: ModelPlan) -> tasks.Task:
         found = _of_text(name, config, words, length) if shape is None else _of_text_and_images(config, words, length, shape)
     if found is not None:
         return found
-    raise FactoryError(f"there is no task for {name}: give it random weights (weights: recipe)", error_type="no_task")
+    raise tasks.CannotLearnError(f"there is no task for {name}: give it random weights (weights: recipe)")
 
 
 def _of_text(name: str, config: Any, words: torch.Tensor, length: int) -> tasks.Task | None:

@@ -15,7 +15,6 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from hwmatrix.errors import FactoryError
 from hwmatrix.models.inputs import SAMPLING_RATE, plain_ids
 from hwmatrix.models.learning.quality import IGNORED
 
@@ -32,6 +31,10 @@ _NOISE: Final = 0.3
 """The standard deviation of the noise in pictures and spectrograms, whose own is 1."""
 _SPAN: Final = 8
 """Tokens that are to be remembered at once, at most: longer texts repeat them."""
+
+
+class CannotLearnError(Exception):
+    """A model cannot be taught a task: the message says why. It keeps its random weights, which is no failure of a cell."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +93,7 @@ def words_of(configs: Any, vocabulary: int, count: int = WORDS) -> torch.Tensor:
     ordinary = torch.unique(plain_ids(configs, vocabulary, (1, 64 * vocabulary), torch.Generator().manual_seed(0)))
     if len(ordinary) < _FEWEST_WORDS:
         message = f"a vocabulary of {vocabulary} tokens has {len(ordinary)} that are not special, and tasks need {_FEWEST_WORDS}"
-        raise FactoryError(message, error_type="cannot_learn")
+        raise CannotLearnError(message)
     chosen = torch.linspace(0, len(ordinary) - 1, min(count, len(ordinary))).long()
     words: torch.Tensor = ordinary[chosen]
     return words

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from hwmatrix.errors import FactoryError
 from hwmatrix.models.build import build_model
 from hwmatrix.models.learning.choice import task_of
-from hwmatrix.models.learning.tasks import Examples
+from hwmatrix.models.learning.tasks import CannotLearnError, Examples
 from hwmatrix.models.learning.train import answers_of, train
 
 if TYPE_CHECKING:
@@ -43,9 +42,9 @@ def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
     try:
         task = task_of(model, plan)
         learnt = train(model, task, plan.seed)
-    except FactoryError as failure:
+    except CannotLearnError as failure:
         model.load_state_dict(build_model(plan).state_dict())
-        described = {"reason": f"{failure}; its weights are random", "error_type": failure.error_type}
+        described = {"reason": f"{failure}; its weights are random"}
         return Taught(described=described, inputs={}, examples=(), outputs=())
     generator = torch.Generator().manual_seed(2 * plan.seed + 1)
     drawn = [task.draw(plan.batch, generator) for _ in range(EXAMPLES + 1)]

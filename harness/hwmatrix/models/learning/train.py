@@ -6,8 +6,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import FactoryError
 from hwmatrix.models.learning.quality import Answers, correct
+from hwmatrix.models.learning.tasks import CannotLearnError
 from hwmatrix.models.outputs import call_options, flatten_outputs
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def train(model: torch.nn.Module, task: Task, seed: int) -> Learnt:
     """Train in place with AdamW, without dropout, on one thread. The same seed gives the same weights on the same machine.
 
     Raises:
-        FactoryError: it did not learn the task in its budget (``not_learnt``), or its loss is not finite (``diverged``). The weights are
+        CannotLearnError: it did not learn the task in its budget, or its loss is not finite. The weights are
             then what training left.
     """
     import torch
@@ -65,7 +65,7 @@ def train(model: torch.nn.Module, task: Task, seed: int) -> Learnt:
         loss = task.loss(flatten_outputs(model(**examples.inputs, **options)), examples.labels)
         now = loss.item()
         if not math.isfinite(now):
-            raise FactoryError(f"training on {task.name} diverged: its loss is {now} after {step} steps", error_type="diverged")
+            raise CannotLearnError(f"training on {task.name} diverged: its loss is {now} after {step} steps")
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -80,7 +80,7 @@ def train(model: torch.nn.Module, task: Task, seed: int) -> Learnt:
         message = (
             f"it gets {learnt.accuracy:.1%} of held-out examples of {task.name} right after {learnt.steps} steps, and must get {LEARNT:.0%}"
         )
-        raise FactoryError(message, error_type="not_learnt")
+        raise CannotLearnError(message)
     return learnt
 
 
