@@ -1,4 +1,4 @@
-"""Tiny models that learn a task: what a bundle keeps of it, what a target's answers are worth, and what happens if nothing is learnt."""
+"""Tiny models that learn a task: what a bundle keeps of it, what a target's answers are worth, and what happens if nothing is learned."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def same_weights(bundle: Any, plan: ModelPlan) -> None:
     assert all(torch.equal(kept[name], tensor) for name, tensor in random.items())
 
 
-def test_a_task_that_is_not_learnt_in_its_budget_leaves_random_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_task_that_is_not_learned_in_its_budget_leaves_random_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(train, "_MOST_STEPS", 2)
     monkeypatch.setattr(train, "_EVERY", 2)
     bundle = find_or_build(VIT, tmp_path)

@@ -113,7 +113,7 @@ def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
     if cell.quality is not None:
         yield (f"  task:       {plain(_quality(cell))}", "")
     elif cell.quality_detail is not None:
-        yield (f"  task:       not learnt: {plain(cell.quality_detail)}", "")
+        yield (f"  task:       not learned: {plain(cell.quality_detail)}", "")
     begins = origins.sentence(cell)
     if begins is not None:
         yield (f"  begins:     {plain(begins)}", "")

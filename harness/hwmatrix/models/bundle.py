@@ -100,7 +100,7 @@ class Bundle:
         return None if found is None else dict(found)
 
     def held_out(self) -> HeldOut | None:
-        """The examples that a target's answers are judged by; None: the model has learnt nothing."""
+        """The examples that a target's answers are judged by; None: the model has learned nothing."""
         training = self.training
         if training is None or "answers" not in training:
             return None

@@ -50,11 +50,11 @@ class Witness:
 def witnesses(model: Known, known: Taxonomy) -> list[Witness]:
     """Everything that speaks, in the order in which equals are believed: the class is narrower than the architecture."""
     stems = list(_stems(model, known))
-    recognised = any(witness.architecture for witness in stems)
+    recognized = any(witness.architecture for witness in stems)
     return [
         *_heads(model.model_class, known),
         *_architectures(model.architecture, known),
-        *(() if recognised else _mapped(model, known)),
+        *(() if recognized else _mapped(model, known)),
         *_tasks(model.tasks, known),
         *stems,
         *_methods(model.methods, known),

@@ -196,7 +196,7 @@ def _stages(job: CellJob, progress: _Progress) -> _End:
     comparison = parity.compare(outputs, bundle.expected_arrays())
     progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
     status, error = _verdict(comparison, placement, job.tolerance)
-    if _incomparable(comparison) is None:
+    if _incomparable(comparison) is None and bundle.training is not None:
         progress.found(**_quality(target, bundle, descriptor_of(job.target.backend).held_out))
         target.feed(inputs)
     if status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
@@ -237,7 +237,7 @@ def _quality(target: Target, bundle: bundles.Bundle, most: int) -> dict[str, Any
         "quality_kl": found.kl,
         "quality_cosine": found.cosine,
         "quality_inputs": found.inputs,
-        "quality_detail": f"task {training['task']}, learnt in {training['steps']:,} steps",
+        "quality_detail": f"task {training['task']}, learned in {training['steps']:,} steps",
     }
 
 

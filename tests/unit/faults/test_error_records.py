@@ -66,7 +66,7 @@ def test_every_missing_key_is_told() -> None:
     assert len(caught.value.problems) == len(KEYS) - 1
 
 
-def test_what_the_catalogue_recognises_and_what_it_does_not() -> None:
+def test_what_the_catalogue_recognizes_and_what_it_does_not() -> None:
     assert recognized("CUDA error: uncorrectable ECC error encountered", component="run", hardware="cuda").error_type == "gpu_memory_error"
     unknown = recognized("nobody has ever seen this", component="run", hardware="cuda")
     assert (unknown.error_type, unknown.severity) == (UNMATCHED, Severity.ERROR)

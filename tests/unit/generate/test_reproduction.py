@@ -170,7 +170,7 @@ def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
         ("onnxruntime", {"method": "transformers ONNX export, opset 20"}, ["OnnxExporter()"], ["torch.onnx.export("]),
         ("onnxruntime", {"method": "torch ONNX export, opset 20"}, ["torch.onnx.export("], ["OnnxExporter"]),
         ("onnxruntime", {"method": None, "error_type": "export_failed"}, ["torch.onnx.export("], ["OnnxExporter"]),
-        ("qnn", {"method": "transformers ONNX export"}, ['"soc_model": "57"'], ["fuse_norms", "raise_masks", "quantise"]),
+        ("qnn", {"method": "transformers ONNX export"}, ['"soc_model": "57"'], ["fuse_norms", "raise_masks", "def quantize"]),
         ("qnn", {"method": "torch ONNX export, RMS norms fused"}, ["fuse_norms(model)"], ["raise_masks", "take_rows", "op.Reshape"]),
         ("qnn", {"method": "torch ONNX export, RMS norms fused over rows"}, ["fuse_norms(model)", "op.Reshape(normed"], ["take_rows"]),
         ("qnn", {"method": "torch ONNX export, rows taken by Gather"}, ["take_rows(model)"], ["raise_masks", "fuse_norms"]),

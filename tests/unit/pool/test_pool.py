@@ -170,7 +170,7 @@ def test_a_failed_start_says_what_to_do() -> None:
     assert "MemoryError" in record["traceback"]
 
 
-def test_a_failure_that_nobody_recognises_still_says_what_to_do() -> None:
+def test_a_failure_that_nobody_recognizes_still_says_what_to_do() -> None:
     def broken() -> Model:
         raise ValueError("nobody has ever seen this")
 

@@ -22,10 +22,10 @@ EXAMPLES: Final = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Taught:
-    """What a model has learnt. ``described`` is for the bundle's manifest.
+    """What a model has learned. ``described`` is for the bundle's manifest.
 
     ``inputs`` are the arguments of one forward pass at the plan's batch, ``examples`` the held-out ones at that batch, ``outputs`` the
-    names of those that hold answers. Without examples nothing was learnt, and the weights are the recipe's random ones.
+    names of those that hold answers. Without examples nothing was learned, and the weights are the recipe's random ones.
     """
 
     described: dict[str, Any]
@@ -41,7 +41,7 @@ def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
     described: dict[str, Any]
     try:
         task = task_of(model, plan)
-        learnt = train(model, task, plan.seed)
+        learned = train(model, task, plan.seed)
     except CannotLearnError as failure:
         model.load_state_dict(build_model(plan).state_dict())
         described = {"reason": f"{failure}; its weights are random"}
@@ -49,5 +49,5 @@ def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
     generator = torch.Generator().manual_seed(2 * plan.seed + 1)
     drawn = [task.draw(plan.batch, generator) for _ in range(EXAMPLES + 1)]
     answers = dataclasses.asdict(answers_of(task))
-    described = {"task": task.name, "accuracy": learnt.accuracy, "steps": learnt.steps, "answers": answers}
+    described = {"task": task.name, "accuracy": learned.accuracy, "steps": learned.steps, "answers": answers}
     return Taught(described=described, inputs=drawn[0].inputs, examples=tuple(drawn[1:]), outputs=task.outputs)

@@ -1,4 +1,4 @@
-"""Training a tiny model until it has learnt its task, deterministically from a seed, and the held-out examples that show it."""
+"""Training a tiny model until it has learned its task, deterministically from a seed, and the held-out examples that show it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hwmatrix.models.learning.tasks import Examples, Task
 
-LEARNT: Final = 0.99
+LEARNED: Final = 0.99
 """The share of held-out examples that a model must get right, all of an example's answers at once."""
 _SETTLED: Final = 0.1
 """The loss on held-out examples below which training stops: answers are then no near ties, which any rounding would turn over."""
@@ -33,7 +33,7 @@ _WARM_UP: Final = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Learnt:
+class Learned:
     """How training went: the share of held-out examples that were right (0 to 1), their mean loss, and the steps that it took."""
 
     accuracy: float
@@ -41,7 +41,7 @@ class Learnt:
     steps: int
 
 
-def train(model: torch.nn.Module, task: Task, seed: int) -> Learnt:
+def train(model: torch.nn.Module, task: Task, seed: int) -> Learned:
     """Train in place with AdamW, without dropout, on one thread. The same seed gives the same weights on the same machine.
 
     Raises:
@@ -56,7 +56,7 @@ def train(model: torch.nn.Module, task: Task, seed: int) -> Learnt:
     batch = _BATCH_OF_SOUNDS if "input_values" in held_out.inputs else _BATCH
     rate = _RATE_OF_STATE_SPACES if hasattr(model.config, "state_size") else _RATE
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    learnt = Learnt(accuracy=0.0, loss=math.inf, steps=0)
+    learned = Learned(accuracy=0.0, loss=math.inf, steps=0)
     for step in range(1, _MOST_STEPS + 1):
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, step / _WARM_UP)
@@ -70,21 +70,19 @@ def train(model: torch.nn.Module, task: Task, seed: int) -> Learnt:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % _EVERY == 0:
-            learnt = _held_out(model, task, held_out, options, step)
-            if learnt.accuracy >= LEARNT and learnt.loss <= _SETTLED:
+            learned = _held_out(model, task, held_out, options, step)
+            if learned.accuracy >= LEARNED and learned.loss <= _SETTLED:
                 break
-            if learnt.accuracy >= _NEARLY:
+            if learned.accuracy >= _NEARLY:
                 rate *= _SLOWER
     optimizer.zero_grad()
-    if learnt.accuracy < LEARNT:
-        message = (
-            f"it gets {learnt.accuracy:.1%} of held-out examples of {task.name} right after {learnt.steps} steps, and must get {LEARNT:.0%}"
-        )
-        raise CannotLearnError(message)
-    return learnt
+    if learned.accuracy < LEARNED:
+        share = f"{learned.accuracy:.1%} of held-out examples of {task.name} after {learned.steps} steps"
+        raise CannotLearnError(f"it gets right {share}, and must get {LEARNED:.0%}")
+    return learned
 
 
-def _held_out(model: torch.nn.Module, task: Task, examples: Examples, options: dict[str, Any], steps: int) -> Learnt:
+def _held_out(model: torch.nn.Module, task: Task, examples: Examples, options: dict[str, Any], steps: int) -> Learned:
     import torch
 
     with torch.inference_mode():
@@ -92,7 +90,7 @@ def _held_out(model: torch.nn.Module, task: Task, examples: Examples, options: d
         loss = float(task.loss(outputs, examples.labels))
     answers = answers_of(task)
     arrays = {name: outputs[name].numpy() for name in task.outputs}
-    return Learnt(accuracy=float(correct(answers, arrays, examples.labels.numpy()).mean()), loss=loss, steps=steps)
+    return Learned(accuracy=float(correct(answers, arrays, examples.labels.numpy()).mean()), loss=loss, steps=steps)
 
 
 def answers_of(task: Task) -> Answers:

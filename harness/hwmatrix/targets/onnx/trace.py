@@ -28,7 +28,7 @@ _NUMBERS: Final = ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32
 """Types of elements that ONNX Runtime hands over as numpy has them."""
 _SIZES: Final = {"double": 8, "int64": 8, "uint64": 8, "float16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}
 """Bytes of an element by ONNX Runtime's name of its type; 4 for others."""
-_QUANTISING: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_QUANTIZING: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _OPERATORS: Final = 8
 """Up to how many operators of a step are named one by one."""
 _RANDOM: Final = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
@@ -187,7 +187,7 @@ def _with_unknown(steps: Sequence[Step], made_by: Mapping[str, int], number: int
 
 
 def _as_one(parts: Sequence[Step], outputs: tuple[str, ...], known: Collection[str], made_by: Mapping[str, int]) -> Step:
-    named = [part for part in parts if part.operator not in _QUANTISING] or list(parts)
+    named = [part for part in parts if part.operator not in _QUANTIZING] or list(parts)
     operators = [part.operator for part in named]
     if len(operators) > _OPERATORS:
         operators = [operators[0], "...", operators[-1]]
@@ -204,7 +204,7 @@ def _in_float32(array: Array) -> Array:
 
 
 def _constants(graph: Any) -> frozenset[str]:
-    """Names of initialisers, and of what nodes make of constants alone."""
+    """Names of initializers, and of what nodes make of constants alone."""
     known = {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
     known -= {value.name for value in graph.input}
     for node in graph.node:
@@ -230,9 +230,9 @@ def _read_from_outside(graph: Any) -> Iterator[str]:
 
 def _before_dequantize(graph: Any) -> frozenset[str]:
     """Quantized values, and those that are not used but to be quantized."""
-    quantised = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     used = {name for node in graph.node if node.op_type != "QuantizeLinear" for name in _reads(node)}
-    return frozenset(quantised - used).union(*(node.output for node in graph.node if node.op_type == "QuantizeLinear"))
+    return frozenset(quantized - used).union(*(node.output for node in graph.node if node.op_type == "QuantizeLinear"))
 
 
 def _graphs(node: Any) -> Iterator[Any]:

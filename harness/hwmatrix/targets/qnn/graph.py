@@ -59,7 +59,7 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays
     onnx_ir.save(model, path, external_data=f"{path.name}.data" if beside else None)
     if dtype is not Dtype.FLOAT16:
         samples = list(itertools.islice(calibration_inputs(inputs, export.inputs, ids), CALIBRATION_SAMPLES))
-        path = _quantise(path, dtype, samples)
+        path = _quantize(path, dtype, samples)
         steps.append(f"quantized to {dtype.value} from {len(samples)} inputs")
     return QnnGraph(path=path, steps=tuple(steps))
 
@@ -187,7 +187,7 @@ class _Reader:
         self._next = iter(self._samples)
 
 
-def _quantise(path: Path, dtype: Dtype, samples: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> Path:
+def _quantize(path: Path, dtype: Dtype, samples: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> Path:
     """Insert QuantizeLinear and DequantizeLinear, by ONNX Runtime's own recipe for QNN."""
     from onnxruntime import quantization
     from onnxruntime.quantization.execution_providers import qnn
@@ -196,13 +196,13 @@ def _quantise(path: Path, dtype: Dtype, samples: Sequence[Mapping[str, np.ndarra
         """The base class is checked for by type."""
 
     activations = {Dtype.A16W8: quantization.QuantType.QUInt16, Dtype.A8W8: quantization.QuantType.QUInt8}[dtype]
-    prepared, quantised = path.with_name("prepared.onnx"), path.with_name(f"{path.stem}-{dtype.value}.onnx")
+    prepared, quantized = path.with_name("prepared.onnx"), path.with_name(f"{path.stem}-{dtype.value}.onnx")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tools' own ways of calling onnx and numpy
         source = prepared if qnn.qnn_preprocess_model(path, prepared) else path
         config = qnn.get_qnn_qdq_config(source, Reader(samples), activation_type=activations, weight_type=quantization.QuantType.QUInt8)
-        quantization.quantize(source, quantised, config)
-    return quantised
+        quantization.quantize(source, quantized, config)
+    return quantized
 
 
 def _rms_norm(op: Any, x: Any, scale: Any, epsilon: Any) -> Any:

@@ -26,7 +26,7 @@ class Toy:
         del settings, options, service
         self._found: tuple[OnnxExport | OnnxFailure, ...] = ()
         self._names: tuple[str | None, ...] = ()
-        self._feed: dict[str, np.ndarray[Any, Any]] = {}
+        self._feed: dict[str, Any] = {}
         self._graph: Any = None
         self._runs = 0
 
@@ -60,8 +60,12 @@ class Toy:
         if not exports:
             raise no_graph([each for each in self._found if isinstance(each, OnnxFailure)])
         self._graph, self._names = ReferenceEvaluator(str(exports[0].path), new_ops=[GatherElements]), exports[0].outputs
-        self._feed = {name: inputs[name] for name in exports[0].inputs}
+        self._feed = dict.fromkeys(exports[0].inputs)
+        self.feed(inputs)
         return f"{exports[0].exporter} ONNX export"
+
+    def feed(self, inputs: Arrays) -> None:
+        self._feed = {name: inputs[name] for name in self._feed}
 
     def run(self) -> Any:
         self._runs += 1
