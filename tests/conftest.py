@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+SHARED_CACHE: Final = "HWMATRIX_TESTS_CACHE"
+"""The variable that names the shared cache to tests that run inside of tests."""
 FORKED: Final = Path(__file__).parent / "forked"
 BROWSER: Final = Path(__file__).parent / "browser"
 
@@ -27,3 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         uses_engine = item.get_closest_marker("containers") is not None and not item.path.is_relative_to(BROWSER)
         if uses_engine or item.path.is_relative_to(FORKED):
             item.add_marker("alone")
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache (HWMATRIX_CACHE) for all tests that only need bundles: the first that needs one builds it, on whichever worker it runs."""
+    named = os.environ.get(SHARED_CACHE)
+    base = tmp_path_factory.getbasetemp()
+    folder = Path(named) if named else (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-cache"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

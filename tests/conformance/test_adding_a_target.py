@@ -33,18 +33,20 @@ class Here:
 
     folder: Path
     site: Path
+    cache: Path
     commands: list[list[str]]
 
     def run(self, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a module of this interpreter, which finds both packages."""
         paths = [str(ROOT / "harness"), str(self.site), str(TOY)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HWMATRIX_CACHE": str(self.folder / "cache")}
+        caches = dict.fromkeys(("HWMATRIX_CACHE", "HWMATRIX_TESTS_CACHE"), str(self.cache))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **caches}
         command = (sys.executable, "-m", *command)
         return subprocess.run(command, cwd=cwd or self.folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
+def here(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Here:
     """What the page says, but for its last commands; and the toy's entry in matrix.yaml."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "matrix.yaml").write_bytes((ROOT / "matrix.yaml").read_bytes())
@@ -56,7 +58,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
         elif step["what"] == "in":
             insert(folder / step["path"], step["after"].strip(), step["text"] + TOY_ENTRY)
     commands = [shlex.split(line) for step in STEPS if step["what"] == "run" for line in step["text"].splitlines()]
-    made = Here(folder=folder, site=folder / "site", commands=commands)
+    made = Here(folder=folder, site=folder / "site", cache=shared_cache, commands=commands)
     assert made.commands[0] == ["pip", "install", "."]
     # Into a folder, and with what is installed here, so that this interpreter stays as it is.
     done = made.run("pip", "install", ".", "--target", str(made.site), "--no-deps", "--no-build-isolation", "--no-index", "--quiet")

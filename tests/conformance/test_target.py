@@ -81,9 +81,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def order(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Order:
+def order(backend: str, tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Order:
     """All cases as bundles, made while no fault is armed."""
-    laid = write_order(tmp_path_factory.mktemp(backend) / "run", make_plan(CASES, backend=backend))
+    plan = make_plan(CASES, backend=backend)
+    laid = write_order(tmp_path_factory.mktemp(backend) / "run", plan, cache=shared_cache / "bundles")
     told = [event for event in run("bundles", laid, armed=False) if event["event"] == "bundle"]
     assert [event["message"] for event in told if not event["ok"]] == []
     assert len(told) == len(CASES) + 2

@@ -112,12 +112,14 @@ def _model(case: Case) -> ModelPlan:
     )
 
 
-def write_order(folder: Path, plan: Plan) -> Order:
-    """Lay a plan down as the host does."""
-    for name in ("bundles", "shards", "cache"):
+def write_order(folder: Path, plan: Plan, *, cache: Path | None = None) -> Order:
+    """Lay a plan down as the host does. Bundles go to a cache of its own, or to one that others use, too."""
+    for name in ("bundles", "shards"):
         (folder / name).mkdir(parents=True)
+    cache = cache or folder / "cache"
+    cache.mkdir(exist_ok=True)
     (folder / "plan.json").write_text(to_json(plan), encoding="utf-8")
-    return Order(plan=folder / "plan.json", cache=folder / "cache", shards=folder / "shards")
+    return Order(plan=folder / "plan.json", cache=cache, shards=folder / "shards")
 
 
 def run(work: str, order: Order, *arguments: str, armed: bool, timeout_s: float = 300.0) -> list[dict[str, Any]]:

@@ -46,8 +46,8 @@ def project(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:  
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {"HWMATRIX_CACHE": str(tmp_path_factory.mktemp("cache"))}
+def environment(shared_cache: Path) -> dict[str, str]:
+    return {"HWMATRIX_CACHE": str(shared_cache)}
 
 
 def flags(project: Path, output: Path, targets: tuple[str, ...], models: tuple[str, ...]) -> list[str]:

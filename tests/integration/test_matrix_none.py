@@ -40,9 +40,9 @@ if sys.argv[2] == "pickle":
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def cache(shared_cache: Path) -> dict[str, str]:
     """The environment with a cache that the tests of this file share."""
-    return {"HWMATRIX_CACHE": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "0"}
+    return {"HWMATRIX_CACHE": str(shared_cache), "HF_HUB_OFFLINE": "0"}
 
 
 def save(folder: Path, kind: str) -> Path:

@@ -25,9 +25,9 @@ SMALL_MB = 256
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def cache(shared_cache: Path) -> dict[str, str]:
     """The environment with a cache that the tests of this file share."""
-    return {"HWMATRIX_CACHE": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "1"}
+    return {"HWMATRIX_CACHE": str(shared_cache), "HF_HUB_OFFLINE": "1"}
 
 
 def outcome_of(*argv: str, cache: dict[str, str], cwd: Path, expect: int = 0) -> dict[str, Any]:

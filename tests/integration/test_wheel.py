@@ -31,7 +31,7 @@ OWN_TARGET: Final = "  mine: {backend: onnxruntime, image: mine, base: python}\n
 class Installed:
     """The command of an environment that has the wheel. Everything else comes from the environment that the tests run in."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
         self.python = folder / "bin" / "python"
         below = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
@@ -44,7 +44,7 @@ class Installed:
         (wheel,) = built.glob("*.whl")
         pip = (sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check")
         subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
-        self._cache = {"HWMATRIX_CACHE": str(folder.parent / "cache")}
+        self._cache = {"HWMATRIX_CACHE": str(cache)}
 
     def run(self, *words: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
         """Run a command to its end, which must be good; give what it printed."""
@@ -65,8 +65,8 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("installed") / "environment")
+def installed(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Installed:
+    return Installed(tmp_path_factory.mktemp("installed") / "environment", shared_cache)
 
 
 @pytest.mark.torch

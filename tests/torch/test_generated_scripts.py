@@ -39,8 +39,8 @@ RENDERED = [
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(shared_cache: Path) -> Path:
+    return shared_cache
 
 
 @pytest.fixture

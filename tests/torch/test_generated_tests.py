@@ -40,8 +40,8 @@ REFERENCE = "test_outputs_agree_with_the_reference"
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(shared_cache: Path) -> Path:
+    return shared_cache
 
 
 @pytest.fixture(scope="module")

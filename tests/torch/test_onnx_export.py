@@ -25,8 +25,8 @@ MATRIX = load(Path(__file__).parents[2] / "matrix.yaml")
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(shared_cache: Path) -> Path:
+    return shared_cache / "bundles"
 
 
 def tiny(name: str, cache: Path) -> Bundle:

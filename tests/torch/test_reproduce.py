@@ -41,8 +41,8 @@ FULL = sorted(name for name, model in SPEC.models.items() if model.full.unbuilda
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(shared_cache: Path) -> Path:
+    return shared_cache / "bundles"
 
 
 def imported(script: str, path: Path) -> ModuleType:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fault_runs import Case, Order, make_plan, rows, run, still_running, write_order
+from fault_runs import Case, Order, environment, make_plan, rows, run, still_running, write_order
 
+from hwmatrix.models.bundle import bundle_key
+from hwmatrix.models.onnx_export import EXPORTERS, MANIFEST, ONNX_DIR
 from hwmatrix.records import Backend
+from hwmatrix.runner.bundles import BundleOrder, all_cached
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,10 +39,10 @@ CASES = (
 
 
 @pytest.fixture(scope="module")
-def order(tmp_path_factory: pytest.TempPathFactory) -> Order:
+def order(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Order:
     """All cases as bundles, made two at a time while no fault is armed, of a plan that does not time."""
     plan = dataclasses.replace(make_plan(CASES, backend=Backend.CPU), timing=False)
-    laid = write_order(tmp_path_factory.mktemp("side") / "run", plan)
+    laid = write_order(tmp_path_factory.mktemp("side") / "run", plan, cache=shared_cache / "bundles")
     told = [event for event in run("bundles", laid, *AT_ONCE, armed=False) if event["event"] == "bundle"]
     assert [event["message"] for event in told if not event["ok"]] == []
     assert sorted(event["model"] for event in told) == sorted([*(case.name for case in CASES), "canary-good", "canary-wrong"])
@@ -142,3 +146,40 @@ def test_some_models_alone_and_the_index_keeps_the_others(order: Order) -> None:
     told = [event["model"] for event in run("bundles", order, "--models", "some", armed=False) if event["event"] == "bundle"]
     assert told == ["canary-good", "canary-wrong", "good"]
     assert json.loads(index.read_bytes())["bundles"] == before
+
+
+def test_bundles_that_are_all_cached_are_found_without_importing_torch(order: Order, tmp_path: Path) -> None:
+    words = ["bundles", "--plan", str(order.plan), "--cache", str(order.cache), "--out", str(tmp_path)]
+    code = f"import sys\nfrom hwmatrix.runner.__main__ import main\nprint(main({words!r}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(armed=False), capture_output=True, text=True, check=True)
+    *events, last = done.stdout.splitlines()
+    assert last == "0 False"
+    found = [json.loads(event) for event in events]
+    assert sum(event["event"] == "bundle" and event["ok"] for event in found) == len(CASES) + 2
+
+
+def test_a_bundle_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    order = BundleOrder(plan=make_plan([Case(name="good")], backend=Backend.CPU), cache=tmp_path, out=tmp_path)
+    folders = [order.cache / bundle_key(model) for model in order.chosen]
+    for folder in folders:
+        folder.mkdir()
+    assert all_cached(order)
+    for folder in folders:
+        folder.rmdir()
+        assert not all_cached(order)
+        folder.mkdir()
+
+
+def test_an_export_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    order = BundleOrder(plan=make_plan([Case(name="good")], backend=Backend.ONNXRUNTIME), cache=tmp_path, out=tmp_path)
+    manifests = []
+    for model in order.chosen:
+        (order.cache / bundle_key(model)).mkdir()
+        manifests.append(order.cache / ONNX_DIR / bundle_key(model) / next(iter(EXPORTERS)) / MANIFEST)
+        manifests[-1].parent.mkdir(parents=True)
+        manifests[-1].write_text('{"failure": null}', encoding="utf-8")
+    assert all_cached(order)
+    assert not all_cached(dataclasses.replace(order, every_exporter=True))
+    failure = {"error_type": "ValueError", "message": "", "traceback": None}
+    manifests[-1].write_text(json.dumps({"failure": failure}), encoding="utf-8")
+    assert not all_cached(order)  # the next exporter has not been called

@@ -23,8 +23,8 @@ SPEC = load(Path(__file__).parents[2] / "matrix.yaml").spec
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(shared_cache: Path) -> Path:
+    return shared_cache / "bundles"
 
 
 @pytest.fixture(scope="module")

@@ -142,11 +142,11 @@ def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
         _publish(bundle, cache, failure.exporter, lambda _: _failure_fields(failure))
 
 
-def is_kept(key: str, cache: Path, exporter: str) -> bool:
-    """Whether an exporter was called for a bundle of this key before, whatever it gave; not if it ran out of time."""
+def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> bool:
+    """Whether the cache has what an exporter gave for a bundle: a graph, or, unless ``graph``, a failure that was no timeout."""
     try:
         failure = json.loads((cache / ONNX_DIR / key / exporter / MANIFEST).read_bytes())["failure"]
-        return failure is None or not OnnxFailure(exporter=exporter, **failure).timed_out
+        return failure is None or not (graph or OnnxFailure(exporter=exporter, **failure).timed_out)
     except FileNotFoundError:
         return False
     except (ValueError, KeyError, TypeError):  # broken: whoever reads it says so

@@ -78,28 +78,27 @@ def _plan(path: Path) -> Plan:
 
 def _bundles(arguments: argparse.Namespace) -> None:
     from hwmatrix.models import onnx_export
-    from hwmatrix.records import Backend, Size
+    from hwmatrix.records import Backend, Role, Size
     from hwmatrix.runner import exports
-    from hwmatrix.runner.bundles import BundleOrder, build_all
+    from hwmatrix.runner.bundles import BundleOrder, all_cached, build_all
     from hwmatrix.runner.parent import preload
 
     plan = _plan(arguments.plan)
     listed = _listed(arguments.plan, "models", arguments.models)
     models = frozenset((name, Size(size)) for name, size in listed) if listed is not None else None
-    if exports.wanted(plan):
-        onnx_export.preload()
-    chosen = (model for model in plan.models if model.unbuildable is None)
-    preload(Backend.CPU, [model for model in chosen if models is None or (model.name, model.size) in models])
-    build_all(
-        BundleOrder(
-            plan=plan,
-            cache=arguments.cache,
-            out=arguments.out,
-            models=models,
-            every_exporter=arguments.every_exporter,
-            at_once=arguments.at_once,
-        )
+    order = BundleOrder(
+        plan=plan,
+        cache=arguments.cache,
+        out=arguments.out,
+        models=models,
+        every_exporter=arguments.every_exporter,
+        at_once=arguments.at_once,
     )
+    if not all_cached(order):  # else no child needs the frameworks, whose import takes longer than all the rest
+        if exports.wanted(plan):
+            onnx_export.preload()
+        preload(Backend.CPU, [model for model in order.chosen if model.role is Role.MODEL])
+    build_all(order)
 
 
 def _listed(plan: Path, what: str, name: str | None) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import CellFailure
+from hwmatrix.models.bundle import bundle_key, find_or_build
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.records import Limits, ModelPlan, Plan, Size
 from hwmatrix.runner import exports
@@ -63,6 +64,28 @@ class BundleOrder:
     every_exporter: bool = False
     at_once: int = 1
 
+    @property
+    def chosen(self) -> list[ModelPlan]:
+        """The canaries, and the models to build."""
+        wanted = [model for model in self.plan.models if self.models is None or (model.name, model.size) in self.models]
+        return [*canary_plans(), *(model for model in wanted if model.unbuildable is None)]
+
+
+def all_cached(order: BundleOrder) -> bool:
+    """Whether the cache has all bundles and exports of an order. Nothing is verified, so a damaged one counts, too."""
+    exported = exports.wanted(order.plan)
+    every = order.every_exporter or exports.chosen_between(order.plan)
+    for model in order.chosen:
+        try:
+            key = bundle_key(model)
+        except CellFailure:  # the child that builds it says why
+            return False
+        if not (order.cache / key).is_dir():
+            return False
+        if exports.needed(model, exported) and not exports.all_kept(key, order.cache, every=every):
+            return False
+    return True
+
 
 def build_all(order: BundleOrder) -> list[BundleEntry]:
     """Build what is missing in the cache; write the index ``bundles.json`` to the order's folder ``out``.
@@ -72,7 +95,7 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     """
     plan = order.plan
     limits = {(cell.model, cell.size): cell.limits for cell in plan.cells}
-    models = [*canary_plans(), *(model for model in plan.models if model.unbuildable is None and _chosen(model, order.models))]
+    models = order.chosen
     found: dict[int, BundleEntry] = {}
     work = functools.partial(_work, order, [(model, _limit_of(model, limits)) for model in models])
     size = min(at_once(order.at_once, 1), len(models))
@@ -96,10 +119,6 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     entries = [found[number] for number in range(len(models))]
     _write_index(order.out / INDEX, entries)
     return entries
-
-
-def _chosen(model: ModelPlan, models: frozenset[tuple[str, Size]] | None) -> bool:
-    return models is None or (model.name, model.size) in models
 
 
 def _limit_of(model: ModelPlan, limits: dict[tuple[str, Size], Limits]) -> Limits:
@@ -165,8 +184,6 @@ def _read_entry(entry: dict[str, Any]) -> BundleEntry:
 
 def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]) -> None:
     """In the child: build or find the bundle, and send its key or the failure to the parent."""
-    from hwmatrix.models.bundle import find_or_build
-
     try:
         bundle = find_or_build(model, cache)
     except CellFailure as failure:

@@ -39,6 +39,16 @@ def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:
     return bool(models) if model.role is not Role.MODEL else (model.name, model.size) in models
 
 
+def all_kept(key: str, cache: Path, *, every: bool) -> bool:
+    """Whether :func:`export` would call no exporter, because the cache has what it needs."""
+    for exporter in onnx_export.EXPORTERS:
+        if not onnx_export.is_kept(key, cache, exporter):
+            return False
+        if not every and onnx_export.is_kept(key, cache, exporter, graph=True):
+            return True
+    return True
+
+
 def export(
     key: str, cache: Path, limits: Limits, *, every: bool, again: bool = False, closing: tuple[int, ...] = ()
 ) -> list[dict[str, Any]]:
