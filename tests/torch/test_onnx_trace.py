@@ -158,7 +158,7 @@ def test_values_that_take_too_much_are_not_computed(tmp_path: Path, monkeypatch:
     pytest.importorskip("onnxruntime")
     path = write(tmp_path / "m.onnx", [node("Exp", "x", "y")], shapes={"x": (1024, 1024)}, outputs=["y"], constants={})
     monkeypatch.setattr(onnx_trace, "LIMIT_MB", 3)
-    with pytest.raises(TraceError, match="the 1 values of the graph take 4 MiB, more than 3"):
+    with pytest.raises(TraceError, match="the 1 values of the graph take 4 MiB, more than the limit of 3"):
         onnx_trace.reference_values(path, {"x": np.zeros((1024, 1024), np.float32)}, ["y"])
 
 
@@ -237,5 +237,5 @@ def test_a_process_that_fails_tells_why(tmp_path: Path) -> None:
 
     path = tmp_path / "m.onnx"
     path.write_bytes(b"no graph")
-    with pytest.raises(TraceError, match=r"QNN gave no values of this graph \(exit code 1\): [\s\S]*Protobuf parsing failed"):
+    with pytest.raises(TraceError, match=r"QNN returned no values for this graph \(exit code 1\): [\s\S]*Protobuf parsing failed"):
         qnn_values.read_apart(path, {"x": np.ones(2, np.float32)}, ["y"], soc_model=57, threads=1)

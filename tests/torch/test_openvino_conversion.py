@@ -73,7 +73,7 @@ def test_an_input_that_nobody_can_set_is_refused() -> None:
 
     taken, cache = parameter("x"), parameter("cache")
     graph = program([taken, cache], opset13.add(taken, cache))
-    with pytest.raises(ValueError, match="inputs that the model has not: cache"):
+    with pytest.raises(ValueError, match="inputs that the model does not have: cache"):
         _fit_inputs(graph, {"x": X}, {})
 
 

@@ -1,1 +1,1 @@
-"""How a model runs on a target: one module a backend behind one small protocol, one explicit lazy table."""
+"""How a model runs on a target: one module per backend behind one small protocol, and a lazy table of the backends."""

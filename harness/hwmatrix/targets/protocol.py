@@ -1,8 +1,8 @@
 """The minimal interface that a backend implements to run a cell.
 
-A target is constructed in the forked child of one cell and used in this order: ``check``, ``load``, ``prepare``, ``run``
-(many times), ``outputs``, ``placement``. It may raise the typed failures of ``hwmatrix.errors``; anything else that it
-raises is recorded as ``error`` with its traceback.
+A target is constructed in the forked child of one cell and used in this order: ``check``, ``load``, ``prepare``, ``run`` (many times),
+``outputs``, ``placement``. It may raise the typed failures of ``hwmatrix.errors``. Anything else it raises is recorded as ``error`` with
+its traceback.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceUse:
-    """What a cell used of its device, in MiB, and who else was there. None: the device does not tell.
+    """A cell's use of its device, in MiB, and the other processes on it. None: the device does not report it.
 
-    ``peak_mb`` is the most that tensors took at one time, ``reserved_mb`` what the allocator held for them;
-    ``other_processes`` is the number of processes besides this one that used the device while the cell ran.
+    ``peak_mb`` is the peak memory of tensors, ``reserved_mb`` the peak that the allocator held for them. ``other_processes`` is the number
+    of other processes that used the device while the cell ran.
     """
 
     peak_mb: float | None
@@ -40,143 +40,143 @@ class DeviceUse:
 
 
 class Service(Protocol):
-    """A process that cells share, such as a browser. Who runs them (the warm parent, or each worker) starts one, and anew if it died."""
+    """A process that cells share, such as a browser. The warm parent or each worker starts it, and restarts it if it died."""
 
     shares_device: bool
-    """Whether it computes on a device that another one would use too, so that there can be only one at a time."""
+    """Whether it computes on a device that a second service would use too, so that only one can run at a time."""
 
     def start(self) -> Mapping[str, Any]:
-        """Start it; give the address that cells reach it by.
+        """Start the service and return the address for cells to connect to.
 
-        Where models run in it, its key ``process`` is the id of its process: their memory is that of it and of all below it.
+        If models run in it, its key ``process`` is its process id: the cell's memory is that of this process and all its descendants.
 
         Raises:
             UnavailableError: it cannot be started here.
         """
 
     def alive(self) -> bool:
-        """Does it still answer?"""
+        """Whether it still responds."""
 
     def stop(self) -> None:
-        """End it and everything it left. May be called again."""
+        """End it and remove everything it left. May be called more than once."""
 
 
 class Target(Protocol):
-    """One backend, executing one model."""
+    """One backend that executes one model."""
 
     reserves_address_space: bool
-    """Whether the runtime reserves address space far beyond what it uses (CUDA maps whole GPUs), so that it cannot be limited."""
+    """Whether the runtime reserves address space far beyond its use (CUDA maps whole GPUs), so that no limit can be set."""
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
-        """Remember what to do; do nothing yet. ``service`` is the address of the service that the parent keeps, if any."""
+        """Store the arguments only. ``service`` is the address of the service that the parent runs, if any."""
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Import what every cell needs, in the warm parent. Must start neither threads nor a device's runtime."""
+        """Import in the warm parent what every cell needs. Must not start threads or a device's runtime."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Service | None:
-        """What all cells of a shard share, not started yet; None for most."""
+        """Return the service that all cells of a shard share, not started yet; None for most targets."""
 
     def check(self) -> str:
-        """Start the runtime and name the device.
+        """Start the runtime and return the device's name.
 
         Raises:
-            UnavailableError: there is no such hardware, driver or runtime here.
+            UnavailableError: the hardware, driver or runtime is missing here.
         """
 
     def load(self, bundle: Bundle) -> int:
-        """Load the weights by the real loading code; give the number of parameters."""
+        """Load the weights with the real loading code. Return the number of parameters."""
 
     def prepare(self, inputs: Arrays) -> str:
-        """Bring the model to the device for inputs of these shapes (export, convert, compile); name the way it was done.
+        """Prepare the model on the device for inputs of these shapes (export, convert, compile). Return a description of how.
 
         Raises:
-            UnsupportedError: the target lacks an operator or feature, which is named.
+            UnsupportedError: the target lacks an operator or feature, which the message names.
         """
 
     def feed(self, inputs: Arrays) -> None:
-        """Have the next runs take other inputs, of the names, shapes and types that it was prepared for."""
+        """Replace the inputs for the next runs, with the same names, shapes and types as in ``prepare``."""
 
     def run(self) -> Any:
-        """Run once on the prepared inputs; return only when the device is done."""
+        """Run once on the prepared inputs. Return only when the device is done."""
 
     def elapsed_ns(self) -> int | None:
-        """What the device's own clock measured for the last run, in nanoseconds; None where the host's clock is right."""
+        """The time of the last run in nanoseconds by the device's own clock; None if the host's clock is right."""
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """The result of ``run`` as host arrays by the reference's output names (float32 or the exact integer type)."""
+        """Return the result of ``run`` as host arrays by the reference's output names (float32 or the exact integer type)."""
 
     def placement(self) -> Placement:
-        """Where it really ran, as the runtime tells after a run."""
+        """Where the model really ran, as the runtime reports after a run."""
 
     def device_use(self) -> DeviceUse | None:
-        """What the cell used of a device with memory of its own; None where it is the host's.
+        """The cell's use of a device with its own memory; None if the device uses the host's.
 
-        Asked after the first run, before its outputs are fetched, and once more at the end, for the other processes.
+        Called after the first run, before its outputs are fetched, and again at the end, for the number of other processes.
         """
 
     def trace(self, bundle: Bundle) -> Trace | None:
-        """One more run with the values between inputs and outputs kept, beside those of a reference: why the result is wrong.
+        """Run once more with intermediate values kept, beside those of a reference, to find where a wrong result begins.
 
-        Asked after everything else, of a cell whose outputs differ. It may build what it needs anew. None where the backend cannot tell.
-        Whatever it raises, and whatever ends the process meanwhile, the verdict stands.
+        Called last, and only if a cell's outputs differ. It may build what it needs again. Returns None if the backend cannot do this.
+        Whatever it raises, and even if it kills the process, the verdict stands.
         """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Executed:
-    """A small ONNX graph that was executed: its outputs in the graph's order, and the share of its nodes (0 to 1) on the target."""
+    """The result of a small ONNX graph: its outputs in the graph's order, and the share of its nodes on the target (0 to 1)."""
 
     outputs: tuple[Value, ...]
     on_target: float
 
 
 class OperatorRunner(Protocol):
-    """How a backend executes small ONNX graphs, many in one forked child: ``check`` first, then ``execute`` for each."""
+    """Executes small ONNX graphs on a backend, many in one forked child: first ``check``, then ``execute`` for each."""
 
     packages: tuple[str, ...]
-    """Distributions whose versions are evidence."""
+    """Distributions whose versions are recorded as evidence."""
     precision: Dtype
-    """What floating-point numbers are computed in at least: it decides how exact results must be."""
+    """The least precise floating-point type used in computations. It sets the tolerance of the results."""
     keeps_state: bool
-    """Whether one graph can spoil the next in the same process: a test that fails in company is then tried again alone."""
+    """Whether one graph can spoil the next in the same process. A test that fails after others is then retried alone."""
     reserves_address_space: bool
-    """As of a :class:`Target`."""
+    """As in :class:`Target`."""
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
-        """Remember what to do; do nothing yet."""
+        """Store the arguments only."""
 
     @staticmethod
     def preload() -> None:
-        """Import what every child needs, in the warm parent; as of a :class:`Target`."""
+        """Import in the warm parent what every child needs, as in :class:`Target`."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Service | None:
-        """What all children share, not started yet; None for most."""
+        """Return the service that all children share, not started yet; None for most backends."""
 
     def check(self) -> str:
-        """Start the runtime and name the device.
+        """Start the runtime and return the device's name.
 
         Raises:
-            UnavailableError: there is no such hardware, driver or runtime here.
+            UnavailableError: the hardware, driver or runtime is missing here.
         """
 
     def execute(self, test: OperatorTest) -> Executed:
         """Run a test's graph on its inputs.
 
         Raises:
-            UnsupportedError: the target lacks an operator, a version of it, or a type of values, which is named.
+            UnsupportedError: the target lacks an operator, a version of it, or a value type, which the message names.
         """
 
 
 def target_class(backend: str) -> type[Target]:
-    """The class of a backend, imported now: its framework comes along only where it is used."""
+    """Import and return the target class of a backend. Its framework is loaded only here."""
     return cast("type[Target]", imported(descriptor_of(backend).target))
 
 
 def operators_class(backend: str) -> type[OperatorRunner]:
-    """The class that executes operator tests for a backend whose descriptor has ``operators``, imported now."""
+    """Import and return the class that executes operator tests for a backend. Its descriptor must have ``operators``."""
     place = descriptor_of(backend).operators
-    assert place is not None  # noqa: S101 - targets without are refused before a run is planned
+    assert place is not None  # noqa: S101 - targets without operators are rejected before a run is planned
     return cast("type[OperatorRunner]", imported(place))

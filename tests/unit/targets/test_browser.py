@@ -208,7 +208,7 @@ def test_values_that_a_page_cannot_hold_are_not_asked_of_it(monkeypatch: pytest.
     monkeypatch.setattr(browser_trace, "LIMIT_MB", 1)
     page = traced_page(monkeypatch, {"y": np.zeros(2 * 2**18, dtype=np.float32)})
     before = len(page.called)
-    with pytest.raises(TraceError, match="1 values of the graph take 2 MiB, more than the 1"):
+    with pytest.raises(TraceError, match="1 values of the graph take 2 MiB, more than the limit of 1 for a page"):
         browser_trace.trace(page, made({"WebGpu": 1}), Inputs())  # type: ignore[arg-type]
     assert page.called[before:] == []
 
@@ -247,7 +247,7 @@ def test_a_webnn_graph_on_another_device_is_no_execution_on_the_target(device: s
     target._made = made({"WebNN": 5}, graphs=(devices,))
     placement = target.placement()
     assert placement.on_target == share
-    assert f"asked for: {device}" in placement.detail
+    assert f"requested device type: {device}" in placement.detail
 
 
 @pytest.mark.parametrize("target", [browser.WebGpu, browser.WebNn])

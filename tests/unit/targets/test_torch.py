@@ -193,10 +193,10 @@ def test_a_gpu_that_nvml_does_not_know_has_no_count(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("nvidia", "amd", "target", "words"),
     [
-        (None, None, cuda.TorchCuda, "is built for processors alone, not for CUDA"),
+        (None, None, cuda.TorchCuda, "is built for CPUs only, not for CUDA"),
         (None, "7.2", cuda.TorchCuda, "is built for ROCm 7.2, not for CUDA"),
         ("13.0", None, rocm.TorchRocm, "is built for CUDA 13.0, not for ROCm"),
-        (None, None, rocm.TorchRocm, "is built for processors alone, not for ROCm"),
+        (None, None, rocm.TorchRocm, "is built for CPUs only, not for ROCm"),
     ],
 )
 def test_builds_are_told_apart(monkeypatch: pytest.MonkeyPatch, nvidia: str | None, amd: str | None, target: Any, words: str) -> None:

@@ -1,4 +1,4 @@
-"""The ONNX standard's operator tests in a browser: one page runs many, by ONNX Runtime Web on WebGPU or WebNN."""
+"""The ONNX standard's operator tests in a browser, on ONNX Runtime Web with WebGPU or WebNN. One page runs many tests."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _SETTINGS: Final = Settings(dtype=Dtype.FLOAT32, batch=1, sequence_length=1, threads=1)
 _PACKED: Final = frozenset({"int4", "uint4"})
-"""Types that numpy lacks and ONNX Runtime Web has, as packed bytes."""
+"""Types that numpy lacks and that ONNX Runtime Web takes as packed bytes."""
 
 
 class WebGpuOperators:
-    """On WebGPU, with the options of :class:`WebGpu`."""
+    """Executes operator tests on WebGPU, with the options of :class:`WebGpu`."""
 
     packages: tuple[str, ...] = WEBGPU.packages
     precision = Dtype.FLOAT32
@@ -41,15 +41,15 @@ class WebGpuOperators:
 
     @staticmethod
     def preload() -> None:
-        """Nothing beyond this module's own imports."""
+        """Import nothing beyond this module's own imports."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
-        """One browser for all pages."""
+        """Return one browser for all pages."""
         return WebGpu.service(options)
 
     def check(self) -> str:
-        """Open a page, ask for an adapter, load the runtime.
+        """Open a page, request an adapter and load the runtime.
 
         Raises:
             UnavailableError: there is no adapter, or the browser hangs.
@@ -59,10 +59,10 @@ class WebGpuOperators:
         return f"{device}, ONNX Runtime Web {page.runtime_version}, {page.product}"
 
     def execute(self, test: OperatorTest) -> Executed:
-        """One session, one run.
+        """Run one session once.
 
         Raises:
-            UnsupportedError: the runtime has no kernel for an operator, or no such type of values.
+            UnsupportedError: the runtime has no kernel for an operator, or does not support a value's type.
             CrashedError: the page, the browser or the device was lost.
         """
         answer = _answer_of(self._target.page, test, {"name": "webgpu"})
@@ -71,7 +71,7 @@ class WebGpuOperators:
 
 
 class WebNnOperators:
-    """On WebNN, with the options of :class:`WebNn`."""
+    """Executes operator tests on WebNN, with the options of :class:`WebNn`."""
 
     packages: tuple[str, ...] = WEBNN.packages
     precision = Dtype.FLOAT32
@@ -84,28 +84,28 @@ class WebNnOperators:
 
     @staticmethod
     def preload() -> None:
-        """Nothing beyond this module's own imports."""
+        """Import nothing beyond this module's own imports."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
-        """A browser for each page."""
+        """Return a browser for each page."""
         return WebNn.service(options)
 
     def check(self) -> str:
-        """Open a page, ask for a context, load the runtime.
+        """Open a page, request a context and load the runtime.
 
         Raises:
-            UnavailableError: the browser has no WebNN, or not on this platform, or hangs.
+            UnavailableError: the browser or this platform has no WebNN, or the browser hangs.
         """
         device, page = self._target.check(), self._target.page
         page.load_runtime()
         return f"{device}, ONNX Runtime Web {page.runtime_version}, {page.product}"
 
     def execute(self, test: OperatorTest) -> Executed:
-        """One session, one run.
+        """Run one session once.
 
         Raises:
-            UnsupportedError: the runtime has no kernel for an operator, or no such type of values.
+            UnsupportedError: the runtime has no kernel for an operator, or does not support a value's type.
             CrashedError: the page, the browser or the context was lost.
         """
         answer = _answer_of(self._target.page, test, {"name": "webnn", "deviceType": self._device})

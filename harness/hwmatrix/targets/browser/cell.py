@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 _PAGE: Final = Path(__file__).parent / "page"
 _RUNTIME: Final = "ort.webgpu.min.mjs"
 _ASK_S: Final = 20.0
-"""How long a browser may take to say which adapter it has: with a hung GPU process it never does."""
+"""The timeout in seconds for the adapter query. A browser with a hung GPU process never answers it."""
 _NUMPY: Final = frozenset(
     {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 )
-"""The types of ONNX Runtime Web that numpy has, by the same names."""
+"""The types of ONNX Runtime Web that numpy has under the same names."""
 _PIECE: Final = 8 << 20
-"""Bytes of an output that are fetched at once. An answer beyond 256 MiB never comes (Chromium 156), and base64 takes a third more."""
+"""The number of bytes of an output fetched at once. Answers beyond 256 MiB never arrive (Chromium 156), and base64 adds a third."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """A session of one export: where its nodes were placed, the page's names of its outputs, and on what device it is."""
+    """A session for one export: the placement of its nodes, its device if it has one, and the devices of each WebNN graph."""
 
     export: OnnxExport
     nodes: Nodes
@@ -45,7 +45,7 @@ class Made:
 
 
 class CellPage:
-    """A fresh page of the browser that the service keeps. Commands go to browser_page/page.js."""
+    """A fresh page of the browser that the service runs. Commands go to page/page.js."""
 
     def __init__(self, service: Mapping[str, Any] | None, *, assets: Path, threads: int) -> None:
         self._service = service
@@ -71,15 +71,15 @@ class CellPage:
         if self._service is None:
             raise UnavailableError("no browser was started for this cell", error_type="browser_not_started")
         browser_files.serve(int(self._service["files"]), self._folders, kept=frozenset({"page", "runtime"}))
-        self._page = Page.open(DevTools(str(self._service["url"])).__enter__())  # let go of when the cell's process ends
+        self._page = Page.open(DevTools(str(self._service["url"])).__enter__())  # closed when the cell's process ends
         self.product = str(self._service["product"])
         self._page.go(f"http://127.0.0.1:{self._service['port']}/page/page.html")
 
     def ask(self, command: str, **argument: Any) -> Any:
-        """As :meth:`call`, for what a browser that works answers at once.
+        """Call a command that a working browser answers at once, as :meth:`call` does.
 
         Raises:
-            UnavailableError: it does not (``browser_hung``).
+            UnavailableError: the browser does not answer within 20 s (``browser_hung``).
         """
         try:
             return self.call(command, timeout_s=_ASK_S, **argument)
@@ -88,11 +88,12 @@ class CellPage:
             raise UnavailableError(message, error_type="browser_hung") from error
 
     def call(self, command: str, *, timeout_s: float | None = None, **argument: Any) -> Any:
-        """What a command of the page gives.
+        """Call a command of the page and return its value.
 
         Raises:
             CellFailure: the typed failure for the page's error.
             CrashedError: the browser or the page's process ended.
+            TimeoutError: there was no answer within ``timeout_s``.
         """
         assert self._page is not None  # noqa: S101 - opened first
         answer = self._page.evaluate(f"hwmatrix.call({json.dumps(command)}, {json.dumps(argument)})", timeout_s=timeout_s)
@@ -105,7 +106,7 @@ class CellPage:
         self.runtime_version = str(self.call("runtime", url=f"/runtime/{_RUNTIME}", threads=self._threads))
 
     def load(self, bundle: Bundle, *, only: str | None = None) -> None:
-        """Load the runtime, and the first export where there is any; that of one exporter, where ``only`` names it.
+        """Load the runtime and the first export, if there is one. ``only`` names an exporter, whose export is then the only one used.
 
         Raises:
             BundleError: the exports are missing or damaged.
@@ -118,13 +119,13 @@ class CellPage:
             self.fetch(self._exports[0])
 
     def prepare(self, provider: Mapping[str, Any], name: str, inputs: Arrays) -> Made:
-        """Make a session of each export until one is wholly on the provider, keep the best, hand it its inputs.
+        """Create a session for each export until one is entirely on the provider. Keep the best-placed one and set its inputs.
 
-        ``name`` is the provider's in the runtime's log.
+        ``name`` is the provider's name in the runtime's log.
 
         Raises:
-            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one; it is named.
-            CellFailure: no exporter made a graph, or the runtime takes none: what it said of the first.
+            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one. The message names it.
+            CellFailure: no exporter produced a graph, or the runtime accepts none. The error is that of the first export.
         """
         if not self._exports:
             raise no_graph(self._failures)
@@ -137,14 +138,14 @@ class CellPage:
                 made.append(self._create(export, provider))
             except CellFailure as failure:
                 failures.append(failure)
-                if failure.status == "crash":  # whatever was made is gone with the device
+                if failure.status == "crash":  # the sessions created so far are lost with the device
                     break
                 continue
             if made[-1].nodes.share(name) == 1.0:
                 break
         if not made or (failures and failures[-1].status == "crash"):
             for other in failures[1:]:
-                failures[0].add_note(f"of another export the runtime said: {other}")
+                failures[0].add_note(f"for another export, the runtime reported: {other}")
             raise failures[0] if not made else failures[-1]
         best = max(made, key=lambda one: one.nodes.share(name))
         self._choose(best.export, inputs)
@@ -152,17 +153,17 @@ class CellPage:
         return best
 
     def feed(self, inputs: Arrays) -> None:
-        """Hand the kept session other inputs."""
+        """Replace the inputs of the kept session."""
         assert self._made is not None  # noqa: S101 - prepared first
         names = self._made.export.inputs
         self.call("feed", inputs={name: encoded(inputs[name]) for name in names})
 
     def run(self) -> float:
-        """One inference; milliseconds by the page's clock until its outputs could be read."""
+        """Run one inference and return its milliseconds by the page's clock, including reading back the outputs."""
         return float(self.call("run"))
 
     def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The outputs of the last run by the reference's names."""
+        """Return the outputs of the last run by the reference's names."""
         assert self._made is not None  # noqa: S101 - prepared first
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         for name, output in zip(self._made.export.outputs, self.call("outputs"), strict=True):
@@ -172,12 +173,12 @@ class CellPage:
         return arrays
 
     def values(self, graph: OnnxExport, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        """All outputs of the fetched graph by its own names, from one run on the provider of the prepared session, whose place it takes.
+        """Run the fetched graph once on the provider of the prepared session, and return all its outputs by its own names.
 
-        Outputs of a type that numpy lacks are left out.
+        The new session replaces the prepared one. Outputs of a type that numpy lacks are left out.
 
         Raises:
-            CellFailure: the runtime does not take the graph, or the device is lost.
+            CellFailure: the runtime does not accept the graph, or the device is lost.
         """
         self._create(graph, self._provider)
         self._choose(graph, inputs)
@@ -194,7 +195,7 @@ class CellPage:
         self.call("choose", name=export.exporter, inputs={name: encoded(inputs[name]) for name in export.inputs})
 
     def fetch(self, export: OnnxExport) -> None:
-        """Load a graph with the files beside it into the page; afterwards they are not read any more."""
+        """Load a graph and its external data files into the page. They are not read again afterwards."""
         folder = export.path.parent
         self._folders[export.exporter] = folder
         beside = [file.name for file in sorted(folder.iterdir()) if file.name.startswith(f"{export.path.name}.")]
@@ -220,6 +221,6 @@ def _handed_out(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def encoded(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """An array as the page reads it: the type's name is the same in numpy and in ONNX Runtime Web."""
+    """Encode an array for the page. Type names are the same in numpy and in ONNX Runtime Web."""
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
     return {"dtype": str(array.dtype), "shape": list(array.shape), "data": data}

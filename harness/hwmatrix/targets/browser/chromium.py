@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _FLAGS: Final = (
     "--headless=new",
-    "--no-sandbox",  # its sandbox needs privileges that a container of ours does not give; it loads nothing but our own page
+    "--no-sandbox",  # its sandbox needs privileges that our containers do not grant; it loads only our own page
     "--remote-debugging-port=0",
     "--disable-dev-shm-usage",
     "--disable-quic",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--disable-breakpad",  # whose process would outlive the browser
+    "--disable-breakpad",  # its process would outlive the browser
     "--disable-extensions",
     "--no-first-run",
     "--no-default-browser-check",
@@ -41,14 +41,15 @@ _ANSWER_S: Final = 5.0
 _END_S: Final = 5.0
 _NAP_S: Final = 0.005
 _OWN_PAGE: Final = "chrome://version"
-"""A page of the browser's own, and so one that may ask for adapters."""
+"""One of the browser's built-in pages, which may request adapters."""
 ADAPTER: Final = "navigator.gpu ? navigator.gpu.requestAdapter().then(adapter => adapter !== null) : false"
 
 
 class Chromium:
-    """The service of the browser targets: a browser for one cell, since what it keeps of a model would count as the next one's memory.
+    """The service of the browser targets. Each cell gets its own browser, because memory left by one model would count as the next one's.
 
-    ``warm_up`` is asked of a page of its own at the start, so that what the browser starts for it is there before a cell is measured.
+    ``warm_up`` is a JavaScript expression that is evaluated at the start on a separate page, so that the processes the browser starts for
+    it exist before a cell is measured.
     """
 
     def __init__(self, installed: Installed, *, flags: tuple[str, ...], shares_device: bool, warm_up: str = "true") -> None:
@@ -62,7 +63,7 @@ class Chromium:
         self._url = ""
 
     def start(self) -> Mapping[str, Any]:
-        """Start the browser; give its DevTools address, name and process, and the socket on which a cell's child serves the files.
+        """Start the browser. Return its DevTools address, product name and process id, and the socket on which a cell's child serves files.
 
         Raises:
             UnavailableError: it is not installed, or it does not start.
@@ -92,7 +93,7 @@ class Chromium:
         return {"url": self._url, "product": product, "process": self._process.pid, **files}
 
     def alive(self) -> bool:
-        """Never: it has served its cell. Some graphs end the GPU process, and after a few of them a browser disables WebNN."""
+        """Always False: a browser serves one cell. Some graphs kill the GPU process, and after a few crashes a browser disables WebNN."""
         return False
 
     def stop(self) -> None:
@@ -108,7 +109,7 @@ class Chromium:
             self._profile = None
 
     def _wait_for_url(self) -> str:
-        """The browser writes port and path into its profile as soon as it listens."""
+        """Wait for the port and path, which the browser writes into its profile as soon as it listens."""
         assert self._process is not None  # noqa: S101 - called by start alone
         assert self._profile is not None  # noqa: S101 - as above
         until = time.monotonic() + _START_S
@@ -118,12 +119,12 @@ class Chromium:
                 if len(lines) == 2:  # noqa: PLR2004 - port and path
                     return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
             if self._process.poll() is not None:
-                raise UnavailableError(f"it left with {self._process.returncode}", error_type="browser_not_started")
+                raise UnavailableError(f"it exited with code {self._process.returncode}", error_type="browser_not_started")
             time.sleep(_NAP_S)
         raise TimeoutError(f"no DevTools address within {_START_S:g} s")
 
     def _end_of_output(self) -> str:
-        """The end of what the browser printed."""
+        """The end of the browser's stderr, for an error message."""
         if self._profile is None:
             return ""
         with contextlib.suppress(OSError):
@@ -133,7 +134,7 @@ class Chromium:
 
 
 def _dying_with_parent() -> tuple[str, ...]:
-    """On Linux, util-linux's way to have a process killed when its parent is: a runner that was killed leaves no browser."""
+    """On Linux, the command prefix that kills a process when its parent dies (util-linux), so that a killed runner leaves no browser."""
     setpriv = shutil.which("setpriv")
     return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
 
@@ -144,7 +145,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     until = time.monotonic() + _END_S
     while time.monotonic() < until:
-        try:  # what it had started is ours now, where this process is a subreaper; elsewhere the system's
+        try:  # if this process is a subreaper, it inherits the browser's children; otherwise init does
             gone, _ = os.waitpid(-process.pid, os.WNOHANG)
         except ChildProcessError:
             return
@@ -153,7 +154,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _remove(profile: Path) -> None:
-    """Processes that are just ending may still write into it."""
+    """Remove the profile, with retries: processes that are just exiting may still write into it."""
     until = time.monotonic() + _END_S
     while profile.exists() and time.monotonic() < until:
         shutil.rmtree(profile, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""WebGPU and WebNN, in a real browser."""
+"""The descriptors of WebGPU and WebNN, both in a real browser."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The part of Chromium's DevTools protocol (CDP) that our pages need, over one websocket.
 
-Synchronous and without threads or a driver process: a cell's child may use little address space, and a warm parent no threads.
+Synchronous, without threads or a driver process: a cell's child may use little address space, and the warm parent must have no threads.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _CONNECT_S: Final = 5.0
 
 
 class DevTools:
-    """A connection to a browser. Use as a context manager, or close it.
+    """A connection to a browser. Use it as a context manager, or close it.
 
-    ``url`` is the browser's own websocket address. Every wait ends: with the answer, with the browser, or, where a number of
-    seconds is given, with a TimeoutError.
+    ``url`` is the browser's own websocket address. Every wait ends: with the answer, when the browser exits, or with a TimeoutError if
+    ``timeout_s`` is given.
     """
 
     def __init__(self, url: str) -> None:
@@ -40,8 +40,8 @@ class DevTools:
             CrashedError: the browser does not answer.
         """
         try:
-            # A browser refuses pages that speak to it, and knows them by their origin.
-            # Text is decoded, and so checked, as it comes; the library's own check before that takes six times as long as all else.
+            # A browser rejects connections that send a web origin. The text is validated when it is decoded; the library's own check before
+            # that takes six times as long as everything else.
             self._socket = websocket.create_connection(
                 self._url, timeout=_CONNECT_S, suppress_origin=True, enable_multithread=False, skip_utf8_validation=True
             )
@@ -50,19 +50,19 @@ class DevTools:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Let go of it."""
+        """Close the connection."""
         if self._socket is not None:
             with contextlib.suppress(OSError, websocket.WebSocketException):
                 self._socket.close(timeout=0)
             self._socket = None
 
     def call(self, method: str, *, session: str | None = None, timeout_s: float | None = None, **parameters: Any) -> dict[str, Any]:
-        """Call a method and give its result. ``session`` is that of an attached page.
+        """Call a method and return its result. ``session`` is the session of an attached page.
 
         Raises:
-            CrashedError: the browser, or the page's process, has ended.
+            CrashedError: the browser or the page's process has ended.
             TimeoutError: there was no answer in time.
-            DevToolsError: the browser refused.
+            DevToolsError: the browser rejected the call.
         """
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
@@ -101,11 +101,11 @@ class DevTools:
 
 
 class DevToolsError(RuntimeError):
-    """The browser refused a call."""
+    """The browser rejected a call."""
 
 
 class Page:
-    """One tab of a browser that is connected. It is closed by whoever keeps the browser."""
+    """One tab of a connected browser. The owner of the browser closes it."""
 
     def __init__(self, browser: DevTools, target: str, session: str) -> None:
         self._browser = browser
@@ -114,22 +114,22 @@ class Page:
 
     @classmethod
     def open(cls, browser: DevTools, url: str = "about:blank", *, timeout_s: float | None = None) -> Self:
-        """A new tab, which is loading ``url``."""
+        """Open a new tab that loads ``url``."""
         target = str(browser.call("Target.createTarget", url=url, timeout_s=timeout_s)["targetId"])
         return cls.attach(browser, target, timeout_s=timeout_s)
 
     @classmethod
     def attach(cls, browser: DevTools, target: str, *, timeout_s: float | None = None) -> Self:
-        """A tab that is there already."""
+        """Attach to an existing tab."""
         session = str(browser.call("Target.attachToTarget", targetId=target, flatten=True, timeout_s=timeout_s)["sessionId"])
-        browser.call("Inspector.enable", session=session, timeout_s=timeout_s)  # which tells of crashes
+        browser.call("Inspector.enable", session=session, timeout_s=timeout_s)  # reports crashes
         return cls(browser, target, session)
 
     def go(self, url: str, *, timeout_s: float | None = None) -> None:
-        """Load a page, with its modules, and wait until it is there.
+        """Load a page with its modules, and wait until it is complete.
 
         Raises:
-            DevToolsError: it cannot be loaded.
+            DevToolsError: the page cannot be loaded.
         """
         answer = self._browser.call("Page.navigate", session=self._session, timeout_s=timeout_s, url=url)
         if answer.get("errorText"):
@@ -139,7 +139,7 @@ class Page:
         )
 
     def evaluate(self, expression: str, *, timeout_s: float | None = None) -> Any:
-        """The value of a JavaScript expression, awaited, as JSON. A promise of nothing counts as None.
+        """Evaluate a JavaScript expression, await it, and return its value as JSON. ``undefined`` becomes None.
 
         Raises:
             CrashedError: the browser or the page's process has ended.

@@ -1,4 +1,4 @@
-"""What a page's error means: each message was really produced by a browser or ONNX Runtime Web (docs/targets/webgpu.md)."""
+"""Maps a page's error to a typed failure. Each message was really produced by a browser or ONNX Runtime Web (docs/targets/webgpu.md)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _OPERATOR: Final = re.compile(r"Could not find an implementation for (\w+)\(\d+\)|Provider type for (\w+) node with name '.*' is not set")
-"""Operators without any kernel: what the runtime says with the CPU provider alone, and with a device's before it."""
+"""Matches operators without any kernel: the message with the CPU provider alone, and the one with a device's provider before it."""
 _NO_MEMORY: Final = (
     r"VK_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|GPUOutOfMemoryError|Array buffer allocation failed|RangeError: .*(?:memory|allocation)"
     r"|std::bad_alloc"
 )
-"""No memory on the device, or in the page: in Vulkan's and WebGPU's words, in those of JavaScript and of C++ in WebAssembly."""
+"""Out of memory on the device or in the page: messages of Vulkan, WebGPU, JavaScript, and C++ in WebAssembly."""
 _FEATURE: Final = re.compile(r"Unsupported feature: ([\w-]+)")
 _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
     (
@@ -58,7 +58,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[str], CellFailure]], ...]] = (
 
 
 def failure_of(answer: Mapping[str, Any]) -> CellFailure:
-    """The typed failure for what a page answered: ``error``, and perhaps ``lost`` (why its device was) and ``log``."""
+    """Return the typed failure for a page's answer: ``error``, and optionally ``lost`` (why its device was lost) and ``log``."""
     text = str(answer["error"])
     if answer.get("lost"):
         return CrashedError(f"the GPU device was lost ({answer['lost']}): {text}", error_type="webgpu_device_lost")

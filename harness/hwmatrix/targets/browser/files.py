@@ -1,7 +1,7 @@
 """Serves the files of a cell's page on the loopback interface, from a thread of the cell's child.
 
-The warm parent holds the listening socket, so that the page's origin is the same for all cells: the browser then keeps the
-runtime's compiled code. A page is isolated from others by its headers, which is what browsers ask for before threads.
+The warm parent holds the listening socket, so that the page's origin is the same for all cells: the browser can then reuse the runtime's
+compiled code. The headers make the page cross-origin isolated, which browsers require for threads.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _TYPES: Final = {
     ".json": "application/json",
 }
 _KEEP: Final = "max-age=31536000, immutable"
-"""The runtime's files never change in a browser's life: only then is its compiled WebAssembly kept as well."""
+"""The runtime's files never change during a browser's life. Only with this header does the browser cache its compiled WebAssembly too."""
 
 
 def listening_socket() -> socket.socket:
-    """A socket that listens on the loopback, on a free port."""
+    """Return a socket that listens on the loopback interface, on a free port."""
     return socket.create_server(("127.0.0.1", 0))
 
 
 def serve(descriptor: int, folders: Mapping[str, Path], *, kept: frozenset[str]) -> http.server.ThreadingHTTPServer:
-    """Serve the files right in each folder, under the folder's name, until this process ends or the server that is given back is shut down.
+    """Serve the files directly in each folder under the folder's name, until this process ends or the returned server is shut down.
 
-    ``descriptor`` is that of the listening socket; ``folders`` may grow later; ``kept`` names the folders whose files the browser
-    may keep.
+    ``descriptor`` is the file descriptor of the listening socket. ``folders`` may grow later. ``kept`` names the folders whose files the
+    browser may cache.
     """
 
     class Handler(_Handler):
@@ -61,7 +61,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     kept: ClassVar[frozenset[str]] = frozenset()
 
     def do_GET(self) -> None:
-        """One file, or 404: nothing but plain names right in the folders is looked for."""
+        """Serve one file, or 404. Only plain names directly in the folders are found."""
         path = PurePosixPath(self.path.partition("?")[0])
         folder = self.folders.get(path.parent.name)
         file = folder / path.name if folder is not None and len(path.parts) == 3 and ".." not in path.parts else None  # noqa: PLR2004 - root, folder, name
@@ -79,5 +79,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             shutil.copyfileobj(content, self.wfile, 1 << 20)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the library
-        """What a page loads is nothing to tell."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        """Log nothing."""

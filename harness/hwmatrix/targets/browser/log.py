@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 _PLACED: Final = re.compile(r"(?:All nodes|Node\(s\)) placed on \[(\w+?)(?:ExecutionProvider)?\]\. Number of nodes: (\d+)")
 _CAPABLE: Final = re.compile(r"\b(\w+)ExecutionProvider::GetCapability, .*number of nodes supported by \w+: (\d+)")
-"""Of a provider that fuses what it takes into few nodes, this line alone tells how many there were."""
+"""A provider that fuses nodes is listed with its few fused nodes. Only this line says how many there were before."""
 _NODE: Final = re.compile(r"VerifyEachNodeIsAssignedToAnEp\]\s+(\w+) \(.*\)\s*$")
 _SHOWN: Final = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes of the optimized graph by the short name of the provider that got them ("WebGpu", "CPU"), and their operators.
+    """Nodes of the optimized graph by the short name of their provider ("WebGpu", "CPU"), and their operators.
 
-    ``operators`` is known only where the runtime lists nodes, which it does when it uses more than one provider.
+    ``operators`` is known only if the runtime lists the nodes, which it does when it uses more than one provider.
     """
 
     counts: dict[str, int]
     operators: dict[str, Counter[str]]
 
     def share(self, provider: str) -> float:
-        """The part of all nodes (0 to 1) that a provider has; 0 where nothing is known."""
+        """The share of all nodes (0 to 1) on a provider; 0 if nothing is known."""
         total = sum(self.counts.values())
         return self.counts.get(provider, 0) / total if total else 0.0
 
     def placement(self, provider: str, *, about: str) -> Placement:
-        """As it stands in results. ``about`` says of what device the provider's nodes ran."""
+        """The placement as recorded in results. ``about`` describes the device on which the provider's nodes ran."""
         if not self.counts:
             return Placement(on_target=0.0, detail=f"the runtime's log names no placement; {about}")
         total = sum(self.counts.values())
@@ -55,7 +55,7 @@ class Nodes:
 
 
 def parse(lines: Iterable[str]) -> Nodes:
-    """Read the log of one session's creation. Subgraphs (of If and Loop) are counted as well: each is reported apart."""
+    """Parse the log of one session's creation. Subgraphs (of If and Loop) are logged separately, and counted too."""
     fused: dict[str, int] = {}
     counts: Counter[str] = Counter()
     operators: dict[str, Counter[str]] = {}

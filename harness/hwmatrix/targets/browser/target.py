@@ -1,4 +1,4 @@
-"""A real headless Chromium: models as ONNX, executed by ONNX Runtime Web on WebGPU or WebNN."""
+"""WebGPU and WebNN in a real headless Chromium: ONNX Runtime Web executes the ONNX exports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 _SOFTWARE: Final = "swiftshader"
-"""What the architecture of Chromium's own software adapter is called."""
+"""The architecture name of Chromium's software adapter."""
 _ADAPTER_FLAGS: Final = {
     "software": ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"),
     "hardware": ("--enable-unsafe-webgpu", "--enable-features=Vulkan"),
@@ -34,7 +34,7 @@ _WEBNN_FLAGS: Final = ("--enable-features=WebMachineLearningNeuralNetwork",)
 
 
 class WebGpu:
-    """WebGPU. ``options["adapter"]``: ``software`` (the default, which every machine has) or ``hardware``."""
+    """WebGPU. ``options["adapter"]`` is ``software`` (the default, available on every machine) or ``hardware``."""
 
     reserves_address_space = False
 
@@ -50,16 +50,16 @@ class WebGpu:
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Nothing beyond this module's own imports."""
+        """Import nothing beyond this module's own imports."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
-        """A browser for each cell: see :class:`Chromium`."""
+        """Return a browser for each cell: see :class:`Chromium`."""
         adapter = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
         return Chromium(_installed(options), flags=_ADAPTER_FLAGS[adapter], shares_device=adapter == "hardware", warm_up=ADAPTER)
 
     def check(self) -> str:
-        """Open the page and ask for an adapter.
+        """Open the page and request an adapter.
 
         Raises:
             UnavailableError: there is none, or the browser hangs.
@@ -68,67 +68,67 @@ class WebGpu:
         self.page.open()
         adapter = self.page.ask("adapter")
         if adapter is None:
-            raise UnavailableError("the browser gives no WebGPU adapter", error_type="webgpu_no_adapter")
+            raise UnavailableError("the browser provides no WebGPU adapter", error_type="webgpu_no_adapter")
         self._adapter = adapter
         return _adapter_in_words(adapter)
 
     def load(self, bundle: Bundle) -> int:
-        """Fetch runtime and model into the page."""
+        """Load the runtime and the model into the page. Return the number of parameters."""
         self.page.load(bundle, only=self._export)
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
-        """Make the session whose nodes are placed best; its shaders are compiled by the first run.
+        """Create the session with the best placement. The first run compiles its shaders.
 
         Raises:
-            UnsupportedError: the adapter has no such precision, or the runtime no kernel for an operator.
-            CrashedError: the adapter that there was is not there any more.
+            UnsupportedError: the adapter lacks this precision, or the runtime has no kernel for an operator.
+            CrashedError: the adapter that ``check`` found is gone.
         """
         _require_float32(self._settings.dtype, features=self._adapter["features"])
         try:
             self._made = self.page.prepare({"name": "webgpu"}, "WebGpu", inputs)
         except UnavailableError as failure:
-            raise CrashedError(f"the adapter of this page has gone: {failure}", error_type="webgpu_device_lost") from failure
+            raise CrashedError(f"the adapter of this page is gone: {failure}", error_type="webgpu_device_lost") from failure
         return _method(self._made, self.page)
 
     def feed(self, inputs: Arrays) -> None:
-        """Hand the page other inputs."""
+        """Send other inputs to the page."""
         self.page.feed(inputs)
 
     def run(self) -> None:
-        """One inference with its outputs read back, which ends only when the device is done."""
+        """Run one inference and read back its outputs, which waits for the device."""
         self._elapsed_ms = self.page.run()
 
     def elapsed_ns(self) -> int | None:
-        """The page's clock (performance.now, 5 microseconds in an isolated page): the way to the page is not the model's."""
+        """The time by the page's clock (performance.now, resolution 5 us in an isolated page), without the DevTools round trip."""
         return round(self._elapsed_ms * 1e6)
 
-    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - it has stayed in the page
-        """The outputs of the last run."""
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - the result stays in the page
+        """Return the outputs of the last run."""
         return self.page.outputs()
 
     def placement(self) -> Placement:
-        """The runtime's own log. A software adapter where hardware was asked for is another device: nothing ran on the target."""
+        """The placement from the runtime's log: 0 if a software adapter was used although hardware was requested."""
         assert self._made is not None  # noqa: S101 - the order of the protocol
         return self.placed(self._made.nodes, self._made.device)
 
     def placed(self, nodes: Nodes, device: Mapping[str, Any] | None) -> Placement:
-        """Where nodes are that the runtime has placed; ``device`` is that of the session, as far as it tells."""
+        """The placement of nodes. ``device`` is the adapter information of the session, as far as it is known."""
         used = device or self._adapter
         software = bool(used.get("isFallbackAdapter")) or used.get("architecture") == _SOFTWARE
         if software and self._wanted == "hardware":
-            detail = f"a software adapter, where hardware was asked for: {_adapter_in_words(used)}"
+            detail = f"a software adapter, although hardware was requested: {_adapter_in_words(used)}"
             return Placement(on_target=0.0, detail=detail)
         return nodes.placement("WebGpu", about=_adapter_in_words({**self._adapter, **used}))
 
     def device_use(self) -> None:
-        """A browser does not tell."""
+        """Return None: a browser does not report it."""
 
     def trace(self, bundle: Bundle) -> Trace:
-        """The graph that was run, with all its values as outputs, in the same page, beside ONNX Runtime's on the processor.
+        """Run the chosen graph in the same page with all its values as outputs, and compare with ONNX Runtime on the CPU.
 
         Raises:
-            CellFailure: the values are too many, or the page does not take that graph.
+            CellFailure: the values take too much memory, or the page does not accept that graph.
         """
         assert self._made is not None  # noqa: S101 - the order of the protocol
         return browser_trace.trace(self.page, self._made, bundle)
@@ -150,19 +150,19 @@ class WebNn:
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Nothing beyond this module's own imports."""
+        """Import nothing beyond this module's own imports."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
-        """As for WebGPU."""
+        """Return a browser for each cell, as for WebGPU."""
         shares_device = _choice(options, "device", ("cpu", "gpu", "npu")) != "cpu"
         return Chromium(_installed(options), flags=_WEBNN_FLAGS, shares_device=shares_device)
 
     def check(self) -> str:
-        """Open the page and ask for a context.
+        """Open the page and request a context.
 
         Raises:
-            UnavailableError: the browser has no WebNN, or not on this platform, or hangs.
+            UnavailableError: the browser or this platform has no WebNN, or the browser hangs.
         """
         self._installed.runtime_version()
         self.page.open()
@@ -172,64 +172,64 @@ class WebNn:
         return f"WebNN context for {self._device}"
 
     def load(self, bundle: Bundle) -> int:
-        """Fetch runtime and model into the page."""
+        """Load the runtime and the model into the page. Return the number of parameters."""
         self.page.load(bundle, only=self._export)
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
-        """Make the session whose nodes are placed best.
+        """Create the session with the best placement.
 
         Raises:
-            UnsupportedError: it is not float32, or the runtime has no kernel for an operator.
+            UnsupportedError: the precision is not float32, or the runtime has no kernel for an operator.
         """
         _require_float32(self._settings.dtype, features=())
         self._made = self.page.prepare({"name": "webnn", "deviceType": self._device}, "WebNN", inputs)
         return _method(self._made, self.page)
 
     def feed(self, inputs: Arrays) -> None:
-        """Hand the page other inputs."""
+        """Send other inputs to the page."""
         self.page.feed(inputs)
 
     def run(self) -> None:
-        """One inference with its outputs read back."""
+        """Run one inference and read back its outputs."""
         self._elapsed_ms = self.page.run()
 
     def elapsed_ns(self) -> int | None:
-        """The page's clock, as for WebGPU."""
+        """The time by the page's clock, as for WebGPU."""
         return round(self._elapsed_ms * 1e6)
 
-    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - it has stayed in the page
-        """The outputs of the last run."""
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - the result stays in the page
+        """Return the outputs of the last run."""
         return self.page.outputs()
 
     def placement(self) -> Placement:
-        """The runtime's own log, and the devices of the graphs: a context for a GPU is given where only the CPU computes."""
+        """The placement by the runtime's log and the graphs' devices: a GPU context may be granted although only the CPU computes."""
         assert self._made is not None  # noqa: S101 - the order of the protocol
         return self.placed(self._made.nodes, self._made.graphs)
 
     def placed(self, nodes: Nodes, graphs: Sequence[Sequence[str]]) -> Placement:
-        """Where nodes are that the runtime has placed; ``graphs`` has the devices of each WebNN graph that it built."""
+        """The placement of nodes. ``graphs`` has the devices of each WebNN graph that the runtime built."""
         devices = sorted({device for graph in graphs for device in graph})
-        about = f"device type asked for: {self._device}; devices of {len(graphs)} graphs: {', '.join(devices) or 'not told'}"
+        about = f"requested device type: {self._device}; devices of {len(graphs)} graphs: {', '.join(devices) or 'not reported'}"
         placement = nodes.placement("WebNN", about=about)
         elsewhere = bool(devices) and self._device not in devices
         return dataclasses.replace(placement, on_target=0.0) if elsewhere else placement
 
     def device_use(self) -> None:
-        """A browser does not tell."""
+        """Return None: a browser does not report it."""
 
     def trace(self, bundle: Bundle) -> Trace:
-        """The graph that was run, with all its values as outputs, in the same page, beside ONNX Runtime's on the processor.
+        """Run the chosen graph in the same page with all its values as outputs, and compare with ONNX Runtime on the CPU.
 
         Raises:
-            CellFailure: the values are too many, or the page does not take that graph.
+            CellFailure: the values take too much memory, or the page does not accept that graph.
         """
         assert self._made is not None  # noqa: S101 - the order of the protocol
         return browser_trace.trace(self.page, self._made, bundle)
 
 
 def _installed(options: Mapping[str, Any]) -> Installed:
-    """The browser that the options name. ``executable`` and ``assets`` are for machines without our images."""
+    """The browser that the options select. ``executable`` and ``assets`` are for machines without our images."""
     assets = Path(options.get("assets", ASSETS))
     if options.get("executable") is not None:
         return Installed(executable=str(options["executable"]), assets=assets)
@@ -239,10 +239,10 @@ def _installed(options: Mapping[str, Any]) -> Installed:
 
 
 def _choice(options: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
-    """An option's value, or the first that is allowed.
+    """Return an option's value, or the first allowed value if it is not set.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the value is not allowed.
     """
     value = options.get(key, allowed[0])
     if value not in allowed:
@@ -251,7 +251,7 @@ def _choice(options: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> s
 
 
 def _require_float32(dtype: Dtype, *, features: Sequence[str]) -> None:
-    """The exports are float32, and nothing here converts them."""
+    """Raise UnsupportedError unless the precision is float32: the exports are float32, and nothing here converts them."""
     if dtype is Dtype.FLOAT16 and "shader-f16" not in features:
         raise UnsupportedError("Unsupported feature: shader-f16", needs=("shader-f16",), error_type="webgpu_unsupported_feature")
     if dtype is not Dtype.FLOAT32:

@@ -1,4 +1,4 @@
-"""Intermediate values of a model in a page, with those of the same graph on ONNX Runtime's CPU provider."""
+"""Intermediate values of a model in a page, compared with those of the same graph on ONNX Runtime's CPU provider."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 LIMIT_MB: Final = 512
-"""MiB that the values of one graph may take: a page has 4 GiB, in which the runtime keeps them, and JavaScript once more."""
+"""The limit in MiB for the values of one graph. A page has 4 GiB, in which the runtime and JavaScript each keep a copy."""
 _FOLDER: Final = "values"
-"""The name under which the page finds the graph: no exporter is called so."""
+"""The folder name under which the page finds the graph. No exporter has this name."""
 
 
 def trace(page: CellPage, made: Made, bundle: Bundle) -> Trace:
-    """One run of the export that was chosen, with every value of its graph as an output. The session takes the place of the page's own.
+    """Run the chosen export once with every value of its graph as an output. The new session replaces the page's prepared one.
 
     Raises:
-        TraceError: the values are too many, or the runtime does not take a graph with so many outputs.
+        TraceError: the values take too much memory.
+        CellFailure: the runtime does not accept a graph with so many outputs.
     """
     export, inputs = made.export, bundle.input_arrays()
     with tempfile.TemporaryDirectory(prefix="hwmatrix-values-") as folder:
@@ -35,12 +36,12 @@ def trace(page: CellPage, made: Made, bundle: Bundle) -> Trace:
         _check_size(expected)
         graph = dataclasses.replace(export, exporter=_FOLDER, path=kept.path)
         page.fetch(graph)
-    values = page.values(graph, inputs)  # without the folder: a cell that is ended meanwhile leaves nothing behind
+    values = page.values(graph, inputs)  # after the folder is removed: a cell that is killed during the run leaves nothing behind
     return onnx_trace.traced(kept, values=values, expected=expected, outputs=export.outputs)
 
 
 def _check_size(values: Arrays) -> None:
     size_mb = sum(array.nbytes for array in values.values()) / 2**20
     if size_mb > LIMIT_MB:
-        message = f"the {len(values)} values of the graph take {size_mb:.0f} MiB, more than the {LIMIT_MB} that a page is asked for"
+        message = f"the {len(values)} values of the graph take {size_mb:.0f} MiB, more than the limit of {LIMIT_MB} for a page"
         raise TraceError(message)

@@ -1,1 +1,1 @@
-"""ONNX Runtime on the CPU, and what all targets that execute ONNX graphs share."""
+"""ONNX Runtime on the CPU, and the parts shared by all targets that execute ONNX graphs."""

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the processor."""
+"""The descriptor of ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hwmatrix.records.backends import Descriptor, Hardware, OnnxUse
 from hwmatrix.records.vocabulary import Backend
 
 EXPORTERS: Final = ("transformers", "torch")
-"""Who makes ONNX exports of a bundle, in the order in which a backend takes them."""
+"""The exporters that make ONNX exports of a bundle, in the order in which a backend tries them."""
 
 ONNXRUNTIME: Final = Descriptor(
     name=Backend.ONNXRUNTIME.value,

@@ -1,4 +1,4 @@
-"""Runs small ONNX graphs in ONNX Runtime: inputs and outputs, also in types that numpy lacks, and the meaning of its errors."""
+"""Runs small ONNX graphs in ONNX Runtime with inputs and outputs of all types, including those that numpy lacks, and maps its errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TYPES: Final = {
     "uint2": 25,
     "int2": 26,
 }
-"""onnx.proto, TensorProto.DataType."""
+"""Element types by name, with their numbers in onnx.proto (TensorProto.DataType)."""
 _NAMES: Final = {number: name for name, number in _TYPES.items()}
 _NO_KERNEL: Final = re.compile(r"(?:Could not find an implementation for|Failed to find kernel for) (\w+)\(\d+\)")
 _NOT_PLACED: Final = re.compile(r"Provider type for (\w+) node with name '.*' is not set")
@@ -51,7 +51,7 @@ _OPSET: Final = re.compile(r"Opset (\d+) is under development")
 
 
 def run(session: Any, test: OperatorTest) -> tuple[Value, ...]:
-    """Run a session on a test's inputs; its outputs in the graph's order."""
+    """Run a session on a test's inputs. Return its outputs in the graph's order."""
     values = [value for _, value in (*test.inputs, *test.outputs)]
     if any(isinstance(value, Tensor) and not value.native for value in values):
         return _run_raw(session, test)
@@ -60,7 +60,7 @@ def run(session: Any, test: OperatorTest) -> tuple[Value, ...]:
 
 
 def refusal(text: str) -> UnsupportedError | None:
-    """The typed failure for a message in which ONNX Runtime names what it lacks; None for any other."""
+    """Return the typed failure for a message in which ONNX Runtime names what it does not support; None for any other message."""
     for pattern in (_NO_KERNEL, _NOT_PLACED, _NOT_REGISTERED, _NO_OP):
         found = pattern.search(text)
         if found:
@@ -93,12 +93,12 @@ def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _run_raw(session: Any, test: OperatorTest) -> tuple[Value, ...]:
-    """By memory: numpy has no name for some of the types."""
+    """Run with raw memory buffers, because numpy has no name for some of the types."""
     import onnxruntime
 
     feed = {}
     for name, value in test.inputs:
-        assert isinstance(value, Tensor)  # noqa: S101 - no test of the standard mixes such types with sequences
+        assert isinstance(value, Tensor)  # noqa: S101 - no standard test mixes such types with sequences
         handed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(value.shape), _TYPES[value.element])
         data = np.ascontiguousarray(value.array)
         ctypes.memmove(handed.data_ptr(), data.ctypes.data, data.nbytes)

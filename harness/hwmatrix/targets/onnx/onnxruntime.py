@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 _LOG_ERRORS: Final = 3
-"""ONNX Runtime's severity: errors and worse."""
+"""ONNX Runtime's log severity for errors and worse."""
 
 
 class OnnxRuntime:
-    """The first ONNX export of which ONNX Runtime makes a session, on its execution provider for processors.
+    """Runs the first ONNX export that ONNX Runtime can load, on its CPU execution provider.
 
-    ``options["export"]`` names the exporter whose export alone is taken.
+    ``options["export"]`` names an exporter, whose export is then the only one tried.
     """
 
     reserves_address_space = False
@@ -48,21 +48,21 @@ class OnnxRuntime:
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
+        """Import nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
-        """Cells share nothing."""
+        """Return None: cells share nothing."""
 
     def check(self) -> str:
         """Import the runtime.
 
         Raises:
             UnavailableError: it is not installed.
-            UnsupportedError: the cell is not in float32, the precision of the exports.
+            UnsupportedError: the cell's precision is not float32, the precision of the exports.
         """
         if self._settings.dtype is not Dtype.FLOAT32:
-            message = f"the exports are in float32, and nothing here makes them {self._settings.dtype.value}"
+            message = f"the exports are float32, and are not converted to {self._settings.dtype.value}"
             raise UnsupportedError(message, needs=(self._settings.dtype.value,), error_type="unsupported_dtype")
         name, _ = hardware.detect()
         import onnxruntime
@@ -71,18 +71,18 @@ class OnnxRuntime:
         return f"{name}, {hardware.PROVIDER}"
 
     def load(self, bundle: Bundle) -> int:
-        """Read and verify the exports. The number is that of the model's parameters: graphs hold folded copies besides."""
+        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies."""
         found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
-        """Make a session of the first export that gives one.
+        """Create a session from the first export that the runtime accepts.
 
         Raises:
-            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one; it is named.
-            CellFailure: no exporter made a graph.
+            UnsupportedError: no exporter can express an operator, or the runtime has no kernel for one. The message names it.
+            CellFailure: no exporter produced a graph, or the runtime accepts none.
         """
         if not self._exports:
             raise no_graph(self._failures)
@@ -108,20 +108,20 @@ class OnnxRuntime:
         raise CellFailure(f"ONNX Runtime takes no export of this model: {told}", error_type="onnxruntime_graph_failed") from failures[0]
 
     def feed(self, inputs: Arrays) -> None:
-        """Keep other inputs for the session, those that the export takes."""
+        """Replace the inputs of the session. Keeps those that the export uses."""
         assert self._taken is not None  # noqa: S101 - the order of the protocol
         self._feed = {name: np.ascontiguousarray(inputs[name]) for name in self._taken.inputs}
 
     def run(self) -> Any:
-        """One synchronous inference."""
+        """Run one synchronous inference."""
         return self._session.run(list(self._wanted), self._feed)
 
     def elapsed_ns(self) -> int | None:
-        """The host's clock is right: a run returns when it is done."""
+        """None: the host's clock is right, since a run returns when it is done."""
         return None
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Outputs by the reference's names."""
+        """Return the outputs by the reference's names."""
         arrays = dict(zip(self._wanted.values(), result, strict=True))
         return {name: data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data for name, data in arrays.items()}
 
@@ -133,13 +133,13 @@ class OnnxRuntime:
         return Placement(on_target=share, detail=f"{own} of {nodes.total()} nodes assigned to {hardware.PROVIDER}")
 
     def device_use(self) -> None:
-        """The CPU's memory is the host's."""
+        """Return None: the CPU uses the host's memory."""
 
-    def trace(self, bundle: Bundle) -> Trace:  # noqa: ARG002 - the graph and its inputs are here already
-        """All values of the graph with the usual optimizations, beside those without any.
+    def trace(self, bundle: Bundle) -> Trace:  # noqa: ARG002 - the graph and its inputs are already here
+        """Compare all values of the graph with the usual optimizations to those without any.
 
-        Both are of the same kernels, so that what a kernel itself gets wrong reads as the graph's. What nodes become that are fused is
-        not seen: each of their values is kept here.
+        Both runs use the same kernels, so an error in a kernel itself does not show. Errors of fused nodes do not show either, because each
+        of their values is kept as an output here.
         """
         assert self._taken is not None  # noqa: S101 - the order of the protocol
         with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as folder:

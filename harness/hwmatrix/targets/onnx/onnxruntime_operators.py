@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from hwmatrix.models.operator_tests import OperatorTest
 
 _FATAL: Final = 4
-"""ONNX Runtime's severity: what a test's failure has to say comes as an exception."""
+"""ONNX Runtime's log severity for fatal errors. A test's failure is raised as an exception, so the log is not needed."""
 
 
 class OnnxRuntimeOperators:
-    """One session a test, with ONNX Runtime's usual optimizations."""
+    """One session per test, with ONNX Runtime's usual optimizations."""
 
     packages: tuple[str, ...] = ("onnxruntime",)
     precision = Dtype.FLOAT32
@@ -27,15 +27,15 @@ class OnnxRuntimeOperators:
     reserves_address_space = False
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
-        """Nothing to remember."""
+        """Store nothing."""
 
     @staticmethod
     def preload() -> None:
-        """Nothing: onnxruntime starts a thread when it is imported."""
+        """Import nothing: onnxruntime starts a thread when it is imported."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
-        """Nothing is shared."""
+        """Return None: nothing is shared."""
 
     def check(self) -> str:
         """Import the runtime.
@@ -50,10 +50,10 @@ class OnnxRuntimeOperators:
         return f"{name}, {hardware.PROVIDER}"
 
     def execute(self, test: OperatorTest) -> Executed:
-        """One session, one run.
+        """Run one session once.
 
         Raises:
-            UnsupportedError: an operator has no implementation for these types, or this version of ONNX is not known.
+            UnsupportedError: an operator has no implementation for these types, or this version of ONNX is not supported.
         """
         import onnxruntime
 
@@ -69,5 +69,5 @@ class OnnxRuntimeOperators:
                 raise
             raise refusal from error
         nodes = [part.ep_name for part in session.get_provider_graph_assignment_info() for _ in part.get_nodes()]
-        # Of some graphs no node is left: this provider has computed them all while the session was made.
+        # Some graphs have no nodes left, because this provider computed them all when the session was created.
         return Executed(outputs=outputs, on_target=nodes.count(hardware.PROVIDER) / len(nodes) if nodes else 1.0)

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 AGAINST: Final = "the same graph on ONNX Runtime's CPU provider, without optimizations"
-"""What the reference values are, in words."""
+"""Describes the reference values in reports."""
 LIMIT_MB: Final = 1024
-"""MiB that the values of one graph may take: a target's and the reference's are held at one time, in the memory that a cell has."""
+"""The limit in MiB for the values of one graph. The target's values and the reference's are in the cell's memory at the same time."""
 _NUMBERS: Final = ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
-"""Types of elements that ONNX Runtime hands over as numpy has them."""
+"""Element types that ONNX Runtime returns as the same numpy type."""
 _SIZES: Final = {"double": 8, "int64": 8, "uint64": 8, "float16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}
-"""Bytes of an element by ONNX Runtime's name of its type; 4 for others."""
+"""Bytes per element by ONNX Runtime's type name; 4 for others."""
 _QUANTIZING: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _OPERATORS: Final = 8
-"""Up to how many operators of a step are named one by one."""
+"""The largest number of operators of a step that are named one by one."""
 _RANDOM: Final = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllValues:
-    """A copy of a graph that gives all its values.
+    """A copy of a graph that outputs all its values.
 
-    ``steps`` are the nodes in the graph's order. ``names`` are the copy's outputs that are tensors of numbers: the graph's own outputs in
-    their order, then the values between. ``results`` are the names of the graph's own outputs alone, whatever their types.
+    ``steps`` are the nodes in the graph's order. ``names`` are the copy's outputs that are numeric tensors: the graph's own outputs in
+    order, then the intermediate values. ``results`` are the names of the graph's own outputs only, whatever their types.
     """
 
     path: Path
@@ -49,19 +49,19 @@ class AllValues:
 
 
 def all_values(path: Path, folder: Path, *, only: frozenset[str] | None = None) -> AllValues:
-    """Write a copy of a graph into ``folder`` in which the values between are outputs as well; data that lies beside it comes along.
+    """Write a copy of a graph into ``folder`` in which intermediate values are outputs too, along with its external data files.
 
-    Constants are no values, nor what is made of constants alone: runtimes work that out as they make a session. A node with graphs of its
-    own (``If``, ``Loop``, ``Scan``) is one step, which is given what these read. Sequences, optional values and strings are left out.
-    A node without a name is called by its operator and its place in the graph, counted from 0 (``MatMul_17``).
+    Constants are left out, as is everything computed from constants alone: runtimes fold these when they create a session. A node with
+    subgraphs (``If``, ``Loop``, ``Scan``) is one step, whose inputs include what the subgraphs read. Sequences, optional values and strings
+    are left out. A node without a name is named after its operator and its position in the graph, counted from 0 (``MatMul_17``).
 
-    Of a quantized graph, the values are those that come from DequantizeLinear: runtimes compute an operator with the QuantizeLinear behind
-    it at once, unless what lies between is an output.
+    In a quantized graph, the values are those after DequantizeLinear: runtimes fuse an operator with the QuantizeLinear behind it, unless
+    the value between them is an output.
 
     Args:
         path: the graph, an ONNX file.
-        folder: another folder than the graph's.
-        only: names of values between; without it, all become outputs.
+        folder: a folder other than the graph's.
+        only: the intermediate values to output by name; by default all.
     """
     import onnx
 
@@ -92,7 +92,7 @@ def all_values(path: Path, folder: Path, *, only: frozenset[str] | None = None) 
 
 
 def reference_values(path: Path, feed: Mapping[str, Array], names: Sequence[str], *, threads: int = 1) -> dict[str, Array]:
-    """These outputs of a graph on ONNX Runtime's CPU provider, without optimizations: every node by itself, as it is written.
+    """Compute these outputs of a graph on ONNX Runtime's CPU provider, without optimizations: each node separately, as written.
 
     Raises:
         TraceError: they take more than ``LIMIT_MB``.
@@ -106,7 +106,7 @@ def reference_values(path: Path, feed: Mapping[str, Array], names: Sequence[str]
 
 
 def read(session: Any, feed: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
-    """Outputs of a session of ONNX Runtime by name: floating-point numbers in float32, others as they are.
+    """Return outputs of an ONNX Runtime session by name: floating-point values as float32, others unchanged.
 
     Raises:
         TraceError: they take more than ``LIMIT_MB``.
@@ -118,18 +118,19 @@ def read(session: Any, feed: Mapping[str, Array], names: Sequence[str]) -> dict[
 
 
 def check_size(outputs: Mapping[str, tuple[str, Sequence[Any]]]) -> None:
-    """Before a run: the values must not take more than ``LIMIT_MB``, as far as their shapes are known.
+    """Check before a run that the values take at most ``LIMIT_MB``, as far as their shapes are known.
 
     Args:
-        outputs: by name, the type as ONNX Runtime writes it (``tensor(float)``), and the shape; an extent that is no number is not known.
+        outputs: by name, the type in ONNX Runtime's notation (``tensor(float)``), and the shape; a dimension that is not a number is
+            unknown.
 
     Raises:
-        TraceError: they do.
+        TraceError: they take more.
     """
     known = [(kind, shape) for kind, shape in outputs.values() if all(isinstance(extent, int) for extent in shape or ())]
     total = sum(math.prod(shape or ()) * _SIZES.get(kind.removeprefix("tensor(").removesuffix(")"), 4) for kind, shape in known)
     if total > LIMIT_MB * 2**20:
-        message = f"the {len(outputs)} values of the graph take {total / 2**20:.0f} MiB, more than {LIMIT_MB}"
+        message = f"the {len(outputs)} values of the graph take {total / 2**20:.0f} MiB, more than the limit of {LIMIT_MB}"
         raise TraceError(message)
 
 
@@ -141,14 +142,14 @@ def traced(
     outputs: Sequence[str | None],
     against: str = AGAINST,
 ) -> Trace:
-    """What a target gave beside what it should have given. Nodes between two values that are known count as one step.
+    """Combine a target's values with the expected ones. Nodes between two known values count as one step.
 
     Args:
         kept: the graph whose values these are.
         values: the target's values by name.
-        expected: the reference's, from :func:`reference_values`.
-        outputs: for each output of the graph in order, the reference's name of it, or None (as an export has them).
-        against: what the reference values are, in words.
+        expected: the reference values, from :func:`reference_values`.
+        outputs: for each output of the graph in order, its name in the reference, or None (as in an export).
+        against: describes the reference values.
     """
     results = {name: own for own, name in zip(kept.results, outputs, strict=True) if name is not None}
     steps = joined(kept.steps, values.keys() & expected.keys())
@@ -156,10 +157,10 @@ def traced(
 
 
 def joined(steps: Sequence[Step], known: Collection[str]) -> tuple[Step, ...]:
-    """Each step that gives a known value, as one with those before it that give none: they cannot be told apart.
+    """Merge each step that has a known output with the preceding steps that have none, since these cannot be told apart.
 
-    Its name is that of the first of them and of the last (``conv_1 to relu_1``), its operator theirs (``Conv+Relu``). QuantizeLinear and
-    DequantizeLinear are not named beside others.
+    A merged step is named after its first and last node (``conv_1 to relu_1``); its operator joins theirs (``Conv+Relu``). QuantizeLinear
+    and DequantizeLinear are not named beside others.
     """
     made_by = {name: number for number, step in enumerate(steps) for name in step.outputs}
     return tuple(
@@ -170,14 +171,14 @@ def joined(steps: Sequence[Step], known: Collection[str]) -> tuple[Step, ...]:
 
 
 def behind(steps: Sequence[Step], step: Step, known: Collection[str]) -> tuple[str, ...]:
-    """The unknown values that a step which was :func:`joined` is made of, in the graph's order."""
+    """Return the unknown values inside a step merged by :func:`joined`, in the graph's order."""
     made_by = {name: number for number, each in enumerate(steps) for name in each.outputs}
     parts = _with_unknown(steps, made_by, made_by[step.outputs[0]], known)
     return tuple(name for part in parts for name in steps[part].outputs if name not in known)
 
 
 def _with_unknown(steps: Sequence[Step], made_by: Mapping[str, int], number: int, known: Collection[str]) -> list[int]:
-    """A step and those that its unknown inputs lead back to, in the graph's order."""
+    """Return a step and the steps that its unknown inputs lead back to, in the graph's order."""
     found, waiting = {number}, [number]
     while waiting:
         behind = {made_by[name] for name in steps[waiting.pop()].inputs if name not in known and name in made_by}
@@ -204,7 +205,7 @@ def _in_float32(array: Array) -> Array:
 
 
 def _constants(graph: Any) -> frozenset[str]:
-    """Names of initializers, and of what nodes make of constants alone."""
+    """The names of initializers, and of values computed from constants alone."""
     known = {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
     known -= {value.name for value in graph.input}
     for node in graph.node:
@@ -214,7 +215,7 @@ def _constants(graph: Any) -> frozenset[str]:
 
 
 def _reads(node: Any) -> Iterator[str]:
-    """Names of the values that a node is given, by its graphs as well."""
+    """Yield the names of the values that a node reads, including those that its subgraphs read."""
     yield from (name for name in node.input if name)
     for graph in _graphs(node):
         yield from _read_from_outside(graph)
@@ -229,7 +230,7 @@ def _read_from_outside(graph: Any) -> Iterator[str]:
 
 
 def _before_dequantize(graph: Any) -> frozenset[str]:
-    """Quantized values, and those that are not used but to be quantized."""
+    """The names of quantized values, and of values that are only used to be quantized."""
     quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     used = {name for node in graph.node if node.op_type != "QuantizeLinear" for name in _reads(node)}
     return frozenset(quantized - used).union(*(node.output for node in graph.node if node.op_type == "QuantizeLinear"))
@@ -243,7 +244,7 @@ def _graphs(node: Any) -> Iterator[Any]:
 
 
 def _kinds(model: Any) -> dict[str, bool]:
-    """Whether a value is a tensor of numbers, by name; values of which nothing is known are not there."""
+    """Whether each value is a numeric tensor, by name. Values of unknown type are missing."""
     import onnx
 
     graph = onnx.shape_inference.infer_shapes(model).graph
@@ -256,15 +257,15 @@ def _kinds(model: Any) -> dict[str, bool]:
 
 
 def _external_files(graph: Any) -> frozenset[str]:
-    """Files beside a graph that its constants are in."""
+    """The files beside a graph that hold its constants."""
     places = {entry.value for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location"}
     return frozenset(places).union(*(_external_files(inner) for node in graph.node for inner in _graphs(node)))
 
 
 def _link_or_copy(source: Path, place: Path) -> None:
-    """The same file at another place: ONNX Runtime follows no symbolic link out of a graph's folder."""
+    """Hard-link a file to another place, or copy it: ONNX Runtime does not follow symbolic links out of a graph's folder."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):  # on another file system, or where links are not allowed
+    with contextlib.suppress(OSError):  # on another file system, or if links are not allowed
         os.link(source, place)
         return
     shutil.copyfile(source, place)

@@ -1,4 +1,4 @@
-"""OpenVINO, on the processor or on Intel's GPUs and NPUs."""
+"""The descriptor of OpenVINO, on the CPU or on Intel's GPUs and NPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hwmatrix.records.backends import Descriptor, Hardware, InContainer
 from hwmatrix.records.vocabulary import Backend, Dtype
 
 TRACE: Final = "trace"
-"""The way beside the exporter of transformers: OpenVINO's own converter, on a trace."""
+"""The alternative to transformers' exporter: OpenVINO's own converter, on a trace."""
 
 OPENVINO: Final = Descriptor(
     name=Backend.OPENVINO.value,

@@ -39,7 +39,7 @@ _COMPILATION: Final = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFER
 
 
 class OpenVinoOperators:
-    """One compiled model a test, on ``options["device"]`` (default CPU), in float32 as the tests have it."""
+    """One compiled model per test, on ``options["device"]`` (default CPU), in float32 like the tests."""
 
     packages: tuple[str, ...] = ("openvino",)
     precision = Dtype.FLOAT32
@@ -52,15 +52,15 @@ class OpenVinoOperators:
 
     @staticmethod
     def preload() -> None:
-        """The Python module alone: a Core starts threads and belongs into the child."""
+        """Import only the Python module: a Core starts threads, so it belongs into the child."""
         import openvino  # noqa: F401
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
-        """Nothing is shared."""
+        """Return None: nothing is shared."""
 
     def check(self) -> str:
-        """Ask the runtime for the device.
+        """Check that the runtime has the device.
 
         Raises:
             UnavailableError: the runtime does not list it.
@@ -75,10 +75,10 @@ class OpenVinoOperators:
         return f"{self._device}: {self._core.get_property(self._device, 'FULL_DEVICE_NAME')}"
 
     def execute(self, test: OperatorTest) -> Executed:
-        """Read, compile, infer. What OpenVINO has folded away is not handed in.
+        """Read, compile and infer. Inputs that OpenVINO has folded away are not set.
 
         Raises:
-            UnsupportedError: there is no conversion for an operator, or no such type of values.
+            UnsupportedError: there is no conversion for an operator, or no such value type.
         """
         config = _COMPILATION | ({"INFERENCE_NUM_THREADS": "1"} if self._device == "CPU" else {})
         try:
@@ -126,12 +126,12 @@ def _tensor_of(tensor: Any) -> Tensor:
 
 
 def _bytes_of(tensor: Any) -> np.ndarray[Any, Any]:
-    """The memory of a tensor in a type that numpy lacks."""
+    """A view of the bytes of a tensor whose type numpy lacks."""
     return np.asarray(tensor.data).reshape(-1).view(np.uint8)[: tensor.byte_size]
 
 
 def _refusal(error: RuntimeError) -> UnsupportedError | None:
-    """The typed failure for an error in which OpenVINO names what it lacks; None for any other."""
+    """Return the typed failure for an error in which OpenVINO names what it does not support; None for any other error."""
     text = str(error)
     found = _NO_RULE.search(text)
     if found:

@@ -26,11 +26,11 @@ _BITWISE: Final[Mapping[str, Any]] = {
 
 
 class Reference:
-    """Computes the operators of a graph in order. ``values`` has what they gave, by node and number of the output.
+    """Computes the operators of a graph in order. ``values`` has the results by node name and output number.
 
-    An operator without a reference implementation is computed by ``alone``, and counted in ``borrowed`` by its type. ``shapes`` are those
-    that values had on the device: room for what is computed is made by them where the graph does not tell, since not every reference
-    implementation makes its own.
+    An operator without a reference implementation is computed by ``alone``, and counted by type in ``borrowed``. ``shapes`` are the values'
+    shapes on the device. They size the output buffers where the graph's shape is dynamic, since not every reference implementation
+    allocates its own.
     """
 
     def __init__(self, inputs: Mapping[str, Array], shapes: Mapping[tuple[str, int], Sequence[int]], alone: Alone) -> None:
@@ -41,7 +41,7 @@ class Reference:
         self._alone = alone
 
     def run(self, nodes: Iterable[Any]) -> None:
-        """Compute all nodes, which come in an order in which they can be executed."""
+        """Compute all nodes, which must be in topological order."""
         for node in nodes:
             kind = node.get_type_name()
             if kind == "Result":
@@ -79,21 +79,21 @@ class Reference:
 
 
 def _evaluated(node: Any, given: Sequence[Any], taken: Sequence[Any]) -> bool:
-    """Whether OpenVINO has a reference implementation of an operator, which then has filled ``given``."""
+    """Compute an operator into ``given``. False if OpenVINO has no reference implementation of it."""
     try:
         return bool(node.evaluate(list(given), list(taken)))
-    except RuntimeError:  # how some say that they have none, for a type or at all
+    except RuntimeError:  # some report this way that they have none, for a type or at all
         return False
 
 
 def source(port: Any) -> tuple[str, int]:
-    """Where the value of an input comes from: the node's unique name, and the number of its output."""
+    """Return where the value of an input comes from: the node's unique name, and its output number."""
     made = port.get_source_output()
     return made.get_node().get_name(), made.get_index()
 
 
 def as_tensor(array: Array, port: Any) -> Any:
-    """A tensor of the type that a port has."""
+    """Return the array as a tensor of a port's element type."""
     import openvino
 
     return openvino.Tensor(np.ascontiguousarray(array.astype(port.get_element_type().to_dtype(), copy=False)))
@@ -105,7 +105,7 @@ def _input_name(node: Any, inputs: Mapping[str, Array]) -> str:
 
 
 def _has_counterpart(node: Any, taken: Sequence[Any]) -> bool:
-    """Neither padding that is worked out from shapes nor attention with sinks: PyTorch's functions have none."""
+    """Whether PyTorch's function covers the node: not with automatic padding, nor attention with sinks."""
     return node.get_attributes().get("auto_pad", "explicit") in _EXPLICIT and len(taken) <= _ATTENTION_ARGUMENTS
 
 
@@ -122,7 +122,7 @@ def _convolution(node: Any, taken: Sequence[Array]) -> Array:
 
 
 def _transposed(node: Any, taken: Sequence[Array]) -> Array:
-    """ConvolutionBackpropData-1 and GroupConvolutionBackpropData-1: the whole, of which the borders (``pads``) are cut away."""
+    """ConvolutionBackpropData-1 and GroupConvolutionBackpropData-1: the full result, with the borders (``pads``) cropped."""
     data, filters, groups = _operands(node, taken)
     attributes = node.get_attributes()
     call: Any = getattr(torch.nn.functional, f"conv_transpose{data.dim() - 2}d")
@@ -137,7 +137,7 @@ def _transposed(node: Any, taken: Sequence[Array]) -> Array:
 
 
 def _attention(node: Any, taken: Sequence[Array]) -> Array:
-    """ScaledDotProductAttention-13, which is PyTorch's function of that name: query, key, value, then a mask and a scale where given."""
+    """ScaledDotProductAttention-13, like PyTorch's function of that name: query, key, value, then an optional mask and scale."""
     query, key, value, *others = (torch.from_numpy(each if each.dtype == np.bool_ else each.astype(np.float32)) for each in taken)
     causal = bool(node.get_attributes()["causal"])
     mask = others[0] if others and not causal else None
@@ -149,7 +149,7 @@ def _attention(node: Any, taken: Sequence[Array]) -> Array:
 
 
 def _group_normalized(node: Any, taken: Sequence[Array]) -> Array:
-    """GroupNormalization-12: data, a scale and a bias for each channel."""
+    """GroupNormalization-12: data, and a scale and a bias per channel."""
     data, scale, bias = (torch.from_numpy(each.astype(np.float32)) for each in taken)
     how = node.get_attributes()
     result: Array = torch.nn.functional.group_norm(data, int(how["num_groups"]), scale, bias, float(how["epsilon"])).numpy()

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
 _MISSING: Final = re.compile(r"(?:No conversion rule found for operations|Conversion is failed for): *(.+)")
-"""The summary of OpenVINO's conversion failures: names such as ``aten::linalg_inv_ex``, separated by commas."""
+"""Matches the summary of OpenVINO's conversion failures: names such as ``aten::linalg_inv_ex``, separated by commas."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Converted:
-    """An OpenVINO model, the output name of each of its ports (None: not an output we compare), and how it was made."""
+    """An OpenVINO model, the reference's name of each of its outputs (None: not compared), and how it was made."""
 
     program: Any
     output_names: tuple[str | None, ...]
@@ -41,7 +41,7 @@ class Converted:
 
 
 class OpenVino:
-    """transformers' own exporter first, then OpenVINO's converter; compiled for ``options["device"]`` (default CPU)."""
+    """Converts with transformers' exporter or else OpenVINO's converter, and compiles for ``options["device"]`` (default CPU)."""
 
     reserves_address_space = False
 
@@ -58,7 +58,7 @@ class OpenVino:
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """The Python modules alone: a Core starts threads and belongs into the child."""
+        """Import only the Python modules: a Core starts threads, so it belongs into the child."""
         import openvino  # noqa: F401
         from transformers.exporters import exporter_openvino  # noqa: F401
 
@@ -66,10 +66,10 @@ class OpenVino:
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
-        """Cells share nothing."""
+        """Return None: cells share nothing."""
 
     def check(self) -> str:
-        """Ask the runtime for the device.
+        """Check that the runtime has the device.
 
         Raises:
             UnavailableError: the runtime does not list it.
@@ -88,12 +88,12 @@ class OpenVino:
         return f"{self._device}: {self._core.get_property(self._device, 'FULL_DEVICE_NAME')}"
 
     def load(self, bundle: Bundle) -> int:
-        """Load the PyTorch model, which is what gets converted."""
+        """Load the PyTorch model for the conversion. Return its number of parameters."""
         self._model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=self._attention)
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
-        """Convert, fix the shapes to those of the inputs, compile. The PyTorch model is let go of afterwards.
+        """Convert the model, fix the shapes to those of the inputs, and compile. The PyTorch model is released afterwards.
 
         Raises:
             UnsupportedError: OpenVINO has no conversion for an operator of the model.
@@ -106,14 +106,14 @@ class OpenVino:
         return converted.method
 
     def feed(self, inputs: Arrays) -> None:
-        """Put other inputs into the request."""
+        """Set other inputs in the request."""
         taken = _input_names(self._compiled)
         for name, array in inputs.items():
             if name in taken:
                 self._request.set_tensor(name, _tensor(array, self._compiled.input(name)))
 
     def _convert(self, inputs: Arrays) -> Converted:
-        """The graph of the loaded model, which is let go of, with the shapes of the inputs."""
+        """Convert the loaded model to a graph with the shapes of the inputs, and release the model."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         converted = convert(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()}, only=self._export)
         self._model = None
@@ -129,16 +129,16 @@ class OpenVino:
         return config
 
     def run(self) -> Any:
-        """One synchronous inference; inputs lie in the request already."""
+        """Run one synchronous inference. The inputs are already in the request."""
         self._request.infer()
         return self._request
 
     def elapsed_ns(self) -> int | None:
-        """The host's clock is right: a run returns when it is done."""
+        """None: the host's clock is right, since a run returns when it is done."""
         return None
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """A copy of each output, since the request overwrites its buffers in the next inference."""
+        """Return a copy of each output, since the next inference overwrites the request's buffers."""
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         for index, name in enumerate(self._output_names):
             if name is not None:
@@ -147,7 +147,7 @@ class OpenVino:
         return arrays
 
     def placement(self) -> Placement:
-        """EXECUTION_DEVICES of the compiled model, with the number of nodes of its executed graph."""
+        """EXECUTION_DEVICES of the compiled model, and the number of nodes of its executed graph."""
         devices = [str(device) for device in self._compiled.get_property("EXECUTION_DEVICES")]
         wanted = self._device.split(".")[0]
         matching = [device for device in devices if device.strip("()").split(".")[0] == wanted]
@@ -157,10 +157,10 @@ class OpenVino:
         return Placement(on_target=share, detail=f"EXECUTION_DEVICES {devices}, {nodes} nodes in the compiled graph")
 
     def device_use(self) -> None:
-        """OpenVINO does not tell what its plugins allocate."""
+        """Return None: OpenVINO does not report what its plugins allocate."""
 
     def trace(self, bundle: Bundle) -> Trace:
-        """The graph, converted anew, with every value as an output, beside the same graph computed without a plugin."""
+        """Convert the graph again with every value as an output, and compare with the same graph computed without a plugin."""
         from hwmatrix.targets.openvino.trace import trace_graph
 
         self.load(bundle)
@@ -170,9 +170,9 @@ class OpenVino:
 
 
 def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: str | None = None) -> Converted:
-    """Convert by transformers' exporter; where that fails, by tracing. The first failure is kept in the second's message.
+    """Convert by transformers' exporter, or by tracing if that fails. The second failure's message includes the first.
 
-    ``only`` asks for one of the two alone: ``transformers`` or ``trace``.
+    ``only`` selects one of the two: ``transformers`` or ``trace``.
 
     Raises:
         UnsupportedError: both failed, and OpenVINO named the operators that it lacks.
@@ -183,9 +183,9 @@ def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: st
         return _export(model, inputs)
     try:
         return _export(model, inputs)
-    except MemoryError:  # the other way needs no less, and would hide the cause behind an error of its own
+    except MemoryError:  # tracing needs just as much memory, and would hide the cause behind an error of its own
         raise
-    except Exception as first:  # noqa: BLE001 - whatever an exporter raises, the other way is tried
+    except Exception as first:  # noqa: BLE001 - whatever an exporter raises, tracing is tried
         because = f"{type(first).__name__}: {_first_line(first)}"
         try:
             return _trace(model, inputs, because=f" (exporter failed: {because})")
@@ -207,7 +207,7 @@ def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
 
     _without_cache(model)
     exporter: Any = OpenVINOExporter
-    sample = dict(inputs)  # to which the exporter adds what it computes in advance
+    sample = dict(inputs)  # the exporter adds to it what it computes in advance
     program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
     _fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
     names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
@@ -216,10 +216,10 @@ def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
 
 
 def _fit_inputs(program: Any, inputs: Mapping[str, torch.Tensor], prepared: Mapping[str, torch.Tensor]) -> None:
-    """Give inputs the bundle's names, and make constants of what the exporter prepared: an input that nobody sets holds anything.
+    """Give inputs the bundle's names, and replace values that the exporter prepared by constants: an unset input holds arbitrary data.
 
     Raises:
-        ValueError: an input is none of the bundle's and was not prepared.
+        ValueError: an input is not in the bundle and was not prepared.
     """
     from openvino import opset13
 
@@ -235,14 +235,14 @@ def _fit_inputs(program: Any, inputs: Mapping[str, torch.Tensor], prepared: Mapp
             value = prepared[found.pop()].numpy().astype(port.get_element_type().to_dtype(), copy=False)
             port.replace(opset13.constant(value).output(0))
             program.remove_parameter(parameter)
-        elif not port.get_target_inputs():  # a plain number: the trace has put it in place already
+        elif not port.get_target_inputs():  # a plain number, which the trace has inlined already
             program.remove_parameter(parameter)
         else:
-            raise ValueError(f"the exported graph has inputs that the model has not: {', '.join(sorted(names))}")
+            raise ValueError(f"the exported graph has inputs that the model does not have: {', '.join(sorted(names))}")
 
 
 def _without_cache(model: torch.nn.Module) -> None:
-    """The reference keeps no cache for a next token, so neither does the graph. The exporter asks the configurations."""
+    """Disable the cache for a next token, as in the reference. The exporter reads this from the configurations."""
     for module in model.modules():
         config: Any = getattr(module, "config", None)
         if hasattr(config, "use_cache"):
@@ -250,7 +250,7 @@ def _without_cache(model: torch.nn.Module) -> None:
 
 
 def _trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: str) -> Converted:
-    """OpenVINO's own converter on a TorchScript trace: outputs come as a flat tuple in the order of the reference's names."""
+    """Convert with OpenVINO's own converter on a TorchScript trace. The outputs are a flat tuple in the order of the reference's names."""
     import openvino
 
     names: list[str] = []
@@ -284,9 +284,9 @@ def _tensor(array: np.ndarray[Any, Any], port: Any) -> Any:
 
 
 def _missing_operators(error: BaseException) -> tuple[str, ...]:
-    """The operators named by OpenVINO's own conversion failure; nothing for any other kind of exception.
+    """Return the operators named by OpenVINO's own conversion failure; none for any other kind of exception.
 
-    The first list counts: operators without a rule come before those whose conversion failed, often in consequence.
+    Only the first list counts: operators without a rule come before those whose conversion failed, often as a consequence.
     """
     if not any(kind.__name__ == "OpConversionFailure" for kind in type(error).__mro__):
         return ()

@@ -1,4 +1,4 @@
-"""Intermediate values of an OpenVINO graph on a device, compared with the same graph without a plugin."""
+"""Intermediate values of an OpenVINO graph on a device, compared with those of the same graph computed without a plugin."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 MOST_BYTES: Final = 2**30
-"""What the values of one of the two runs may take: 1 GiB. A cell's memory is limited, and its verdict stands without them."""
+"""The limit in bytes for the values of one of the two runs. A cell's memory is limited, and its verdict does not need them."""
 
 _THREADS: Final = "INFERENCE_NUM_THREADS"
 
 
-def trace_graph(  # noqa: PLR0917 - all of what a target compiles with
+def trace_graph(  # noqa: PLR0917 - all settings a target compiles with
     core: Any, device: str, config: Mapping[str, Any], program: Any, names: Sequence[str | None], inputs: Mapping[str, Array]
 ) -> Trace:
-    """Run a graph on a device with all values as outputs, and compute it without one.
+    """Run a graph on a device with all values as outputs, and compute it without a plugin.
 
     Args:
         core: the runtime.
         device: one of its devices.
         config: the properties that the target compiles with.
-        program: the graph with the shapes of ``inputs``; it is used up.
-        names: the reference's name of each output of the graph, None for one that is not compared.
+        program: the graph with the shapes of ``inputs``; it is modified.
+        names: the reference's name of each output of the graph; None if it is not compared.
         inputs: arrays by the names of the graph's inputs.
 
     Raises:
         TraceError: the values take more than ``MOST_BYTES``.
-        RuntimeError: the device fails on the graph, in OpenVINO's words.
+        RuntimeError: the device fails on the graph, with OpenVINO's message.
     """
     nodes = [node for node in program.get_ordered_ops() if node.get_type_name() not in NOT_COMPUTED]
     ports = [port for node in nodes for port in node.outputs() if _comparable(port)]
@@ -65,8 +65,8 @@ def trace_graph(  # noqa: PLR0917 - all of what a target compiles with
 def _on_device(  # noqa: PLR0917 - as trace_graph
     core: Any, device: str, config: Mapping[str, Any], program: Any, ports: Sequence[Any], inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """The value of every port, from one inference with all of them as outputs."""
-    program.add_outputs(list(ports))  # but for those that are outputs already
+    """Return the value of every port, from one inference with all of them as outputs."""
+    program.add_outputs(list(ports))  # ports that are outputs already are not added again
     made = [_value(source(result.input(0))) for result in program.get_results()]
     compiled = core.compile_model(program, device, _with_second_thread(config, program))
     request = compiled.create_infer_request()
@@ -79,16 +79,16 @@ def _on_device(  # noqa: PLR0917 - as trace_graph
 
 
 def _with_second_thread(config: Mapping[str, Any], program: Any) -> dict[str, Any]:
-    """The properties with a second thread where shapes are known only as they come.
+    """Return the properties, with a second thread if the graph is dynamic.
 
-    With one thread, OpenVINO 2026.4's CPU plugin drops what such a graph raises as it runs, and leaves in the outputs whatever was there.
+    With one thread, OpenVINO 2026.4's CPU plugin drops exceptions raised while a dynamic graph runs, and leaves stale data in the outputs.
     """
     threads = config.get(_THREADS)
     return {**config, _THREADS: str(max(2, int(threads)))} if threads is not None and program.is_dynamic() else dict(config)
 
 
 def _run_alone(core: Any, device: str, node: Any, taken: Sequence[Any]) -> list[Any]:
-    """An operator by itself on the device, in float32: nothing is left there that it could be fused with."""
+    """Run one operator alone on the device, in float32, so that nothing can be fused with it."""
     import openvino
 
     arguments, parameters, given = [], [], []
@@ -109,7 +109,7 @@ def _run_alone(core: Any, device: str, node: Any, taken: Sequence[Any]) -> list[
 
 
 def _bytes(port: Any) -> int:
-    """What a value takes; one whose size only a run tells counts as nothing."""
+    """The size of a value in bytes; 0 if it is only known at run time."""
     shape = port.get_partial_shape()
     return int(math.prod(shape.to_shape())) * int(port.get_element_type().size) if shape.is_static else 0
 
@@ -120,7 +120,7 @@ def _comparable(port: Any) -> bool:
 
 
 def _step(node: Any, place: int) -> Step:
-    """A node that nobody named is called by its operator and its place: its own name counts all nodes that the process has ever made."""
+    """Describe a node. An unnamed one gets its operator and position, since its default name counts all nodes of the process."""
     named = node.get_friendly_name()
     return Step(
         name=named if named != node.get_name() else f"{node.get_type_name()}_{place}",

@@ -1,4 +1,4 @@
-"""QNN: Qualcomm's HTP, which x86-64 hosts emulate."""
+"""The descriptor of QNN: Qualcomm's HTP, emulated on x86-64."""
 
 from __future__ import annotations
 

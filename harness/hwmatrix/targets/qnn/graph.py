@@ -1,4 +1,4 @@
-"""Rewrites an ONNX export for QNN: replaces operators that the HTP computes wrongly, and quantizes to 8 or 16 bits."""
+"""Rewrites an ONNX export for QNN: replaces operators that the HTP computes incorrectly, and quantizes to 8 or 16 bits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 CALIBRATION_SAMPLES: Final = 8
-"""Inputs that value ranges are taken from: the bundle's own, and random ones of the same kind."""
+"""The number of inputs used to calibrate value ranges: the bundle's own, and random ones of the same kind."""
 _MASK_FLOOR: Final = -100.0
-"""What masks say "never" with once they are quantized: exp(-100) is 0 beside any weight of attention, and leaves a 16-bit range
-steps of 0.002. As they are exported (the least float32), one such constant takes the whole range, and all other values are 0."""
+"""The value to which masks' "never" is raised before quantization: exp(-100) is 0 beside any attention weight, and leaves a 16-bit range
+steps of 0.002. Exports use the lowest float32: one such constant takes up the whole range, and all other values become 0."""
 _RMS_OPSET: Final = 23
 """The first opset that has RMSNormalization."""
 _SEED: Final = 0
@@ -35,16 +35,16 @@ _SEED: Final = 0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QnnGraph:
-    """A graph on disk, and how it came about."""
+    """A graph on disk, and the steps that produced it."""
 
     path: Path
     steps: tuple[str, ...]
 
 
 def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays, ids: TokenIds) -> QnnGraph:
-    """The graph of an export for a precision: float16 keeps float32 weights, which the HTP converts as it prepares the graph.
+    """Make the graph of an export for a precision. For float16, weights stay float32: the HTP converts them when it prepares the graph.
 
-    Files go to ``folder``, and the export's own file is left alone.
+    Files go to ``folder``. The export's own file is not changed.
     """
     model = onnx_ir.load(export.path)
     steps = [f"{export.exporter} ONNX export"]
@@ -65,11 +65,11 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays
 
 
 def fuse_rms_norms(model: onnx_ir.Model) -> int:
-    """Write every root-mean-square norm as one RMSNormalization over rows, which QNN has an operator for; give their number.
+    """Replace every root-mean-square norm by one RMSNormalization over rows, which QNN supports. Return their number.
 
-    In single operators, the HTP's own preparation of the graph fails on them ("could not create op: q::ForceFormat_Crouton",
-    QNN_COMMON_ERROR_MEM_ALLOC; QAIRT 2.51). Of several matrices, the one operator leaves some rows unwritten: (2, 16, 32) loses half of
-    them, and is right as the rows of one, (32, 32).
+    The HTP fails to prepare a graph with the norm as single operators ("could not create op: q::ForceFormat_Crouton",
+    QNN_COMMON_ERROR_MEM_ALLOC; QAIRT 2.51). With several matrices, its RMSNormalization leaves some rows unwritten: an input of shape (2,
+    16, 32) loses half of its rows, but is correct when reshaped to (32, 32).
     """
     fused = _RMS_RULES.apply_to_model(model)
     if fused:
@@ -78,10 +78,10 @@ def fuse_rms_norms(model: onnx_ir.Model) -> int:
 
 
 def take_rows_by_gather(model: onnx_ir.Model) -> int:
-    """Write every GatherND that takes slices of the first axis, by one number each, as a Gather; give their number.
+    """Replace every GatherND that takes slices of the first axis by a single index with a Gather. Return their number.
 
-    It is how exporters take the weights of a token's experts. The HTP's GatherND gives other slices where there are many: of
-    (4, 128, 32), 32 of them; its Gather gives the right ones (QAIRT 2.51).
+    Exporters select the weights of a token's experts this way. The HTP's GatherND returns wrong slices if there are many (32 slices of a
+    tensor of shape (4, 128, 32)); its Gather returns the right ones (QAIRT 2.51).
     """
     changed = 0
     for node in list(model.graph):
@@ -100,7 +100,7 @@ def take_rows_by_gather(model: onnx_ir.Model) -> int:
 
 
 def _numbers_of_slices(node: onnx_ir.Node) -> onnx_ir.Value | None:
-    """The numbers of the slices that a GatherND takes, if each is named by one number; else None."""
+    """The indices of the slices that a GatherND takes, if each slice has a single index; otherwise None."""
     batched = node.attributes.get("batch_dims")
     if node.op_type != "GatherND" or (batched is not None and batched.as_int() != 0):
         return None
@@ -113,7 +113,7 @@ def _numbers_of_slices(node: onnx_ir.Node) -> onnx_ir.Value | None:
 
 
 def raise_masks(model: onnx_ir.Model) -> int:
-    """Raise constants below the floor for masks to it; give the number of tensors changed."""
+    """Raise mask constants below the floor to it. Return the number of tensors changed."""
     changed = 0
     for graph in model.graphs():
         for value in graph.initializers.values():
@@ -121,7 +121,7 @@ def raise_masks(model: onnx_ir.Model) -> int:
             if tensor is None or tensor.dtype != onnx_ir.DataType.FLOAT or tensor.size == 0:
                 continue
             array = tensor.numpy()
-            if array.min() < _MASK_FLOOR * 10:  # weights may be below the floor itself
+            if array.min() < _MASK_FLOOR * 10:  # weights may be slightly below the floor too
                 value.const_value = onnx_ir.tensor(np.maximum(array, np.float32(_MASK_FLOOR)), name=value.name)
                 changed += 1
     return changed
@@ -129,14 +129,14 @@ def raise_masks(model: onnx_ir.Model) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenIds:
-    """The tokens of a model: ids are below ``count``; ``special`` ones mean something to the model itself."""
+    """The token ids of a model are below ``count``. The ``special`` ones have a meaning to the model itself."""
 
     count: int
     special: frozenset[int]
 
     @classmethod
     def of(cls, bundle: Bundle) -> TokenIds:
-        """From the configuration of a bundle's model, its text model's part included; no tokens where it names none."""
+        """Read a bundle's model configuration, including its text model's part. The count is 0 if it has no vocabulary."""
         config = json.loads((bundle.model_dir / "config.json").read_bytes())
         parts = [config, *(part for part in (config.get("text_config"), config.get("decoder")) if isinstance(part, dict))]
         counts = [part["vocab_size"] for part in parts if isinstance(part.get("vocab_size"), int)]
@@ -149,10 +149,10 @@ _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
 
 
 def calibration_inputs(inputs: Arrays, names: Sequence[str], ids: TokenIds) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """The bundle's inputs, then endless others of the same shapes and types.
+    """Yield the bundle's inputs, then endless random ones of the same shapes and types.
 
-    Numbers are normal, with the mean and deviation of the bundle's. Token ids are random, but special ones stay where they are
-    (an image's tokens, the first, the last), and so do integers that are all alike (attention masks).
+    Floating-point values are normal, with the bundle's mean and deviation. Token ids are random, but special ones stay in place (an image's
+    tokens, the first, the last), as do integers that are all equal (attention masks).
     """
     random = np.random.default_rng(_SEED)
     yield {name: inputs[name] for name in names}
@@ -174,7 +174,7 @@ def _sample_like(array: np.ndarray[Any, Any], ids: TokenIds, random: np.random.G
 
 
 class _Reader:
-    """Calibration data in the form of onnxruntime.quantization."""
+    """Calibration data with the interface of onnxruntime.quantization."""
 
     def __init__(self, samples: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> None:
         self._samples = samples
@@ -188,17 +188,17 @@ class _Reader:
 
 
 def _quantize(path: Path, dtype: Dtype, samples: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> Path:
-    """Insert QuantizeLinear and DequantizeLinear, by ONNX Runtime's own recipe for QNN."""
+    """Insert QuantizeLinear and DequantizeLinear with ONNX Runtime's own configuration for QNN."""
     from onnxruntime import quantization
     from onnxruntime.quantization.execution_providers import qnn
 
     class Reader(_Reader, quantization.CalibrationDataReader):  # type: ignore[misc]
-        """The base class is checked for by type."""
+        """onnxruntime checks for its base class."""
 
     activations = {Dtype.A16W8: quantization.QuantType.QUInt16, Dtype.A8W8: quantization.QuantType.QUInt8}[dtype]
     prepared, quantized = path.with_name("prepared.onnx"), path.with_name(f"{path.stem}-{dtype.value}.onnx")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tools' own ways of calling onnx and numpy
+        warnings.simplefilter("ignore")  # the quantization tools use deprecated calls of onnx and numpy
         source = prepared if qnn.qnn_preprocess_model(path, prepared) else path
         config = qnn.get_qnn_qdq_config(source, Reader(samples), activation_type=activations, weight_type=quantization.QuantType.QUInt8)
         quantization.quantize(source, quantized, config)
@@ -206,13 +206,13 @@ def _quantize(path: Path, dtype: Dtype, samples: Sequence[Mapping[str, np.ndarra
 
 
 def _rms_norm(op: Any, x: Any, scale: Any, epsilon: Any) -> Any:
-    """As both exporters write it: scale * (x * (1 / sqrt(mean(x ** 2) + epsilon)))."""
+    """The norm as both exporters write it: scale * (x * (1 / sqrt(mean(x ** 2) + epsilon)))."""
     mean = op.ReduceMean(op.Pow(x, 2.0), [-1], keepdims=1)
     return op.Mul(op.Mul(x, op.Reciprocal(op.Sqrt(op.Add(mean, epsilon)))), scale)
 
 
 def _is_rms_norm(context: Any, x: Any, scale: Any, epsilon: Any, **_: Any) -> bool:  # noqa: ARG001 - the rewriter's signature
-    """The scale must be a vector over the last axis, and epsilon a known number."""
+    """Whether the scale is a vector over the last axis, and epsilon a known number."""
     known = epsilon.const_value is not None and epsilon.const_value.size == 1
     return known and scale.const_value is not None and len(scale.const_value.shape) == 1
 

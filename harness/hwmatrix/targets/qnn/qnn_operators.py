@@ -1,4 +1,4 @@
-"""The ONNX standard's operator tests on QNN's HTP backend, emulated: as float graphs, which the HTP computes in float16."""
+"""The ONNX standard's operator tests on QNN's HTP backend, emulated: float graphs, which the HTP computes in float16."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class QnnOperators:
-    """One session a test. QNN keeps state between the sessions of a process, so that some tests fail only after others."""
+    """One session per test. QNN keeps state between the sessions of a process, so that some tests fail only after others."""
 
     packages: tuple[str, ...] = ("onnxruntime-qnn", "onnxruntime")
     precision = Dtype.FLOAT16
@@ -30,14 +30,14 @@ class QnnOperators:
 
     @staticmethod
     def preload() -> None:
-        """Nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
+        """Import nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
-        """Nothing is shared."""
+        """Return None: nothing is shared."""
 
     def check(self) -> str:
-        """Load the provider, and have the chip take a graph that every HTP can run.
+        """Load the provider, and check that the chip accepts a graph that every HTP can run.
 
         Raises:
             UnavailableError: the emulation cannot be loaded here, or QNN has no such chip.
@@ -46,10 +46,10 @@ class QnnOperators:
         return self._target.check()
 
     def execute(self, test: OperatorTest) -> Executed:
-        """One session, one run. What QNN does not take is left to the CPU, and counted there.
+        """Run one session once. Nodes that QNN does not accept fall back to the CPU, and are counted there.
 
         Raises:
-            UnsupportedError: neither QNN nor the CPU has an operator for these types, or this version of ONNX is not known.
+            UnsupportedError: neither QNN nor the CPU has an operator for these types, or this version of ONNX is not supported.
         """
         try:
             session = self._target.session(test.model)
@@ -62,5 +62,5 @@ class QnnOperators:
         nodes = nodes_of(session)
         total = sum(kinds.total() for kinds in nodes.values())
         taken = nodes[hardware.PROVIDER].total() if hardware.PROVIDER in nodes else 0
-        # Of some graphs no node is left: the CPU has computed them while the session was made.
+        # Some graphs have no nodes left, because the CPU computed them all when the session was created.
         return Executed(outputs=outputs, on_target=taken / total if total else 0.0)

@@ -1,4 +1,4 @@
-"""QNN: ONNX exports on Qualcomm's HTP backend, emulated on x86-64: tests operators, graph preparation and numbers, not speed."""
+"""QNN: ONNX exports on Qualcomm's HTP backend, emulated on x86-64. Tests operators, graph preparation and numerics, not speed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from hwmatrix.targets.protocol import Arrays
 
 _SOC_MODEL: Final = 57
-"""SM8650 (HTP v75), whose HTP computes in float16. QNN must be told a chip: without one, no graph can be finalized."""
+"""SM8650 (HTP v75), whose HTP computes in float16. QNN cannot finalize a graph unless a chip is set."""
 _LOG_ERRORS: Final = 3
-"""ONNX Runtime's severity: errors and worse."""
+"""ONNX Runtime's log severity for errors and worse."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A session of one export: ``nodes`` counts operator types by the execution provider that they were given to."""
+    """A session for one export. ``nodes`` counts operator types by their execution provider."""
 
     session: Any
     export: OnnxExport
@@ -46,12 +46,12 @@ class Prepared:
 
     @property
     def count(self) -> int:
-        """How many nodes the graph has after ONNX Runtime's own optimization."""
+        """The number of nodes after ONNX Runtime's own optimization."""
         return sum(kinds.total() for kinds in self.nodes.values())
 
     @property
     def on_qnn(self) -> int:
-        """How many of them QNN took."""
+        """The number of nodes that QNN accepted."""
         return self.nodes[hardware.PROVIDER].total() if hardware.PROVIDER in self.nodes else 0
 
     @property
@@ -61,7 +61,7 @@ class Prepared:
 
 
 class Qnn:
-    """The better placed of both ONNX exports on QNN's HTP backend. ``options["soc_model"]`` is QNN's number of the chip."""
+    """Runs the ONNX export with the better placement on QNN's HTP backend. ``options["soc_model"]`` is QNN's number of the chip."""
 
     reserves_address_space = False
 
@@ -80,14 +80,14 @@ class Qnn:
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
+        """Import nothing beyond this module's own imports: onnxruntime starts a thread when it is imported."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
-        """Cells share nothing: QNN keeps state between the sessions of a process."""
+        """Return None: cells share nothing, because QNN keeps state between the sessions of a process."""
 
     def check(self) -> str:
-        """Load the provider, and have the chip take a graph of one Transpose, which every HTP can run.
+        """Load the provider, and check that the chip accepts a graph of one Transpose, which every HTP can run.
 
         Raises:
             UnavailableError: the emulation cannot be loaded here, or QNN has no such chip (``qnn_soc_model``).
@@ -102,12 +102,12 @@ class Qnn:
         onnxruntime.set_default_logger_severity(_LOG_ERRORS)
         self._devices = hardware.provider_devices()
         if hardware.PROVIDER not in nodes_of(self.session(_transpose())):
-            message = f"QNN made no device for soc_model {self._soc_model}: it gave a graph that every HTP can run to the CPU"
+            message = f"QNN created no device for soc_model {self._soc_model}: a graph that every HTP can run was assigned to the CPU"
             raise UnavailableError(message, error_type="qnn_soc_model")
         return f"{name}, soc_model {self._soc_model}"
 
     def load(self, bundle: Bundle) -> int:
-        """Read and verify the exports. The number is that of the model's parameters: graphs hold folded copies besides."""
+        """Read and verify the exports. Return the model's number of parameters, since graphs also hold constant-folded copies."""
         found = read_all(bundle, bundle.path.parent, only=self._export)
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
@@ -115,11 +115,11 @@ class Qnn:
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
-        """Have QNN prepare the exports until it takes one wholly; keep the one of which it takes the larger share.
+        """Prepare the exports until QNN accepts one entirely. Keep the one with the largest share on QNN.
 
         Raises:
-            UnsupportedError: no exporter can express an operator, or neither QNN nor the processor has it; it is named.
-            CellFailure: no exporter made a graph, or QNN can prepare none (``qnn_graph_failed``).
+            UnsupportedError: no exporter can express an operator, or neither QNN nor the CPU supports it. The message names it.
+            CellFailure: no exporter produced a graph, or QNN can prepare none (``qnn_graph_failed``).
         """
         if not self._exports:
             raise no_graph(self._failures)
@@ -151,27 +151,27 @@ class Qnn:
         return ", ".join(best.steps)
 
     def feed(self, inputs: Arrays) -> None:
-        """Keep other inputs for the session, those that the export takes."""
+        """Replace the inputs of the session. Keeps those that the export uses."""
         assert self._prepared is not None  # noqa: S101 - the order of the protocol
         self._feed = {name: np.ascontiguousarray(inputs[name]) for name in self._prepared.export.inputs}
 
     def run(self) -> Any:
-        """One synchronous inference, in emulation."""
+        """Run one synchronous inference, in emulation."""
         assert self._prepared is not None  # noqa: S101 - the order of the protocol
         return self._prepared.session.run(list(self._wanted), self._feed)
 
     def elapsed_ns(self) -> int | None:
-        """There is no device whose clock could be asked."""
+        """None: there is no device with a clock of its own."""
         return None
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Outputs by the reference's names."""
+        """Return the outputs by the reference's names."""
         self._had = dict(zip(self._wanted, result, strict=True))
         arrays = dict(zip(self._wanted.values(), result, strict=True))
         return {name: data.astype(np.float32) if np.issubdtype(data.dtype, np.floating) else data for name, data in arrays.items()}
 
     def placement(self) -> Placement:
-        """The session's own record of which provider got which nodes; those outside QNN by operator."""
+        """The session's own record of which provider got which nodes, with the operators of those outside QNN."""
         assert self._prepared is not None  # noqa: S101 - the order of the protocol
         prepared = self._prepared
         elsewhere = [
@@ -183,12 +183,12 @@ class Qnn:
         return Placement(on_target=prepared.share, detail="; ".join([taken, *elsewhere]))
 
     def device_use(self) -> None:
-        """The HTP's memory is emulated in the host's, which is measured there."""
+        """Return None: the HTP's memory is emulated in the host's, and measured there."""
 
     def trace(self, bundle: Bundle) -> Trace:
-        """Values of the graph that QNN is given, quantized where the cell is, beside those of the CPU provider on the same graph."""
+        """Compare the values of the graph that QNN runs, quantized if the cell is, to those of the CPU provider on the same graph."""
         assert self._prepared is not None  # noqa: S101 - the order of the protocol
-        export, self._prepared = self._prepared.export, None  # its memory is free for the sessions below
+        export, self._prepared = self._prepared.export, None  # frees its memory for the sessions below
         with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as name:
             folder = Path(name)
             made = make_graph(export, folder, dtype=self._settings.dtype, inputs=bundle.input_arrays(), ids=self._ids)
@@ -197,7 +197,7 @@ class Qnn:
                 expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
 
             def read(names: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
-                with tempfile.TemporaryDirectory(dir=folder) as place:  # graphs may hold their weights: one copy at a time
+                with tempfile.TemporaryDirectory(dir=folder) as place:  # a graph may contain its weights, so keep only one copy at a time
                     part = onnx_trace.all_values(made.path, Path(place), only=frozenset(names))
                     soc_model, threads = self._soc_model, self._settings.threads
                     return qnn_values.read_apart(part.path, self._feed, part.names, soc_model=soc_model, threads=threads)
@@ -213,12 +213,12 @@ class Qnn:
         return Prepared(session=session, export=export, nodes=nodes_of(session), steps=graph.steps)
 
     def session(self, model: str | bytes) -> Any:
-        """A session that never falls back as a whole, and that records which nodes QNN took."""
+        """Create a session that never falls back as a whole, and that records which nodes QNN accepted."""
         return qnn_values.session(model, self._devices, soc_model=self._soc_model, threads=self._settings.threads)
 
 
 def nodes_of(session: Any) -> dict[str, Counter[str]]:
-    """Operator types by execution provider, from the session's record of its assignment."""
+    """Count operator types by execution provider, from the session's record of its assignment."""
     nodes: dict[str, Counter[str]] = {}
     for part in session.get_provider_graph_assignment_info():
         nodes.setdefault(str(part.ep_name), Counter()).update(str(node.op_type) for node in part.get_nodes())
@@ -226,7 +226,7 @@ def nodes_of(session: Any) -> dict[str, Counter[str]]:
 
 
 def _transpose() -> bytes:
-    """A graph of one Transpose."""
+    """Return a model with a single Transpose."""
     from onnx import TensorProto, helper
 
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", (2, 4)), ("y", (4, 2)))]

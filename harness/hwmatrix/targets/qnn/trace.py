@@ -1,7 +1,7 @@
 """Intermediate values of a graph on QNN, as far as requesting them does not change the error.
 
-QNN prepares a graph as a whole: with other outputs, it is another graph, whose numbers may be wrong elsewhere, or right. So values are
-believed where the model's own outputs are still what the cell had.
+QNN prepares a graph as a whole. With more outputs it is a different graph, whose values may be wrong elsewhere, or right. So values are
+trusted only if the model's own outputs still match those of the cell.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ if TYPE_CHECKING:
     Read = Callable[[Sequence[str]], dict[str, Array]]
 
 _AT_ONCE: Final = 8
-"""How many values are kept at one time where all are too many, evenly over the part of the graph in which the difference begins; fewer
-where these are."""
+"""The number of values requested at once if requesting all of them changes the outputs. They are spread evenly over the part of the graph
+where the difference begins. The number shrinks if even these change the outputs."""
 _SESSIONS: Final = 24
 _IN_VAIN: Final = 5
-"""After so many sessions of which none could be believed, none will be: QNN reads memory that nothing wrote, and no two runs agree."""
+"""Give up after this many sessions without a trusted one: then QNN reads uninitialized memory, and no two runs agree."""
 _SECONDS: Final = 20.0
-"""No further session is begun after so long: one takes a second, of a large model minutes."""
+"""Start no new session after this time. One takes a second, or minutes for a large model."""
 _SHARE: Final = 0.1
-"""The share of the error looked for by which outputs may move as values are kept (float16 rounds otherwise in another graph), and beyond
-which a value counts as wrong."""
+"""A share of the error under study: outputs may move this much when values are requested (float16 rounds differently in another graph), and
+a value beyond it counts as wrong."""
 _LARGEST: Final = 1e4
-"""Numbers from here on are those with which masks say "never"."""
+"""Numbers of at least this magnitude are those that masks use for "never"."""
 CHANGED: Final = "; with values kept, QNN gives other outputs than without"
-"""What is said where only such values could be had."""
+"""Appended to the description of the reference if only such values were found."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looked:
-    """The values found by name, and whether the model's outputs were what the cell had meanwhile."""
+    """The values found by name, and whether the model's outputs still matched those of the cell."""
 
     values: Mapping[str, Array]
     faithful: bool
 
 
 def look(kept: AllValues, read: Read, *, had: Mapping[str, Array], expected: Mapping[str, Array]) -> Looked:
-    """Have all values at once; where that changes the outputs, or QNN refuses, a few, ever closer to where the difference begins.
+    """Request all values at once. If that changes the outputs, or QNN refuses, request a few at a time, narrowing down the difference.
 
     Args:
-        kept: which values there are.
-        read: runs a graph that gives these values beside its own outputs, and gives both by name.
-        had: what the cell had of the graph's own outputs, by their names in the graph.
-        expected: what all values should be.
+        kept: the graph's values and steps.
+        read: runs the graph with these values as extra outputs, and returns them and its own outputs by name.
+        had: the cell's values of the graph's own outputs, by their names in the graph.
+        expected: the expected values, all by name.
 
     Raises:
-        TraceError: QNN gives no values at all.
+        TraceError: QNN returns no values at all.
     """
     wrong = _SHARE * _distance(had, expected)
     values, refusal = _read_or_failure(read, [name for name in kept.names if name not in kept.results])
@@ -75,7 +75,7 @@ def look(kept: AllValues, read: Read, *, had: Mapping[str, Array], expected: Map
 
 
 def _search(kept: AllValues, read: Read, *, had: Mapping[str, Array], expected: Mapping[str, Array], wrong: float) -> dict[str, Array]:
-    """Values that leave the outputs as they were: some of every part of the graph, and all that can be had where it begins to be wrong."""
+    """Find values that leave the outputs unchanged: some from each part of the graph, and all available ones where the error begins."""
     believed, refused, at_once = dict(had), set[str](), _AT_ONCE
     until = time.monotonic() + _SECONDS
     for count in range(_SESSIONS):
@@ -97,7 +97,7 @@ def _search(kept: AllValues, read: Read, *, had: Mapping[str, Array], expected: 
 def _next_names(
     kept: AllValues, believed: Mapping[str, Array], refused: set[str], expected: Mapping[str, Array], wrong: float
 ) -> list[str]:
-    """Of what the first wrong value is made of, back to the values that are known: those that can be asked for."""
+    """The unknown values that can be requested between the first wrong value and the known values before it."""
     for step in onnx_trace.joined(kept.steps, believed.keys() & expected.keys()):
         if _distance({name: believed[name] for name in step.outputs if name in believed}, expected) > wrong:
             return [name for name in onnx_trace.behind(kept.steps, step, believed) if name in expected and name not in refused]
@@ -112,7 +112,7 @@ def _read_or_failure(read: Read, names: Sequence[str]) -> tuple[dict[str, Array]
 
 
 def _distance(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    """The largest relative L2 error of the values that both have; infinite where shapes differ."""
+    """The largest relative L2 error over the values that both have; infinite if shapes differ."""
     return max((_relative(actual[name], expected[name]) for name in actual if name in expected), default=0.0)
 
 

@@ -1,6 +1,6 @@
-"""QNN sessions, and intermediate values of a graph from a session in a separate process.
+"""Creates QNN sessions, and reads intermediate values of a graph from a session in a separate process.
 
-QNN keeps state between the sessions of a process, and may end it. Little is imported here, so that the process is there at once.
+QNN keeps state between the sessions of a process, and may kill it. This module imports little, so that the process starts quickly.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ASKED: Final = "asked.json"
 _FEED: Final = "feed.npz"
 _VALUES: Final = "values.npz"
 _LOG_ERRORS: Final = 3
-"""ONNX Runtime's severity: errors and worse."""
+"""ONNX Runtime's log severity for errors and worse."""
 _TOLD: Final = 2000
-"""Characters of what a process printed last."""
+"""The number of characters kept from the end of the process's output."""
 
 
 def session(model: str | bytes, devices: Sequence[Any], *, soc_model: int, threads: int) -> Any:
-    """A session of ONNX Runtime that never falls back as a whole, and that records which nodes QNN took."""
+    """Create an ONNX Runtime session that never falls back as a whole, and that records which nodes QNN accepted."""
     import onnxruntime
     import onnxruntime_qnn
 
@@ -42,17 +42,17 @@ def session(model: str | bytes, devices: Sequence[Any], *, soc_model: int, threa
     htp = {
         "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
         "soc_model": str(soc_model),
-        "offload_graph_io_quantization": "0",  # else the first and last nodes of a quantized graph go to the CPU
+        "offload_graph_io_quantization": "0",  # otherwise the first and last nodes of a quantized graph go to the CPU
     }
     options.add_provider_for_devices(list(devices), htp)
     return onnxruntime.InferenceSession(model, options, enable_fallback=0)
 
 
 def read_apart(graph: Path, feed: Mapping[str, Array], names: Sequence[str], *, soc_model: int, threads: int) -> dict[str, Array]:
-    """These outputs of a graph on QNN by name, as :func:`onnx_trace.read` gives them. Files go to the graph's folder.
+    """Return these outputs of a graph on QNN by name, as :func:`onnx_trace.read` does. Files go to the graph's folder.
 
     Raises:
-        TraceError: QNN refuses the graph, or the process ended, with the end of what it printed.
+        TraceError: QNN rejects the graph, or the process died. The message has the end of its output.
     """
     folder = graph.parent
     asked = {"graph": graph.name, "names": list(names), "soc_model": soc_model, "threads": threads}
@@ -62,13 +62,13 @@ def read_apart(graph: Path, feed: Mapping[str, Array], names: Sequence[str], *, 
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-        message = f"QNN gave no values of this graph ({how}): {done.stderr.strip()[-_TOLD:]}"
+        message = f"QNN returned no values for this graph ({how}): {done.stderr.strip()[-_TOLD:]}"
         raise TraceError(message)
     return _from_archive(folder / _VALUES)
 
 
 def main(folder: Path) -> None:
-    """What the process does."""
+    """Entry point of the separate process."""
     import onnxruntime
 
     asked = json.loads((folder / _ASKED).read_bytes())
@@ -78,7 +78,7 @@ def main(folder: Path) -> None:
 
 
 def _for_archive(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """For an archive, whose members are files: names of values hold slashes and colons, and may be an argument's of numpy's."""
+    """Number the arrays for an archive: as member or argument names, values' names could contain slashes and colons, or clash."""
     values = {f"value_{number}": array for number, array in enumerate(arrays.values())}
     return {"names": np.array(list(arrays), dtype=np.str_), **values}
 

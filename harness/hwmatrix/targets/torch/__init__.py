@@ -1,1 +1,1 @@
-"""PyTorch on processors and GPUs."""
+"""PyTorch on CPUs and GPUs."""

@@ -11,6 +11,6 @@ class TorchCpu(TorchDevice):
     """PyTorch on the CPU, which is synchronous."""
 
     def check(self) -> str:
-        """The CPU is always there. Sets the number of threads, which torch may do only once before it computes."""
+        """Set the number of threads, which torch allows only before it computes. The CPU is always available."""
         torch.set_num_threads(self._settings.threads)
         return "cpu"

@@ -23,8 +23,8 @@ _MIB = 2**20
 class TorchCuda(TorchDevice):
     """PyTorch on the GPU number ``options["device"]`` (default 0), timed by events on the device itself.
 
-    float32 is computed in float32: TensorFloat-32, which rounds to 10 bits, is off in matrix products and convolutions, since
-    the reference knows nothing of it.
+    float32 is computed in float32: TensorFloat-32, which rounds to 10 bits, is disabled for matrix products and convolutions, since the
+    reference does not use it.
     """
 
     reserves_address_space = True
@@ -41,27 +41,27 @@ class TorchCuda(TorchDevice):
         """Find the driver and the GPU, and start CUDA on it.
 
         Raises:
-            UnavailableError: PyTorch is built for something else, or driver or GPU are missing; the message says which.
+            UnavailableError: PyTorch is built for something else, or the driver or GPU is missing. The message says which.
         """
         if torch.version.cuda is None:
             raise UnavailableError(f"this PyTorch ({torch.__version__}) {built_for()}, not for CUDA", error_type="torch_build")
-        _, facts = hardware.detect()  # before CUDA starts here, so that every process that it counts is another one
+        _, facts = hardware.detect()  # before CUDA starts in this process, so that it does not count itself
         self._begin()
         self._others = _processes(facts, str(getattr(torch.cuda.get_device_properties(self.device), "uuid", "")))
         return f"{self.device}: {self._name}"
 
     def _begin(self) -> None:
-        """Start the runtime on the chosen GPU, and count from here."""
+        """Start the runtime on the chosen GPU, and reset its peak memory statistics."""
         torch.set_num_threads(self._settings.threads)
         try:
             torch.cuda.init()  # type: ignore[no-untyped-call]
-        except (RuntimeError, AssertionError) as error:  # AssertionError: a PyTorch without any GPU in it
+        except (RuntimeError, AssertionError) as error:  # a PyTorch built without GPU support raises AssertionError
             raise UnavailableError(f"PyTorch cannot use the GPU: {error}", error_type="gpu_not_usable") from error
         count = torch.cuda.device_count()
         if not 0 <= (self.device.index or 0) < count:
             raise UnavailableError(f"there is no {self.device}: PyTorch finds {count} GPUs", error_type="gpu_not_usable")
         torch.cuda.set_device(self.device)
-        # Each by itself: what a library has set for one of them stands above what holds for all.
+        # Set each one: a value that a library has set for one of them overrides the global value.
         backends: Any = torch.backends
         for kind in (backends, backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn):
             kind.fp32_precision = "ieee"
@@ -70,7 +70,7 @@ class TorchCuda(TorchDevice):
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def run(self) -> Any:
-        """One forward pass between two events; returns when the second has passed."""
+        """Run one forward pass between two events. Return when the second has passed."""
         self._start.record()
         result = self.forward()
         self._stop.record()
@@ -78,17 +78,17 @@ class TorchCuda(TorchDevice):
         return result
 
     def elapsed_ns(self) -> int | None:
-        """The time between the events, by the device's clock (its resolution is about half a microsecond)."""
+        """The time between the events, by the device's clock (resolution about half a microsecond)."""
         return int(self._start.elapsed_time(self._stop) * 1e6)
 
     def placement(self) -> Placement:
-        """As on every device, with the GPU's name and who else had a context on it when the cell began."""
+        """The placement as on every device, with the GPU's name and the number of other processes when the cell began."""
         found = super().placement()
         others = "not known" if self._others is None else self._others
         return Placement(on_target=found.on_target, detail=f"{self._name}; {found.detail}; other processes on the GPU: {others}")
 
     def device_use(self) -> DeviceUse | None:
-        """The allocator's peaks since ``check``, and the other processes: at the beginning or now, whichever were more."""
+        """The allocator's peaks since ``check``, and the number of other processes: at the beginning or now, whichever is larger."""
         return DeviceUse(
             peak_mb=torch.cuda.max_memory_allocated(self.device) / _MIB,
             reserved_mb=torch.cuda.max_memory_reserved(self.device) / _MIB,
@@ -104,9 +104,9 @@ class TorchCuda(TorchDevice):
 
 
 def more(before: int | None, now: int | None) -> int | None:
-    """Other processes, from the count before this process had a context and the one that includes its own.
+    """Return the number of other processes, from a count before this process had a context and a later one that includes it.
 
-    In a container a driver may not show this process to itself: then one is taken off too many, and ``before`` still counts.
+    In a container, the driver may hide this process from itself. Then subtracting one is too much, and ``before`` still counts.
     """
     if before is None or now is None:
         return before
@@ -114,14 +114,14 @@ def more(before: int | None, now: int | None) -> int | None:
 
 
 def built_for() -> str:
-    """What this PyTorch is built for, in words."""
+    """Describe what this PyTorch is built for, for a message."""
     if torch.version.cuda is not None:
         return f"is built for CUDA {torch.version.cuda}"
-    return f"is built for ROCm {torch.version.hip}" if torch.version.hip is not None else "is built for processors alone"
+    return f"is built for ROCm {torch.version.hip}" if torch.version.hip is not None else "is built for CPUs only"
 
 
 def _processes(facts: Mapping[str, Any], uuid: str) -> int | None:
-    """The processes on the GPU with this UUID (PyTorch leaves out NVML's prefix); on the only one, where there is one."""
+    """The number of processes on the GPU with this UUID (PyTorch omits NVML's prefix), or on the only GPU if there is just one."""
     gpus = facts["gpus"]
     mine = [gpu for gpu in gpus if uuid and gpu["uuid"].endswith(uuid)] or (gpus if len(gpus) == 1 else [])
     found: int | None = mine[0]["processes"] if mine else None

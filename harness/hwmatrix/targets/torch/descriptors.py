@@ -1,4 +1,4 @@
-"""The backends on PyTorch: the processor, and the GPUs of NVIDIA, AMD and Apple."""
+"""The descriptors of the PyTorch backends: the CPU, and the GPUs of NVIDIA, AMD and Apple."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU: Final = Descriptor(
     hardware=Hardware(
         detector="hwmatrix.hardware.cpu",
         changing=True,
-        container_reason="every container has the processor",
+        container_reason="every container has the CPU",
         versions=(("", "system"),),
     ),
     image="cpu",
@@ -57,16 +57,16 @@ ROCM: Final = Descriptor(
         changing=True,
         slow=True,
         in_container=InContainer.AMD,
-        if_missing="Install the amdgpu driver of a supported kernel; /dev/kfd must be there.",
+        if_missing="Install the amdgpu driver of a supported kernel; /dev/kfd must exist.",
         versions=(("driver", "driver"), ("ROCm", "rocm")),
     ),
     image="rocm",
     requires=_PACKAGES,
     packages=_PACKAGES,
     precisions=_PRECISIONS,
-    torch_device="cuda",  # PyTorch built for ROCm has CUDA's names
+    torch_device="cuda",  # PyTorch built for ROCm uses CUDA's names
     memory=Memory.DEVICE,
-    fallback=("openvino", "cpu"),  # as CUDA, which it stands in for: OpenVINO's CPU device runs beside any GPU
+    fallback=("openvino", "cpu"),  # as for CUDA, which it stands in for: OpenVINO's CPU device runs beside any GPU
     script="torch",
 )
 MPS: Final = Descriptor(

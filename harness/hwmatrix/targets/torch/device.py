@@ -1,4 +1,4 @@
-"""What all PyTorch devices share: load, move, run, verify placement. Each device is a separate module."""
+"""The base of all PyTorch devices: load, move, run, verify placement. Each device is a separate module."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _COMPILERS: Final = ("cc", "gcc", "clang")
 
 
 class TorchDevice:
-    """The model as transformers loads it, executed by PyTorch on ``device``: eagerly, or with ``options["compile"]`` compiled.
+    """Runs the model as transformers loads it, on ``device``: eagerly, or compiled with ``options["compile"]``.
 
-    A device adds how it is found (``check``) and, where it is asynchronous, how a run waits for it.
+    A device adds how it is found (``check``) and, if it is asynchronous, how a run waits for it.
     """
 
     reserves_address_space = False
@@ -47,20 +47,20 @@ class TorchDevice:
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
-        """Torch, transformers, and the models' modules; no device's runtime, which no forked child could use any more."""
+        """Import torch, transformers and the models' modules. Must not start a device's runtime, which a forked child could not use."""
         preload_torch(model_classes)
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> None:
-        """Cells share nothing."""
+        """Return None: cells share nothing."""
 
     def load(self, bundle: Bundle) -> int:
-        """Load from safetensors through ``from_pretrained``, into the host's memory."""
+        """Load from safetensors with ``from_pretrained`` into host memory. Return the number of parameters."""
         self._model = load_model(bundle.model_dir, bundle.model_class, self._settings.dtype, attention=self._options.get("attention"))
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def prepare(self, inputs: Arrays) -> str:
-        """Move model and inputs to the device. Compiling happens in the first call, so with ``compile`` that is made here."""
+        """Move the model and the inputs to the device. With ``compile``, also make the first call, in which torch.compile compiles."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         self._call = self._model.to(self.device)
         self._inputs |= call_options(self._model)
@@ -74,16 +74,16 @@ class TorchDevice:
         self._inputs |= self._placed(inputs)
 
     def _placed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
-        """The inputs on the device, in the cell's precision."""
+        """Return the inputs on the device, in the cell's precision."""
         tensors = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
         return {name: tensor.to(self._dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
     def _compile(self) -> str:
-        """Compile for these very shapes. The graph breaks, which leave parts of a model to Python, are counted."""
+        """Compile for exactly these shapes. Counts the graph breaks, which leave parts of a model to Python."""
         from torch._dynamo.utils import counters
 
         if not any(shutil.which(name) for name in _COMPILERS):
-            message = "torch.compile builds what it generates with a C compiler, and there is none here"
+            message = "torch.compile needs a C compiler for the code it generates, and none was found: install gcc or clang"
             raise UnsupportedError(message, needs=("C compiler",), error_type="compiler_missing")
         self._call = torch.compile(self._model, dynamic=False)
         counters.clear()
@@ -92,42 +92,42 @@ class TorchDevice:
         return f"torch.compile (inductor, {breaks} graph break{'' if breaks == 1 else 's'})"
 
     def run(self) -> Any:
-        """One forward pass, for a device that is synchronous."""
+        """Run one forward pass, on a synchronous device."""
         return self.forward()
 
     def forward(self) -> Any:
-        """One forward pass, which an asynchronous device may not have finished yet."""
+        """Start one forward pass, which an asynchronous device may not have finished on return."""
         assert self._call is not None  # noqa: S101 - the order of the protocol
         with torch.inference_mode():
             return self._call(**self._inputs)
 
     def elapsed_ns(self) -> int | None:
-        """The host's clock is right: a run returns when it is done."""
+        """None: the host's clock is right, since a run returns when it is done."""
         return None
 
     def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Outputs as float32, or as the integers they are."""
+        """Return floating-point outputs as float32, and integers unchanged."""
         self._result = flatten_outputs(result)
         return {name: (t.float() if t.is_floating_point() else t).detach().cpu().numpy() for name, t in self._result.items()}
 
     def placement(self) -> Placement:
-        """The device of every parameter, buffer and output; shares by number of elements."""
+        """The devices of all parameters, buffers and outputs, with shares by number of elements."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         elements: Counter[str] = Counter()
         for tensor in (*self._model.parameters(), *self._model.buffers(), *self._result.values()):
             elements[str(tensor.device)] += tensor.numel()
         total = sum(elements.values())
         detail = ", ".join(f"{device} {count / total:.1%}" for device, count in elements.most_common())
-        # A device without a number (cpu, mps) is the only one of its kind; torch gives mps a number in tensors alone.
+        # A device without a number (cpu, mps) is the only one of its kind, but torch numbers mps in tensors.
         wanted = sum(count for device, count in elements.items() if str(self.device) in {device, device.partition(":")[0]})
         return Placement(on_target=wanted / total, detail=f"device of parameters, buffers and outputs: {detail}")
 
     def device_use(self) -> DeviceUse | None:
-        """Nothing beyond the host's own memory and time."""
+        """Return None: the device uses the host's memory."""
         return None
 
     def trace(self, bundle: Bundle) -> Trace:
-        """The model's layers beside the reference's. Those of a compiled model run uncompiled: if they are right, compiled code is not."""
+        """Compare the layers to the reference's. A compiled model runs uncompiled: if its layers are right, the compiled code is wrong."""
         from hwmatrix.targets.torch.trace import trace_layers
 
         assert self._model is not None  # noqa: S101 - the order of the protocol
@@ -137,7 +137,7 @@ class TorchDevice:
 def preload_torch(model_classes: Iterable[str]) -> None:
     """Import torch, transformers and the modules of these classes. Torch stays at one thread here and computes nothing.
 
-    transformers imports a model's module when its class is first asked for (a second or so); in the parent that is paid once.
+    transformers imports a model's module when its class is first accessed (about a second); the parent pays this once.
     """
     import transformers
 
@@ -149,4 +149,4 @@ def preload_torch(model_classes: Iterable[str]) -> None:
         try:
             getattr(transformers, name)
         except (AttributeError, ImportError, RuntimeError):
-            continue  # the cell itself meets the same error, and there it is data
+            continue  # the cell meets the same error and records it

@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 _FALLBACK: Final = "PYTORCH_ENABLE_MPS_FALLBACK"
 _MISSING: Final = re.compile(r"The operator '([^']+)' is not current(?:ly)? (?:implemented|supported) for the MPS device")
-"""aten/src/ATen/mps/MPSFallback.mm; the wording without "ly" is that of versions before 2.0."""
+"""The message is from aten/src/ATen/mps/MPSFallback.mm. Versions before 2.0 wrote "current" without "ly"."""
 _MIB: Final = 2**20
 
 
 class TorchMps(TorchDevice):
-    """PyTorch on the Mac's GPU. Its queue is asynchronous: a run waits for it."""
+    """PyTorch on the Mac's GPU. Its queue is asynchronous, so a run waits for it."""
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings=settings, options=options, service=service)
         self.device = torch.device("mps")
 
     def check(self) -> str:
-        """Find the chip, and ask PyTorch for it.
+        """Find the chip, and check that PyTorch can use it.
 
         Raises:
-            UnavailableError: no Mac, no Apple silicon, PyTorch without MPS, or the silent fallback to the processor is on.
+            UnavailableError: no Mac, no Apple silicon, PyTorch without MPS, or the silent fallback to the CPU is enabled.
         """
         chip, _ = hardware.detect()
         torch.set_num_threads(self._settings.threads)
-        if os.environ.get(_FALLBACK) == "1":  # read by PyTorch as it was loaded, so it is too late to take it back
-            message = f"{_FALLBACK}=1 is set: PyTorch would run on the processor, in silence, what MPS lacks; unset it"
+        if os.environ.get(_FALLBACK) == "1":  # PyTorch read it when it was loaded, so clearing it here is too late
+            message = f"{_FALLBACK}=1 is set: PyTorch would silently run on the CPU what MPS lacks; unset it"
             raise UnavailableError(message, error_type="mps_fallback_enabled")
         if not torch.backends.mps.is_available():
             why = "needs a newer macOS" if torch.backends.mps.is_built() else "is built without MPS"
@@ -49,17 +49,17 @@ class TorchMps(TorchDevice):
         return f"mps: {chip}"
 
     def prepare(self, inputs: Arrays) -> str:
-        """As on every device; with ``compile`` it runs the model, and may meet an operator that MPS lacks."""
+        """Prepare as on every device. With ``compile`` this runs the model, and may find an operator that MPS lacks."""
         try:
             return super().prepare(inputs)
         except NotImplementedError as error:
             raise _as_missing_operator(error) from error
 
     def run(self) -> Any:
-        """One forward pass, waited for.
+        """Run one forward pass and wait for it.
 
         Raises:
-            UnsupportedError: MPS has no kernel for an operator, which is named.
+            UnsupportedError: MPS has no kernel for an operator, which the message names.
         """
         try:
             result = self.forward()
@@ -69,11 +69,11 @@ class TorchMps(TorchDevice):
         return result
 
     def device_use(self) -> DeviceUse | None:
-        """What Metal has given to this process. It keeps no peak of what was used of it, and tells of no other process."""
+        """The memory that Metal has allocated to this process. Metal reports neither a peak of its use nor other processes."""
         return DeviceUse(peak_mb=None, reserved_mb=torch.mps.driver_allocated_memory() / _MIB, other_processes=None)
 
 
 def _as_missing_operator(error: NotImplementedError) -> Exception:
-    """A missing operator as what it is; another error as itself."""
+    """Return an UnsupportedError for a missing operator; any other error unchanged."""
     found = _MISSING.search(str(error))
     return UnsupportedError(f"MPS has no kernel for {found[1]}", needs=(found[1],)) if found else error

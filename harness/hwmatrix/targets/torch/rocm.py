@@ -1,4 +1,4 @@
-"""PyTorch on AMD GPUs: PyTorch for ROCm uses CUDA's names, and is recognized by ``torch.version.hip``."""
+"""PyTorch on AMD GPUs. PyTorch for ROCm uses CUDA's names, and is recognized by ``torch.version.hip``."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from hwmatrix.targets.torch.cuda import TorchCuda, built_for
 
 
 class TorchRocm(TorchCuda):
-    """As :class:`TorchCuda`. The device is called ``cuda`` in PyTorch, and the GPU's architecture (gfx...) is told with its name."""
+    """Like :class:`TorchCuda`. PyTorch calls the device ``cuda``. The name includes the GPU's architecture (gfx...)."""
 
     def check(self) -> str:
         """Find the driver and the GPU, and start HIP on it.
 
         Raises:
-            UnavailableError: PyTorch is built for something else, or driver, GPU or rights are missing; the message says which.
+            UnavailableError: PyTorch is built for something else, or the driver, the GPU or permissions are missing. The message says
+                which.
         """
         if torch.version.hip is None:
             raise UnavailableError(f"this PyTorch ({torch.__version__}) {built_for()}, not for ROCm", error_type="torch_build")
         hardware.detect()
-        self._others = hardware.processes()  # before HIP starts here, so that every process that it counts is another one
+        self._others = hardware.processes()  # before HIP starts in this process, so that it does not count itself
         self._begin()
         architecture = str(getattr(torch.cuda.get_device_properties(self.device), "gcnArchName", "gfx?")).partition(":")[0]
         self._name = f"{self._name} ({architecture})"

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model's layers, compared with those of the reference: where a wrong result begins in PyTorch."""
+"""Compares the inputs and outputs of a model's layers with the reference's, to find where a wrong result begins in PyTorch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 MOST_BYTES: Final = 2**30
-"""What the values of one of the two runs may take: 1 GiB. A cell's memory is limited, and its verdict stands without them."""
+"""The limit in bytes for the values of one of the two runs. A cell's memory is limited, and its verdict does not need them."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class _Call:
-    """A layer that is being executed, with the names of the values that it has so far: its arguments, and what layers within gave it."""
+    """A layer in execution, with the names of its values so far: its arguments, and the results of the layers inside."""
 
     module: torch.nn.Module
     label: str
@@ -38,10 +38,10 @@ class _Call:
 
 
 class Layers:
-    """One run of a model, with what goes into and comes out of each of its layers kept.
+    """One run of a model that keeps the inputs and outputs of each layer.
 
-    A layer that calls others gives several steps: one for the arguments of each of these, which it makes of its own arguments and of what
-    the ones before gave, and one for its result. So its own arithmetic can be told from that of the layers within.
+    A layer that calls others gives several steps: one for the arguments of each inner layer, computed from its own arguments and the
+    results of the earlier inner layers, and one for its result. So its own arithmetic can be told apart from that of the inner layers.
     """
 
     def __init__(self, *, most_bytes: int = MOST_BYTES) -> None:
@@ -55,7 +55,7 @@ class Layers:
         self._kept: dict[tuple[Any, ...], Array] = {}
 
     def run(self, model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
-        """One forward pass, as targets run it.
+        """Run one forward pass, as targets do.
 
         Raises:
             TraceError: the values take more than ``most_bytes``.
@@ -64,7 +64,7 @@ class Layers:
         for name, module in model.named_modules():
             handles.append(module.register_forward_pre_hook(self._entering(name or type(model).__name__), with_kwargs=True))
             handles.append(module.register_forward_hook(self._left))
-        torch.manual_seed(0)  # ViLT shuffles patches: both runs in the same order
+        torch.manual_seed(0)  # ViLT shuffles patches: use the same order in both runs
         try:
             with torch.inference_mode():
                 outputs = flatten_outputs(model(**inputs, **call_options(model)))
@@ -73,7 +73,7 @@ class Layers:
                 handle.remove()
         self.results = {name: self._keep(f"result {name}", tensor) for name, tensor in outputs.items()}
         self._kept.clear()
-        last = self.steps.pop()  # the model's own
+        last = self.steps.pop()  # the model's own step
         self.steps.append(dataclasses.replace(last, outputs=(*last.outputs, *self.results.values())))
 
     def _entering(self, name: str) -> Any:
@@ -89,7 +89,7 @@ class Layers:
 
     def _left(self, module: torch.nn.Module, _args: tuple[Any, ...], result: Any) -> None:
         call = self._open.pop()
-        while call.module is not module:  # one that was left by an exception, which its caller took
+        while call.module is not module:  # a layer left by an exception, which its caller caught
             call = self._open.pop()
         given = self._keep_all(f"{call.label} out", result)
         self._add(call, given)
@@ -105,7 +105,7 @@ class Layers:
         return [self._keep(each, tensor) for each, tensor in _tensors(name, value)]
 
     def _keep(self, name: str, tensor: torch.Tensor) -> str:
-        """A copy on the host: layers may change their arguments. One layer's result is often another's argument, and is kept once."""
+        """Keep a copy on the host, since layers may change their arguments. A result that is another layer's argument is kept once."""
         array = _on_host(tensor)
         place = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape))
         before = self._kept.get(place)
@@ -121,7 +121,7 @@ class Layers:
 
 
 def trace_layers(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], bundle: Bundle) -> Trace:
-    """The layers of a target's model on its device, beside those of the bundle's model as the reference ran it.
+    """Run a target's model on its device, and the bundle's model as the reference ran it, and compare their layers.
 
     Raises:
         TraceError: as :meth:`Layers.run`.
@@ -142,7 +142,7 @@ def trace_layers(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], bun
 
 
 def _same_kind(one: Array, other: Array) -> bool:
-    """Whether two values mean the same: one implementation of attention takes masks of truth values, another of numbers."""
+    """Whether two values have the same meaning: some attention implementations take boolean masks, others numbers."""
     return bool(one.dtype.kind == other.dtype.kind)
 
 
@@ -153,7 +153,7 @@ def _with_attention(model: torch.nn.Module) -> str:
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a layer's arguments or result by name. Caches and whatever else layers hand each other are no values to compare."""
+    """Yield the tensors of a layer's arguments or result by name. Caches and other objects are not compared."""
     if isinstance(value, torch.Tensor):
         if value.layout is torch.strided and not value.is_nested and not value.is_meta:
             yield name, value

@@ -1,8 +1,8 @@
-// The page of one cell: loads ONNX Runtime Web and one model, runs it, and gives back what happened.
+// The page of one cell: loads ONNX Runtime Web and one model, runs it, and returns the results.
 // The runner calls it over DevTools: `hwmatrix.call(name, arguments)`, which always answers and never throws.
 
-// What the runtime writes while it makes a session tells where it placed the nodes. Its own printing functions are bound to
-// the console when its module is loaded, so the console is listened to before that; the time of runs must not hold logging.
+// The runtime's log during the creation of a session says where it placed the nodes. Its printing functions are bound to the console
+// when its module is loaded, so the console is wrapped before that. The timing of runs must not include logging.
 const log = { lines: [], on: false };
 for (const level of ["debug", "log", "info", "warn", "error"]) {
   const write = console[level].bind(console);
@@ -25,7 +25,7 @@ let outputs = null;
 let session = null;
 const sessions = new Map();
 
-// The devices of each WebNN graph that the runtime builds: what a context was asked for proves nothing.
+// The devices of each WebNN graph that the runtime builds: the device type requested of a context proves nothing.
 const graphs = [];
 if (globalThis.MLGraphBuilder) {
   const build = MLGraphBuilder.prototype.build;
@@ -36,8 +36,8 @@ if (globalThis.MLGraphBuilder) {
   };
 }
 
-// A device of WebGPU, or a context of WebNN, may go at a moment when the runtime waits for nothing of it: then some of what is asked
-// of it is never answered, or answered by the processor in its place. So its end is the end of every command.
+// A WebGPU device or a WebNN context may be lost while the runtime is not waiting for it. Then some later requests are never answered,
+// or are computed on the CPU instead. So its loss makes every command fail.
 let lost = null;
 let fail = null;
 const gone = new Promise((_, reject) => { fail = reject; });
@@ -53,7 +53,7 @@ function watched(type, method, onLost) {
   };
 }
 watched(globalThis.GPUAdapter, "requestDevice", ({ reason, message }) => {
-  if (reason === "destroyed") return; // by the runtime itself, with its last session
+  if (reason === "destroyed") return; // by the runtime itself, when it released its last session
   lost = `${reason}: ${message}`;
   fail(new Error("the device of the session is gone"));
 });
@@ -88,7 +88,7 @@ function described(info) {
 }
 
 const commands = {
-  // Facts of the adapter that a WebGPU session will use; null where there is none.
+  // Describes the adapter that a WebGPU session will use; null if there is none.
   async adapter() {
     if (!navigator.gpu) return null;
     const adapter = await navigator.gpu.requestAdapter();
@@ -97,14 +97,14 @@ const commands = {
     return { ...described(adapter.info), features: [...adapter.features].sort(), limits: { maxBufferSize, maxStorageBufferBindingSize } };
   },
 
-  // Ask for a WebNN context. That it is given proves no device: the device types of its graphs do.
+  // Requests a WebNN context. Getting one does not prove which device is used: the devices of its graphs do.
   async context({ deviceType }) {
     if (!navigator.ml) return null;
     const context = await navigator.ml.createContext({ deviceType });
     return { deviceType, accelerated: context.accelerated ?? null };
   },
 
-  // Load the runtime; its printing is bound while it is loaded.
+  // Loads the runtime, which binds its printing functions to the console.
   async runtime({ url, threads }) {
     log.on = true;
     try {
@@ -117,14 +117,14 @@ const commands = {
     return ort.env.versions.web;
   },
 
-  // Fetch a model with the files beside it; gives the number of bytes.
+  // Fetches a model and its external data files. Returns the number of bytes.
   async model({ file, beside }) {
     model = { graph: await bytesOf(file), beside: [] };
     for (const { path, url } of beside) model.beside.push({ path, data: await bytesOf(url) });
     return model.graph.byteLength + model.beside.reduce((sum, one) => sum + one.data.byteLength, 0);
   },
 
-  // Make a session of the model under a name; gives its inputs and outputs, and what the runtime wrote meanwhile.
+  // Creates a session of the model under a name. Returns its inputs, its outputs and the runtime's log.
   async create({ name, provider }) {
     log.lines = [];
     log.on = true;
@@ -146,8 +146,8 @@ const commands = {
     }
   },
 
-  // Keep one session, release all others, and make the inputs of its runs. The one that was kept before goes last: with its last
-  // session, the runtime gives the device back.
+  // Keeps one session, releases all others, and creates the inputs of its runs. The previously kept session is released last: the runtime
+  // destroys the device with its last session.
   async choose({ name, inputs }) {
     const before = session;
     for (const [other, made] of sessions) if (other !== name) await made.release();
@@ -158,12 +158,12 @@ const commands = {
     await before?.release();
   },
 
-  // Other inputs for the session that was chosen.
+  // Replaces the inputs of the chosen session.
   async feed({ inputs }) {
     feeds = Object.fromEntries(Object.entries(inputs).map(([input, value]) => [input, toTensor(value)]));
   },
 
-  // One inference; milliseconds from before it until its outputs can be read on the host.
+  // Runs one inference. Returns the milliseconds until its outputs can be read on the host.
   async run() {
     const begin = performance.now();
     outputs = await session.run(feeds, { logSeverityLevel: 3 });
@@ -171,7 +171,7 @@ const commands = {
     return performance.now() - begin;
   },
 
-  // The outputs of the last run, in the graph's order.
+  // Returns the outputs of the last run, in the graph's order.
   async outputs() {
     return session.outputNames.map((name) => {
       const { type, dims, data } = outputs[name];
@@ -179,7 +179,7 @@ const commands = {
     });
   },
 
-  // What the outputs of the last run are, in the graph's order.
+  // Returns the names, types, shapes and sizes (bytes) of the last run's outputs, in the graph's order.
   async kinds() {
     return session.outputNames.map((name) => {
       const { type, dims, data } = outputs[name];
@@ -187,13 +187,13 @@ const commands = {
     });
   },
 
-  // Some bytes of one output of the last run: of hundreds of them, all at once would be too much for one answer.
+  // Returns some bytes of one output of the last run: hundreds of outputs would be too much for one answer.
   async piece({ name, begin, end }) {
     const { data } = outputs[name];
     return toBase64(new Uint8Array(data.buffer, data.byteOffset, data.byteLength).subarray(begin, end));
   },
 
-  // Execute a small graph once: what making its session told, and its outputs. The session stays until the next one is made.
+  // Executes a small graph once. Returns the result of `create`, and the outputs. The session stays until the next one is created.
   async execute({ graph, provider, inputs }) {
     model = { graph: fromBase64(graph), beside: [] };
     const made = await commands.create({ name: "graph", provider });
@@ -208,7 +208,7 @@ globalThis.hwmatrix = {
     try {
       return { value: await Promise.race([commands[name](argument ?? {}), gone]) };
     } catch (error) {
-      // That a device was lost may be told a little after what its loss broke.
+      // The loss of a device may be reported a little after the error that it caused.
       await new Promise((later) => setTimeout(later, 50));
       const message = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
       return { error: message, stack: error?.stack ?? null, lost, log: log.lines.slice(-200) };
