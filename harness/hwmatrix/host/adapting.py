@@ -1,7 +1,7 @@
-"""Retries failed cells with one setting changed: selects the cells of the next round, and makes its plan.
+"""Retries failed cells with one setting changed: selects the cells of the next round and makes their plan.
 
-A round of them is a plan of its own beside the run's, with the same run id, so that bundles and targets are worked off as ever and the
-shards lie with the others. A cell is changed once a round; what came of it decides the next.
+Each round has a plan of its own within the run's folder, with the same run id, so that bundles and targets run as usual and its shards lie
+with the others. A cell is changed once per round, and the result decides the next change.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from hwmatrix.records import CellPlan, ModelPlan, Plan
 
 FOLDER: Final = "adapted"
-"""Within a run's folder: the plan of the latest round of adaptations, and its index of bundles."""
+"""A folder within a run's folder: it has the plan of the latest round of adaptations, and its index of bundles."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class _Ended:
-    """How a cell ended the last time, and what was tried since then: each change, and how that ended."""
+    """How a cell last ended, and what was tried since then: each change with its result."""
 
     status: Status
     error_type: str | None
@@ -45,7 +45,7 @@ class _Ended:
 
 
 def pending(plan: Plan, folder: RunFolder, *, besides: Collection[str] = ()) -> tuple[CellPlan, ...]:
-    """The changed cells to try now: of each cell that failed, and has not worked in another way since, the next; none of ``besides``.
+    """Return the changed cells to try now: the next change for each failed cell that no change has made pass yet, except ``besides``.
 
     Raises:
         StoreError: a shard cannot be read.
@@ -60,7 +60,7 @@ def pending(plan: Plan, folder: RunFolder, *, besides: Collection[str] = ()) -> 
 
 
 def adapted(cell: CellPlan, change: Change) -> CellPlan:
-    """A cell with a change."""
+    """Return the cell with a change applied."""
     settings = dataclasses.replace(
         cell.settings, batch=change.batch or cell.settings.batch, dtype=cell.settings.dtype if change.dtype is None else change.dtype
     )
@@ -75,7 +75,7 @@ def adapted(cell: CellPlan, change: Change) -> CellPlan:
 
 
 def round_of(plan: Plan, cells: Iterable[CellPlan]) -> Plan:
-    """The plan of some changed cells: a model with a smaller batch is another model there, with the same weights."""
+    """Make the plan of some changed cells. In it, a model with a smaller batch is a separate model with the same weights."""
     cells = tuple(cells)
     models = {(cell.model, cell.size): _model(plan, cell) for cell in cells}
     targets = {cell.target for cell in cells}
@@ -89,7 +89,7 @@ def round_of(plan: Plan, cells: Iterable[CellPlan]) -> Plan:
 
 
 def lay_down(folder: RunFolder, plan: Plan) -> RunFolder:
-    """The folder of a round, in which the runner finds its plan; its shards lie with those of the run.
+    """Create the folder of a round, where the runner finds its plan. Its shards go to the run's folder.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -102,7 +102,7 @@ def _name(model: str, batch: int) -> str:
 
 
 def _model(plan: Plan, cell: CellPlan) -> ModelPlan:
-    assert cell.adaptation is not None  # noqa: S101 - only changed cells come here
+    assert cell.adaptation is not None  # noqa: S101 - only changed cells get here
     model = plan.model(cell.adaptation.model, cell.size)
     batch = cell.adaptation.change.batch
     if batch is None:
@@ -111,7 +111,7 @@ def _model(plan: Plan, cell: CellPlan) -> ModelPlan:
 
 
 def _next(plan: Plan, cell: CellPlan, end: _Ended) -> Change | None:
-    assert plan.adapt is not None  # noqa: S101 - asked before
+    assert plan.adapt is not None  # noqa: S101 - checked in pending
     if any(other.status is Status.PASS for _, other in end.tried):
         return None
     backend = plan.target(cell.target).backend

@@ -1,8 +1,8 @@
 """Transfers shards between machines: one archive per target, validated before anything reads it.
 
-An archive comes from a machine that ran models of strangers. It is taken apart by hand: only files of the names that belong there, no
-links, no paths out of the folder, within limits of size and number, with the checksums that it promises, of the run that is being
-collected. Whatever else is in it, nothing of it is used.
+An archive comes from a machine that ran untrusted models, so it is not extracted as a whole. Only regular files with expected names are
+accepted, within limits of size and number, with matching checksums, and only from the run being collected. If anything else is in an
+archive, all of it is rejected.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SHARD: Final = re.compile(r"shards/[A-Za-z0-9][A-Za-z0-9._-]*\.duckdb")
 _SIDECAR: Final = re.compile(r"shards/[A-Za-z0-9][A-Za-z0-9._-]*\.duckdb\.json")
 _SUM: Final = re.compile(r"([0-9a-f]{64}) {2}(\S+)")
 _SMALL: Final = 16 * 2**20
-"""Plans, sidecars and sums are text of some kilobytes."""
+"""The size limit in bytes of plans, sidecars and checksum files, which are text of some kilobytes."""
 _ADVICE: Final = "Run the target again and upload what hwmatrix artifacts pack wrote, unchanged."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that an archive may hold: bytes of one shard, bytes of all files, number of files."""
+    """The limits of an archive: bytes of one shard, bytes of all files, number of files."""
 
     shard_bytes: int = 2 * 2**30
     total_bytes: int = 4 * 2**30
@@ -42,11 +42,11 @@ class Limits:
 
 
 def pack(folder: Path, target: str, archive: Path) -> tuple[str, ...]:
-    """Write a target's whole shards, with the run's plan and the sums of all, into an archive; give the names in it.
+    """Write a target's complete shards with the run's plan and all checksums into an archive. Return the names in it.
 
     Raises:
         ConfigError: the run has no such target.
-        StoreError: the folder is no run's, holds no whole shard of the target, or the archive cannot be written.
+        StoreError: the folder is not a run's, has no complete shard of the target, or the archive cannot be written.
     """
     plan_path = folder / PLAN
     try:
@@ -62,7 +62,7 @@ def pack(folder: Path, target: str, archive: Path) -> tuple[str, ...]:
             files[f"shards/{shard.name}"] = shard
             files[f"shards/{shard.name}.json"] = sidecar_path(shard)
     if len(files) == 1:
-        raise StoreError(f"{folder}: it holds no whole shard of {target}", advice="Run the target first: hwmatrix run.")
+        raise StoreError(f"{folder}: it has no complete shard of {target}", advice="Run the target first: hwmatrix run.")
     sums = "".join(f"{sha256_of(path)}  {name}\n" for name, path in files.items()).encode()
     temporary = archive.with_name(f".{archive.name}.{os.getpid()}.tmp")
     try:
@@ -82,13 +82,13 @@ def pack(folder: Path, target: str, archive: Path) -> tuple[str, ...]:
 
 
 def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> tuple[str, ...]:
-    """Check an archive, and put its shards into the folder of the run that they belong to; give the names of the shards.
+    """Check an archive, and move its shards into the folder of their run. Return the names of the shards.
 
-    Everything or nothing: a refused archive leaves the folder as it was.
+    All or nothing: a rejected archive leaves the folder unchanged.
 
     Raises:
-        StoreError: the archive is no archive, holds anything but what :func:`pack` writes, exceeds a limit, has other sums than it
-            promises, or is of another run; the message says which.
+        StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, has wrong checksums, or
+            is from another run. The message says which.
     """
     plan = _plan_of(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpack-") as temporary:
@@ -102,29 +102,29 @@ def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> tupl
         (folder / "shards").mkdir(exist_ok=True)
         for name in shards:
             if (folder / name).exists():
-                raise _refused(archive, f"{name} is there already")
-        for name in shards:  # the sidecar first: a shard counts once it is there with it
+                raise _refused(archive, f"{name} already exists")
+        for name in shards:  # the sidecar first: a shard counts once both are there
             shutil.move(sidecar_path(Path(temporary) / name), sidecar_path(folder / name))
             shutil.move(Path(temporary) / name, folder / name)
     return shards
 
 
 def _extract(archive: Path, into: Path, limits: Limits) -> frozenset[str]:
-    """Write the files of an archive below a folder, each read by hand, and none that does not belong."""
+    """Write the files of an archive into a folder, one by one. Raise StoreError for a file that does not belong there."""
     names: set[str] = set()
     total = 0
     (into / "shards").mkdir()
     with tarfile.open(archive, "r:") as tar:
-        for member in tar:  # one after the other, as they are read: nothing lists an archive of very many first
+        for member in tar:  # reads entry by entry, so that an archive with very many entries is not listed first
             if len(names) >= limits.files:
-                raise _refused(archive, f"it holds more than {limits.files} files")
+                raise _refused(archive, f"it has more than {limits.files} files")
             name = member.name
             if not member.isreg() or member.islnk() or member.issym():
                 raise _refused(archive, f"{name!r} is not a regular file")
             if name not in {PLAN, SUMS} and not _SHARD.fullmatch(name) and not _SIDECAR.fullmatch(name):
-                raise _refused(archive, f"{name!r} does not belong into it")
+                raise _refused(archive, f"{name!r} does not belong in it")
             if name in names:
-                raise _refused(archive, f"{name!r} stands twice in it")
+                raise _refused(archive, f"{name!r} appears in it twice")
             largest = limits.shard_bytes if _SHARD.fullmatch(name) else _SMALL
             total += member.size
             if member.size > largest or total > limits.total_bytes:
@@ -145,14 +145,14 @@ def _check_sums(archive: Path, into: Path, names: frozenset[str]) -> None:
     for line in (into / SUMS).read_text(encoding="utf-8", errors="replace").splitlines():
         found = _SUM.fullmatch(line)
         if found is None:
-            raise _refused(archive, f"{SUMS} has a line that is no sum")
+            raise _refused(archive, f"{SUMS} has a line that is not a checksum")
         promised[found[2]] = found[1]
     if promised.keys() != names - {SUMS}:
         odd = sorted(promised.keys() ^ (names - {SUMS}))
         raise _refused(archive, f"{SUMS} and the files do not agree: {', '.join(odd)}")
     for name, digest in promised.items():
         if sha256_of(into / name) != digest:
-            raise _refused(archive, f"{name!r} does not have the sum that {SUMS} promises: it was damaged or changed")
+            raise _refused(archive, f"{name!r} does not match its checksum in {SUMS}: it was damaged or changed")
 
 
 def _check_plan(archive: Path, path: Path, plan: Plan) -> None:
@@ -166,16 +166,16 @@ def _check_plan(archive: Path, path: Path, plan: Plan) -> None:
         ("version of hwmatrix", plan.hwmatrix_version, theirs.hwmatrix_version),
     ):
         if mine != other:
-            raise _refused(archive, f"it is of another {name}: {other}, not {mine}")
+            raise _refused(archive, f"it is from another {name}: {other}, not {mine}")
     unknown = {cell.key for cell in theirs.cells} - {cell.key for cell in plan.cells}
     if unknown:
-        raise _refused(archive, f"its plan has cells that the run has not: {', '.join(sorted(unknown)[:3])}")
+        raise _refused(archive, f"its plan has cells that the run does not have: {', '.join(sorted(unknown)[:3])}")
 
 
 def _check_shards(archive: Path, into: Path, names: frozenset[str], plan: Plan) -> tuple[str, ...]:
     shards = tuple(sorted(name for name in names if _SHARD.fullmatch(name)))
     if not shards:
-        raise _refused(archive, "it holds no shard")
+        raise _refused(archive, "it has no shard")
     lonely = {name for name in names if _SIDECAR.fullmatch(name)} ^ {f"{name}.json" for name in shards}
     if lonely:
         raise _refused(archive, f"a shard without its sidecar, or the other way round: {', '.join(sorted(lonely))}")
@@ -186,9 +186,9 @@ def _check_shards(archive: Path, into: Path, names: frozenset[str], plan: Plan) 
         except StoreError as error:
             raise _refused(archive, f"{name}: {error}") from error
         if sidecar.run_id != plan.run_id or sidecar.target not in targets:
-            raise _refused(archive, f"{name} is of run {sidecar.run_id} and target {sidecar.target}")
+            raise _refused(archive, f"{name} is from run {sidecar.run_id} and target {sidecar.target}")
         if sidecar.sha256 != sha256_of(into / name):
-            raise _refused(archive, f"{name} does not have the sum of its sidecar")
+            raise _refused(archive, f"{name} does not match the checksum in its sidecar")
     return shards
 
 
@@ -203,7 +203,7 @@ def _plan_of(folder: Path) -> Plan:
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """The same archive from the same files, whoever packs them."""
+    """Clear owner, mode and time, so that the same files always give the same archive."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o644

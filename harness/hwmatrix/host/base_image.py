@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hwmatrix.host.engine import Engine
 
 MADE_TAG: Final = "hwmatrix/os:bookworm"
-RELEASE: Final = "bookworm"  # Debian 12: Python 3.11, as the default base image has
+RELEASE: Final = "bookworm"  # Debian 12 has Python 3.11, like the default base image
 PACKAGES: Final = ("ca-certificates", "python3", "python3-venv")
 REGISTRY_TIMEOUT_S: Final = 8
 IMPORT_TIMEOUT_S: Final = 600
@@ -27,7 +27,7 @@ IMPORT_TIMEOUT_S: Final = 600
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseImage:
-    """An image that this engine has: its name, its id, why it was taken, and its digest in the registry that it came from."""
+    """An image that this engine has: its name, its id, why it was chosen, and its digest in the registry that it came from."""
 
     reference: str
     digest: str
@@ -36,13 +36,13 @@ class BaseImage:
 
 
 def resolve(engine: Engine, *, requested: str | None, default: str, on_line: Callable[[str], None]) -> BaseImage:
-    """Find the base image: the requested one; else ``default``, here or in its registry; else one made on this machine.
+    """Find the base image: the requested one, or ``default`` (local or pulled), or else one built on this machine.
 
-    A registry that does not answer costs 8 seconds at the most (:data:`REGISTRY_TIMEOUT_S`).
+    A registry that does not answer costs at most 8 seconds (:data:`REGISTRY_TIMEOUT_S`).
 
     Raises:
-        ImageBuildError: there is none; the message says what was tried and what to install.
-        EngineError: the engine has gone.
+        ImageBuildError: there is none. The message says what was tried and what to install.
+        EngineError: the engine is gone.
     """
     client = engine.client(timeout_s=REGISTRY_TIMEOUT_S)
     try:
@@ -60,9 +60,9 @@ def _requested(client: docker.DockerClient, engine: Engine, name: str, on_line: 
         return BaseImage(reference=name, digest=found, reason="requested, and already here")
     problem = _registry_problem(client, name)
     if problem is None:
-        return _pull(engine, name, "asked for, and pulled", on_line)
+        return _pull(engine, name, "requested, and pulled", on_line)
     raise ImageBuildError(
-        f"the base image {name} is not on this machine, and its registry does not give it",
+        f"the base image {name} is not on this machine, and cannot be pulled from its registry",
         command=("docker", "pull", name),
         code=None,
         output=problem,
@@ -85,17 +85,17 @@ def _default(client: docker.DockerClient, engine: Engine, name: str, on_line: Ca
         made = make_base(engine, on_line=on_line)
         return dataclasses.replace(made, reason=f"built here now; {name} cannot be pulled: {problem}")
     raise ImageBuildError(
-        f"no base image: {name} is not on this machine, its registry does not give it, and mmdebstrap is not installed",
+        f"no base image: {name} is not on this machine, cannot be pulled from its registry, and mmdebstrap is not installed",
         command=("docker", "pull", name),
         code=None,
         output=problem,
         advice=f"Install mmdebstrap and run `hwmatrix base`, or `docker load` an image with Python 3.11 and name it: --base-image NAME "
-        f"(a local {name} is found by itself).",
+        f"(a local {name} is found automatically).",
     )
 
 
 def image_digest(client: docker.DockerClient, name: str) -> str | None:
-    """The id (``sha256:...``) of an image that this engine has, or None."""
+    """Return the id (``sha256:...``) of a local image; None if the engine does not have it."""
     from docker.errors import ImageNotFound
 
     try:
@@ -105,7 +105,7 @@ def image_digest(client: docker.DockerClient, name: str) -> str | None:
 
 
 def _registry_digest(client: docker.DockerClient, name: str) -> str | None:
-    """The digest under which a registry has an image of this engine; None for one that was made here."""
+    """Return the digest under which a registry has a local image; None if it was built here."""
     from docker.errors import ImageNotFound
 
     try:
@@ -116,7 +116,7 @@ def _registry_digest(client: docker.DockerClient, name: str) -> str | None:
 
 
 def _registry_problem(client: docker.DockerClient, name: str) -> str | None:
-    """Ask the registry for a manifest through the engine, which is what would pull. None where it gives one."""
+    """Request a manifest through the engine, which would also pull. Return None on success, or else the problem."""
     from docker.errors import DockerException
 
     try:
@@ -156,7 +156,7 @@ def _follow(events: Iterable[dict[str, Any]], on_line: Callable[[str], None]) ->
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Repository and tag. A digest counts as a tag, as in the engine's API; a colon before the last slash is a port."""
+    """Split a name into repository and tag. A digest counts as a tag, as in the engine's API; a colon before the last slash is a port."""
     if "@" in name:
         repository, _, digest = name.partition("@")
         return repository, digest
@@ -170,17 +170,17 @@ def _first_line(text: str) -> str:
 
 
 def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
-    """Make a minimal Debian with Python and import it as :data:`MADE_TAG`: needs Debian's packages, and no registry.
+    """Build a minimal Debian with Python and import it as :data:`MADE_TAG`. Needs Debian's packages, but no registry.
 
     Raises:
-        ImageBuildError: mmdebstrap is missing or fails, or the engine refuses the image.
+        ImageBuildError: mmdebstrap is missing or fails, or the engine rejects the image.
     """
     program = shutil.which("mmdebstrap", path=engine.environment.get("PATH"))
     if program is None:
         advice = "Install it: apt-get install mmdebstrap (Debian, Ubuntu)."
         raise ImageBuildError("mmdebstrap is not installed", command=("mmdebstrap",), code=None, output="", advice=advice)
     with tempfile.TemporaryDirectory(prefix="hwmatrix-base-") as folder:
-        Path(folder).chmod(0o755)  # apt fetches as a user of its own
+        Path(folder).chmod(0o755)  # apt downloads as a separate user
         archive = Path(folder) / "base.tar"
         command = [
             program,
@@ -191,11 +191,11 @@ def make_base(engine: Engine, *, on_line: Callable[[str], None]) -> BaseImage:
             str(archive),
         ]
         with Processes() as processes:
-            # Its scratch folders lie in ours: interrupted, it leaves some of them.
+            # Its scratch folders are inside ours, since it leaves some of them behind if interrupted.
             done = processes.run(command, environment={**engine.environment, "TMPDIR": folder}, on_line=on_line)
         if done.code != 0:
             advice = "It needs Debian's package archive, and root or user namespaces."
-            raise ImageBuildError("making a base failed", command=done.command, code=done.code, output=done.output, advice=advice)
+            raise ImageBuildError("building a base image failed", command=done.command, code=done.code, output=done.output, advice=advice)
         return _import(engine, archive)
 
 

@@ -1,4 +1,4 @@
-"""The reference image's jobs of a run: bundles, and additional exports where a target rejected the first one."""
+"""The jobs of the reference image in a run: bundles, and more exports for models whose first export a target rejected."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _NOT_FOLDERS: Final = frozenset({RECIPE, HUB, FACTORY})
 
 
 def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, total: int, every_exporter: bool = False) -> None:
-    """Have the bundles of these models made, and their exports; with all checkpoints readable that they come from.
+    """Run the job that makes the bundles of these models and their exports, with read access to all their checkpoints.
 
-    ``total`` is how many the whole run has, with canaries, for the view.
+    ``total`` is the number of bundles in the whole run, including canaries, for the view.
 
     Raises:
-        HwmatrixError: the job itself failed; a model whose bundle fails is data.
+        HwmatrixError: the job itself failed. A model whose bundle fails is only recorded.
     """
     models = [model for model in models if model.unbuildable is None]
     limits = {(cell.model, cell.size): cell.limits for cell in order.plan.cells}
@@ -64,7 +64,7 @@ def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, to
 
 
 def refused(order: RunOrder, cells: Mapping[str, Sequence[CellPlan]]) -> dict[str, tuple[CellPlan, ...]]:
-    """Of these cells, by target: those whose target has refused an export, and which another exporter has not been asked for yet.
+    """Return by target the cells whose target rejected an export, and for which another exporter has not been tried yet.
 
     Raises:
         StoreError: a shard or the index of bundles cannot be read.

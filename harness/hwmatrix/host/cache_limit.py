@@ -1,4 +1,4 @@
-"""Keeps the bundle cache under its limit between the waves of a run: removes the least recently used, never what is still needed."""
+"""Keeps the bundle cache below its limit between the waves of a run: removes the least recently used, but none still needed."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _NEEDED: Final = "this run needs it"
 
 
 def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> str | None:
-    """Remove the longest unused bundles and exports until the rest is under the limit, in GiB; but no bundle of a model of ``later``.
+    """Remove the least recently used bundles and exports until the size is below the limit in GiB. Keep the bundles of ``later`` models.
 
-    ``bundles`` is the cache's folder of bundles. While another command of ours works on this machine nothing is removed: it takes
-    bundles by name long before it opens them. Returns what was done, in words; None: there was nothing to do.
+    ``bundles`` is the cache's folder of bundles. Nothing is removed while another hwmatrix command works on this machine, because it
+    chooses bundles by name long before it opens them. Returns a description of what was done, or None if nothing was to do.
     """
     items = [*inventory.bundles(bundles.parent), *inventory.exports(bundles.parent)]
     size = sum(item.size for item in items)
     limit = limit_gb * GIB
     if size <= limit:
         return None
-    told = f"the cache has {size / GIB:.1f} GiB of bundles, and may have {limit_gb:g}"
+    told = f"the cache has {size / GIB:.1f} GiB of bundles, and the limit is {limit_gb:g}"
     reason = pruning.busy(None, pruning.others())
     if reason is not None:
         return f"{told}: nothing is removed, since {reason}"
@@ -53,7 +53,7 @@ def keep_under(limit_gb: float, bundles: Path, later: Sequence[ModelPlan]) -> st
 
 
 def _marked(item: Item, bundles: Path, needed: set[str]) -> Item:
-    """An item that is kept if its bundle is of a model that is needed. What says nothing of itself is not."""
+    """Mark an item as kept if its bundle is of a needed model. An unreadable item is not marked."""
     try:
         identity = _read(bundles / item.name.partition("/")[0] / MANIFEST)["identity"]
         of = plan_part(identity) if isinstance(identity, dict) else None
@@ -63,9 +63,9 @@ def _marked(item: Item, bundles: Path, needed: set[str]) -> Item:
 
 
 def _read(file: Path) -> Any:
-    """A manifest. Its time of access stays: by that it is known when a bundle was last used, and this is no use."""
+    """Read a manifest without changing its access time, which tells when a bundle was last used: this read is not a use."""
     status = file.stat()
     content = file.read_bytes()
-    with contextlib.suppress(PermissionError):  # of another owner's file
+    with contextlib.suppress(PermissionError):  # another user's file
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     return json.loads(content)

@@ -21,36 +21,36 @@ _WORDS: Final = {Status.PASS: "green", Status.MISMATCH: "red", Status.ERROR: "re
 
 
 class View(Protocol):
-    """Where the steps of a run are told."""
+    """Shows the steps of a run."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
     def say(self, text: str) -> None:
-        """A step, or a decision that the user should know of."""
+        """Show a step, or a decision that the user should know about."""
 
     def detail(self, text: str) -> None:
-        """A line of a build's output: worth seeing while it is new."""
+        """Show a line of a build's output, which matters only while it is new."""
 
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
-        """A target starts, or the building of bundles, or it goes on: so many things are to do in the whole run."""
+        """A target, or the building of bundles, starts or continues. ``count`` is the number of things to do in the whole run."""
 
     def event(self, target: str, event: dict[str, Any]) -> None:
-        """The runner of a target said something."""
+        """Show an event of a target's runner."""
 
     def end(self, target: str) -> None:
-        """A target is done, or has done its part for now."""
+        """A target is done, entirely or for now."""
 
 
 def view(console: Console, *, verbose: bool = False, on_github: bool = False) -> View:
-    """The view that suits the console; ``on_github`` the log of a runner of GitHub Actions."""
+    """Return the view that suits the console. ``on_github``: the output is the log of a GitHub Actions runner."""
     live = console.is_terminal and not verbose and not on_github
     return LiveView(console) if live else PlainView(console, verbose=verbose, on_github=on_github)
 
 
 def describe(event: dict[str, Any]) -> str:
-    """A finished cell in one line, such as ``pass      0.38 ms   bert/tiny/cpu/float32/b1-s16-t1``."""
+    """Describe a finished cell in one line, such as ``pass      0.38 ms   bert/tiny/cpu/float32/b1-s16-t1``."""
     p50 = f"{event['p50_ms']:.3g} ms" if event.get("p50_ms") is not None else ""
     line = f"{event['status']:<13} {p50:>9}  {event['key']}"
     if event["status"] not in {Status.PASS.value, Status.UNAVAILABLE.value} and event.get("error"):
@@ -59,25 +59,26 @@ def describe(event: dict[str, Any]) -> str:
 
 
 def describe_again(event: dict[str, Any]) -> str:
-    """Why a bundle, or an export of it, is tried once more, and when."""
-    return f"{event['model']} ({event['size']}) is tried again alone when the rest is done: {event['message']}"
+    """Say why a bundle or an export of it is retried, and when."""
+    return f"{event['model']} ({event['size']}) will be retried alone when the rest is done: {event['message']}"
 
 
 def describe_operators(event: dict[str, Any]) -> str:
-    """How far the operator tests are, such as ``100/1884  90 pass, 10 unsupported``."""
+    """Describe the progress of the operator tests, such as ``100/1884  90 pass, 10 unsupported``."""
     counts = ", ".join(f"{count} {status}" for status, count in event["counts"].items())
     return f"{event['done']}/{event['total']}  {counts}"
 
 
 def describe_survey(event: dict[str, Any]) -> str:
-    """What an image told of itself, such as ``sees cpu, openvino; 15 of 16 models have a family``."""
+    """Describe an image's survey, such as ``sees cpu, openvino; 15 of 16 models have a family``."""
     return f"sees {', '.join(event['here']) or 'nothing'}; {event['classified']} of {event['models']} models have a family"
 
 
 class PlainView:
-    """One line a thing, for logs and pipes. Build output only if ``verbose``, and else when it is the only sign of life.
+    """Prints one line per event, for logs and pipes. Build output is shown only if ``verbose``, or as the only sign of life.
 
-    ``on_github``, what a target prints is a group that can be folded (one at a time: GitHub nests none), and no text is a command.
+    With ``on_github``, the output of a target is a group that can be collapsed (one at a time, since GitHub does not nest groups), and text
+    is escaped so that it is never a command.
     """
 
     def __init__(self, console: Console, *, verbose: bool, on_github: bool = False) -> None:
@@ -90,29 +91,29 @@ class PlainView:
         self._total: dict[str, int] = {}
 
     def __enter__(self) -> Self:
-        """Nothing to set up."""
+        """Set up nothing."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing to clean up."""
+        """Clean up nothing."""
 
     def say(self, text: str) -> None:
-        """Print it."""
+        """Print the text."""
         self._quiet_since = time.monotonic()
         self._console.print(Text(harmless(text) if self._on_github else text), soft_wrap=True)
 
     def detail(self, text: str) -> None:
-        """Print it if asked for, and once in half a minute otherwise: silence looks like a hang."""
+        """Print it if ``verbose``, or after half a minute of silence, which looks like a hang."""
         if self._verbose or time.monotonic() - self._quiet_since > 30:  # noqa: PLR2004
             self.say(f"  {text}")
 
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
-        """Say how much there is to do."""
+        """Print how much there is to do."""
         done = self._done.setdefault(target, 0)
         self._total[target] = count
         title = f"{target}: {count} {noun}" if count else f"{target}: {noun}"
         if done:
-            title = f"{target}: going on after {done} of {count}"
+            title = f"{target}: continuing after {done} of {count}"
         if self._on_github and self._group is None:
             self._group = target
             self._console.print(Text(group(title)), soft_wrap=True)
@@ -120,7 +121,7 @@ class PlainView:
             self.say(title)
 
     def event(self, target: str, event: dict[str, Any]) -> None:
-        """A line for each finished cell and each bundle that failed."""
+        """Print a line for each finished cell and each failed bundle."""
         if event["event"] == "cell" and event["role"] == "model":
             self._done[target] += 1
             self.say(f"  [{self._done[target]}/{self._total[target]}] {describe(event)}")
@@ -140,7 +141,7 @@ class PlainView:
             self.say(f"  {describe_survey(event)}")
 
     def end(self, target: str) -> None:
-        """Say that it is over, or for now."""
+        """Print that the target is done, entirely or for now."""
         done, total = self._done[target], self._total[target]
         self.say(f"{target}: {done} of {total} done" if 0 < done < total else f"{target}: done")
         if self._group == target:
@@ -149,7 +150,7 @@ class PlainView:
 
 
 class LiveView:
-    """A bar a target with cells done, the one that runs, and time left; under it the latest lines."""
+    """Shows one bar per target with the cells done, the current one, and the time left; below, the latest lines."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -176,15 +177,15 @@ class LiveView:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print it above the bars, where it stays."""
+        """Print the text above the bars, where it stays."""
         self._live.console.print(Text(text), soft_wrap=True)
 
     def detail(self, text: str) -> None:
-        """Show it until newer lines push it out."""
+        """Show the text until newer lines replace it."""
         self._lines = [*self._lines[1 - _SHOWN_LINES :], Text(f"  {text}", style="dim", no_wrap=True, overflow="ellipsis")]
 
     def begin(self, target: str, count: int, noun: str = "cells") -> None:
-        """A new bar, or more of the one that is there."""
+        """Add a bar, or update an existing one."""
         self._lines = []
         if target in self._tasks:
             self._progress.update(self._tasks[target], total=count, running=noun)
@@ -192,7 +193,7 @@ class LiveView:
             self._tasks[target] = self._progress.add_task(target, total=count, running=noun)
 
     def event(self, target: str, event: dict[str, Any]) -> None:
-        """Move the bar; keep a line for each finished cell."""
+        """Advance the bar. Print a line for each finished cell."""
         task = self._tasks[target]
         if event["event"] == "cell_started":
             self._progress.update(task, running=event["key"])
@@ -215,7 +216,7 @@ class LiveView:
             self.say(f"{target}: {describe_survey(event)}")
 
     def _cell(self, task: Any, event: dict[str, Any]) -> None:
-        """A line for a cell that has ended; adapted cells are not among those that the bar counts, and canaries are not shown."""
+        """Print a line for a finished cell. The bar does not count adapted cells, and canaries are not shown."""
         if event["role"] == "model":
             self._progress.advance(task)
             line = Text(describe(event))

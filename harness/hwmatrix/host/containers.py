@@ -1,4 +1,4 @@
-"""One hardened container: started, its output read line by line, waited for, and always removed."""
+"""Runs one hardened container: starts it, reads its output line by line, waits for it, and always removes it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ OWNER_LABEL: Final = "hwmatrix.owner"
 HOST_LABEL: Final = "hwmatrix.host"
 IMAGE_USER: Final = 10001  # the user that images/base/Dockerfile creates
 STDERR_TAIL_BYTES: Final = 64 * 1024
-LINE_BYTES: Final = 1024 * 1024  # a model that prints without end must not fill the memory of the host
+LINE_BYTES: Final = 1024 * 1024  # a model that prints endlessly must not fill the host's memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A folder or file of this machine at ``target`` in the container. A source that does not exist is an error."""
+    """A folder or file of this machine, mounted at ``target`` in the container. The source must exist."""
 
     source: Path
     target: str
@@ -42,9 +42,9 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a container may use: MiB of memory (no swap beyond it), processes and threads, CPUs, MiB in /tmp.
+    """Limits of a container: MiB of memory (no swap beyond it), processes and threads, CPUs, MiB in /tmp.
 
-    ``cpus`` is a share (1.5), ``cpuset`` names cores ("0-1"); None leaves all. /tmp counts as memory.
+    ``cpus`` may be fractional (1.5), ``cpuset`` names cores ("0-1"); None means all. /tmp counts as memory.
     """
 
     memory_mb: int
@@ -55,7 +55,7 @@ class Limits:
 
 
 class RunningContainer:
-    """A container that was started. One thread reads it; :meth:`stop` may be called from any other."""
+    """A started container. One thread reads its output; :meth:`stop` may be called from any other."""
 
     def __init__(self, container: Container, stream: Iterator[tuple[bytes | None, bytes | None]]) -> None:
         self._container = container
@@ -69,16 +69,16 @@ class RunningContainer:
 
     @property
     def stderr_tail(self) -> str:
-        """The last 64 KiB of stderr that were read so far, decoded."""
+        """The last 64 KiB of stderr read so far, decoded."""
         return self._stderr.decode("utf-8", "replace")
 
     def lines(self) -> Iterator[str]:
-        """Each line of stdout as it comes, without its newline, until the container closes its output.
+        """Yield each line of stdout as it arrives, without its newline, until the container closes its output.
 
-        Bytes that are not UTF-8 are replaced; what comes without a newline for 1 MiB counts as a line.
+        Bytes that are not UTF-8 are replaced. 1 MiB without a newline counts as a line.
 
         Raises:
-            EngineError: the engine has gone.
+            EngineError: the engine is gone.
         """
         rest = b""
         for chunk in self._chunks():
@@ -99,10 +99,10 @@ class RunningContainer:
                     yield out
 
     def wait(self) -> int:
-        """Wait for the end, reading what is left to read, and return the exit code (128 + N after signal N).
+        """Wait for the end, read the remaining output, and return the exit code (128 + N after signal N).
 
         Raises:
-            EngineError: the engine has gone.
+            EngineError: the engine is gone.
         """
         for _ in self.lines():
             pass  # an unread pipe would block the container
@@ -110,20 +110,20 @@ class RunningContainer:
             return int(self._container.wait(timeout=None)["StatusCode"])
 
     def stop(self, grace_s: int = 10) -> None:
-        """Ask the container to end (SIGTERM), and kill it after ``grace_s`` seconds.
+        """Ask the container to terminate (SIGTERM), and kill it after ``grace_s`` seconds.
 
         Raises:
-            EngineError: the engine has gone.
+            EngineError: the engine is gone.
         """
         with _engine_errors("stopping the container failed"):
             self._container.stop(timeout=grace_s)
 
     @property
     def oom_killed(self) -> bool:
-        """Whether the kernel killed any process of the container for its memory limit. True only after the end.
+        """Whether the kernel killed a process of the container at its memory limit. Known only after the end.
 
         Raises:
-            EngineError: the engine has gone.
+            EngineError: the engine is gone.
         """
         with _engine_errors("inspecting the container failed"):
             self._container.reload()
@@ -145,11 +145,12 @@ def running(
     entrypoint: tuple[str, ...] | None = None,
     name: str = "cell",
 ) -> Iterator[RunningContainer]:
-    """Start a container for the length of the block; leaving it, by whatever way, removes it.
+    """Run a container for the duration of the block. It is removed however the block ends.
 
-    No network, a read-only root, a tmpfs on /tmp, no capabilities, no new privileges, not root, and only the ``devices``
-    (paths such as /dev/dri) that are named; ``gpus`` asks the container toolkit for all GPUs.
-    ``argv`` follows the image's entry point, or ``entrypoint`` where given. ``name`` is the readable part of the container's name.
+    It has no network, a read-only root, a tmpfs on /tmp, no capabilities, no new privileges and no root user, and only the given
+    ``devices`` (paths such as /dev/dri). ``gpus`` requests all GPUs from the container toolkit.
+
+    ``argv`` follows the image's entry point, or ``entrypoint`` if given. ``name`` is the readable part of the container's name.
 
     Raises:
         EngineError: the image or a mount's source is missing, or the engine cannot start the container.
@@ -175,17 +176,17 @@ def running(
         yield RunningContainer(container, stream)
     finally:
         try:
-            _remove(client, full_name)  # by name: an interrupt may have come before the engine's answer to create
+            _remove(client, full_name)  # by name, because an interrupt may have come before the engine's answer to create
         finally:
             if stream is not None:
                 stream.close()
-                # The SDK's close() leaves the socket's file object open, and so the socket.
+                # The SDK's close() leaves the socket's file object, and so the socket, open.
                 stream._response.close()  # type: ignore[attr-defined]  # noqa: SLF001
             client.close()
 
 
 def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devices: tuple[str, ...], gpus: bool) -> dict[str, Any]:
-    """What makes a container of ours harmless, in the words of the docker SDK."""
+    """The docker SDK options that sandbox a container."""
     from docker.types import DeviceRequest, LogConfig, Ulimit
     from docker.types import Mount as BindMount
 
@@ -198,9 +199,9 @@ def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devic
         "read_only": True,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
-        "init": True,  # reaps orphans and passes signals on: the runner is not made to be process 1
-        # noexec: the just-in-time compilers of PyTorch and OpenVINO for CPUs map anonymous memory, and need no file there.
-        "tmpfs": {"/tmp": f"rw,nosuid,nodev,noexec,mode=1777,size={limits.tmp_mb}m"},  # noqa: S108 - of the container
+        "init": True,  # reaps orphans and forwards signals, which the runner as process 1 would not do
+        # noexec works: the CPU just-in-time compilers of PyTorch and OpenVINO map anonymous memory, and need no executable file there.
+        "tmpfs": {"/tmp": f"rw,nosuid,nodev,noexec,mode=1777,size={limits.tmp_mb}m"},  # noqa: S108 - the container's
         "mounts": [BindMount(target=m.target, source=str(m.source.absolute()), type="bind", read_only=m.read_only) for m in mounts],
         "mem_limit": f"{limits.memory_mb}m",
         "memswap_limit": f"{limits.memory_mb}m",
@@ -210,23 +211,23 @@ def _options(engine: Engine, *, limits: Limits, mounts: tuple[Mount, ...], devic
         "devices": [f"{device}:{device}:rwm" for device in devices],
         "device_requests": [DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else [],
         "group_add": _groups(devices),
-        "ulimits": [Ulimit(name="core", soft=0, hard=0)],  # a crashing model is data, its core file is not
+        "ulimits": [Ulimit(name="core", soft=0, hard=0)],  # a crashing model is a result, but its core file is useless
         "log_config": LogConfig(type=LogConfig.types.NONE),
     }
 
 
 def _groups(devices: tuple[str, ...]) -> list[str]:
-    """The groups that may use the devices. A folder (/dev/dri) stands for the nodes in it: it itself belongs to root."""
+    """The groups that may use the devices. For a folder (/dev/dri), those of the nodes in it, because the folder belongs to root."""
     paths = [Path(device) for device in devices]
     nodes = [node for path in paths for node in (path.iterdir() if path.is_dir() else (path,)) if not node.is_dir()]
     return sorted({str(node.stat().st_gid) for node in nodes})
 
 
 def container_user(engine: Engine) -> str:
-    """The ``uid:gid`` that containers run as.
+    """Return the ``uid:gid`` that containers run as.
 
-    The invoking user, who then owns what is written; the image's own user where that would be root. A rootless engine
-    maps its root to the invoking user, who is no root outside.
+    This is the invoking user, who then owns the written files, or the image's own user if the invoking one is root. A rootless engine maps
+    its root to the invoking user, who is not root outside.
     """
     if engine.rootless:
         return "0:0"
@@ -234,25 +235,25 @@ def container_user(engine: Engine) -> str:
 
 
 def prepare_writable(folder: Path, engine: Engine) -> Path:
-    """Make a folder, and give it and all in it to the user of containers, so that a container can write there.
+    """Create a folder, and give it and its contents to the user of containers, so that a container can write there.
 
-    It changes owners only for root: anyone else's containers run as that person.
+    Owners are changed only for root: other users' containers run as those users.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0 and not engine.rootless:
         for here, folders, files in os.walk(folder):
-            for path in (here, *(os.path.join(here, name) for name in (*folders, *files))):  # noqa: PTH118 - as os.walk gives it
+            for path in (here, *(os.path.join(here, name) for name in (*folders, *files))):  # noqa: PTH118 - as os.walk yields it
                 os.chown(path, IMAGE_USER, IMAGE_USER, follow_symlinks=False)
     return folder
 
 
 def remove_leftovers(engine: Engine) -> tuple[str, ...]:
-    """Remove containers of ours, started on this machine, whose owner is dead (it was killed, or the power failed).
+    """Remove our containers on this machine whose owner process is dead (killed, or after a power failure).
 
-    Returns the names of those that were removed. A container whose owner lives is that run's business.
+    Returns the names of the removed containers. A container whose owner is alive belongs to another run.
 
     Raises:
-        EngineError: the engine has gone.
+        EngineError: the engine is gone.
     """
     removed: list[str] = []
     client = engine.client()
@@ -271,7 +272,7 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
 
 
 def _remove(client: docker.DockerClient, name: str) -> None:
-    """Kill and remove a container with its volumes. One that is gone, or whose removal is under way, is what was wanted."""
+    """Kill and remove a container with its volumes. It is fine if it is gone, or being removed."""
     from docker.errors import APIError
 
     with _engine_errors(f"removing the container {name} failed"):
@@ -284,7 +285,7 @@ def _remove(client: docker.DockerClient, name: str) -> None:
 
 @contextlib.contextmanager
 def _engine_errors(what: str) -> Iterator[None]:
-    """Turn what the SDK raises (its own errors, and those of its HTTP library, which are OSErrors) into ours."""
+    """Turn the SDK's exceptions (its own, and its HTTP library's, which are OSErrors) into EngineError."""
     from docker.errors import DockerException
 
     try:

@@ -34,9 +34,9 @@ BUILDER_ADVICE: Final = (
 class Engine:
     """An engine that answered, and the facts that decide how it is used.
 
-    ``builder`` is the docker client that proved, by building, that it speaks BuildKit with this engine; where there is
-    none, ``builder_problem`` says what each client of this machine lacks. ``networks`` are the drivers of its networks.
-    ``environment`` is what the program was started with, and what docker commands get.
+    ``builder`` is the docker client that proved, by building, that it can use BuildKit with this engine. If there is none,
+    ``builder_problem`` says what each client on this machine lacks. ``networks`` are the drivers of the engine's networks. ``environment``
+    is the environment of this program, which docker commands get.
     """
 
     url: str
@@ -52,36 +52,36 @@ class Engine:
 
     @property
     def has_bridge(self) -> bool:
-        """Whether containers of a build can have a network of their own."""
+        """Whether the containers of a build can have a network of their own."""
         return "bridge" in self.networks
 
     def client(self, *, timeout_s: int = 60) -> docker.DockerClient:
-        """A new connection. The caller closes it.
+        """Open a new connection. The caller closes it.
 
         Raises:
-            EngineError: the engine has gone.
+            EngineError: the engine is gone.
         """
         return _connect(self.url, self.environment, timeout_s)
 
     def command_environment(self) -> dict[str, str]:
-        """What a docker command needs to talk to this engine with BuildKit."""
+        """The environment for a docker command that uses this engine with BuildKit."""
         return {
             **self.environment,
             "DOCKER_HOST": self.url,
             "DOCKER_BUILDKIT": "1",
             "BUILDX_BUILDER": "default",  # the engine's own BuildKit: another builder would not see local base images
-            "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",  # they carry times, and would change the digest of equal inputs
+            "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",  # attestations have timestamps, and would change the digest of equal inputs
         }
 
 
 def connect(environment: Mapping[str, str], *, need_builder: bool = True) -> Engine:
-    """Find the engine that answers: DOCKER_HOST, the docker client's current context, or a usual socket.
+    """Find an engine that answers: DOCKER_HOST, the docker client's current context, or a common socket.
 
-    It takes well under a second where an engine answers or where there is none. ``need_builder=False`` skips the trial
-    build, and leaves ``builder`` empty.
+    It takes well under a second whether or not there is an engine. ``need_builder=False`` skips the trial build and leaves ``builder``
+    empty.
 
     Raises:
-        EngineError: none answers; the message says what was tried.
+        EngineError: none answers. The message says what was tried.
     """
     tried: list[str] = []
     for url in engine_urls(environment):
@@ -103,7 +103,7 @@ def connect(environment: Mapping[str, str], *, need_builder: bool = True) -> Eng
 
 
 def engine_urls(environment: Mapping[str, str]) -> list[str]:
-    """Where an engine may be. An explicit choice is the only candidate: a wish must not end in another engine."""
+    """Return where an engine may listen. An explicit choice is the only candidate: it must not fall back to another engine."""
     if environment.get("DOCKER_HOST"):
         return [environment["DOCKER_HOST"]]
     home = Path(environment.get("HOME", "/"))
@@ -121,7 +121,7 @@ def engine_urls(environment: Mapping[str, str]) -> list[str]:
 
 
 def _context_url(folder: Path, environment: Mapping[str, str]) -> str | None:
-    """The endpoint of the docker client's current context, as `docker context use` left it; None for the default."""
+    """The endpoint of the docker client's current context, as set by `docker context use`; None for the default."""
     try:
         name = environment.get("DOCKER_CONTEXT") or json.loads((folder / "config.json").read_text()).get("currentContext")
         if not name or name == "default":
@@ -179,7 +179,7 @@ def _facts(client: docker.DockerClient, url: str, environment: Mapping[str, str]
 
 
 def find_builder(engine: Engine) -> tuple[Path | None, str]:
-    """The first docker client on PATH that can build with BuildKit on this engine, or what each of them lacks."""
+    """Return the first docker client on PATH that can build with BuildKit on this engine, or else what each of them lacks."""
     problems: list[str] = []
     for client in docker_clients(engine.environment):
         problem = _trial_build(client, engine)
@@ -190,7 +190,7 @@ def find_builder(engine: Engine) -> tuple[Path | None, str]:
 
 
 def docker_clients(environment: Mapping[str, str]) -> list[Path]:
-    """Every distinct docker client on PATH, in order: the first one is often not the one that can build."""
+    """Every distinct docker client on PATH, in order. Often the first one cannot build."""
     found: dict[Path, Path] = {}
     for folder in environment.get("PATH", "").split(os.pathsep):
         name = shutil.which("docker", path=folder) if folder else None
@@ -200,7 +200,7 @@ def docker_clients(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _trial_build(client: Path, engine: Engine) -> str | None:
-    """Build next to nothing, and keep nothing. ``--output`` exists with BuildKit alone, so that success proves it."""
+    """Run a trivial build and keep nothing. ``--output`` exists only with BuildKit, so success proves it."""
     command = [str(client), "build", "--output", "type=cacheonly", "-"]
     try:
         done = subprocess.run(  # noqa: PLW1510 - the exit code is the answer

@@ -1,4 +1,4 @@
-"""A run, step by step: prepare, then for each wave bundles and one job per target, with the handling of failures."""
+"""A run, step by step: prepares, then for each wave makes bundles and runs one job per target, and handles failures."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from hwmatrix.records import CellPlan
 
 _NO_TOOLKIT: Final = "container_toolkit_missing"
-"""The one fault of an engine that the catalogue can tell from its message and that has advice of its own."""
+"""The one engine fault that the catalogue recognizes by its message and that has its own advice."""
 
 
 def run(order: RunOrder, view: View) -> RunOutcome:
-    """Run every cell of the plan that has no verdict yet, or a stale one. Whatever ends it, shards that were begun are saved.
+    """Run every cell of the plan that has no verdict yet or a stale one. However the run ends, started shards are saved.
 
     Raises:
-        HwmatrixError: the reference image cannot be built, or the bundles cannot be made: nothing can run then.
-        NoTargetAvailableError: no target of the plan can run here; the plan says why for each.
+        HwmatrixError: the reference image cannot be built, or the bundles cannot be made, so that nothing can run.
+        NoTargetAvailableError: no target of the plan can run here. The message has the reason for each.
     """
     todo = _to_do(order, order.folder.settled() if order.stale is None else set())
     for cell in adapting.pending(order.plan, order.folder):
@@ -58,13 +58,13 @@ def run(order: RunOrder, view: View) -> RunOutcome:
             for target, error in _Waves(order, runnable, view).work_off().items():
                 failed.setdefault(target, error)
         except BaseException:
-            order.executor.stop()  # whatever ends the run, nothing of it works on
+            order.executor.stop()  # however the run ends, none of its jobs keeps running
             raise
     return RunOutcome(failed=failed)
 
 
 class _Waves:
-    """Works off a run: for each wave of models their bundles, then their cells on all targets, then room on the disk."""
+    """Executes a run: for each wave of models makes their bundles, runs their cells on all targets, then frees disk space."""
 
     def __init__(self, order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View) -> None:
         self._order = order
@@ -77,9 +77,9 @@ class _Waves:
         self._pace = Pace(sum(len(cells) for cells in todo.values()))
 
     def work_off(self) -> dict[str, HwmatrixError]:
-        """Work off all waves; give the errors of targets that failed as a whole, each the first."""
+        """Execute all waves. Return the first error of each target that failed as a whole."""
         planned = waves(self._order.plan, self._todo) if any(self._todo.values()) else []
-        canaries = len(canary_plans())  # each job of bundles finds them
+        canaries = len(canary_plans())  # each job of bundles reports them
         self._bundles = sum(len(wave.models) + canaries for wave in planned)
         for wave in planned:
             if wave.of > 1:
@@ -88,7 +88,7 @@ class _Waves:
             self._run(self._still_wanted(wave.cells))
             self._ask_other_exporters(wave)
             self._adapt()
-            if wave.of > 1:  # a run of one wave leaves what the next one will find
+            if wave.of > 1:  # a run with a single wave keeps its bundles for the next run
                 told = keep_under(self._order.cache_limit_gb, self._order.cache, wave.later)
                 if told is not None:
                     self._view.say(told)
@@ -98,27 +98,27 @@ class _Waves:
         return self._failed
 
     def _still_wanted(self, cells: dict[str, tuple[CellPlan, ...]]) -> dict[str, tuple[CellPlan, ...]]:
-        """Of a wave's cells, those to run: not of a target whose shards cannot be written, and only what is stale where that was asked."""
+        """Select the cells of a wave to run: without targets whose shards cannot be written, and only stale ones if requested."""
         cells = {target: listed for target, listed in cells.items() if not isinstance(self._failed.get(target), StoreError)}
         rule = self._order.stale
         return cells if rule is None else _to_do_anew(self._order, rule, cells, self._view)
 
     def _ask_other_exporters(self, wave: Wave) -> None:
-        """Have the other exporter called for models whose first graph a target has refused, and run those cells again."""
+        """Call the other exporter for models whose first graph a target rejected, and run those cells again."""
         again = refused(self._order, wave.cells)
         if not again:
             return
         names = {(cell.model, cell.size) for cells in again.values() for cell in cells}
-        self._view.say(f"{', '.join(again)} refused the first export of {len(names)} models: another is tried")
+        self._view.say(f"{', '.join(again)} rejected the first export of {len(names)} models: trying another")
         models = [model for model in wave.models if (model.name, model.size) in names]
         self._bundles += len(models) + len(canary_plans())
         make_bundles(self._order, models, self._view, total=self._bundles, every_exporter=True)
         self._run(again)
 
     def _adapt(self) -> None:
-        """Try cells that failed again, changed, until each has worked or nothing is left that could help."""
+        """Retry failed cells with changes, until each has passed or nothing that could help is left."""
         while cells := [cell for cell in self._to_adapt() if cell.target in self._todo and cell.target not in self._failed]:
-            self._view.say(f"tried again with something changed (matrix.yaml: adapt): {len(cells)} of the cells that failed")
+            self._view.say(f"retrying {len(cells)} of the failed cells with one setting changed (matrix.yaml: adapt)")
             self._adapted |= {cell.key for cell in cells}
             plan = adapting.round_of(self._order.plan, cells)
             order = dataclasses.replace(self._order, plan=plan, folder=adapting.lay_down(self._order.folder, plan), stale=None)
@@ -143,7 +143,7 @@ def _other_export(cell: CellPlan) -> bool:
 
 
 def _to_do(order: RunOrder, finished: set[str]) -> dict[str, tuple[CellPlan, ...]]:
-    """Cells that are not finished, by target. Cells that cannot run are no work: the merge tells them from the plan."""
+    """The unfinished cells by target. Cells that cannot run are left out: the merge takes them from the plan."""
     todo: dict[str, tuple[CellPlan, ...]] = {}
     for target in order.plan.targets:
         cells = tuple(
@@ -157,7 +157,7 @@ def _to_do(order: RunOrder, finished: set[str]) -> dict[str, tuple[CellPlan, ...
 
 
 def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan, ...]], view: View) -> dict[str, tuple[CellPlan, ...]]:
-    """Of these cells, those without a verdict and those whose verdict is stale. Images and bundles are as they would be used now."""
+    """Select the cells without a verdict or with a stale one, given the images and bundles that would be used now."""
     made = made_with(sorted(order.folder.shards.glob("*.duckdb")))
     reasons = stale(
         (cell for cells in todo.values() for cell in cells),
@@ -179,22 +179,22 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
 
 
 def _prepare(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View) -> dict[str, HwmatrixError]:
-    """Build the images. Without the reference nothing can run; without another, only its own cells cannot."""
+    """Build the images. Without the reference image nothing can run; without another, only its own cells cannot."""
     failed = order.executor.prepare(list(dict.fromkeys((order.reference, *todo))))
     if order.reference in failed:
         raise failed[order.reference]
     for target, error in failed.items():
         view.say(f"{target}: {error}")
-        finished = order.folder.finished()  # a verdict that is there stands until there is a newer one
+        finished = order.folder.finished()  # an existing verdict stands until there is a newer one
         cells = tuple(cell for cell in todo[target] if cell.key not in finished)
         _record_failure(order, target, cells, "image_build_failed", str(error))
     return failed
 
 
 def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View, totals: Mapping[str, int]) -> dict[str, HwmatrixError]:
-    """``workers`` targets at a time, each on cores of its own, so that they do not disturb each other's timing.
+    """Run ``workers`` targets at a time, each on its own cores, so that they do not disturb each other's timing.
 
-    ``totals`` are how many cells a target has in all waves.
+    ``totals`` are the numbers of cells per target in all waves.
     """
     failed: dict[str, HwmatrixError] = {}
     if not todo:
@@ -229,14 +229,14 @@ def _run_targets(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: V
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Share:
-    """What a target's job has of the machine, of which there are so many ``jobs`` at a time; and of how many cells in all it is a part."""
+    """The share of the machine for one of ``jobs`` parallel jobs, and the total number of cells of its target in the run."""
 
     cores: str | None
     jobs: int
     total: int
 
     def at_once(self, order: RunOrder, cells: tuple[CellPlan, ...]) -> int:
-        """How many cells there is room for at the same time: one where they are timed."""
+        """The number of cells that can run at the same time; 1 if they are timed."""
         if order.plan.timing:
             return 1
         return at_once(
@@ -250,7 +250,7 @@ class _Share:
 def _run_target(
     order: RunOrder, target: str, cells: tuple[CellPlan, ...], *, share: _Share, view: View, stopping: threading.Event
 ) -> HwmatrixError | None:
-    """Run one target's cells. What a target that failed left undone is recorded as our failure; what was stopped is just not run."""
+    """Run one target's cells. If the target fails, its remaining cells are recorded as our failure; if stopped, they are just not run."""
     image, digest = order.executor.identity(target)
     order.folder.write_cells(target, [cell.key for cell in cells])
     pieces = share.at_once(order, cells)
@@ -281,7 +281,7 @@ def _run_target(
     if ended.code != 0:
         failure = infrastructure.failure(target, "the runner ended before all cells were done", ended)
         view.say(str(failure))
-        if isinstance(failure, StoreError):  # there is no room for telling it: what is missing is not run
+        if isinstance(failure, StoreError):  # the disk is full, so nothing can be recorded: missing cells count as not run
             order.folder.salvage(target)
         else:
             _record_unfinished(order, target, cells, str(failure))
@@ -291,7 +291,7 @@ def _run_target(
 
 
 def _record_unfinished(order: RunOrder, target: str, cells: tuple[CellPlan, ...], message: str) -> None:
-    """What the shard has is kept; the rest is told as what it is: our failure, not the models'."""
+    """Keep what the shard has, and record the other cells as an infrastructure failure, not as the models'."""
     order.folder.salvage(target)
     finished = order.folder.finished()
     known = match(message, hardware=order.plan.target(target).backend).type

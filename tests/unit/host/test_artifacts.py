@@ -121,28 +121,28 @@ def without(entries: dict[str, bytes], end: str) -> dict[str, bytes]:
 
 
 HOSTILE: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] = {
-    "above": (lambda e: summed(renamed(e, "../../evil.duckdb")), r"'../../evil.duckdb' does not belong into it"),
-    "absolute": (lambda e: summed(renamed(e, "/etc/evil.duckdb")), "does not belong into it"),
-    "within": (lambda e: summed(renamed(e, "shards/../../evil.duckdb")), "does not belong into it"),
-    "deeper": (lambda e: summed(renamed(e, "shards/a/evil.duckdb")), "does not belong into it"),
-    "hidden": (lambda e: summed(renamed(e, "shards/.evil.duckdb")), "does not belong into it"),
-    "newline": (lambda e: summed(renamed(e, "shards/a\nb.duckdb")), "does not belong into it"),
-    "script": (lambda e: summed(e | {"run.sh": b"#!/bin/sh"}), "'run.sh' does not belong into it"),
-    "log": (lambda e: summed(e | {"shards/cpu.duckdb.wal": b"x"}), "does not belong into it"),
-    "damaged": (lambda e: e | {"plan.json": e["plan.json"] + b" "}, "does not have the sum that SHA256SUMS promises"),
+    "above": (lambda e: summed(renamed(e, "../../evil.duckdb")), r"'../../evil.duckdb' does not belong in it"),
+    "absolute": (lambda e: summed(renamed(e, "/etc/evil.duckdb")), "does not belong in it"),
+    "within": (lambda e: summed(renamed(e, "shards/../../evil.duckdb")), "does not belong in it"),
+    "deeper": (lambda e: summed(renamed(e, "shards/a/evil.duckdb")), "does not belong in it"),
+    "hidden": (lambda e: summed(renamed(e, "shards/.evil.duckdb")), "does not belong in it"),
+    "newline": (lambda e: summed(renamed(e, "shards/a\nb.duckdb")), "does not belong in it"),
+    "script": (lambda e: summed(e | {"run.sh": b"#!/bin/sh"}), "'run.sh' does not belong in it"),
+    "log": (lambda e: summed(e | {"shards/cpu.duckdb.wal": b"x"}), "does not belong in it"),
+    "damaged": (lambda e: e | {"plan.json": e["plan.json"] + b" "}, "does not match its checksum in SHA256SUMS"),
     "no_sums": (lambda e: without(e, "SHA256SUMS"), "it has no SHA256SUMS"),
     "no_plan": (lambda e: summed(without(e, "plan.json")), "it has no plan.json"),
-    "odd_sums": (lambda e: e | {"SHA256SUMS": b"nonsense\n"}, "has a line that is no sum"),
+    "odd_sums": (lambda e: e | {"SHA256SUMS": b"nonsense\n"}, "has a line that is not a checksum"),
     "more_sums": (lambda e: e | {"SHA256SUMS": e["SHA256SUMS"] + b"0" * 64 + b"  shards/b.duckdb\n"}, "do not agree: shards/b.duckdb"),
-    "no_shard": (lambda e: summed(without(without(e, ".duckdb"), ".duckdb.json")), "it holds no shard"),
+    "no_shard": (lambda e: summed(without(without(e, ".duckdb"), ".duckdb.json")), "it has no shard"),
     "no_sidecar": (lambda e: summed(without(e, ".duckdb.json")), "a shard without its sidecar"),
     "plan_broken": (lambda e: summed(e | {"plan.json": b"{"}), "refused"),
-    "other_run": (lambda e: summed(other_plan(e, run_id="another")), "it is of another run: another"),
-    "other_matrix": (lambda e: summed(other_plan(e, matrix_sha256="00")), "it is of another matrix.yaml"),
-    "other_version": (lambda e: summed(other_plan(e, hwmatrix_version="9")), "it is of another version of hwmatrix"),
-    "sidecar_of_another_run": (lambda e: summed(sidecar(e, run_id="another")), "is of run another"),
+    "other_run": (lambda e: summed(other_plan(e, run_id="another")), "it is from another run: another"),
+    "other_matrix": (lambda e: summed(other_plan(e, matrix_sha256="00")), "it is from another matrix.yaml"),
+    "other_version": (lambda e: summed(other_plan(e, hwmatrix_version="9")), "it is from another version of hwmatrix"),
+    "sidecar_of_another_run": (lambda e: summed(sidecar(e, run_id="another")), "is from run another"),
     "sidecar_of_another_target": (lambda e: summed(sidecar(e, target="gpu")), "target gpu"),
-    "sidecar_of_another_shard": (lambda e: summed(sidecar(e, sha256="0" * 64)), "does not have the sum of its sidecar"),
+    "sidecar_of_another_shard": (lambda e: summed(sidecar(e, sha256="0" * 64)), "does not match the checksum in its sidecar"),
     "sidecar_broken": (lambda e: summed(sidecar(e, counts={"cells": "many"})), "its sidecar is broken"),
 }
 
@@ -180,7 +180,7 @@ def test_nothing_but_plain_files(there: Path, here: Path, tmp_path: Path, entry:
 def test_a_name_that_stands_twice(there: Path, here: Path, tmp_path: Path) -> None:
     pack(there, "cpu", tmp_path / "good.tar")
     again = tarfile.TarInfo("plan.json")
-    with pytest.raises(StoreError, match=r"'plan\.json' stands twice"):
+    with pytest.raises(StoreError, match=r"'plan\.json' appears in it twice"):
         unpack(write(tmp_path / "bad.tar", files(tmp_path / "good.tar"), again), here)
 
 
@@ -201,7 +201,7 @@ def test_limits(there: Path, here: Path, tmp_path: Path, limits: Limits, why: st
 def test_a_shard_is_never_replaced(there: Path, here: Path, tmp_path: Path) -> None:
     pack(there, "cpu", tmp_path / "a.tar")
     unpack(tmp_path / "a.tar", here)
-    with pytest.raises(StoreError, match="is there already"):
+    with pytest.raises(StoreError, match="already exists"):
         unpack(tmp_path / "a.tar", here)
 
 

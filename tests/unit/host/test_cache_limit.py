@@ -118,7 +118,7 @@ def test_what_is_locked_stays_and_is_told(bundles: Path) -> None:
         told = keep_under(0.0, bundles, ())
     assert folder.is_dir()
     assert told is not None
-    assert told.endswith("1 could not be removed (it is locked: somebody makes or checks it)")
+    assert told.endswith("1 could not be removed (it is locked: another process is making or checking it)")
 
 
 def test_no_limit_is_a_limit_without_end(bundles: Path) -> None:

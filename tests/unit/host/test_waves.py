@@ -120,13 +120,13 @@ def test_what_is_told_counts_over_the_whole_run(scene: Scene) -> None:
     assert scene.lines("cpu:") == [
         "cpu: 10 cells",
         "cpu: 3 of 10 done",
-        "cpu: going on after 3 of 10",
+        "cpu: continuing after 3 of 10",
         "cpu: 6 of 10 done",
-        "cpu: going on after 6 of 10",
+        "cpu: continuing after 6 of 10",
         "cpu: done",
     ]
     assert [line.split("]")[0] for line in scene.lines("  [")][-1] == "  [10/10"
-    assert scene.lines("bundles:")[:3] == ["bundles: 16 to build or find", "bundles: 5 of 16 done", "bundles: going on after 5 of 16"]
+    assert scene.lines("bundles:")[:3] == ["bundles: 16 to build or find", "bundles: 5 of 16 done", "bundles: continuing after 5 of 16"]
     assert scene.lines("bundles:")[-1] == "bundles: done"
 
 

@@ -1,1 +1,1 @@
-"""CI runners: their labels, what they lack, what to clean up, and which targets they would take."""
+"""CI runners: their labels, what they lack, what to clean up, and which targets they would run."""

@@ -1,4 +1,4 @@
-"""Whether a machine can take the jobs of each target: what is available, what is missing, and how to fix it."""
+"""Checks whether a machine can run the jobs of each target: what is available, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from hwmatrix.records import Detection
 
 DISK_MB: Final = {"python": 3_000, "torch-cpu": 5_000, "torch-cuda": 16_000, "torch-rocm": 40_000}
-"""MiB to build on each base: its images (docs/images.md) and as much again for the packages that are downloaded and unpacked."""
+"""MiB to build on each base: its images (docs/images.md), and as much again for downloading and unpacking packages."""
 WORK_MB: Final = 2_000
 """MiB for bundles, exports and shards of the models in matrix.yaml."""
 _TOOLKIT: Final = (
     "Install nvidia-container-toolkit, then: nvidia-ctk runtime configure --runtime=docker, and restart Docker "
     "(or nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml)."
 )
-_ROOT: Final = "Fine for a machine of its own; a rootless engine keeps a container that breaks out from being root."
+_ROOT: Final = "Fine on a dedicated machine. With a rootless engine, a process that escapes its container is not root."
 
 
 class State(enum.StrEnum):
-    """What a finding says: it is there, it is missing and something cannot run, or it could be better."""
+    """The state of a finding: present, missing (so that something cannot run), or usable but improvable."""
 
     OK = "ok"
     MISSING = "missing"
@@ -37,7 +37,7 @@ class State(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that jobs need: ``fact`` is what was found, ``mend`` what to do; ``targets`` need it, all where that is empty."""
+    """One thing that jobs need: ``fact`` is what was found, ``mend`` how to fix it, ``targets`` which targets need it (empty: all)."""
 
     what: str
     state: State
@@ -57,14 +57,14 @@ class Readiness:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """All findings, and what they mean for each target."""
+    """All findings, and the readiness of each target."""
 
     findings: tuple[Finding, ...]
     targets: tuple[Readiness, ...]
 
 
 def check(spec: MatrixSpec, targets: Sequence[str], facts: Facts) -> Report:
-    """Judge a machine by what was found on it."""
+    """Evaluate the facts of a machine for the given targets."""
     chosen = {name: spec.targets[name] for name in targets}
     contained = tuple(name for name, target in chosen.items() if not target.native)
     native = tuple(name for name, target in chosen.items() if target.native)
@@ -98,7 +98,7 @@ def _python(facts: Facts, native: tuple[str, ...]) -> list[Finding]:
         mend = "Install Python's venv module (on Debian: apt-get install python3-venv)."
         found.append(Finding(what="venv", state=State.MISSING, fact="Python cannot make environments", mend=mend, targets=native))
     if facts.pip is None:
-        mend = "Mend the file that is named: images are built with this machine's settings of pip."
+        mend = "Fix that file: images are built with this machine's pip settings."
         return [*found, Finding(what="pip", state=State.MISSING, fact=facts.pip_problem, mend=mend)]
     return [*found, Finding(what="pip", state=State.OK, fact=facts.pip)]
 
@@ -121,14 +121,14 @@ def _engine(facts: Facts, targets: tuple[str, ...]) -> list[Finding]:
 
 
 def _images_space(facts: Facts, chosen: dict[str, TargetSpec], contained: tuple[str, ...]) -> list[Finding]:
-    """Room for images that are not built yet, each base counted once."""
+    """Check the space for images that are not built yet. Each base is counted once."""
     if facts.engine is None:
         return []
     if facts.engine_space is None or facts.engine_space.free_mb is None:
-        fact = "the engine's disk cannot be asked from here"
+        fact = "the free space on the engine's disk cannot be read from here"
         return [Finding(what="space for images", state=State.ADVICE, fact=fact, mend="See docker system df.", targets=contained)]
     free, folder = facts.engine_space.free_mb, facts.engine_space.folder
-    absent = {kind for kind, found in _needed_here(facts) if not found.available}  # nothing is built for hardware that is not here
+    absent = {kind for kind, found in _needed_here(facts) if not found.available}  # nothing is built for missing hardware
     needy = tuple(name for name in contained if name not in facts.images and chosen[name].backend not in absent)
     if not needy:
         return [
@@ -137,7 +137,7 @@ def _images_space(facts: Facts, chosen: dict[str, TargetSpec], contained: tuple[
             )
         ]
     needed = sum(DISK_MB.get(base, max(DISK_MB.values())) for base in {chosen[name].base for name in needy})
-    fact = f"{free} MB free in {folder}; to build {', '.join(needy)} takes up to {needed} MB"
+    fact = f"{free} MB free in {folder}; building {', '.join(needy)} takes up to {needed} MB"
     if free >= needed:
         return [Finding(what="space for images", state=State.OK, fact=fact, targets=contained)]
     mend = "Free space: hwmatrix runner prune, docker builder prune; or build fewer --targets."
@@ -147,8 +147,10 @@ def _images_space(facts: Facts, chosen: dict[str, TargetSpec], contained: tuple[
 def _cache_space(facts: Facts) -> Finding:
     free, folder = facts.cache_space.free_mb, facts.cache_space.folder
     if free is None:
-        return Finding(what="space for the cache", state=State.ADVICE, fact=f"{folder}: cannot be asked", mend="Set HWMATRIX_CACHE.")
-    fact = f"{free} MB free in {folder}, {WORK_MB} MB wanted"
+        return Finding(
+            what="space for the cache", state=State.ADVICE, fact=f"{folder}: the free space cannot be read", mend="Set HWMATRIX_CACHE."
+        )
+    fact = f"{free} MB free in {folder}, {WORK_MB} MB needed"
     if free >= WORK_MB:
         return Finding(what="space for the cache", state=State.OK, fact=fact)
     mend = "Free space: hwmatrix runner prune; or set HWMATRIX_CACHE to a folder on a larger disk."
@@ -156,7 +158,7 @@ def _cache_space(facts: Facts) -> Finding:
 
 
 def _needed_here(facts: Facts) -> list[tuple[str, Detection]]:
-    """What was found of the hardware that no image brings along."""
+    """The detections of hardware that no image includes."""
     return [(kind, found) for kind, found in facts.found.items() if descriptor_of(kind).hardware.needed_here]
 
 
@@ -185,7 +187,7 @@ def _hardware(facts: Facts, chosen: dict[str, TargetSpec]) -> list[Finding]:
 
 
 def _toolkit(facts: Facts, targets: tuple[str, ...]) -> Finding:
-    """What the engine says counts before what is installed: a toolkit that the engine was not told of gives no GPU."""
+    """Check for NVIDIA's container toolkit. The engine's own report counts first: an installed toolkit that it does not use is no help."""
     if "nvidia" in facts.runtimes:
         return Finding(what="container toolkit", state=State.OK, fact="the engine has the runtime nvidia", targets=targets)
     if "nvidia.com/gpu" in facts.around.cdi:
@@ -193,14 +195,14 @@ def _toolkit(facts: Facts, targets: tuple[str, ...]) -> Finding:
     if "nvidia-container-runtime-hook" in facts.around.toolkit:
         return Finding(what="container toolkit", state=State.OK, fact="nvidia-container-runtime-hook is on PATH", targets=targets)
     installed = ", ".join(facts.around.toolkit)
-    fact = f"{installed} is here, and the engine was not told" if installed else "not installed"
+    fact = f"{installed} is installed, but the engine does not use it" if installed else "not installed"
     return Finding(what="container toolkit", state=State.MISSING, fact=fact, mend=_TOOLKIT, targets=targets)
 
 
 def _device(path: str, nodes: tuple[Node, ...], targets: tuple[str, ...]) -> Finding:
     here = [node for node in nodes if node.exists]
     if not here:
-        mend = "Load the device's driver; without it no container can be given the node."
+        mend = "Load the device's driver; without it, containers cannot use the node."
         return Finding(what=path, state=State.MISSING, fact="not here", mend=mend, targets=targets)
     denied = [node for node in here if not node.usable]
     groups = ", ".join(sorted({node.group for node in denied if node.group}))

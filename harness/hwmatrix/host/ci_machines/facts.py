@@ -1,4 +1,4 @@
-"""The facts about a machine as a runner, collected once: nothing is built or pulled; only quick queries are executed."""
+"""Collects the facts about a machine as a runner, once. Nothing is built or pulled: it only runs quick queries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MIB: Final = 2**20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Node:
-    """A device node that a target's container is given: whether it is here, who may use it, and whether this user may."""
+    """A device node that a target's container needs: whether it exists, its group, and whether this user may use it."""
 
     path: str
     exists: bool
@@ -40,7 +40,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Space:
-    """A folder and the MiB that are free on its disk; None where that cannot be asked."""
+    """A folder and the free MiB on its disk; None if unknown."""
 
     folder: Path
     free_mb: int | None
@@ -48,10 +48,10 @@ class Space:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What was found.
+    """The facts about a machine.
 
-    ``found`` is the hardware that targets need this machine to have, ``images`` are the tags of this version that the engine
-    has; a ``*_problem`` says why something is not there.
+    ``found`` is the hardware that targets need on this machine, ``images`` are the engine's tags of this version. A ``*_problem`` says why
+    something is missing.
     """
 
     system: str
@@ -73,13 +73,13 @@ class Facts:
 
 
 def _needed_here(spec: MatrixSpec) -> list[str]:
-    """The backends of the targets whose hardware no image brings along."""
+    """The backends of the targets whose hardware no image includes."""
     backends = dict.fromkeys(target.backend for target in spec.targets.values())
     return [backend for backend in backends if descriptor_of(backend).hardware.needed_here]
 
 
 def gather(spec: MatrixSpec, environment: Mapping[str, str], cache: Path) -> Facts:
-    """Ask this machine. It takes a second, and three where an engine has to prove that it builds."""
+    """Query this machine. It takes a second, or three if an engine must prove that it can build."""
     engine, engine_problem = connected(environment)
     runtimes, images, root = _engine_facts(engine, spec)
     try:
@@ -107,7 +107,7 @@ def gather(spec: MatrixSpec, environment: Mapping[str, str], cache: Path) -> Fac
 
 
 def connected(environment: Mapping[str, str], *, need_builder: bool = True) -> tuple[Engine | None, str]:
-    """The engine, or why there is none."""
+    """Connect to the engine. Return it, or None with the reason."""
     try:
         return connect(environment, need_builder=need_builder), ""
     except EngineError as error:
@@ -115,7 +115,7 @@ def connected(environment: Mapping[str, str], *, need_builder: bool = True) -> t
 
 
 def space(folder: Path) -> Space:
-    """The room on a folder's disk, whether the folder is there yet or not."""
+    """Return the free space on a folder's disk. The folder need not exist yet."""
     near = next((path for path in (folder, *folder.parents) if path.exists()), None)
     try:
         return Space(folder=folder, free_mb=shutil.disk_usage(near).free // _MIB if near else None)
@@ -124,7 +124,7 @@ def space(folder: Path) -> Space:
 
 
 def nodes(path: Path) -> tuple[Node, ...]:
-    """The node of a path; a folder (/dev/dri) stands for the nodes in it."""
+    """Return the node at a path, or the nodes in it if it is a folder (/dev/dri)."""
     try:
         paths = sorted(node for node in path.iterdir() if not node.is_dir()) if path.is_dir() else [path]
     except OSError:
@@ -152,7 +152,7 @@ def _group(number: int) -> str:
 
 
 def _engine_facts(engine: Engine | None, spec: MatrixSpec) -> tuple[frozenset[str], frozenset[str], Path | None]:
-    """Runtimes, images of this version, and where the engine keeps images; the last only where that is a folder of this machine."""
+    """Return the runtimes, the images of this version, and the engine's storage folder if it is on this machine."""
     if engine is None:
         return frozenset(), frozenset(), None
     client = engine.client()
@@ -167,7 +167,7 @@ def _engine_facts(engine: Engine | None, spec: MatrixSpec) -> tuple[frozenset[st
 
 
 def _pip(settings: PipSettings) -> str:
-    """Which settings pip has, never their values: those may hold passwords."""
+    """Name the settings of pip, but never their values, which may contain passwords."""
     named = sorted({*settings.single, *settings.lists})
     certificates = f", certificates of {settings.certificates}" if settings.certificates else ""
     problem = f"; {settings.problem}" if settings.problem else ""

@@ -1,6 +1,6 @@
-"""The data that hwmatrix keeps on a machine: images, environments, bundles, exports, checkpoints, runs; with sizes and last use.
+"""Lists the data that hwmatrix keeps on a machine (images, environments, bundles, exports, checkpoints, runs) with sizes and last use.
 
-Only what proves itself to be ours is listed: by a label or a name that only we give, or by the file that only we write.
+Only data that is provably ours is listed: it has a label or name that only hwmatrix gives, or a file that only hwmatrix writes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LAYERS: Final = "lib/python*/site-packages/hwmatrix-layers.pth"
 
 
 class Kind(enum.StrEnum):
-    """What can be removed."""
+    """The kinds of data that can be removed."""
 
     IMAGE = "image"
     ENVIRONMENT = "environment"
@@ -46,10 +46,10 @@ class Kind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One thing: ``place`` is a folder or an image's id, ``used_at`` (UTC) when it was last used as far as that can be told.
+    """One piece of data. ``place`` is a folder or an image id, ``used_at`` (UTC) its last use as far as known.
 
-    ``kept`` says why it must stay, or is None. ``below`` are environments that it stands on. ``size`` in bytes is what goes with it
-    alone: layers that images share are counted with none.
+    ``kept`` says why it must stay, or is None. ``below`` are the environments that it builds on. ``size`` is in bytes, without image layers
+    shared with others.
     """
 
     kind: Kind
@@ -62,14 +62,14 @@ class Item:
 
 
 def images(listed: Iterable[Mapping[str, Any]], used: Mapping[str, str]) -> list[Item]:
-    """The images of ours among those that the engine lists (its ``df``). ``used`` has, by image id, a container that was made of it."""
+    """Return our images among those that the engine lists (its ``df``). ``used`` maps an image id to a container that uses it."""
     items = []
     for image in listed:
         tags = [tag for tag in image.get("RepoTags") or () if _NONE not in tag]
         mine = [tag for tag in tags if tag.startswith(_NAMES)]
         title = str((image.get("Labels") or {}).get(TITLE, ""))
         if not mine and (tags or not title.startswith(_OURS)):
-            continue  # a name of somebody else's is his, whatever it was built from
+            continue  # a name given by others makes it theirs, whatever it was built from
         items.append(
             Item(
                 kind=Kind.IMAGE,
@@ -93,7 +93,7 @@ def _image_kept(tags: Sequence[str], mine: Sequence[str], container: str | None)
 
 
 def environments(cache: Path) -> list[Item]:
-    """Layers of virtual environments. One that others stand on is used when they are."""
+    """List the layers of virtual environments. A layer counts as used when a layer above it is."""
     root = cache / VENVS
     folders = [folder for folder in _folders(root) if (folder / MARKER).is_file()]
     below = {folder.name: _below(folder, root) for folder in folders}
@@ -122,21 +122,21 @@ def _below(folder: Path, root: Path) -> tuple[str, ...]:
 
 
 def bundles(cache: Path) -> list[Item]:
-    """Bundles, by their manifests."""
+    """List the bundles, by their manifests."""
     root = cache / BUNDLES
     folders = [folder for folder in _folders(root) if _KEY.fullmatch(folder.name) and (folder / MANIFEST).is_file()]
     return [_item(Kind.BUNDLE, folder.name, folder, _used(folder / MANIFEST)) for folder in folders]
 
 
 def exports(cache: Path) -> list[Item]:
-    """ONNX exports: one folder an exporter, in the folder of their bundle."""
+    """List the ONNX exports: one folder per exporter, in the folder of their bundle."""
     root = cache / BUNDLES / ONNX_DIR
     folders = [folder for above in _folders(root) if _KEY.fullmatch(above.name) for folder in _folders(above) if folder.name in EXPORTERS]
     return [_item(Kind.EXPORT, f"{folder.parent.name}/{folder.name}", folder, _newest(folder)) for folder in folders]
 
 
 def checkpoints(cache: Path) -> list[Item]:
-    """Checkpoints from the hub in our own cache, as huggingface_hub lists them. That of other programs is not looked at."""
+    """List the hub checkpoints in our own cache, as huggingface_hub reports them. Caches of other programs are not read."""
     if not any(cache.glob("models--*")):
         return []
     from huggingface_hub import scan_cache_dir
@@ -155,7 +155,7 @@ def checkpoints(cache: Path) -> list[Item]:
 
 
 def runs(output: Path) -> list[Item]:
-    """Runs below an output folder. The newest of each kind stays: reports and ``--resume`` stand on it."""
+    """List the runs in an output folder. The newest of each kind is kept: reports and ``--resume`` need it."""
     items = []
     for above in (output, output / OPERATORS, output / SURVEYS):
         folders = [folder for folder in _folders(above / RUNS) if (folder / "plan.json").is_file()]
@@ -173,12 +173,12 @@ def _item(kind: Kind, name: str, folder: Path, used_at: dt.datetime) -> Item:
 
 
 def _folders(above: Path) -> list[Path]:
-    """The folders in a folder, by name. A link is none: what it points to may be anybody's."""
+    """The folders in a folder, by name. Links are left out, because they may point to anybody's data."""
     return sorted(path for path in above.iterdir() if path.is_dir() and not path.is_symlink()) if above.is_dir() else []
 
 
 def _used(file: Path) -> dt.datetime:
-    """When a file was last read (some systems do not write that down) or written."""
+    """When a file was last read or written. Some systems do not record the time of reading."""
     status = file.stat()
     return dt.datetime.fromtimestamp(max(status.st_atime, status.st_mtime), dt.UTC)
 
@@ -188,7 +188,7 @@ def _newest(folder: Path) -> dt.datetime:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder; what a link points to is not counted."""
+    """The size in bytes of all files in a folder, without following links."""
     return sum(path.lstat().st_size for path in _files(folder, links=True))
 
 

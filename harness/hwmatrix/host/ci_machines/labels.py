@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 SELF_HOSTED: Final = "self-hosted"
 SYSTEMS: Final = {"Linux": "linux", "Darwin": "macos", "Windows": "windows"}
 MACHINES: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64", "armv7l": "arm", "armv6l": "arm"}
-"""What Python calls a system or a processor, and GitHub's label for it. GitHub has runners for no others."""
+"""Python's names of systems and processors, and GitHub's labels for them. GitHub has no runners for others."""
 _OPENVINO: Final = ("GPU", "NPU")
 DOCKER: Final = "docker"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """A label, whether this machine should carry it, and the fact that says so."""
+    """A label, whether this machine should have it, and the reason."""
 
     name: str
     carried: bool
@@ -32,18 +32,18 @@ class Label:
 
 
 def needed_here() -> tuple[str, ...]:
-    """The kinds of hardware that no image brings along: a machine has them or has not."""
+    """The kinds of hardware that no image includes, so that the machine itself must have them."""
     return tuple(each.name for each in descriptors() if each.hardware.needed_here)
 
 
 def labels(found: Mapping[str, Detection], *, system: str, machine: str, engine: Engine | None, engine_problem: str) -> tuple[Label, ...]:
-    """All labels that are known, with those to carry first.
+    """Return all known labels, those that apply first.
 
-    ``found`` has the kinds of :func:`needed_here` and OpenVINO. ``system`` and ``machine`` are what Python's ``platform`` says;
-    ``engine_problem`` is why there is no ``engine``.
+    ``found`` has the kinds of :func:`needed_here` and OpenVINO. ``system`` and ``machine`` are the values of Python's ``platform``.
+    ``engine_problem`` says why there is no ``engine``.
     """
     known = [
-        Label(name=SELF_HOSTED, carried=True, why="every runner that is not GitHub's own has it"),
+        Label(name=SELF_HOSTED, carried=True, why="every runner that is not GitHub-hosted has it"),
         _named(SYSTEMS, system, system, "system"),
         _named(MACHINES, machine.lower(), machine, "processor"),
         *(_hardware(found[kind]) for kind in needed_here()),
@@ -67,7 +67,7 @@ def _hardware(found: Detection) -> Label:
 
 
 def _openvino(found: Detection, device: str) -> Label:
-    """OpenVINO numbers devices of a kind (GPU.0, GPU.1) where there are several."""
+    """The label of an OpenVINO device. OpenVINO numbers the devices of a kind (GPU.0, GPU.1) if there are several."""
     name = f"openvino-{device.lower()}"
     if not found.available:
         return Label(name=name, carried=False, why=found.reason or "OpenVINO is not installed here")
@@ -82,5 +82,5 @@ def _docker(engine: Engine | None, problem: str) -> Label:
     if engine is None:
         return Label(name=DOCKER, carried=False, why=problem)
     if engine.builder is None:
-        return Label(name=DOCKER, carried=False, why=f"engine {engine.version} answers, and no client can build: {engine.builder_problem}")
+        return Label(name=DOCKER, carried=False, why=f"engine {engine.version} answers, but no client can build: {engine.builder_problem}")
     return Label(name=DOCKER, carried=True, why=f"engine {engine.version} answers, {engine.builder} builds")

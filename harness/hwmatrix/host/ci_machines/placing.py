@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 _LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}")
 _HOSTED: Final = re.compile(r"(ubuntu|macos|windows)-[a-z0-9.-]+")
-"""Labels of the machines that GitHub rents out, such as ubuntu-24.04 or macos-15."""
+"""Matches labels of GitHub-hosted machines, such as ubuntu-24.04 or macos-15."""
 _TOP: Final = "runners"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Runner:
-    """A runner by name, with its labels as they were written."""
+    """A runner by name, with its labels as written."""
 
     name: str
     labels: tuple[str, ...]
 
     def lacks(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The labels that it has not. GitHub does not care about upper and lower case."""
+        """The wanted labels that it does not have. GitHub ignores case."""
         mine = {label.lower() for label in self.labels}
         return tuple(label for label in wanted if label.lower() not in mine)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a target would run: ``runners`` that fit, or ``hosted`` by GitHub; else the ``nearest`` runner and what it lacks."""
+    """Where a target would run: matching ``runners``, or ``hosted`` by GitHub; otherwise the ``nearest`` runner and the labels it lacks."""
 
     target: str
     labels: tuple[str, ...]
@@ -51,7 +51,7 @@ class Placement:
 
 
 def place(spec: MatrixSpec, runners: Sequence[Runner], targets: Sequence[str]) -> tuple[Placement, ...]:
-    """Where each target would run. One without ``runs_on`` takes the labels of ``github.runs_on``."""
+    """Return where each target would run. A target without ``runs_on`` uses the labels of ``github.runs_on``."""
     return tuple(_one(target, spec.targets[target].runs_on or spec.github.runs_on, runners) for target in targets)
 
 
@@ -64,10 +64,10 @@ def _one(target: str, wanted: tuple[str, ...], runners: Sequence[Runner]) -> Pla
 
 
 def runner_of(text: str) -> Runner:
-    """A runner from ``NAME:label,label``.
+    """Parse a runner from ``NAME:label,label``.
 
     Raises:
-        ConfigError: it is written otherwise.
+        ConfigError: the text has another form.
     """
     name, colon, rest = text.partition(":")
     wanted = [label.strip() for label in rest.split(",") if label.strip()]
@@ -82,10 +82,10 @@ def runner_of(text: str) -> Runner:
 
 
 def read_runners(path: Path) -> tuple[Runner, ...]:
-    """The runners of a file: under ``runners``, each name with the list of its labels.
+    """Read the runners of a file: under ``runners``, each name with its list of labels.
 
     Raises:
-        ConfigError: it cannot be read, or something in it is wrong; each problem with its line.
+        ConfigError: it cannot be read, or contains mistakes. Each problem has its line.
     """
     try:
         tree = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -108,9 +108,9 @@ _EXAMPLE: Final = "runners: {cuda-box: [self-hosted, linux, x64, cuda]}"
 
 
 def _runners(tree: Any, path: Path, problems: list[Problem]) -> list[Runner]:
-    """The runners of a tree. What is wrong goes to ``problems``."""
+    """Return the runners of a YAML tree. Mistakes go to ``problems``."""
     if not isinstance(tree, yaml.MappingNode):
-        problems.append(Problem(where=f"{path}:1", what="no mapping", hint=_EXAMPLE))
+        problems.append(Problem(where=f"{path}:1", what="not a mapping", hint=_EXAMPLE))
         return []
     runners: dict[str, Runner] = {}
     for key, value in tree.value:
@@ -131,7 +131,7 @@ def _add(runners: dict[str, Runner], name: Any, listed: Any, path: Path, problem
         problems.append(Problem(where=where, what="a name is a list or a mapping", hint=_EXAMPLE))
         return
     if name.value in runners:
-        problems.append(Problem(where=where, what=f"{name.value!r} stands twice", hint="rename or remove one of them"))
+        problems.append(Problem(where=where, what=f"{name.value!r} appears twice", hint="rename or remove one of them"))
     if not isinstance(listed, yaml.SequenceNode) or not all(isinstance(item, yaml.ScalarNode) for item in listed.value):
         problems.append(Problem(where=where, what=f"the labels of {name.value!r} are not a list of strings", hint=_EXAMPLE))
         return

@@ -1,4 +1,4 @@
-"""Removes old data of hwmatrix: least recently used first, never data in use or of other programs."""
+"""Removes old hwmatrix data: the least recently used first, never data in use or of other programs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ GIB: Final = 2**30
 _PROGRAM: Final = "hwmatrix"
 _MODULES: Final = ("hwmatrix.cli.main", "hwmatrix.runner")
 _HARMLESS: Final = "runner"
-"""The command group that only looks: ``hwmatrix runner ...`` uses nothing."""
+"""The command group that only inspects: ``hwmatrix runner ...`` uses no data."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What may go: unused for ``older_than``, and only until what is left is ``keep_bytes``; None does not limit."""
+    """What may be removed: items unused for ``older_than``, until ``keep_bytes`` are left. None sets no limit."""
 
     older_than: dt.timedelta | None
     keep_bytes: int | None
@@ -40,14 +40,14 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What happened to an item: removed, or why not."""
+    """The result for one item: removed, or why not."""
 
     item: Item
     problem: str | None
 
 
 def choose(items: Sequence[Item], rule: Rule, now: dt.datetime) -> list[Item]:
-    """What would be removed, in that order: oldest first, and an environment before those that it stands on."""
+    """Return the items to remove, in order: oldest first, and an environment before those that it builds on."""
     order = sorted(items, key=lambda item: (item.used_at, -len(item.below), item.name))
     left = sum(item.size for item in items)
     chosen: list[Item] = []
@@ -65,9 +65,9 @@ def choose(items: Sequence[Item], rule: Rule, now: dt.datetime) -> list[Item]:
 
 
 def busy(client: docker.DockerClient | None, processes: Iterable[tuple[int, Sequence[str]]]) -> str | None:
-    """Why something of the cache or an image may be in use at this moment, or None.
+    """Return why the cache or an image may be in use now, or None.
 
-    A run takes images and bundles by name long before it opens them, so while any command of ours works on this machine, images,
+    A run chooses images and bundles by name long before it opens them. So while any hwmatrix command works on this machine, images,
     environments and the cache are left alone. ``processes`` are ids and command lines.
     """
     if client is not None:
@@ -80,7 +80,7 @@ def busy(client: docker.DockerClient | None, processes: Iterable[tuple[int, Sequ
 
 
 def is_work(command: Sequence[str]) -> bool:
-    """Whether a command line is one of ours that uses what lies about: the program, or a runner of its."""
+    """Whether a command line is hwmatrix itself or one of its runners, doing work that uses the data."""
     interpreter = bool(command) and Path(command[0]).name.startswith("python")
     for index, word in enumerate(command[: 4 if interpreter else 1]):
         module = command[index - 1] == "-m" and word in _MODULES if index else False
@@ -90,7 +90,7 @@ def is_work(command: Sequence[str]) -> bool:
 
 
 def others() -> Iterator[tuple[int, list[str]]]:
-    """All processes of this machine but this one and those that started it."""
+    """Yield all processes of this machine except this one and its ancestors."""
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter(["pid", "cmdline"]):
         if process.pid not in mine and process.info["cmdline"]:
@@ -98,14 +98,14 @@ def others() -> Iterator[tuple[int, list[str]]]:
 
 
 def guarded(items: Iterable[Item], reason: str | None) -> list[Item]:
-    """The items, with all but runs kept while somebody works. A run has an owner of its own, which is asked."""
+    """Return the items, with all but runs kept if there is a ``reason``. A run is checked by its own owner file instead."""
     if reason is None:
         return list(items)
     return [item if item.kept or item.kind is Kind.RUN else dataclasses.replace(item, kept=reason) for item in items]
 
 
 def remove(item: Item, client: docker.DockerClient | None) -> Outcome:
-    """Remove one item, under the lock that its users take. What was taken into use meanwhile stays, and so does what fails."""
+    """Remove one item, under the lock that its users take. An item that has come into use, or cannot be removed, stays."""
     try:
         problem = _remove_image(item, client) if item.kind is Kind.IMAGE else _remove_folder(item)
     except OSError as error:
@@ -124,7 +124,7 @@ def _remove_image(item: Item, client: docker.DockerClient | None) -> str | None:
         if set(now) != set(names):
             return "it was tagged meanwhile"
         for name in names or [item.place]:
-            client.images.remove(name, force=False)  # the engine itself refuses what a container uses
+            client.images.remove(name, force=False)  # the engine itself refuses to remove an image that a container uses
     except ImageNotFound:
         return None
     except APIError as error:
@@ -142,13 +142,13 @@ def _remove_folder(item: Item) -> str | None:
         return None
     with _held(_lock_of(item.kind, folder)) as held:
         if not held:
-            return "it is locked: somebody makes or checks it"
-        discard(folder)  # its manifest first: half a folder must not pass for a whole one
+            return "it is locked: another process is making or checking it"
+        discard(folder)  # its manifest first, so that a partly removed folder does not look complete
     return None
 
 
 def _lock_of(kind: Kind, folder: Path) -> Path | None:
-    """The lock that those take who make or check this: see models/folder.py and host/venvs.py."""
+    """The lock that makers and checkers of this item take: see models/folder.py and host/venvs.py."""
     if kind is Kind.ENVIRONMENT:
         return folder.with_suffix(".lock")
     if kind is Kind.BUNDLE:
@@ -160,7 +160,7 @@ def _lock_of(kind: Kind, folder: Path) -> Path | None:
 
 @contextlib.contextmanager
 def _held(lock: Path | None) -> Iterator[bool]:
-    """Hold a lock if that can be done at once. The file stays: removing it would race."""
+    """Hold a lock if it is free now. The file stays, because removing it would race."""
     if lock is None:
         yield True
         return

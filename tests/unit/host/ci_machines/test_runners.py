@@ -245,11 +245,11 @@ def test_runners_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("", 1, "no mapping"),
+        ("", 1, "not a mapping"),
         ("runners: {}\n", 1, "no runner"),
         ("runner:\n  box: [a]\n", 1, "did you mean 'runners'"),
         ("runners:\n  box: cuda\n", 2, "not a list of strings"),
-        ("runners:\n  box: [a]\n  box: [b]\n", 3, "stands twice"),
+        ("runners:\n  box: [a]\n  box: [b]\n", 3, "appears twice"),
         ("runners:\n  box: []\n", 2, "has no label"),
         ("runners:\n  ok: [a]\n  box: ['${{ secrets.X }}']\n", 3, "is not a valid label"),
         ("runners:\n  box: [a\n", 3, "not YAML"),
