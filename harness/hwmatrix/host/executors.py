@@ -1,4 +1,4 @@
-"""What runs the runner: in containers, in virtual environments, or right here. One straight class each."""
+"""The places where the runner can run: in containers, in virtual environments, or in this interpreter. One class each."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     OnLine = Callable[[str], None]
 
 PIDS: Final = 1024
-"""Processes and threads for each piece of work."""
+"""Limit of processes and threads for each parallel piece of work."""
 _MAKING: Final = frozenset({"bundles", "operator-tests"})
-"""Jobs of the reference image that write into the cache, and need no device."""
+"""Jobs of the reference image that write into the cache and need no device."""
 _IN_CONTAINER: Final = {"plan": "/hwmatrix/plan", "cache": "/hwmatrix/cache", "out": "/hwmatrix/out"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """What every executor needs to know: the project, what to build from, where to cache, what is set outside."""
+    """What all executors share: the project, the build inputs, the cache, the outer environment, and where to report."""
 
     project_root: Path
     spec: MatrixSpec
@@ -54,9 +54,9 @@ class Workshop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """One order for the runner of one target's image. Folders are this machine's; ``also_read`` are checkpoints.
+    """One job for the runner of a target's image. The folders are on this machine. ``also_read`` are checkpoints.
 
-    ``memory_mb`` is what one piece of work is limited to, and ``at_once`` how many run at the same time.
+    ``memory_mb`` is the limit in MiB for one piece of work, and ``at_once`` the number of pieces that run at the same time.
     """
 
     target: str
@@ -73,7 +73,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a job ended: the runner's exit code, the end of what it printed besides events, killed for memory or not."""
+    """How a job ended: the runner's exit code, the end of its output without events, and whether it was killed for memory."""
 
     code: int
     output: str
@@ -81,28 +81,28 @@ class Ended:
 
 
 class Executor(Protocol):
-    """Runs jobs somewhere."""
+    """Runs jobs in one kind of place."""
 
     isolation: Isolation
 
     def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
-        """Build what the targets need; give the errors of those for which that failed."""
+        """Build what the targets need. Return the errors of the targets that failed."""
 
     def unavailable(self, target: str) -> str | None:
-        """Why a target cannot run here at all, or None."""
+        """Return why a target cannot run here at all, or None."""
 
     def identity(self, target: str) -> tuple[str | None, str | None]:
-        """The image's tag (None outside containers) and the digest of what the target runs in."""
+        """Return the image's tag (None outside containers) and the digest of what the target runs in."""
 
     def run(self, job: Job, on_line: OnLine) -> Ended:
         """Run a job to its end. May be called from several threads."""
 
     def stop(self) -> None:
-        """End all jobs that run: :meth:`run` returns for each."""
+        """End all running jobs. :meth:`run` then returns for each."""
 
 
 class ContainerExecutor:
-    """One hardened container a job."""
+    """Runs each job in a hardened container."""
 
     isolation = Isolation.CONTAINER
 
@@ -116,7 +116,7 @@ class ContainerExecutor:
         self._lock = threading.Lock()
 
     def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
-        """Build all images at once; if that fails, one by one, so that one broken image stops only its target."""
+        """Build all images at once. If that fails, build one by one, so that a broken image stops only its target."""
         try:
             self._build(targets)
         except ImageBuildError:
@@ -147,18 +147,18 @@ class ContainerExecutor:
         self._images |= built
 
     def unavailable(self, target: str) -> str | None:
-        """An image brings all software along, and no hardware."""
+        """Return the missing hardware: an image includes all software, but no hardware."""
         return missing_hardware(self._workshop.spec, target)
 
     def identity(self, target: str) -> tuple[str | None, str | None]:
-        """Tag and id of the image."""
+        """Return the tag and the id of the image."""
         image = self._images[target]
         return image.tag, image.digest
 
     def run(self, job: Job, on_line: OnLine) -> Ended:
-        """Start, follow, remove."""
+        """Start a container, follow its output, and remove it."""
         making = job.work in _MAKING
-        job.cache.mkdir(parents=True, exist_ok=True)  # a survey may be the first thing that ever runs here
+        job.cache.mkdir(parents=True, exist_ok=True)  # a survey may be the first job ever to run here
         for folder in (job.out, job.cache) if making else (job.out,):
             containers.prepare_writable(folder, self._engine)
         arguments = (job.work, *(part for name, path in _IN_CONTAINER.items() for part in _flag(name, path)), *job.arguments)
@@ -176,7 +176,7 @@ class ContainerExecutor:
         )
         with containers.running(
             self._engine,
-            image=self._images[job.target].digest,  # what was built here, even if the tag is another's by now
+            image=self._images[job.target].digest,  # the image built here, even if the tag has moved since
             argv=arguments,
             limits=limits,
             mounts=mounts,
@@ -187,7 +187,7 @@ class ContainerExecutor:
             with self._lock:
                 self._running.add(container)
                 late = self._stopped
-            if late:  # it was being started when all were stopped
+            if late:  # it was starting while stop() was called
                 container.stop(grace_s=5)
             try:
                 for line in container.lines():
@@ -198,17 +198,17 @@ class ContainerExecutor:
                     self._running.discard(container)
 
     def stop(self) -> None:
-        """Stop every container that runs."""
+        """Stop all running containers."""
         with self._lock:
             self._stopped = True
             running = list(self._running)
         for container in running:
-            with contextlib.suppress(EngineError):  # it may have ended in this very moment
+            with contextlib.suppress(EngineError):  # it may have just ended
                 container.stop(grace_s=5)
 
 
 class VenvExecutor:
-    """A virtual environment a target, made from the same requirements as its image."""
+    """Runs each target in a virtual environment, made from the same requirements as its image."""
 
     isolation = Isolation.VENV
 
@@ -218,7 +218,7 @@ class VenvExecutor:
         self._processes = Processes()
 
     def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
-        """Make them one after the other: they share their lower layers."""
+        """Make the environments one after the other, because they share their lower layers."""
         failed: dict[str, HwmatrixError] = {}
         workshop = self._workshop
         for target in targets:
@@ -238,26 +238,26 @@ class VenvExecutor:
         return failed
 
     def unavailable(self, target: str) -> str | None:
-        """The environment brings all software along, and no hardware."""
+        """Return the missing hardware: the environment includes all software, but no hardware."""
         return missing_hardware(self._workshop.spec, target)
 
     def identity(self, target: str) -> tuple[str | None, str | None]:
-        """The digest of what the environment was made from."""
+        """Return no tag, and the digest of what the environment was made from."""
         return None, self._venvs[target].digest
 
     def run(self, job: Job, on_line: OnLine) -> Ended:
-        """Run the environment's interpreter."""
+        """Run the job with the environment's interpreter."""
         venv = self._venvs[job.target]
         environment = _without_python_settings(for_models(self._workshop.environment)) | venv.environment
         return _run_here(self._processes, str(venv.python), environment, job, on_line)
 
     def stop(self) -> None:
-        """End the processes that run."""
+        """End the running processes."""
         self._processes.__exit__(None, None, None)
 
 
 class LocalExecutor:
-    """This interpreter, with whatever is installed in it: quick, and the least comparable."""
+    """Runs jobs in this interpreter, with whatever is installed in it: quick, but the least comparable."""
 
     isolation = Isolation.NONE
 
@@ -265,34 +265,34 @@ class LocalExecutor:
         self._workshop = workshop
         self._processes = Processes()
 
-    def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:  # noqa: ARG002 - the same order to every place
-        """There is nothing to build."""
+    def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:  # noqa: ARG002 - the protocol's signature
+        """Build nothing."""
         return {}
 
     def unavailable(self, target: str) -> str | None:
-        """Name the modules that are not installed."""
+        """Name the modules that are not installed, or the missing hardware."""
         needed = descriptor_of(self._workshop.spec.targets[target].backend).requires
         missing = [module for module in needed if importlib.util.find_spec(module) is None]
         if missing:
             return f"not installed in {sys.executable}: {', '.join(missing)}"
         return missing_hardware(self._workshop.spec, target)
 
-    def identity(self, target: str) -> tuple[str | None, str | None]:  # noqa: ARG002 - the same question to every place
-        """Nothing stands for what is installed here; the shard lists the packages."""
+    def identity(self, target: str) -> tuple[str | None, str | None]:  # noqa: ARG002 - the protocol's signature
+        """Return no tag and no digest: nothing identifies what is installed here. The shard lists the packages."""
         return None, None
 
     def run(self, job: Job, on_line: OnLine) -> Ended:
-        """Run this interpreter."""
+        """Run the job with this interpreter."""
         environment = for_models(self._workshop.environment) | venvs.RUNTIME_ENVIRONMENT
         return _run_here(self._processes, sys.executable, environment, job, on_line)
 
     def stop(self) -> None:
-        """End the processes that run."""
+        """End the running processes."""
         self._processes.__exit__(None, None, None)
 
 
 class MixedExecutor:
-    """Containers, but for native targets: those run in virtual environments of this machine."""
+    """Runs native targets in virtual environments of this machine, and all others in containers."""
 
     isolation = Isolation.CONTAINER
 
@@ -305,38 +305,38 @@ class MixedExecutor:
         return self._venvs if target in self._native else self._containers
 
     def prepare(self, targets: Sequence[str]) -> dict[str, HwmatrixError]:
-        """Images for the ones, environments for the others."""
+        """Build images for the contained targets, and environments for the native ones."""
         contained = [target for target in targets if target not in self._native]
         native = [target for target in targets if target in self._native]
         return {**self._containers.prepare(contained), **(self._venvs.prepare(native) if native else {})}
 
     def unavailable(self, target: str) -> str | None:
-        """As the target's own executor says."""
+        """Ask the target's own executor."""
         return self._executor(target).unavailable(target)
 
     def identity(self, target: str) -> tuple[str | None, str | None]:
-        """As the target's own executor says."""
+        """Ask the target's own executor."""
         return self._executor(target).identity(target)
 
     def run(self, job: Job, on_line: OnLine) -> Ended:
-        """Run it with the target's own executor."""
+        """Run the job with the target's own executor."""
         return self._executor(job.target).run(job, on_line)
 
     def stop(self) -> None:
-        """End all jobs that run."""
+        """End all running jobs."""
         self._containers.stop()
         self._venvs.stop()
 
 
 class Watcher(Protocol):
-    """What shows a job's events: ``hwmatrix.host.console`` has them."""
+    """Shows a job's events. ``hwmatrix.host.console`` has implementations."""
 
     def event(self, target: str, event: dict[str, Any]) -> None:
         """Show one event of the runner."""
 
 
 def follow(executor: Executor, job: Job, view: Watcher, title: str) -> Ended:
-    """Run a job, with the runner's events handed to the view; other lines come from libraries. Why it failed becomes part of its output."""
+    """Run a job and pass the runner's events to the view. Other lines come from libraries. Failure messages are added to its output."""
     reasons: list[str] = []
 
     def on_line(line: str) -> None:
@@ -352,7 +352,7 @@ def follow(executor: Executor, job: Job, view: Watcher, title: str) -> Ended:
 
 
 def missing_hardware(spec: MatrixSpec, target: str) -> str | None:
-    """Why this machine lacks what a target cannot do without, asked before anything is built; None where it has it."""
+    """Return why this machine lacks hardware that a target needs, before anything is built; None if it has it."""
     backend = spec.targets[target].backend
     if not descriptor_of(backend).hardware.needed_here:
         return None
@@ -360,11 +360,11 @@ def missing_hardware(spec: MatrixSpec, target: str) -> str | None:
 
 
 def choose(isolation: str, workshop: Workshop) -> Executor:
-    """The executor for ``auto``, ``container``, ``venv`` or ``none``. ``auto`` says what it takes, and why.
+    """Return the executor for ``auto``, ``container``, ``venv`` or ``none``. ``auto`` reports its choice and the reason.
 
     Raises:
-        EngineError: containers were asked for and no engine answers.
-        ImageBuildError: containers were asked for and there is nothing to build them with or from.
+        EngineError: containers were requested, but no engine answers.
+        ImageBuildError: containers were requested, but there is no builder or no base image.
     """
     if isolation == Isolation.NONE:
         return LocalExecutor(workshop)
@@ -373,8 +373,8 @@ def choose(isolation: str, workshop: Workshop) -> Executor:
     try:
         engine = connect(workshop.environment)
         if isolation == "auto" and engine.builder is None:
-            raise EngineError(engine.builder_problem)  # noqa: TRY301 - one handler for all that speaks against containers
-        # Found out now, so that `auto` can still take the other way.
+            raise EngineError(engine.builder_problem)  # noqa: TRY301 - one handler for all reasons against containers
+        # Resolved now, so that `auto` can still fall back.
         base = base_image.resolve(engine, requested=workshop.base_image, default=workshop.spec.images.base, on_line=workshop.say)
     except (EngineError, ImageBuildError) as error:
         if isolation != "auto":
@@ -383,9 +383,9 @@ def choose(isolation: str, workshop: Workshop) -> Executor:
         workshop.say("using virtual environments made from the same requirements instead (isolation: venv)")
         return VenvExecutor(workshop)
     workshop.say(f"using containers (engine {engine.version}, {engine.operating_system})")
-    # Before anybody looks at the files of a run that was killed: its container may still be writing them.
+    # Before anything reads the files of a killed run, because its container may still be writing them.
     for leftover in containers.remove_leftovers(engine):
-        workshop.say(f"removed {leftover}, which a run that was killed had left")
+        workshop.say(f"removed {leftover}, left behind by a killed run")
     native = frozenset(name for name, target in workshop.spec.targets.items() if target.native)
     executor = ContainerExecutor(workshop, engine, base)
     return MixedExecutor(executor, VenvExecutor(workshop), native) if native else executor
@@ -407,5 +407,5 @@ def _run_here(processes: Processes, python: str, environment: Mapping[str, str],
 
 
 def _without_python_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings of the outer Python would make the inner one find the wrong packages."""
+    """Drop the settings of the outer Python, which would make the inner one find the wrong packages."""
     return {name: value for name, value in environment.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
 
 CERTIFICATES_IN_BUILD: Final = "/run/secrets/ca.pem"
-# What to do about the failures that people meet most, by the words that pip and BuildKit have for them.
+# Advice for the most common failures, by the messages of pip and BuildKit.
 ADVICE: Final = (
     ("no space left on device", "The engine's disk is full: see `docker system df`, and free space with `docker builder prune`."),
-    ("CERTIFICATE_VERIFY_FAILED", "Name your network's certificate authority to pip: `pip config set global.cert /path/to/bundle.pem`."),
+    ("CERTIFICATE_VERIFY_FAILED", "Set your network's certificate authority in pip: `pip config set global.cert /path/to/bundle.pem`."),
     ("No matching distribution found", "The package index does not have a version that images/constraints.txt pins: see docs/images.md."),
     (
         "Temporary failure in name resolution",
         "The build cannot resolve the package index: see `pip config list`, and proxies in docs/images.md.",
     ),
-    ("invalid secret size", "BuildKit takes secrets of up to 500 KB: give pip a smaller certificate bundle (global.cert)."),
+    ("invalid secret size", "BuildKit accepts secrets of up to 500 KB: give pip a smaller certificate bundle (global.cert)."),
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuiltImage:
-    """An image that is ready: ``digest`` is its id; ``rebuilt`` says whether the build changed it."""
+    """An image that is ready. ``digest`` is its id; ``rebuilt`` says whether the build changed it."""
 
     target: str
     tag: str
@@ -76,7 +76,7 @@ class _Build:
         stage: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> BuiltImage:
-        """Run one build. Lines are prefixed with ``name``; ``labels`` are added to those of the Dockerfile."""
+        """Run one build. Output lines are prefixed with ``name``; ``labels`` are added to those of the Dockerfile."""
         before, start = self._digest(tag), time.monotonic()
         command = [
             *(str(self.builder), "build", "--progress=plain", "--file", str(self.context / dockerfile), "--tag", tag),
@@ -96,11 +96,11 @@ class _Build:
         return BuiltImage(target=name, tag=tag, digest=digest, seconds=time.monotonic() - start, rebuilt=digest != before)
 
     def _digest(self, tag: str) -> str | None:
-        with contextlib.closing(self.engine.client()) as client:  # a connection of its own: builds run in threads
+        with contextlib.closing(self.engine.client()) as client:  # a separate connection, because builds run in threads
             return bases.image_digest(client, tag)
 
     def _environment(self) -> dict[str, str]:
-        """The loopback server of local packages is never behind a proxy."""
+        """The environment of a build, in which the local package server on loopback bypasses proxies."""
         environment = self.engine.command_environment()
         without = ",".join(
             part for part in (environment.get("NO_PROXY", environment.get("no_proxy", "")), "127.0.0.1", "localhost") if part
@@ -109,7 +109,7 @@ class _Build:
 
 
 def image_tag(target: str) -> str:
-    """The tag of a target's image, in this version."""
+    """Return the tag of a target's image in this version."""
     return f"hwmatrix/{target}:{hwmatrix.__version__}"
 
 
@@ -124,16 +124,16 @@ def build_images(
     commit: str | None = None,
     source: str | None = None,
 ) -> dict[str, BuiltImage]:
-    """Build the images of ``targets`` (names in ``spec``), or find that they are built already: then it takes seconds.
+    """Build the images of ``targets`` (names in ``spec``). If they are already built, this takes seconds.
 
-    They start from ``base`` (``base_image.resolve`` finds it). ``on_line`` gets every line of output, from several threads. ``commit``
-    becomes the label of the source's revision, ``source`` (the project's address) that of the source.
-    When one build fails, or on Ctrl-C, the others are ended.
+    They are built on ``base`` (from ``base_image.resolve``). ``on_line`` gets every line of output, from several threads. ``commit``
+    becomes the label of the source's revision, ``source`` (the project's address) that of the source. If one build fails, or on Ctrl-C, the
+    others are stopped.
 
     Raises:
         ImageBuildError: a build failed, or there is no builder or no base image.
         ConfigError: a target's image folder or requirements are missing.
-        EngineError: the engine has gone.
+        EngineError: the engine is gone.
     """
     for target in targets:
         layers(project_root, base=spec.targets[target].base, image=spec.targets[target].image)
@@ -148,7 +148,7 @@ def build_images(
         serving(settings, on_line=on_line) as served,
         _secrets(served, npm_settings=_npm_settings(engine)) as secrets,
         concurrent.futures.ThreadPoolExecutor(thread_name_prefix="build") as pool,
-        Processes() as processes,  # innermost: its end kills the builds that the pool would wait for
+        Processes() as processes,  # innermost, so that it kills the builds before the pool waits for them
     ):
         build = _Build(
             engine=engine,
@@ -167,7 +167,7 @@ def build_images(
 
 
 def _stages(build: _Build, spec: MatrixSpec, targets: Sequence[str], base: str) -> dict[str, BuiltImage]:
-    """The stages of images/base that the targets stand on, one after the other: each begins with the one before."""
+    """Build the stages of images/base that the targets need, in order, since each builds on the one before."""
     return {
         stage: build.image(
             name=f"base {stage}",
@@ -190,7 +190,7 @@ def _target(
 
 
 def _labels(base: bases.BaseImage, source: str | None) -> dict[str, str]:
-    """OCI's annotations that no Dockerfile can know. A base that no registry gave has no digest that anybody else could look up."""
+    """OCI annotations that a Dockerfile cannot know. A base that did not come from a registry has no digest that others could look up."""
     known = {
         "org.opencontainers.image.source": source,
         "org.opencontainers.image.base.name": base.reference if base.registry_digest else None,
@@ -201,7 +201,7 @@ def _labels(base: bases.BaseImage, source: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _context(project_root: Path) -> Iterator[Path]:
-    """A folder that holds all that a build may read: the files of images/, and the harness as wheel/*.whl."""
+    """Yield a folder with all files that a build may read: those of images/, and the harness as wheel/*.whl."""
     with tempfile.TemporaryDirectory(prefix="hwmatrix-build-") as folder:
         context = Path(folder) / IMAGES
         context.mkdir()
@@ -216,7 +216,7 @@ def _context(project_root: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _secrets(settings: PipSettings, *, npm_settings: Path | None = None) -> Iterator[tuple[str, ...]]:
-    """Turn the settings of pip and npm, and certificates, into options of a build. The folder is this user's alone (mkdtemp: 0700)."""
+    """Turn the settings of pip and npm, and certificates, into build options. Only this user can read the folder (mkdtemp: 0700)."""
     with tempfile.TemporaryDirectory(prefix="hwmatrix-secrets-") as folder:
         path = Path(folder) / "pip.conf"
         path.write_text(settings.render(certificates=CERTIFICATES_IN_BUILD if settings.certificates else None), encoding="utf-8")
@@ -229,19 +229,19 @@ def _secrets(settings: PipSettings, *, npm_settings: Path | None = None) -> Iter
 
 
 def _npm_settings(engine: Engine) -> Path | None:
-    """The user's npm settings, found as npm finds them. They may hold passwords, so they are mounted and never copied."""
+    """The user's npm settings, located like npm does. They may contain passwords, so they are mounted and never copied."""
     named = engine.environment.get("NPM_CONFIG_USERCONFIG") or engine.environment.get("npm_config_userconfig")
     file = Path(named) if named else Path(engine.environment.get("HOME", "/")) / ".npmrc"
     return file if file.is_file() else None
 
 
 def _network(engine: Engine, settings: PipSettings) -> tuple[str, ...]:
-    """The host's network only where a build cannot do without: no bridge to use, or an index on this machine's loopback."""
+    """Use the host's network only if necessary: the engine has no bridge network, or an index is on this machine's loopback."""
     return ("--network=host",) if settings.names_loopback or not engine.has_bridge else ()
 
 
 def _proxies(engine: Engine) -> tuple[str, ...]:
-    """Proxies by name alone: BuildKit knows these arguments, and keeps their values out of history and cache keys."""
+    """Pass proxies by name only: BuildKit knows these arguments, and keeps their values out of history and cache keys."""
     names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
     used = [name for name in names if engine.environment.get(name)]
     return tuple(part for name in (*used, "NO_PROXY", "no_proxy") for part in ("--build-arg", name)) if used else ()

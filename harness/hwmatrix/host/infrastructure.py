@@ -1,4 +1,4 @@
-"""Infrastructure failures: an image that cannot be built, a container that dies. Never recorded as failures of a model."""
+"""Infrastructure failures, such as an image that cannot be built or a container that dies. Never recorded as failures of a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def failure(target: str, what: str, ended: Ended) -> HwmatrixError:
-    """The error for a job that ended with a code of its own: the runner's store error, or the engine's fault."""
+    """Return the error for a job that failed: a store error of the runner, or else an engine error."""
     last = "\n".join(ended.output.strip().splitlines()[-15:])
     if ended.code == StoreError.exit_code:
         return StoreError(f"{target}: {what}: {last}", advice="Free disk space, then continue with --resume: finished cells are kept.")
@@ -38,7 +38,7 @@ def record(
     message: str,
     status: Status = Status.INFRA_ERROR,
 ) -> Path:
-    """Write a shard that says the same of each of these cells: that we failed, or that the target is not here; and why."""
+    """Write a shard with the same failure for each cell: an infrastructure error, or an unavailable target."""
     identity = ShardIdentity(
         shard_id=uuid.uuid4().hex[:12],
         target=target,

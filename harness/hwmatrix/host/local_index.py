@@ -1,4 +1,4 @@
-"""Serves this machine's package folders to a build while it runs: nothing is copied or stored in a layer."""
+"""Serves this machine's package folders to a build while it runs: nothing is copied or stored in an image layer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def serving(settings: PipSettings, *, on_line: Callable[[str], None]) -> Iterator[PipSettings]:
-    """Give a build the folders and ``file:`` indexes that this machine's pip uses, as URLs of a loopback server.
+    """Serve the folders and ``file:`` indexes that this machine's pip uses, and yield settings with their URLs.
 
-    The server answers on 127.0.0.1 alone, under a path that cannot be guessed, and ends with the block. A folder that
-    does not exist is left out, as pip leaves it out.
+    The server listens only on 127.0.0.1, under a path that cannot be guessed, and stops with the block. A folder that does not exist is
+    left out, as pip does.
     """
     places: list[str] = [
         *settings.lists.get("find-links", ()),
@@ -43,7 +43,7 @@ def serving(settings: PipSettings, *, on_line: Callable[[str], None]) -> Iterato
 
 
 def local_path(place: str) -> Path | None:
-    """The path that a ``file:`` URL or a plain path means; None for a URL of another kind."""
+    """Return the path that a ``file:`` URL or a plain path means; None for other URLs."""
     if place.startswith("file:"):
         return Path(unquote(urlsplit(place).path))
     return None if "://" in place else Path(place).expanduser().absolute()
@@ -63,7 +63,7 @@ def _served(places: tuple[str, ...], serve: Callable[[Path], str], on_line: Call
 
 
 class _Server:
-    """One server for all folders. Each is a number under the secret path; :class:`_Handler` maps it back."""
+    """One server for all folders. Each folder is a number under the secret path, which :class:`_Handler` maps back."""
 
     def __init__(self) -> None:
         self._roots: dict[str, Path] = {}
@@ -88,11 +88,11 @@ class _Server:
         self._thread.join()
 
     def folder(self, path: Path) -> str:
-        """The URL of a folder of packages, or of a page that lists some."""
+        """The URL of a folder of packages, or of a page that lists packages."""
         return self._url(path, "") if path.is_dir() else self._url(path.parent, path.name)
 
     def index(self, path: Path) -> str:
-        """The URL of an index. Its parent is served: the pages of local mirrors link to files beside them."""
+        """The URL of an index. Its parent is served, because the pages of local mirrors link to files beside them."""
         return self._url(path.parent, f"{path.name}/")
 
     def _url(self, root: Path, below: str) -> str:
@@ -102,13 +102,13 @@ class _Server:
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves files below the given roots, and tells caches to keep nothing: the next build has another address."""
+    """Serves files in the given roots without caching, since the next build has another address."""
 
     served_roots: Mapping[str, Path] = {}
     served_token = ""
 
     def translate_path(self, path: str) -> str:
-        """Map ``/token/number/rest`` to a file. The base class has taken care of ``..`` when it returns."""
+        """Map ``/token/number/rest`` to a file. The base class removes ``..``."""
         parts = path.lstrip("/").split("/", 2)
         known = len(parts) == 3 and secrets.compare_digest(parts[0], self.served_token) and parts[1] in self.served_roots  # noqa: PLR2004 - as above
         if not known:
@@ -121,4 +121,4 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Keep the terminal for the build."""
+        """Log nothing, to keep the terminal for the build."""

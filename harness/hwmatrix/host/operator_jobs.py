@@ -1,4 +1,4 @@
-"""A run of the operator tests, step by step: images, the tests themselves, one job a target."""
+"""A run of the operator tests, step by step: images, the tests themselves, one job per target."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MEMORY_MB: Final = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorRun:
-    """A run whose plan has targets and no cells, and which tests to run: a regular expression searched in their names.
+    """A run whose plan has targets but no cells. ``pattern`` is a regular expression that selects tests by name.
 
-    ``resume``: only those that have no verdict yet, on targets that did not come to their end.
+    ``resume``: run only tests without a verdict, on targets that did not finish.
     """
 
     order: RunOrder
@@ -38,7 +38,7 @@ class OperatorRun:
 
 
 def run_operators(run: OperatorRun, view: View) -> RunOutcome:
-    """Run the tests on every target of the plan that can run here; each leaves a shard.
+    """Run the tests on every target of the plan that can run here. Each writes a shard.
 
     Raises:
         HwmatrixError: the reference image cannot be built, or the tests cannot be made.
@@ -55,7 +55,7 @@ def run_operators(run: OperatorRun, view: View) -> RunOutcome:
 
 
 def _list_finished(order: RunOrder) -> frozenset[str]:
-    """Tell the runners which tests have a verdict; give the targets that came to their end."""
+    """Write for the runners which tests have a verdict. Return the targets that finished."""
     finished: defaultdict[str, list[str]] = defaultdict(list)
     complete: set[str] = set()
     for shard in sorted(order.folder.shards.glob("*.duckdb")):

@@ -1,4 +1,4 @@
-"""The package-index settings of this machine's pip, as ``pip config`` tells them, and passed to builds."""
+"""The package-index settings of this machine's pip, as ``pip config`` reports them, to be passed to builds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hwmatrix.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-# What decides where packages come from. Everything else of a pip configuration is a matter of this machine alone.
+# The options that decide where packages come from. Other pip settings concern only this machine.
 LIST_KEYS: Final = ("extra-index-url", "find-links", "trusted-host")
 SINGLE_KEYS: Final = ("index-url", "no-index", "proxy", "timeout", "retries")
 ALIASES: Final = {"default-timeout": "timeout", "pypi-url": "index-url"}
-# Where distributions keep the system's certificates. A company's own authority is usually added there.
+# The system certificates of common distributions, which usually include a company's own authority.
 SYSTEM_BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -36,7 +36,7 @@ BUNDLE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FIL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PipSettings:
-    """Where packages come from. ``single`` and ``lists`` hold pip's own option names; ``certificates`` is a PEM file.
+    """Where packages come from. ``single`` and ``lists`` use pip's own option names; ``certificates`` is a PEM file.
 
     ``problem`` says why pip's configuration files were not read; it is empty if they were.
     """
@@ -48,12 +48,12 @@ class PipSettings:
 
     @property
     def names_loopback(self) -> bool:
-        """Whether an index or proxy is a server of this very machine, which a build sees only on the host's network."""
+        """Whether an index or proxy is a server on this machine, which a build can reach only on the host's network."""
         urls = [*self.single.values(), *self.lists.get("extra-index-url", ()), *self.lists.get("find-links", ())]
         return any(is_loopback(url) for url in urls)
 
     def render(self, *, certificates: str | None) -> str:
-        """The text of a pip.conf; ``certificates`` is the bundle's path as the build will see it."""
+        """Render a pip.conf. ``certificates`` is the bundle's path inside the build."""
         parser = configparser.RawConfigParser()
         parser["global"] = {**self.single, **{key: "\n" + "\n".join(values) for key, values in self.lists.items() if values}}
         if certificates:
@@ -70,9 +70,9 @@ def is_loopback(url: str) -> bool:
 
 
 def read(environment: Mapping[str, str], *, ask: Callable[..., str] | None = None) -> PipSettings:
-    """Ask pip for the settings of its files, and add the variables PIP_*: a variable wins over ``[install]``, and that over ``[global]``.
+    """Read the settings of pip's files and the PIP_* variables. A variable overrides ``[install]``, which overrides ``[global]``.
 
-    That is the order of pip's own option parser. ``ask`` runs ``pip config`` with the given arguments and returns what it prints. If this
+    This is the order of pip's own option parser. ``ask`` runs ``pip config`` with the given arguments and returns its output. If this
     Python has no pip, only the variables count, and ``problem`` says so.
 
     Raises:
@@ -97,10 +97,10 @@ def read(environment: Mapping[str, str], *, ask: Callable[..., str] | None = Non
 
 
 def _sections(ask: Callable[..., str]) -> dict[str, dict[str, str]]:
-    """The settings of pip's files, by section: ``[global]``, and one for each of pip's commands."""
+    """Return the settings of pip's files by section: ``[global]``, and one for each pip command."""
     values: dict[str, str] = {}
     for name, value in _listed(ask("list")):
-        if values.setdefault(name, value) != value:  # newer versions list every file, sorted by path: it alone knows which wins
+        if values.setdefault(name, value) != value:  # newer versions list every file, sorted by path: only pip itself knows which one wins
             values[name] = ask("get", name).rstrip("\n")
     sections: dict[str, dict[str, str]] = {}
     for name, value in values.items():
@@ -110,7 +110,7 @@ def _sections(ask: Callable[..., str]) -> dict[str, dict[str, str]]:
 
 
 def _listed(text: str) -> Iterator[tuple[str, str]]:
-    """The lines ``section.name='value'`` of ``pip config list``, without those of variables (``:env:``)."""
+    """Parse the lines ``section.name='value'`` of ``pip config list``, without those of variables (``:env:``)."""
     for line in text.splitlines():
         name, _, value = line.partition("=")
         if not name.startswith(":env:"):
@@ -136,6 +136,6 @@ def _key(name: str) -> str:
 
 
 def _certificates(from_pip: str | None, environment: Mapping[str, str]) -> Path | None:
-    """The bundle that pip trusts here, else the system's: an image's own would not know a company's authority."""
+    """Return the certificate bundle that pip trusts here, or else the system's. An image's own would lack a company's authority."""
     named = [from_pip, *(environment.get(name) for name in BUNDLE_VARIABLES), *SYSTEM_BUNDLES]
     return next((Path(name) for name in named if name and Path(name).is_file()), None)

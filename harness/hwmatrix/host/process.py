@@ -21,7 +21,7 @@ GRACE_S: Final = 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finished:
-    """How a child ended: its exit code (negative: the signal that killed it) and the last lines that it printed."""
+    """How a child ended: its exit code (negative: the signal that killed it) and its last lines of output."""
 
     command: tuple[str, ...]
     code: int
@@ -29,10 +29,10 @@ class Finished:
 
 
 class Processes:
-    """Children in process groups of their own. Leaving the block ends those that still run, whatever the reason.
+    """Children in their own process groups. Leaving the block, for whatever reason, ends those still running.
 
-    Several threads may run children through one object; the thread that leaves the block (on Ctrl-C it is the main
-    one) ends them all, and each :meth:`run` then returns with the code of the signal.
+    Several threads may run children through one object. The thread that leaves the block (the main one on Ctrl-C) ends them all, and each
+    :meth:`run` then returns with the signal's exit code.
     """
 
     def __init__(self, *, grace_s: float = GRACE_S) -> None:
@@ -65,7 +65,7 @@ class Processes:
         on_line: Callable[[str], None],
         stdin: str = "",
     ) -> Finished:
-        """Run a command to its end; ``on_line`` gets each line of stdout and stderr, without its newline.
+        """Run a command to its end. ``on_line`` gets each line of stdout and stderr, without its newline.
 
         Raises:
             OSError: the program cannot be started.
@@ -86,10 +86,10 @@ class Processes:
             )
             self._running.add(child)
         try:
-            assert child.stdin is not None  # noqa: S101 - Popen's contract for PIPE, told to the type checker
+            assert child.stdin is not None  # noqa: S101 - Popen's contract for PIPE, for the type checker
             assert child.stdout is not None  # noqa: S101 - the same
             with child.stdout:
-                with contextlib.suppress(BrokenPipeError):  # a child that ends without reading says why in its output
+                with contextlib.suppress(BrokenPipeError):  # a child that exits without reading explains why in its output
                     child.stdin.write(stdin)
                     child.stdin.close()
                 for line in child.stdout:
@@ -105,8 +105,8 @@ class Processes:
 
 
 def _signal_group(child: subprocess.Popen[str], number: signal.Signals) -> None:
-    """Signal a child and everything that it started. A child that was waited for is left alone: its id may be another's."""
+    """Signal a child and its descendants. A child that was already waited for is left alone: its process id may have been reused."""
     if child.poll() is not None:
         return
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS answers EPERM for a group of zombies
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS returns EPERM for a group of zombies
         os.killpg(child.pid, number)

@@ -1,6 +1,6 @@
 """Pushes images to a registry of the user's choice: tags, pushes, and records digest, size and SBOM.
 
-Logins are those of the user's docker client (``docker login``): they are in no argument, and in nothing that is written here.
+Logins are those of the user's docker client (``docker login``). They are in no argument, and in no file written here.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from hwmatrix.host.engine import Engine
 
     Built = tuple[str, str, str]
-    """A target, the tag of its image, the image's id."""
+    """A target, the tag of its image, and the image's id."""
 
 NEVER: Final = "org.hwmatrix.push"
-"""A label with the value ``never`` keeps an image, and all that are built on it, out of every registry."""
+"""A label. With the value ``never``, it keeps an image and all images built on it out of every registry."""
 RECORD: Final = "images.json"
 RECORD_SCHEMA: Final = "hwmatrix/images/1"
 _DECLARED: Final = re.compile(r'^[^#\n]*\borg\.hwmatrix\.push="?never\b', re.MULTILINE)
@@ -33,13 +33,13 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 PUSH_TIMEOUT_S: Final = 3600
 _PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _PREFIX: Final = re.compile(rf"(?P<registry>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{{1,5}})?)(?:/{_PART})*")
-"""The registry's host and port, then parts of a name, as the distribution specification has them."""
-_ADVICE: Final = "Log in with docker login, and see whether the registry answers and the name may be written."
+"""The registry's host and port, then the parts of a name, as in the distribution specification."""
+_ADVICE: Final = "Log in with docker login, and check that the registry responds and that you may push to this name."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Described:
-    """An image with its parts: ``sbom`` is the file, ``digest`` that of the manifest in the registry, once it was pushed."""
+    """An image and its parts: ``sbom`` is a file name, ``digest`` that of the manifest in the registry, once pushed."""
 
     target: str
     tag: str
@@ -53,46 +53,48 @@ class Described:
 
 
 def checked_prefix(text: str) -> str:
-    """``REGISTRY/PREFIX`` as it may stand before a target's name.
+    """Check ``REGISTRY/PREFIX``, which goes before a target's name, and return it.
 
     Raises:
-        ConfigError: it is no such name.
+        ConfigError: it is malformed.
     """
     found = _PREFIX.fullmatch(text)
     if found is None or (not any(mark in found["registry"] for mark in ".:") and found["registry"] != "localhost"):
         hint = "write the registry's name and a path in lower case: registry.example/team/hwmatrix"
-        raise ConfigError([Problem(where="--push", what=f"{text!r} names no place in a registry", hint=hint)])
+        raise ConfigError([Problem(where="--push", what=f"{text!r} is not a prefix in a registry", hint=hint)])
     return text
 
 
 def refuse_declared(dockerfiles: dict[str, Path]) -> None:
-    """Refuse targets whose Dockerfile says that their image is pushed nowhere, so that nobody waits for a build in vain.
+    """Reject targets whose Dockerfile declares that their image is never pushed, before a needless build.
+
+    The image's own label decides in the end: see :func:`sort_out`.
 
     Raises:
-        ConfigError: there are such targets. What counts in the end is the label of the image: see :func:`sort_out`.
+        ConfigError: there are such targets.
     """
     _refuse([target for target, path in dockerfiles.items() if is_never_pushed(path)])
 
 
 def is_never_pushed(dockerfile: Path) -> bool:
-    """Whether a Dockerfile says that its image is pushed nowhere."""
+    """Whether a Dockerfile declares that its image is never pushed."""
     return dockerfile.is_file() and _DECLARED.search(dockerfile.read_text(encoding="utf-8")) is not None
 
 
 def _refuse(targets: Sequence[str]) -> None:
     if targets:
-        hint = "its license does not allow it to be passed on: every machine builds it for itself"
+        hint = "its license does not allow redistribution: every machine builds it itself"
         raise ConfigError(
-            [Problem(where=f"--targets {it}", what=f"the label {NEVER}=never forbids to push it", hint=hint) for it in targets]
+            [Problem(where=f"--targets {it}", what=f"the label {NEVER}=never forbids pushing it", hint=hint) for it in targets]
         )
 
 
 def sort_out(engine: Engine, built: Iterable[Built], *, named: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The targets whose images may be pushed, and those whose may not, by the labels that the images themselves have.
+    """Split targets by the labels of their images: those that may be pushed, and those that may not.
 
     Raises:
-        ConfigError: one that may not be pushed was asked for by its name.
-        EngineError: the engine has gone.
+        ConfigError: a target that may not be pushed was requested by name.
+        EngineError: the engine is gone.
     """
     may: list[str] = []
     never: list[str] = []
@@ -104,10 +106,10 @@ def sort_out(engine: Engine, built: Iterable[Built], *, named: Sequence[str]) ->
 
 
 def describe(engine: Engine, built: Built, folder: Path) -> Described:
-    """Write an image's SBOM into a folder.
+    """Write an image's SBOM into a folder. Return the description of the image.
 
     Raises:
-        EngineError: the engine has gone, or the image cannot list its packages.
+        EngineError: the engine is gone, or the image cannot list its packages.
     """
     target, tag, image_id = built
     facts = sbom.packages(engine, image_id)
@@ -125,10 +127,10 @@ def describe(engine: Engine, built: Built, folder: Path) -> Described:
 
 
 def push(engine: Engine, image: Described, prefix: str, folder: Path, on_line: Callable[[str], None]) -> Described:
-    """Push an image, and write the digest that the registry gave it into its SBOM. The name for the registry is removed again.
+    """Push an image, and add the registry's digest to its SBOM. The registry tag is removed again.
 
     Raises:
-        EngineError: the registry refuses it or does not answer.
+        EngineError: the registry rejects it or does not answer.
     """
     from docker.errors import DockerException
 
@@ -151,7 +153,7 @@ def push(engine: Engine, image: Described, prefix: str, folder: Path, on_line: C
 
 
 def _pushed(events: Iterable[dict[str, Any]], reference: str, on_line: Callable[[str], None]) -> str:
-    """The digest that the registry gave. An engine tells a refusal within the stream, and ends it well."""
+    """Return the digest from the registry. An engine reports a rejection within the stream, and then ends the stream normally."""
     digest: str | None = None
     for event in events:
         if "error" in event:
@@ -167,7 +169,7 @@ def _pushed(events: Iterable[dict[str, Any]], reference: str, on_line: Callable[
 
 
 def record(folder: Path, images: Iterable[Described], never: Sequence[str] = ()) -> Path:
-    """Write images.json: each image with its digest, size and SBOM, and what is pushed nowhere.
+    """Write images.json: each image with its digest, size and SBOM, and the targets that are never pushed.
 
     Raises:
         OSError: the folder cannot be written.
@@ -179,10 +181,10 @@ def record(folder: Path, images: Iterable[Described], never: Sequence[str] = ())
 
 
 def inspect(engine: Engine, image: str) -> dict[str, Any]:
-    """What the engine says of an image.
+    """Return the engine's attributes of an image.
 
     Raises:
-        EngineError: it has no such image, or has gone.
+        EngineError: it has no such image, or is gone.
     """
     from docker.errors import DockerException
 
@@ -190,4 +192,4 @@ def inspect(engine: Engine, image: str) -> dict[str, Any]:
         with contextlib.closing(engine.client()) as client:
             return dict(client.images.get(image).attrs)
     except (DockerException, OSError) as error:
-        raise EngineError(f"the image {image} cannot be looked at: {error}", advice="Build it again: hwmatrix images.") from error
+        raise EngineError(f"the image {image} cannot be inspected: {error}", advice="Build it again: hwmatrix images.") from error

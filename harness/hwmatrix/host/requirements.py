@@ -15,7 +15,7 @@ PYTHON_STAGE: Final = "python"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One step of an installation. ``index_file`` (optional) comes first and without dependencies: see images/base."""
+    """One step of an installation. The optional ``index_file`` is installed first, without dependencies: see images/base."""
 
     name: str
     requirements: Path
@@ -24,7 +24,7 @@ class Layer:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all that decides what this layer installs, in hexadecimal."""
+        """The SHA-256 of everything that decides what this layer installs, in hexadecimal."""
         total = hashlib.sha256()
         for path in (self.constraints, self.index_file, self.requirements):
             content = path.read_bytes() if path else b""
@@ -33,13 +33,13 @@ class Layer:
 
 
 def layers(project_root: Path, *, base: str, image: str) -> tuple[Layer, ...]:
-    """The layers of an image, from the ground up: ``python``, the stage ``base``, the image's own.
+    """Return the layers of an image, from the bottom up: ``python``, the stage ``base``, and the image's own.
 
-    A stage with another build of PyTorch has constraints of its own, ``constraints-<base>.txt``. Files beside the matrix.yaml in
-    ``project_root`` come before those that come with hwmatrix.
+    A stage with another build of PyTorch has its own constraints, ``constraints-<base>.txt``. Files beside the matrix.yaml in
+    ``project_root`` override those that come with hwmatrix.
 
     Raises:
-        ConfigError: a file is missing; the message names it.
+        ConfigError: a file is missing. The message names it.
     """
     files = image_files(project_root)
 

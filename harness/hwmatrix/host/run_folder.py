@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 RUNS: Final = "runs"
 OPERATORS: Final = "operators"
-"""Runs of operator tests have a folder of their own in the output folder: ``--resume`` looks for runs of models."""
+"""The subfolder for runs of operator tests, because ``--resume`` looks only for runs of models."""
 SURVEYS: Final = "surveys"
-"""So have surveys, which execute nothing."""
+"""The subfolder for surveys, which execute nothing."""
 _PLAN: Final = "plan.json"
 _TESTS: Final = "tests"
 _OWNER: Final = "owner.pid"
@@ -30,24 +30,24 @@ _OWNER: Final = "owner.pid"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """One run's folder. ``beside`` is the folder of the run of which this one has a part: its shards lie there."""
+    """One run's folder. If it is a part of another run, ``beside`` is that run's folder, where the shards go."""
 
     path: Path
     beside: Path | None = None
 
     @property
     def shards(self) -> Path:
-        """Where the shards are written."""
+        """The folder of the shards."""
         return (self.beside or self.path) / "shards"
 
     @property
     def bundles(self) -> Path:
-        """Where the index of bundles is written (the bundles themselves lie in the cache)."""
+        """The folder of the index of bundles. The bundles themselves are in the cache."""
         return self.path / "bundles"
 
     @classmethod
     def create(cls, output: Path, plan: Plan) -> RunFolder:
-        """Make the folder and write the plan.
+        """Create the folder and write the plan.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -61,7 +61,7 @@ class RunFolder:
 
     @classmethod
     def within(cls, run: RunFolder, name: str, plan: Plan) -> RunFolder:
-        """A folder within a run's, with the plan of a part of the same run; one that is there gets this plan.
+        """Create a folder within a run's, with the plan of a part of this run. In an existing folder, the plan is replaced.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -74,7 +74,7 @@ class RunFolder:
 
     @classmethod
     def latest(cls, output: Path) -> RunFolder:
-        """The newest run below an output folder (run ids begin with their time).
+        """Return the newest run in an output folder (run ids begin with their time).
 
         Raises:
             ConfigError: there is none.
@@ -86,10 +86,10 @@ class RunFolder:
         return cls(path=found[-1].parent)
 
     def plan(self) -> Plan:
-        """The run's plan.
+        """Read the run's plan.
 
         Raises:
-            StoreError: broken, or of another version.
+            StoreError: it is broken, or of another version.
         """
         path = self.path / _PLAN
         try:
@@ -98,7 +98,7 @@ class RunFolder:
             raise StoreError(f"{path}: cannot be read: {error}", advice="Start a new run without --resume.") from error
 
     def replace_plan(self, plan: Plan) -> None:
-        """Put another plan of the same run into the folder. Shards stay: cells that the plan no longer has are no longer looked for.
+        """Replace the folder's plan by another plan of the same run. Shards stay, and cells that are no longer planned are ignored.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -107,22 +107,22 @@ class RunFolder:
             write_atomically(self.path / _PLAN, to_json(plan, indent=1) + "\n")
 
     def salvage(self, target: str | None = None) -> None:
-        """Seal what a runner that is gone left unfinished (of one target: others may still be running).
+        """Seal the unfinished shards of a runner that is gone (only one target's, because others may still be running).
 
-        A partial shard that holds nothing readable is put aside under another name, and its cells are run again.
+        An unreadable partial shard is renamed, and its cells are run again.
         """
         salvage(self.shards, target)
 
     def finished(self) -> set[str]:
-        """Keys of the cells that have a verdict."""
+        """Return the keys of the cells that have a verdict."""
         return finished_cells(sorted(self.shards.glob("*.duckdb")))
 
     def settled(self) -> set[str]:
-        """Keys of the cells that need not be run again: they have a verdict, and no load of the machine or fault of ours made it."""
+        """Return the keys of cells that need no rerun: they have a verdict, not caused by a busy machine or an infrastructure failure."""
         return settled_cells(sorted(self.shards.glob("*.duckdb")))
 
     def write_cells(self, target: str, keys: list[str]) -> Path:
-        """Tell the runner which cells to run; it finds the file by the target's name beside the plan.
+        """Write for the runner which cells to run. It finds the file beside the plan by the target's name.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -130,7 +130,7 @@ class RunFolder:
         return self._write_list(f"cells-{target}", keys)
 
     def write_models(self, name: str, models: list[tuple[str, str]]) -> Path:
-        """Tell the runner which models (names and sizes) to make bundles of; it finds the file by this name beside the plan.
+        """Write for the runner which models (names and sizes) to make bundles of. It finds the file beside the plan by ``name``.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -138,7 +138,7 @@ class RunFolder:
         return self._write_list(f"models-{name}", models)
 
     def write_finished(self, target: str, tests: list[str]) -> Path:
-        """Tell the runner which operator tests of a target have a verdict; it finds the file by the target's name beside the plan.
+        """Write for the runner which operator tests of a target have a verdict. It finds the file beside the plan by the target's name.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -146,7 +146,7 @@ class RunFolder:
         return self._write_list(f"finished-{target}", tests)
 
     def write_pattern(self, pattern: str) -> Path:
-        """Keep which operator tests the run was asked for, for who continues it.
+        """Store the pattern of the requested operator tests for ``--resume``.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -154,10 +154,10 @@ class RunFolder:
         return self._write_list(_TESTS, [pattern])
 
     def pattern(self) -> str:
-        """Which operator tests the run was asked for: a regular expression searched in their names.
+        """Read the pattern of the requested operator tests, a regular expression that is searched in their names.
 
         Raises:
-            StoreError: the folder does not say it.
+            StoreError: the folder has no pattern.
         """
         path = self.path / f"{_TESTS}.json"
         try:
@@ -174,10 +174,10 @@ class RunFolder:
 
 
 def claim(folder: RunFolder) -> None:
-    """Make this process the one that works in the folder.
+    """Make this process the owner of the folder.
 
     Raises:
-        StoreError: another living process does, or the folder cannot be written.
+        StoreError: another living process is, or the folder cannot be written.
     """
     path = folder.path / _OWNER
     with _writing(path):
@@ -188,7 +188,7 @@ def claim(folder: RunFolder) -> None:
 
 
 def worker(folder: RunFolder) -> int | None:
-    """The living process that works in the folder, if one does.
+    """Return the id of the living process that works in the folder, if any.
 
     Raises:
         OSError: the folder cannot be read.
@@ -198,7 +198,7 @@ def worker(folder: RunFolder) -> int | None:
 
 
 def release(folder: RunFolder) -> None:
-    """Nobody works in the folder any more."""
+    """Release the folder, which then has no owner."""
     (folder.path / _OWNER).unlink(missing_ok=True)
 
 

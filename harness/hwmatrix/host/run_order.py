@@ -1,4 +1,4 @@
-"""What a run is ordered to do, and what came of it."""
+"""The inputs of a run, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hwmatrix.records import Plan
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOrder:
-    """A run that is ready to go: its folder and plan, where it runs, and how many targets at a time.
+    """A run that is ready to start: its folder and plan, where it runs, and how many targets run at a time.
 
-    ``stale`` says which verdicts are to be given anew; without it, those that are there stand. ``cache_limit_gb`` is how much the
-    cache of bundles may have between the waves of a run, in GiB.
+    ``stale`` says which verdicts to renew; without it, all existing ones stand. ``cache_limit_gb`` is the limit of the bundle cache between
+    the waves of a run, in GiB.
     """
 
     folder: RunFolder
@@ -33,12 +33,12 @@ class RunOrder:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """What came of it: targets that failed as a whole, with the errors that decide the exit code."""
+    """The outcome: targets that failed as a whole, with the errors that decide the exit code."""
 
     failed: dict[str, HwmatrixError]
 
     def raise_first(self) -> None:
-        """Raise the first failure, once all else is done and reported.
+        """Raise the first failure, after everything else is done and reported.
 
         Raises:
             HwmatrixError: a target's image, engine or store failed.

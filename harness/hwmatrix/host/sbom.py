@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _LISTING: Final = ("python", "-m", "hwmatrix.runner.packages")
 _LIMITS: Final = Limits(memory_mb=512, pids=64)
 _NAMESPACE: Final = uuid.UUID("9b0f5d0e-3b1c-5b8e-9d53-0a5f5b6f6a11")
-"""Serial numbers are made from it and an image's id: the same image has the same number."""
+"""The namespace of serial numbers, which are made from an image's id: the same image has the same number."""
 _SEPARATORS: Final = re.compile(r"[-_.]+")
 
 
 def packages(engine: Engine, image: str) -> list[dict[str, Any]]:
-    """What :mod:`hwmatrix.runner.packages` says inside an image.
+    """Return the output of :mod:`hwmatrix.runner.packages` inside an image.
 
     Raises:
         EngineError: the container cannot be started, or the image has no such module.
@@ -47,7 +47,7 @@ def packages(engine: Engine, image: str) -> list[dict[str, Any]]:
 
 
 def document(name: str, image: Mapping[str, Any], facts: Iterable[Mapping[str, Any]], *, digest: str | None = None) -> str:
-    """The SBOM of an image as JSON. ``image`` is what the engine says of it, ``digest`` that of its manifest, once it is pushed.
+    """Return the SBOM of an image as JSON. ``image`` has the engine's attributes, ``digest`` is the manifest's digest, once pushed.
 
     The same image and packages give the same bytes: time and serial number are the image's.
     """
@@ -82,7 +82,7 @@ def document(name: str, image: Mapping[str, Any], facts: Iterable[Mapping[str, A
 
 
 def write(path: Path, text: str) -> Path:
-    """Put an SBOM in its place, whole or not at all."""
+    """Write an SBOM atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
     return path
@@ -103,13 +103,13 @@ def _component(fact: Mapping[str, Any], system: Mapping[str, Any]) -> Component:
     elif fact["kind"] == "npm":
         namespace, _, plain = name.rpartition("/")
     else:
-        plain = _SEPARATORS.sub("-", name).lower()  # as PEP 503 has it, and the purl of PyPI
+        plain = _SEPARATORS.sub("-", name).lower()  # normalized as in PEP 503 and in purls of PyPI
     url = PackageURL(type=str(fact["kind"]), namespace=namespace or None, name=plain, version=version, qualifiers=qualifiers)
     return Component(type=ComponentType.LIBRARY, name=name, version=version, purl=url, bom_ref=url.to_string(), licenses=_licenses(fact))
 
 
 def _licenses(fact: Mapping[str, Any]) -> list[Any]:
-    """An expression where the package has one, else the name that it gives; a package that says nothing has none."""
+    """A license expression if the package has one, otherwise the name that it gives, if any."""
     from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
 
     if isinstance(fact.get("license"), str):
@@ -120,6 +120,6 @@ def _licenses(fact: Mapping[str, Any]) -> list[Any]:
 
 
 def _time(text: str) -> dt.datetime:
-    """The engine's times have nanoseconds, which Python's have not."""
+    """Parse the engine's times, without their nanoseconds, which Python does not support."""
     found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)
     return dt.datetime.fromisoformat(f"{found[1]}{found[2]}") if found else dt.datetime.fromtimestamp(0, dt.UTC)

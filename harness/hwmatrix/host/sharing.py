@@ -1,4 +1,4 @@
-"""How much of a machine a job may use: its cores, and for how many parallel tasks there is memory."""
+"""How much of a machine a job may use: its cores, and how many parallel tasks fit into memory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 import psutil
 
 PARENT_MB: Final = 1024
-"""What the warm parent may take."""
+"""MiB for the warm parent."""
 PIECE_MB: Final = 1024
-"""What a piece of work may take besides the memory it is limited to: its part of the container's /tmp, and of its worker."""
+"""MiB for each piece of work besides its memory limit: its part of the container's /tmp, and of its worker."""
 
 
 def at_once(*, threads: int, memory_mb: int, cores: int | None, jobs: int) -> int:
-    """How many pieces of work of so many threads and so much memory may run at the same time in one of ``jobs`` jobs.
+    """Return how many pieces of work with so many threads and so much memory can run at the same time in one of ``jobs`` jobs.
 
-    ``cores`` is how many the job has; None: all. One where this system does not tell its cores: there children are interpreters of
-    their own, which no worker could fork.
+    ``cores`` is the job's number of cores; None means all. Outside Linux it is 1: there the cores are unknown, and children are separate
+    interpreters, which no worker could fork.
     """
     if not sys.platform.startswith("linux"):
         return 1
@@ -28,12 +28,12 @@ def at_once(*, threads: int, memory_mb: int, cores: int | None, jobs: int) -> in
 
 
 def container_mb(memory_mb: int, pieces: int) -> int:
-    """The memory of a container in which so many pieces of work run at once, within what this machine has, in MiB."""
+    """Return the memory in MiB of a container for so many parallel pieces of work, at most the machine's own memory."""
     return min((memory_mb + PIECE_MB) * pieces + PARENT_MB, psutil.virtual_memory().total // 2**20)
 
 
 def core_sets(workers: int) -> list[str | None]:
-    """Disjoint sets of cores, one a worker; None (all cores) where there is one worker or this system cannot tell."""
+    """Return disjoint sets of cores, one per worker; None (all cores) with a single worker or outside Linux."""
     if workers <= 1 or not sys.platform.startswith("linux"):
         return [None] * max(1, workers)
     cores = sorted(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Which source the harness comes from: its commit, and its project's address on the web, as git knows them."""
+"""The source of the harness: its commit, and its project's web address, as git knows them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _SSH: Final = re.compile(r"(?:ssh://)?[\w.-]+@([\w.-]+)[:/](.+)")
 
 
 def commit_of(project_root: Path) -> str | None:
-    """The commit of the harness that images get (marked if its working tree differs); None where it was installed without its source.
+    """Return the commit of the harness in images (marked if the working tree differs); None if it was installed without its source.
 
-    The commit of a repository that only has a matrix.yaml says nothing about it.
+    The commit of a repository with only a matrix.yaml says nothing about the harness.
     """
     source = harness_source(project_root)
     return None if source is None else _git(source, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
 
 
 def web_address_of(root: Path) -> str | None:
-    """The project's address on the web, from the remote ``origin``; without any login that the remote has. None where there is none."""
+    """Return the project's web address from the remote ``origin``, without any login in it; None if there is no such remote."""
     remote = _git(root, "remote", "get-url", "origin")
     return None if remote is None else web_address(remote)
 
 
 def web_address(remote: str) -> str | None:
-    """A remote as an address that a browser takes; None for one that is no server's."""
+    """Turn a remote into an address for a browser; None if it is not a server's."""
     ssh = _SSH.fullmatch(remote)
     if ssh and not remote.startswith(("http://", "https://")):
         return f"https://{ssh[1]}/{ssh[2].removesuffix('.git')}"
@@ -43,7 +43,7 @@ def web_address(remote: str) -> str | None:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """What git prints in a folder; None where there is no git, no checkout, or nothing to print."""
+    """Return git's output in a folder; None if there is no git, no checkout, or no output."""
     command = ["git", "-C", str(root), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -1,4 +1,4 @@
-"""Which verdicts of a run are out of date: another image, another model, or too old."""
+"""Finds the verdicts of a run that are out of date: another image, another model, or too old."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StaleRule:
-    """``max_age``: how old a verdict may be, or None: as old as it likes."""
+    """``max_age`` is the maximum age of a verdict; None sets no limit."""
 
     max_age: dt.timedelta | None = None
 
 
 def bundle_digests(index: Path) -> dict[tuple[str, str], str | None]:
-    """The digest of every bundle that a run's index lists, by model and size; None where there is no bundle.
+    """Return the digest of every bundle in a run's index, by model and size; None if there is no bundle.
 
     Raises:
         StoreError: the index cannot be read.
@@ -46,7 +46,7 @@ def stale(
     bundles: Mapping[tuple[str, str], str | None],
     now: dt.datetime,
 ) -> dict[str, str]:
-    """The cells whose verdict is stale, by key, and why. ``images`` are digests by target, as they would be used now."""
+    """Return the cells with a stale verdict by key, and the reason. ``images`` are the digests by target that would be used now."""
     found: dict[str, str] = {}
     for cell in cells:
         last = made.get(cell.key)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 REFERENCE: Final = "cpu"
-"""The target whose image builds the references: ``images.reference`` of a matrix.yaml that does not say otherwise."""
+"""The target whose image builds the references: the default of ``images.reference`` in a matrix.yaml."""
 TARGETS: Final = (REFERENCE, "openvino", "onnxruntime")
-"""What every machine can run."""
+"""Targets that every machine can run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StarterModel:
-    """An entry of ``models``: ``hub_id``, ``weights`` and, by size, ``variants`` as YAML has them."""
+    """An entry of ``models``. ``hub_id``, ``weights`` and the ``variants`` by size are YAML text."""
 
     name: str
     family: str
@@ -43,9 +43,9 @@ class StarterModel:
 
 
 def starter_matrix(plans: Sequence[ModelPlan], targets: Sequence[str], shipped: MatrixSpec) -> str:
-    """The text of a matrix.yaml. ``plans`` are models in full size, or tiny ones of types; ``targets`` are names in ``shipped``.
+    """Return the text of a matrix.yaml. ``plans`` are models in full size, or tiny models of types; ``targets`` are names in ``shipped``.
 
-    Checkpoints run with real lengths by default. Where there is a type, whose model is small by nature, the default is tiny for all, and
+    By default, checkpoints run with real lengths. If there is a model type, whose model is always small, the default is tiny for all, and
     the suite ``performance`` has the checkpoints.
     """
     chosen = {name: target for name, target in shipped.targets.items() if name in {REFERENCE, *targets}}
@@ -66,12 +66,12 @@ def starter_matrix(plans: Sequence[ModelPlan], targets: Sequence[str], shipped: 
 
 
 def nox_session() -> str:
-    """A session of nox that installs this version of hwmatrix and runs the matrix."""
+    """Return a nox session that installs this version of hwmatrix and runs the matrix."""
     return _environment().get_template("session.py.j2").render(version=hwmatrix.__version__).rstrip("\n")
 
 
 def noxfile() -> str:
-    """A noxfile.py with that session alone."""
+    """Return a noxfile.py with only that session."""
     return _environment().get_template("noxfile.py.j2").render(session=nox_session())
 
 
@@ -107,7 +107,7 @@ def _suites(models: Sequence[StarterModel]) -> dict[str, dict[str, Any]]:
 
 
 def _names(plans: Sequence[ModelPlan]) -> list[str]:
-    """A name for each, made of what a name may have: the last part of what it was called by, or more where two would be alike."""
+    """Give each model a valid name: the last part of its original name, or more if two would be equal."""
     found: list[str] = []
     for plan in plans:
         whole = _as_name(plan.name)
@@ -122,7 +122,7 @@ def _as_name(text: str) -> str:
 
 
 def _said(target: TargetSpec) -> dict[str, Any]:
-    """The keys that differ from their defaults, as YAML has their values."""
+    """The keys that differ from their defaults, with values as in YAML."""
     said = pydantic.TypeAdapter(TargetSpec).dump_python(target, mode="json", exclude_defaults=True)
     return {name: value for name, value in said.items() if value != {}}
 
@@ -133,10 +133,10 @@ def _flow(settings: dict[str, Any]) -> str:
 
 
 def _scalar(text: str) -> str:
-    """A text as YAML, in quotes where it needs them."""
+    """A text as YAML, quoted if necessary."""
     return _flow({"key": text}).removeprefix("{key: ").removesuffix("}")
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return environment("hwmatrix.host", autoescape=False)  # YAML and Python: what is foreign is quoted by _flow, or is a checked name
+    return environment("hwmatrix.host", autoescape=False)  # YAML and Python: foreign text is quoted by _flow, or is a checked name

@@ -1,4 +1,4 @@
-"""One job on every target of a plan without cells: each writes a shard, and a failure does not affect the others."""
+"""Runs one job on every target of a plan without cells. Each writes a shard, and a failure does not affect the others."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetWork:
-    """What every target is to do: an order of the runner with its arguments, and what a person reads of it."""
+    """The work for every target: a command of the runner with its arguments, and a name for people."""
 
     work: str
     noun: str
     arguments: tuple[str, ...] = ()
     memory_mb: int = 4096
     done: frozenset[str] = frozenset()
-    """Targets that have done it before."""
+    """Targets that have already done it."""
 
 
 def run_on_targets(order: RunOrder, work: TargetWork, view: View, *, first: Callable[[], None] | None = None) -> RunOutcome:
-    """Do the work on every target of the plan that can run here. ``first`` is done in between: when all images are there.
+    """Do the work on every target of the plan that can run here. ``first`` is called before it, once all images are built.
 
     Raises:
-        HwmatrixError: ``first`` needs the reference image, and it cannot be built; or what ``first`` raises.
+        HwmatrixError: ``first`` needs the reference image, which cannot be built; or ``first`` raises it.
         NoTargetAvailableError: no target of the plan can run here.
     """
     targets = [target for target in order.plan.targets if target.unavailable is None and target.name not in work.done]
@@ -61,7 +61,7 @@ def run_on_targets(order: RunOrder, work: TargetWork, view: View, *, first: Call
 
 
 def _run_target(order: RunOrder, work: TargetWork, target: TargetPlan, view: View) -> HwmatrixError | None:
-    """Do one target's work. What ends it early is told; its shard keeps what was done."""
+    """Do one target's work. An early end is reported, and the shard keeps what was done."""
     image, digest = order.executor.identity(target.name)
     arguments = ["--target", target.name, *work.arguments, "--host", machine_identity()]
     arguments += ["--image", image] if image else []

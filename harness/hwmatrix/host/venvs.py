@@ -1,7 +1,7 @@
 """Virtual environments as a replacement for images without a container engine: the same requirements, layer by layer.
 
-A layer is a small virtual environment that sees the packages of the layers below it through a ``.pth`` file, as an image's
-layer sees the files below. So PyTorch is installed once for all targets, and a change of the harness costs a second.
+A layer is a small virtual environment that sees the packages of the layers below it through a ``.pth`` file, as an image layer sees the
+files below. So PyTorch is installed once for all targets, and a change of the harness costs a second.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 LAYOUT: Final = "hwmatrix/venv/1"
 MARKER: Final = "hwmatrix-layer"
-# What the images set, so that a model sees the same in both.
+# The variables that the images set, so that a model sees the same in both.
 RUNTIME_ENVIRONMENT: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VenvTarget:
-    """An environment that is ready: its interpreter, what to set beside the caller's variables, and what it was made from.
+    """An environment that is ready: its interpreter, extra variables, and a digest.
 
-    ``digest`` is the SHA-256 of Python, requirements, constraints and harness: it stands where an image's id stands.
+    ``digest`` is the SHA-256 of Python, requirements, constraints and harness, used in place of an image id.
     """
 
     target: str
@@ -50,7 +50,7 @@ class VenvTarget:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Venv:
-    """One layer on disk. ``below`` are the site-packages of the layers under it, the nearest first."""
+    """One layer on disk. ``below`` are the site-packages of the layers below it, the nearest first."""
 
     folder: Path
     below: tuple[Path, ...]
@@ -75,8 +75,8 @@ def ensure_venv(
 ) -> VenvTarget:
     """Find or make the virtual environment of a target, under ``cache_dir``/venvs.
 
-    Packages come from where this machine's pip takes them: ``environment`` and pip's own settings say. Two processes that
-    want the same layer make it once. A layer that was not finished is made anew.
+    Packages come from this machine's usual pip index, as set in ``environment`` and pip's own settings. If two processes want the same
+    layer, only one makes it. An unfinished layer is made again.
 
     Raises:
         ImageBuildError: Python cannot make virtual environments, pip failed, or the disk is full.
@@ -107,12 +107,12 @@ def ensure_venv(
 
 
 def _interpreter() -> str:
-    """What of this Python decides what is installed, and whether it still works."""
+    """The facts of this Python that decide what is installed, and whether an environment still works."""
     return json.dumps([LAYOUT, platform.python_implementation(), sys.version, sysconfig.get_platform(), sys.base_prefix])
 
 
 def _pip_commands(layer: Layer) -> list[tuple[str, ...]]:
-    """As in images/base/Dockerfile: packages of an index of their own first, alone, and with a short patience."""
+    """The pip commands, as in images/base/Dockerfile: packages from a special index first, with few retries and a short timeout."""
     constraint = ("install", "--constraint", str(layer.constraints))
     commands: list[tuple[str, ...]] = [(*constraint, "--requirement", str(layer.requirements))]
     if layer.index_file:
@@ -121,7 +121,7 @@ def _pip_commands(layer: Layer) -> list[tuple[str, ...]]:
 
 
 def _ensure(venv: _Venv, key: str, maker: _Maker, pip_commands: list[tuple[str, ...]]) -> None:
-    """Make a layer unless it is there, finished, and made from the same."""
+    """Make a layer unless it exists, is finished, and was made from the same inputs."""
     with _lock(venv.folder.with_suffix(".lock"), maker.on_line):
         marker = venv.folder / MARKER
         if marker.is_file() and marker.read_text(encoding="utf-8") == key:
@@ -131,7 +131,7 @@ def _ensure(venv: _Venv, key: str, maker: _Maker, pip_commands: list[tuple[str, 
             if venv.folder.exists():
                 shutil.rmtree(venv.folder)
             maker.make(venv, pip_commands)
-            marker.write_text(key, encoding="utf-8")  # last: a layer without it was not finished
+            marker.write_text(key, encoding="utf-8")  # last: a layer without a marker is unfinished
         except OSError as error:
             shutil.rmtree(venv.folder, ignore_errors=True)
             raise ImageBuildError(f"making {venv.folder} failed", command=("python", "-m", "venv"), code=None, output=str(error)) from error
@@ -142,7 +142,7 @@ def _ensure(venv: _Venv, key: str, maker: _Maker, pip_commands: list[tuple[str, 
 
 @contextlib.contextmanager
 def _lock(path: Path, on_line: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock that the kernel releases when its holder dies. The file stays: removing it would race."""
+    """Hold a lock that the kernel releases when its holder dies. The file stays, because removing it would race."""
     with path.open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -160,7 +160,7 @@ class _Maker:
         self.on_line = on_line
 
     def make(self, venv: _Venv, pip_commands: list[tuple[str, ...]]) -> None:
-        """Create the environment, let it see the layers below, and install. Only the lowest layer has a pip of its own."""
+        """Create the environment, link the layers below, and install. Only the lowest layer has its own pip."""
         without_pip = ("--without-pip",) if venv.below else ()
         advice = "Install Python's venv module (on Debian: apt-get install python3-venv)."
         self._run((sys.executable, "-m", "venv", *without_pip, str(venv.folder)), "making a virtual environment failed", advice)

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from hwmatrix.records import Plan, Size
 
 MODELS: Final = 256
-"""About so many models a wave. Each wave starts every image anew (some ten seconds), and holds the bundles of its models (gigabytes)."""
+"""The approximate number of models per wave. Each wave restarts every image (some ten seconds), and keeps its models' bundles
+(gigabytes)."""
 _MINUTE: Final = 60.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wave:
-    """One of them: its models, and their cells by target. ``later`` are the models of those to come. ``number`` begins with 1."""
+    """One wave: its models, and their cells by target. ``later`` are the models of later waves. ``number`` starts at 1."""
 
     number: int
     of: int
@@ -30,7 +31,7 @@ class Wave:
 
 
 def waves(plan: Plan, todo: Mapping[str, Sequence[CellPlan]]) -> list[Wave]:
-    """Share out the models that have something to do, in the plan's order, evenly; a few of them are one wave."""
+    """Split the models that have cells to run into waves of equal size, in the plan's order. A few models are a single wave."""
     needed = {(cell.model, cell.size) for cells in todo.values() for cell in cells}
     chosen = [model for model in plan.models if (model.name, model.size) in needed]
     count = max(1, round(len(chosen) / MODELS))
@@ -52,7 +53,7 @@ def _wave(chosen: list[ModelPlan], todo: Mapping[str, Sequence[CellPlan]], ends:
 
 
 class Pace:
-    """How fast a run goes, and so how long it will take."""
+    """Measures the pace of a run to estimate the remaining time."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -60,11 +61,11 @@ class Pace:
         self._begin = time.monotonic()
 
     def done(self, count: int) -> None:
-        """So many more cells are done."""
+        """Add finished cells."""
         self._done += count
 
     def tell(self) -> str:
-        """What is done and what is left, such as ``130 of 650 cells are done, about 8 minutes are left``."""
+        """Describe the progress, such as ``130 of 650 cells are done, about 8 minutes left``."""
         told = f"{self._done} of {self._total} cells are done"
         if not self._done or self._done >= self._total:
             return told

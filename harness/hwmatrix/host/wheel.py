@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PACKAGE: Final = "hwmatrix"
 _UNUSED: Final = f"{_PACKAGE}/{DATA}/"
-"""What no image needs: a change of matrix.yaml or of another target's Dockerfile must not make an image a new one."""
+"""Files that no image needs. A change of matrix.yaml or of another target's Dockerfile must not change an image."""
 _METADATA: Final = ("METADATA", "WHEEL", "entry_points.txt")
 _FOLDERS_OF_METADATA: Final = ("licenses", "sboms")
 _RECORD: Final = "RECORD"
@@ -32,11 +32,11 @@ _MODE: Final = 0o100644
 def build_wheel(project_root: Path, folder: Path) -> Path:
     """Write the wheel of the harness into ``folder``, and return its path.
 
-    The harness is that of ``project_root`` where this is a checkout, else the one that runs: of its checkout, or, where it was installed
-    without one, of the files that its installation has recorded. It has no default matrix.yaml and no images/.
+    The harness is that of ``project_root`` if this is a checkout, otherwise the running one: from its checkout, or, if it was installed
+    without one, from the files recorded by its installation. The wheel has no default matrix.yaml and no images/.
 
     Raises:
-        ImageBuildError: hatchling is missing or cannot build the checkout; or the installation keeps no record, or is not as recorded.
+        ImageBuildError: hatchling is missing or cannot build the checkout, or the installation has no record or differs from it.
     """
     source = harness_source(project_root)
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def build_wheel(project_root: Path, folder: Path) -> Path:
 
 
 def _of_checkout(root: Path) -> dict[str, bytes]:
-    """The files of the wheel that hatchling builds (a PEP 517 build would start a process and download for it)."""
+    """The files of the wheel that hatchling builds. A PEP 517 build would need a separate process and downloads."""
     command = ("hatchling", "build", "--target", "wheel")
     what = "the harness's wheel cannot be built"
     try:
@@ -55,15 +55,15 @@ def _of_checkout(root: Path) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="hwmatrix-harness-") as folder:
         try:
             built = list(WheelBuilder(str(root)).build(directory=folder, versions=["standard"]))
-        except (OSError, ValueError, TypeError) as error:  # what hatchling raises for a project that it cannot read
-            advice = "Mend pyproject.toml or the files that it names."
+        except (OSError, ValueError, TypeError) as error:  # raised by hatchling if it cannot read the project
+            advice = "Fix pyproject.toml or the files that it names."
             raise ImageBuildError(what, command=command, code=None, output=str(error), advice=advice) from error
         with zipfile.ZipFile(built[0]) as archive:
             return {name: archive.read(name) for name in archive.namelist()}
 
 
 def _of_installation() -> dict[str, bytes]:
-    """The files of the installed package, each as its installation has recorded it."""
+    """The files of the installed package, checked against the installation's record."""
     try:
         installed = importlib.metadata.distribution(_PACKAGE)
     except importlib.metadata.PackageNotFoundError as error:
@@ -84,12 +84,12 @@ def _of_installation() -> dict[str, bytes]:
         raise _not_whole("the installation keeps no list of its files (RECORD)")
     runs = Path(hwmatrix.__file__).resolve()
     if Path(str(installed.locate_file(f"{_PACKAGE}/__init__.py"))).resolve() != runs:
-        raise _not_whole(f"{runs.parent} runs, which is not what is installed")
+        raise _not_whole(f"{runs.parent} is running, but another copy is installed")
     return found
 
 
 def _is_of_wheel(path: PurePosixPath) -> bool:
-    """Whether a recorded file came out of the wheel: neither bytecode and scripts, nor what the installer noted for itself."""
+    """Whether a recorded file came from the wheel: not bytecode, scripts, or the installer's own notes."""
     top = path.parts[0]
     if top == _PACKAGE:
         return "__pycache__" not in path.parts
@@ -100,11 +100,13 @@ def _is_of_wheel(path: PurePosixPath) -> bool:
 
 def _not_whole(output: str) -> ImageBuildError:
     advice = "Install it again (pip install --force-reinstall --no-deps hwmatrix), or run a checkout (pip install -e .[host])."
-    return ImageBuildError("images cannot get the harness that runs here", command=("hwmatrix",), code=None, output=output, advice=advice)
+    return ImageBuildError(
+        "the running harness cannot be packed for images", command=("hwmatrix",), code=None, output=output, advice=advice
+    )
 
 
 def _write(files: Mapping[str, bytes], folder: Path) -> Path:
-    """A wheel of these files, with a RECORD of its own, in order and with one fixed time."""
+    """Write a wheel of these files, with a new RECORD, in order and with a fixed time."""
     kept = {name: data for name, data in files.items() if not name.startswith(_UNUSED) and PurePosixPath(name).name != _RECORD}
     (metadata,) = {name.partition("/")[0] for name in kept if name.endswith(".dist-info/METADATA")}
     record, of_metadata = f"{metadata}/{_RECORD}", {name for name in kept if name.startswith(metadata)}
@@ -127,5 +129,5 @@ def _record(files: Mapping[str, bytes], ordered: list[str], record: str) -> byte
 
 
 def _digest(data: bytes) -> str:
-    """SHA-256 as a RECORD has it."""
+    """SHA-256 in the format of a RECORD."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -238,7 +238,7 @@ def test_labels_that_only_the_build_knows() -> None:
 def test_nobody_waits_for_a_build_that_is_pushed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["images", "--targets", "qnn", "--push", "registry.example/team", "--matrix", str(ROOT / "matrix.yaml")]
     assert main.main(arguments) == 2  # a unit test could not build, so this is before any engine was asked
-    assert "--targets qnn: the label org.hwmatrix.push=never forbids to push it" in capsys.readouterr().err
+    assert "--targets qnn: the label org.hwmatrix.push=never forbids pushing it" in capsys.readouterr().err
 
 
 def test_a_word_about_the_label_is_no_label(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ FOLDERS: Final = ("plots", "badges")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assets:
-    """The names of a release's files, those that were not there, and images whose records were refused, with the reason."""
+    """The names of a release's files, the optional files that were missing, and the refused image records with reasons."""
 
     names: tuple[str, ...]
     missing: tuple[str, ...]
@@ -32,13 +32,13 @@ class Assets:
 
 
 def make_assets(reports: Path, folder: Path, *, images: Path | None = None) -> Assets:
-    """Copy what belongs to a release from a folder of reports into a new one, and write the sums of all.
+    """Copy the files of a release from a folder of reports into a new folder, and write the checksums of all.
 
-    A release has no folders: plots and badges become archives, the same bytes from the same files. ``images`` holds what the jobs
-    that pushed images handed over, a folder each: their SBOMs and one images.json become files of the release.
+    A release has no folders, so plots and badges become archives, reproducibly. ``images`` has a folder for each job that pushed an image:
+    their SBOMs and one images.json become files of the release.
 
     Raises:
-        StoreError: a report is missing that every run has, or a file cannot be read or written.
+        StoreError: a report that every run has is missing, or a file cannot be read or written.
     """
     lacking = [name for name in REQUIRED if not (reports / name).is_file()]
     if lacking:

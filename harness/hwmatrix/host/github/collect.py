@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STATES_SCHEMA: Final = "hwmatrix/job-states/1"
 ARCHIVE: Final = "shards.tar"
 PROBLEMS: Final = "collected.txt"
-"""Beside the plan: what was refused and what is missing, a line each."""
+"""A file beside the plan that lists what was refused and what is missing, one per line."""
 _UNAVAILABLE: Final = "target_unavailable"
 _NO_RUNNER: Final = frozenset({State.UNCLAIMED, State.SKIPPED})
 
@@ -33,7 +33,7 @@ _STATES: Final = pydantic.TypeAdapter(dict[str, Reached])
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Collected:
-    """What came of it: shards by target, targets told to be unavailable with the reason, what was refused and why, what is missing."""
+    """The result: shards by target, unavailable targets with the reason, refused artifacts with the reason, and missing targets."""
 
     shards: Mapping[str, tuple[str, ...]]
     unavailable: Mapping[str, str]
@@ -42,7 +42,7 @@ class Collected:
 
 
 def write_states(states: Mapping[str, Reached], path: Path) -> None:
-    """Keep what became of the jobs.
+    """Write the states of the jobs to a file.
 
     Raises:
         StoreError: the file cannot be written.
@@ -55,7 +55,7 @@ def write_states(states: Mapping[str, Reached], path: Path) -> None:
 
 
 def read_states(path: Path) -> dict[str, Reached]:
-    """What :func:`write_states` kept; of none where the file is missing: then nothing is known of any job.
+    """Read the file of :func:`write_states`. Empty if the file is missing: then nothing is known of any job.
 
     Raises:
         StoreError: it is broken, or of another version.
@@ -67,7 +67,7 @@ def read_states(path: Path) -> dict[str, Reached]:
     except (OSError, ValueError) as error:
         raise StoreError(f"{path}: cannot be read: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != STATES_SCHEMA:
-        raise StoreError(f"{path}: it is not of the version {STATES_SCHEMA}", advice="Use the same hwmatrix everywhere.")
+        raise StoreError(f"{path}: it does not have the version {STATES_SCHEMA}", advice="Use the same hwmatrix everywhere.")
     try:
         return _STATES.validate_python(data.get("targets"))
     except pydantic.ValidationError as error:
@@ -75,16 +75,16 @@ def read_states(path: Path) -> dict[str, Reached]:
 
 
 def artifact_name(target: str, run_id: str) -> str:
-    """What the artifact with a target's shards is called."""
+    """Return the name of the artifact with a target's shards."""
     return f"shards-{target}-{run_id}"
 
 
 def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> Collected:
-    """Put what arrived into the folder of the run.
+    """Move the arrived artifacts into the folder of the run.
 
-    ``arrived`` holds a folder an artifact, named as :func:`artifact_name` says, with ``shards.tar`` in it; or that file itself, where
-    there was a single artifact: GitHub's action makes no folder for it then, and whose it is the shards must say. Whatever is otherwise
-    is refused and named, and the rest goes on: its cells stay without a verdict, which reports call ``not_run``.
+    ``arrived`` has a folder per artifact, named by :func:`artifact_name`, with ``shards.tar`` in it. For a single artifact, GitHub's action
+    makes no folder, so the file is in ``arrived`` itself, and its shards tell the target. Anything else is refused and reported. The
+    affected cells stay without a verdict, which reports call ``not_run``.
 
     Raises:
         StoreError: the run's plan cannot be read, or its folder cannot be written.
@@ -103,7 +103,7 @@ def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> 
                 shards[target] = names
                 continue
             if target is None or path.is_symlink() or not path.is_dir():
-                raise StoreError(f"{path.name!r}: no target of this run hands over anything of that name")  # noqa: TRY301 - told with others
+                raise StoreError(f"{path.name!r}: no target of this run has an artifact with this name")  # noqa: TRY301 - told with others
             shards[target] = _take(folder, path, target)
         except StoreError as error:
             refused.append(error.message)
@@ -126,14 +126,14 @@ def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> 
 
 
 def _artifacts(arrived: Path) -> list[Path]:
-    """The folders (or whatever else) that arrived; the folder itself where it is that of a single artifact."""
+    """The folders (or other entries) that arrived, or ``arrived`` itself if it is a single artifact."""
     if not arrived.is_dir():
         return []
     return [arrived] if (arrived / ARCHIVE).is_file() else sorted(arrived.iterdir())
 
 
 def _take_single(folder: RunFolder, artifact: Path) -> tuple[str, tuple[str, ...]]:
-    """Take the only artifact that there is, whose name is not known: the target of its shards, and they.
+    """Take a single artifact, whose name is unknown. Return the target of its shards, and the shards.
 
     Raises:
         StoreError: as :func:`_unpacked`, or its shards are of several targets.
@@ -150,7 +150,7 @@ def _take(folder: RunFolder, artifact: Path, target: str) -> tuple[str, ...]:
     """Check an artifact's archive and move its shards into the run.
 
     Raises:
-        StoreError: as :func:`_unpacked`, or it has shards of another target than its name says.
+        StoreError: as :func:`_unpacked`, or its shards are of another target than its name says.
     """
     shards = _unpacked(folder, artifact)
     foreign = {read_sidecar(folder.path / name).target for name in shards} - {target}
@@ -161,15 +161,15 @@ def _take(folder: RunFolder, artifact: Path, target: str) -> tuple[str, ...]:
 
 
 def _unpacked(folder: RunFolder, artifact: Path) -> tuple[str, ...]:
-    """Check an artifact's archive and put its shards into the run.
+    """Check an artifact's archive and move its shards into the run.
 
     Raises:
-        StoreError: it holds anything else, or is refused.
+        StoreError: it contains anything else, or is refused.
     """
     names = sorted(path.name for path in artifact.iterdir())
     archive = artifact / ARCHIVE
     if names != [ARCHIVE] or archive.is_symlink():
-        raise StoreError(f"{artifact.name!r}: it holds {', '.join(map(repr, names[:5])) or 'nothing'} instead of {ARCHIVE}")
+        raise StoreError(f"{artifact.name!r}: it contains {', '.join(map(repr, names[:5])) or 'nothing'} instead of {ARCHIVE}")
     try:
         shards = unpack(archive, folder.path)
     except StoreError as error:

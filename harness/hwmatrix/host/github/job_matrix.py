@@ -1,4 +1,4 @@
-"""A plan as job matrices of GitHub Actions: one job a target, on the runners that it needs."""
+"""The job matrices of GitHub Actions for a plan: one job per target, on the runners that it needs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def job_matrices(plan: Plan, loaded: LoadedMatrix) -> dict[str, Any]:
-    """The plan as job matrices: one job a target, on the runners that it needs. ``hosted`` and ``own`` are the parts of ``include``.
+    """Return one job per target, on the runners that it needs. ``hosted`` and ``own`` split ``include`` by the kind of runner.
 
-    ``images`` are those of hosted targets that a release builds anew and pushes, if the repository names a registry.
+    ``images`` are those of hosted targets that a release rebuilds and pushes, if the repository names a registry.
     """
     github = loaded.spec.github
     include = []
@@ -41,7 +41,7 @@ def job_matrices(plan: Plan, loaded: LoadedMatrix) -> dict[str, Any]:
 
 
 def write_step_outputs(plan: Plan, loaded: LoadedMatrix, path: Path) -> None:
-    """The job matrices as outputs of a workflow's step; one without jobs is empty, since GitHub takes no empty matrix."""
+    """Write the job matrices as outputs of a workflow step. A matrix without jobs is an empty string, since GitHub rejects empty ones."""
     told = job_matrices(plan, loaded)
     with path.open("a", encoding="utf-8") as file:
         file.write(f"run-id={plan.run_id}\n")

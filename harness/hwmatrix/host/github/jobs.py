@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _PREFIX: Final = "on "
-"""Names of target jobs in the templates: ``on cuda``; in a called workflow ``caller / on cuda``."""
+"""The prefix of target jobs in the templates: ``on cuda``, or ``caller / on cuda`` in a called workflow."""
 _NOT_EXPANDED: Final = "on ${{ matrix.target }}"
-"""What GitHub calls a job with a matrix whose condition did not hold."""
+"""GitHub's name for a matrix job whose condition was false."""
 _PAGE: Final = 100
 _PAGES: Final = 20
 _TIMEOUT_S: Final = 30.0
@@ -28,7 +28,7 @@ _QUEUED: Final = frozenset({"queued", "waiting", "pending", "requested"})
 
 
 class State(enum.StrEnum):
-    """What became of a target's job."""
+    """The state of a target's job."""
 
     DONE = "done"
     FAILED = "failed"
@@ -40,7 +40,7 @@ class State(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reached:
-    """A target's state, and in words why it left nothing (empty where it may have left shards)."""
+    """A target's state, and why it left no shards (empty if it may have left some)."""
 
     state: State
     reason: str = ""
@@ -48,7 +48,7 @@ class Reached:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunAddress:
-    """A workflow run: where its API is, and the token that may read it."""
+    """A workflow run: its API address, and a token that may read it."""
 
     api: str
     repository: str
@@ -58,10 +58,10 @@ class RunAddress:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> RunAddress:
-        """The run that this process is in.
+        """Return the run that this process belongs to.
 
         Raises:
-            ConfigError: it is in none, or without a token.
+            ConfigError: it belongs to none, or has no token.
         """
         names = ("GITHUB_API_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_TOKEN")
         hint = "GitHub's runners set them; the token comes from the step's env: GITHUB_TOKEN: ${{ github.token }}"
@@ -75,7 +75,7 @@ class RunAddress:
 
 
 class AskingError(Exception):
-    """The API could not be asked, or gave no sensible answer. ``final`` if asking again cannot help."""
+    """The API could not be queried, or gave an unusable answer. ``final``: retrying cannot help."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -83,10 +83,10 @@ class AskingError(Exception):
 
 
 def ask(address: RunAddress) -> list[dict[str, Any]]:
-    """All jobs of a run's attempt.
+    """Return all jobs of a run's attempt.
 
     Raises:
-        AskingError: the API does not answer as it should.
+        AskingError: the API does not answer as expected.
     """
     found: list[dict[str, Any]] = []
     for page in range(1, _PAGES + 1):
@@ -94,7 +94,7 @@ def ask(address: RunAddress) -> list[dict[str, Any]]:
         answer = get(f"{where}?per_page={_PAGE}&page={page}", address.token)
         jobs = answer.get("jobs")
         if not isinstance(jobs, list) or not all(isinstance(job, dict) and isinstance(job.get("name"), str) for job in jobs):
-            raise AskingError("the answer of the API lists no jobs")
+            raise AskingError("the API's answer lists no jobs")
         found += jobs
         if len(jobs) < _PAGE:
             break
@@ -102,10 +102,10 @@ def ask(address: RunAddress) -> list[dict[str, Any]]:
 
 
 def get(address: str, token: str | None) -> dict[str, Any]:
-    """What the API answers, which is a mapping.
+    """Return the API's answer, which must be a mapping.
 
     Raises:
-        AskingError: it does not answer as it should.
+        AskingError: the API does not answer as expected.
     """
     headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
     if token:
@@ -118,15 +118,15 @@ def get(address: str, token: str | None) -> dict[str, Any]:
         error.close()
         raise AskingError(f"the API answers {error.code} {error.reason}", final=error.code in {401, 404}) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise AskingError(f"the API cannot be asked: {error}") from error
+        raise AskingError(f"the API cannot be reached: {error}") from error
     if not isinstance(data, dict):
-        raise AskingError("the answer of the API is not a mapping")
+        raise AskingError("the API's answer is not a mapping")
     return data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long to wait, in seconds: for a runner to take a job, between questions, and for the whole."""
+    """Timeouts in seconds: for a runner to take a job, for everything, and the interval between queries."""
 
     runner_s: float
     whole_s: float
@@ -142,17 +142,17 @@ def wait(
     sleep: Callable[[float], None],
     say: Callable[[str], None],
 ) -> dict[str, Reached]:
-    """Wait until each target's job has ended, or no runner has taken it within the patience; give what became of each.
+    """Wait until each target's job has ended, or until no runner has taken it in time. Return the state of each.
+
+    An API that does not answer for ten minutes is given up. Unknown states then stay UNKNOWN, without any claim about the target.
 
     Args:
-        labels: target to the labels of the runner that its job asks for.
-        asking: gives the jobs of the run.
-        patience: how long.
+        labels: by target, the labels of the runner that its job requests.
+        asking: returns the jobs of the run.
+        patience: the timeouts.
         clock: monotonic seconds.
-        sleep: waits that many.
-        say: tells what changes.
-
-    An API that answers nothing for ten minutes is given up: what is not known then is UNKNOWN, and nothing is claimed of it.
+        sleep: waits for a number of seconds.
+        say: reports changes.
     """
     began = answered = clock()
     states: dict[str, Reached] = {target: Reached(state=State.UNKNOWN) for target in labels}

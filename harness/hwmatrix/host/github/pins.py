@@ -1,7 +1,6 @@
 """Updates of pinned versions: actions of the workflows, packages of the images, the digest of the base image.
 
-Each answer comes from somewhere else and is checked before it is written: a commit, a version, a digest. Texts are changed where the
-pin stands, and nowhere else.
+Each value comes from outside and is checked before it is written: a commit, a version, a digest. Only the pins in the texts are changed.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.load import LoadedMatrix
 
 CONSTRAINTS: Final = (Path("images/constraints.txt"), Path("images/constraints-host.txt"))
-"""Both together are one resolution: what the images install, and what machines install around them."""
+"""Both files together are one resolution: the packages of the images, and those that machines install around them."""
 FOLLOWING: Final = "images/constraints-torch-*.txt"
-"""Other builds of PyTorch: they share versions with the resolution, and PyTorch itself is chosen by hand."""
+"""Constraints of other builds of PyTorch. They share versions with the resolution, but PyTorch itself is chosen by hand."""
 _BY_HAND: Final = "torch"
 _PIN: Final = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<sign>={2,3})(?P<version>[A-Za-z0-9][A-Za-z0-9.+!_-]*)(?P<marker>\s*;.*)?"
@@ -36,7 +35,7 @@ _INSPECT_S: Final = 120.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """Something that is pinned otherwise now."""
+    """A pin that has changed."""
 
     file: str
     name: str
@@ -45,17 +44,17 @@ class Change:
 
 
 def newest_action(name: str, asking: Callable[[str], dict[str, Any]]) -> ActionPin:
-    """The commit and the version of an action's latest release. ``asking`` gets a path of GitHub's API.
+    """Look up the commit and the version of an action's latest release. ``asking`` gets a path of GitHub's API.
 
     Raises:
-        HwmatrixError: the API says nothing that can be a pin.
+        HwmatrixError: the API's answer cannot be used as a pin.
     """
     try:
         version = asking(f"/repos/{name}/releases/latest").get("tag_name")
         if not isinstance(version, str) or not re.fullmatch(r"v\d+(\.\d+){0,2}", version):
             raise ConfigError([Problem(where=name, what=f"its latest release is {version!r}", hint="pin it by hand")])
         found = asking(f"/repos/{name}/git/ref/tags/{version}").get("object", {})
-        if found.get("type") == "tag":  # an annotated one has an object of its own
+        if found.get("type") == "tag":  # an annotated tag is a separate object
             found = asking(f"/repos/{name}/git/tags/{found.get('sha')}").get("object", {})
         return ActionPin(commit=str(found.get("sha")), version=version)
     except (AskingError, AttributeError) as error:
@@ -63,7 +62,7 @@ def newest_action(name: str, asking: Callable[[str], dict[str, Any]]) -> ActionP
 
 
 def repinned_actions(text: str, newest: dict[str, ActionPin]) -> tuple[str, list[Change]]:
-    """The text of actions.yaml with other pins."""
+    """Return the text of actions.yaml with new pins, and the changes."""
     changes = []
     for name, pin in action_pins().items():
         new = newest[name]
@@ -74,19 +73,19 @@ def repinned_actions(text: str, newest: dict[str, ActionPin]) -> tuple[str, list
 
 
 def repinned_constraints(texts: Mapping[str, str], compiled: str) -> dict[str, tuple[str, list[Change]]]:
-    """The texts of files of constraints with the versions of a resolution; names, comments and markers stay.
+    """Return the texts of constraints files with the versions of a resolution. Names, comments and markers stay.
 
-    ``texts`` is by path: those of :data:`CONSTRAINTS` hold the whole resolution between them, the others what they share with it.
-    PyTorch has a line for Linux with a local version (``+cpu``), and one for elsewhere without.
+    ``texts`` is by path: those of :data:`CONSTRAINTS` have the whole resolution between them, the others have the versions they share with
+    it. PyTorch has one line for Linux with a local version (``+cpu``), and one without for other systems.
 
     Raises:
-        ConfigError: the resolution has other packages: somebody must look at that.
+        ConfigError: the resolution has other packages, which needs a decision by a person.
     """
     new = _versions(compiled)
     old = {name for path in map(str, CONSTRAINTS) for name in _versions(texts[path])}
     if new.keys() != old:
         added, gone = (", ".join(sorted(names)) for names in (new.keys() - old, old - new.keys()))
-        what = "; ".join(text for text in (f"it has {added} besides" if added else "", f"it lacks {gone}" if gone else "") if text)
+        what = "; ".join(text for text in (f"it also has {added}" if added else "", f"it lacks {gone}" if gone else "") if text)
         hint = "docs/images.md says how to refresh them by hand"
         raise ConfigError([Problem(where=" and ".join(map(str, CONSTRAINTS)), what=f"the resolution differs: {what}", hint=hint)])
     return {path: _repinned(path, text, new) for path, text in texts.items()}
@@ -110,10 +109,10 @@ def _repinned(path: str, text: str, new: Mapping[str, str]) -> tuple[str, list[C
 
 
 def repinned_base(text: str, line: int | None, base: str, digest: str) -> tuple[str, list[Change]]:
-    """The text of matrix.yaml with the digest of its base image behind the image's name.
+    """Return the text of matrix.yaml with a new digest of its base image, and the change.
 
     Raises:
-        ConfigError: it is no digest, or the image does not stand on its line.
+        ConfigError: the digest is malformed, or the image is not on its line.
     """
     if not _DIGEST.fullmatch(digest):
         raise ConfigError([Problem(where="images.base", what=f"{digest[:80]!r} is not a digest", hint="sha256: and 64 hexadecimal digits")])
@@ -129,10 +128,10 @@ def repinned_base(text: str, line: int | None, base: str, digest: str) -> tuple[
 
 
 def refresh(loaded: LoadedMatrix, root: Path, *, api: str, token: str | None, compiled: Path | None, write: bool) -> list[Change]:
-    """Look everything up, and write what changed. Without a resolution (``compiled``), packages stay.
+    """Look up all pins, and write the changed ones. Without a resolution (``compiled``), packages are left alone.
 
     Raises:
-        HwmatrixError: something cannot be looked up or written; then nothing is written.
+        HwmatrixError: something cannot be looked up or written. Then nothing is written.
     """
     source = root / "harness/hwmatrix/host/github" / ACTIONS
     here = Path(str(resources.files(__package__).joinpath(ACTIONS)))
@@ -161,10 +160,10 @@ def refresh(loaded: LoadedMatrix, root: Path, *, api: str, token: str | None, co
 
 
 def digest_of(image: str) -> str:
-    """The digest that the image's registry has for its name.
+    """Look up the digest that the image's registry has for its name.
 
     Raises:
-        EngineError: it cannot be asked.
+        EngineError: it cannot be looked up.
     """
     command = ["docker", "buildx", "imagetools", "inspect", image.partition("@")[0], "--format", "{{.Manifest.Digest}}"]
     try:
@@ -172,14 +171,14 @@ def digest_of(image: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         told = getattr(error, "stderr", None) or str(error)
         raise EngineError(
-            f"{image}: its digest cannot be asked for: {told.strip()}",
+            f"{image}: its digest cannot be looked up: {told.strip()}",
             advice="Check that docker buildx is installed and that the registry is reachable.",
         ) from error
     return done.stdout.strip()
 
 
 def _versions(text: str) -> dict[str, str]:
-    """Packages by name, comments left out; of a package with several lines, the last that applies to Linux."""
+    """The package versions by name, without comments. Of several lines for a package, the last that applies to Linux counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         pin = _PIN.fullmatch(line.partition("#")[0].strip())

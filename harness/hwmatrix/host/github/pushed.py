@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.load import LoadedMatrix
 
 _LARGEST: Final = 16 * 2**20
-"""Bytes of one file: what an attestation takes of an SBOM, too."""
+"""The size limit in bytes of one file, which is also the limit of an attestation for an SBOM."""
 _TARGET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """The files that were written (images.json among them, unless nothing arrived), and what was refused and why."""
+    """The files written (with images.json, unless nothing arrived), and what was refused with the reason."""
 
     names: tuple[str, ...]
     refused: tuple[str, ...]
 
 
 def pushable(loaded: LoadedMatrix, targets: Iterable[str]) -> list[str]:
-    """The targets, of those given, whose images a release builds and pushes; of several with one image the first.
+    """Return the targets whose images a release builds and pushes. Of several targets with one image, only the first.
 
-    Native targets have none of their own; an image is left out whose Dockerfile says that it is pushed nowhere, or is not there.
+    Native targets have no image of their own. Images are left out if their Dockerfile is missing or declares that they are never pushed.
     """
     images = image_files(loaded.path.absolute().parent)
     found: dict[tuple[str, str], str] = {}
@@ -47,12 +47,10 @@ def pushable(loaded: LoadedMatrix, targets: Iterable[str]) -> list[str]:
 
 
 def gather(arrived: Path, database: Path, folder: Path) -> Gathered:
-    """Put SBOMs and one images.json into ``folder`` from what arrived: a folder an image, with its images.json and its SBOM.
+    """Write the SBOMs and one images.json into ``folder``. ``arrived`` has a folder per image with its images.json and its SBOM.
 
-    Where a single image arrived, its files lie in ``arrived`` itself: GitHub's action makes no folder for a single artifact.
-
-    Each image gets ``measured``: whether it is the very one, by its id, that the run in ``database`` was made with. What is not as it
-    must be is left out and named.
+    For a single image, the files are in ``arrived`` itself, because GitHub's action makes no folder for a single artifact. Each image gets
+    ``measured``: whether the run in ``database`` used exactly this image, by its id. Invalid records are left out and reported.
 
     Raises:
         StoreError: the database cannot be read, or the folder cannot be written.
@@ -66,7 +64,7 @@ def gather(arrived: Path, database: Path, folder: Path) -> Gathered:
         try:
             image, forbidden, sbom = _record_of(place)
             if image["sbom"] in names:
-                raise StoreError(f"the SBOM {image['sbom']} arrived twice")  # noqa: TRY301 - told with the others
+                raise StoreError(f"the SBOM {image['sbom']} arrived twice")  # noqa: TRY301 - reported with the others
         except StoreError as error:
             refused.append(f"{place.name!r}: {error.message}")
             continue
@@ -89,17 +87,17 @@ def _places(arrived: Path) -> list[Path]:
 
 
 def _record_of(place: Path) -> tuple[dict[str, Any], set[str], bytes]:
-    """The one image that a folder tells of, what it tells is never pushed, and its SBOM.
+    """Read a folder's single image record, the targets that it declares as never pushed, and the SBOM.
 
     Raises:
-        StoreError: the folder holds anything else.
+        StoreError: the folder contains anything else.
     """
     if place.is_symlink() or not place.is_dir():
         raise StoreError("it is not a folder")
     told = _json(place / RECORD)
     images = told.get("images")
     if told.get("schema") != RECORD_SCHEMA or not isinstance(images, list) or len(images) != 1 or not isinstance(images[0], dict):
-        raise StoreError(f"its {RECORD} is not of one image and of the version {RECORD_SCHEMA}")
+        raise StoreError(f"its {RECORD} does not describe one image in version {RECORD_SCHEMA}")
     image: dict[str, Any] = images[0]
     target = image.get("target")
     if not isinstance(target, str) or not _TARGET.fullmatch(target) or image.get("sbom") != f"sbom-{target}.cdx.json":
@@ -108,7 +106,7 @@ def _record_of(place: Path) -> tuple[dict[str, Any], set[str], bytes]:
         raise StoreError(f"the image of {target} was not pushed")
     odd = sorted({path.name for path in place.iterdir()} - {RECORD, image["sbom"]})
     if odd:
-        raise StoreError(f"it holds {', '.join(map(repr, odd[:5]))} besides")
+        raise StoreError(f"it also contains {', '.join(map(repr, odd[:5]))}")
     sbom = _json(place / image["sbom"])
     component = sbom.get("metadata", {}).get("component", {}) if isinstance(sbom.get("metadata"), dict) else {}
     if sbom.get("bomFormat") != "CycloneDX" or not isinstance(component, dict) or component.get("bom-ref") != image.get("image_id"):
@@ -119,10 +117,10 @@ def _record_of(place: Path) -> tuple[dict[str, Any], set[str], bytes]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A plain file's JSON, which is a mapping.
+    """Read a plain JSON file that must contain a mapping.
 
     Raises:
-        StoreError: it is none.
+        StoreError: it does not.
     """
     try:
         if path.is_symlink() or not path.is_file():
@@ -138,7 +136,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _measured(database: Path) -> Mapping[str, set[str]]:
-    """The ids of the images of the latest run's shards, by target."""
+    """The ids of the images in the latest run's shards, by target."""
     with reading(database) as connection:
         rows = records(connection, "measured_images")
     found: dict[str, set[str]] = {}

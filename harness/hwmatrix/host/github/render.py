@@ -1,4 +1,4 @@
-"""Workflow files from matrix.yaml. No value can inject an expression or a command: values are quoted, or rejected."""
+"""Renders workflow files from matrix.yaml. No value can inject an expression or a command: values are quoted, or rejected."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ REPOSITORY: Final = "repository.yml"
 """The template of the workflow that ``hwmatrix init`` writes."""
 ACTIONS: Final = "actions.yaml"
 _OLDEST_PYTHON: Final = "3.11"
-"""Versions are resolved for it: what it can install, so can the later ones. It is that of the base image, and of requires-python."""
+"""Versions are resolved for this Python, so that later ones can install them too. It equals the base image's and requires-python."""
 _BARE: Final = re.compile(r"[\w./:@+ ,'=&|!()-]*")
-"""What may be written without quotes: words of ours, names, versions, commits."""
+"""Text that may be written without quotes: our own words, names, versions, commits."""
 _EXPRESSION: Final = "${{"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _JUST_TEXT: Final = (str, int, float, list, tuple, type(None))
@@ -38,15 +38,15 @@ _JUST_TEXT: Final = (str, int, float, list, tuple, type(None))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionPin:
-    """The commit of an action that is used, and the version that its repository calls it."""
+    """The commit at which an action is used, and its version name in the action's repository."""
 
     commit: str
     version: str
 
     def __post_init__(self) -> None:
-        """Refuse what is no full commit or no version: both are written into workflow files."""
+        """Reject a malformed commit or version, because both are written into workflow files."""
         if not re.fullmatch(r"[0-9a-f]{40}", self.commit) or not re.fullmatch(r"v\d+(\.\d+){0,2}", self.version):
-            where, what = f"host/github/{ACTIONS}", f"{self.commit!r} ({self.version!r}) is no pin"
+            where, what = f"host/github/{ACTIONS}", f"{self.commit!r} ({self.version!r}) is not a pin"
             raise ConfigError([Problem(where=where, what=what, hint="a full commit, and a version such as v1.2.3")])
 
 
@@ -58,10 +58,10 @@ def action_pins() -> dict[str, ActionPin]:
 
 
 def render(loaded: LoadedMatrix) -> dict[str, str]:
-    """The workflow files of a matrix.yaml, and the action: name to text, which ends with a line break and is YAML.
+    """Render the workflow files of a matrix.yaml, and the action: name to text, which is YAML and ends with a line break.
 
     Raises:
-        ConfigError: matrix.yaml has something that must not stand in a workflow.
+        ConfigError: matrix.yaml contains something that is not allowed in a workflow.
     """
     spec = loaded.spec
     facts: dict[str, Any] = {
@@ -78,10 +78,10 @@ def render(loaded: LoadedMatrix) -> dict[str, str]:
 
 
 def render_repository(loaded: LoadedMatrix) -> str:
-    """The one workflow of a repository of somebody's own, which installs this version of hwmatrix: YAML.
+    """Render the only workflow of a user's own repository, which installs this version of hwmatrix. Returns YAML.
 
     Raises:
-        ConfigError: matrix.yaml has something that must not stand in a workflow.
+        ConfigError: matrix.yaml contains something that is not allowed in a workflow.
     """
     facts = {"github": loaded.spec.github, "hosted": list(loaded.spec.github.runs_on), "actions": action_pins()}
     return _whole(_environment(), REPOSITORY, facts | {"version": hwmatrix.__version__})
@@ -91,16 +91,16 @@ def _whole(environment: jinja2.Environment, name: str, facts: dict[str, Any]) ->
     mine = {"callable": name == "matrix.yml", "selectable": name == "matrix.yml", "publishing": name == "release.yml"}
     text = environment.get_template(f"{name}.j2").render(facts | mine)
     text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-    yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe one
+    yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader
     return text
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """Square brackets instead of braces, which GitHub's own expressions have."""
+    """An environment with square brackets as delimiters, because GitHub's own expressions use braces."""
     return templates.environment(
         "hwmatrix.host.github",
-        autoescape=True,  # so that macros give Markup, which tells them from values
+        autoescape=True,  # makes macros return Markup, which distinguishes them from values
         filters={"bare": _bare},
         finalize=_quoted,
         variable_start_string="[[",
@@ -113,21 +113,21 @@ def _environment() -> jinja2.Environment:
 
 
 def _quoted(value: Any) -> Markup:
-    """Any value as JSON, which YAML reads as what it is."""
+    """Return any value as JSON, which YAML parses to the same value."""
     if isinstance(value, Markup):
         return value
     if not isinstance(value, _JUST_TEXT):
         raise TypeError(f"{type(value).__name__} has no place in a workflow")
-    return Markup(_checked(json.dumps(value)))  # noqa: S704 - it is quoted
+    return Markup(_checked(json.dumps(value)))  # noqa: S704 - quoted by json.dumps
 
 
 def _bare(value: str) -> Markup:
     if not _BARE.fullmatch(value):
-        raise ConfigError([Problem(where="matrix.yaml", what=f"{value!r} cannot stand in a workflow file", hint="use a plain name")])
-    return Markup(_checked(value))  # noqa: S704 - it is plain
+        raise ConfigError([Problem(where="matrix.yaml", what=f"{value!r} is not allowed in a workflow file", hint="use a plain name")])
+    return Markup(_checked(value))  # noqa: S704 - it has no special characters
 
 
 def _checked(text: str) -> str:
     if _EXPRESSION in text:
-        raise ConfigError([Problem(where="matrix.yaml", what=f"{text} has an expression of GitHub in it", hint="take it out")])
+        raise ConfigError([Problem(where="matrix.yaml", what=f"{text} contains a GitHub expression", hint="remove it")])
     return text

@@ -131,7 +131,7 @@ def test_whatever_is_otherwise_is_refused_and_named(tmp_path: Path, folder: RunF
     assert len(found.refused) == 4
     told = "\n".join(found.refused)
     for what in (
-        "'loose.duckdb': no target of this run hands over anything of that name",
+        "'loose.duckdb': no target of this run has an artifact with this name",
         f"'{artifact_name('cuda', PLAN.run_id)}': refused: it has shards of openvino",
         f"'{more.name}': it holds 'setup.py', 'shards.tar' instead of shards.tar",
         "'shards-tpu-of-another-run'",
