@@ -1,6 +1,6 @@
 """The public detection API: cached between processes, refreshed on request, imports no framework.
 
-The public functions give plain dicts; their keys are the contract (docs/hardware.md).
+The public functions return plain dicts. Their keys are the contract (docs/hardware.md).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ WEBGPU: Final[str] = Backend.WEBGPU.value
 QNN: Final[str] = Backend.QNN.value
 
 _BEST: Final = (Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO, Backend.CPU)
-"""The chain from GPUs over OpenVINO to the processor. What is emulated or runs in a browser is never the best."""
+"""The order for the best hardware: GPUs, then OpenVINO, then the CPU. Emulators and browsers are never the best."""
 
 
 class CudaDevice(TypedDict):
-    """One NVIDIA GPU; memory in MiB. ``torch_device`` is PyTorch's name for it; None where it is hidden or not certain."""
+    """One NVIDIA GPU; memory in MiB. ``torch_device`` is PyTorch's name for it; None if it is hidden or the name is not certain."""
 
     index: int
     name: str
@@ -49,7 +49,7 @@ class CudaDevice(TypedDict):
 
 
 class CudaDetails(TypedDict):
-    """NVIDIA's GPUs. ``cuda_version`` is the newest that the driver runs, ``torch_cuda_version`` what PyTorch is built for."""
+    """NVIDIA's GPUs. ``cuda_version`` is the newest that the driver supports, ``torch_cuda_version`` the one PyTorch is built for."""
 
     available: bool
     reason: str | None
@@ -62,7 +62,7 @@ class CudaDetails(TypedDict):
 
 
 class AvailableHardware(TypedDict):
-    """What :func:`detect_available_hardware` gives: by hardware, whether it is here, its name and facts, and why it is not."""
+    """The result of :func:`detect_available_hardware`: by hardware, whether it is here, its name and facts, or why it is not."""
 
     hardware: dict[str, bool]
     details: dict[str, dict[str, Any]]
@@ -79,11 +79,11 @@ class ContainerView(TypedDict):
 
 
 class HardwareDetector:
-    """Each kind of hardware, asked when it is first needed, and remembered.
+    """Detects each kind of hardware when it is first needed, and remembers the result.
 
-    ``cache_path`` is a file, or a folder for ``hardware.json``; without it the project's cache folder (HWMATRIX_CACHE) is taken.
-    ``force_refresh`` asks all anew instead of reading it. Facts that change (memory in use, memory pressure, processes) are
-    asked anew by every call that gives facts. May be used by several threads.
+    ``cache_path`` is a file, or a folder for ``hardware.json``; by default the project's cache folder (HWMATRIX_CACHE) is used.
+    ``force_refresh`` ignores the cached file. Facts that change (memory in use, memory pressure, processes) are queried again by every call
+    that returns facts. May be used by several threads.
     """
 
     def __init__(self, cache_path: Path | str | None = None, force_refresh: bool = False) -> None:  # noqa: FBT001, FBT002 - a public name
@@ -95,23 +95,23 @@ class HardwareDetector:
         self._lock = threading.RLock()
 
     def detect(self) -> dict[str, Detection]:
-        """Every kind of hardware, by ``hardware_type``, with the facts that change as they are now. Never raises."""
+        """Return every kind of hardware by ``hardware_type``, with current values of the facts that change. Never raises."""
         with self._lock:
-            older = [kind for kind in Backend if kind in self._found or kind.value in self._stored()]  # the others are asked now
+            older = [kind for kind in Backend if kind in self._found or kind.value in self._stored()]  # the others are detected now
             self._ask(tuple(Backend))
             self._found |= {kind: detector.refreshed(self._found[kind]) for kind in older}
             self._keep()
             return {kind.value: self._found[kind] for kind in Backend}
 
     def refresh(self) -> dict[str, Detection]:
-        """As :meth:`detect`, with everything asked anew and written to the file; also what only a browser that is started can tell."""
+        """Like :meth:`detect`, but detect everything again, including what only a started browser can report, and write the file."""
         with self._lock:
             self._found, self._kept, self._ignore_file = {}, None, True
             self._probed = set()
             return self.detect()
 
     def clear_cache(self) -> bool:
-        """Forget what was found, and remove the file; whether there was one.
+        """Forget the results and remove the file. Return whether there was one.
 
         Raises:
             StoreError: the file cannot be removed.
@@ -122,7 +122,7 @@ class HardwareDetector:
             return file is not None and cache.clear(file)
 
     def is_available(self, hw: str) -> bool:
-        """Whether a kind of hardware is here. For WebNN a browser is started if none has been asked yet: some seconds at most.
+        """Whether a kind of hardware is here. The first call for WebNN starts a browser, which takes some seconds at most.
 
         Raises:
             ConfigError: there is no such kind of hardware.
@@ -130,11 +130,11 @@ class HardwareDetector:
         return self._one(kind_of(hw, where="hardware")).available
 
     def errors(self) -> list[tuple[str, str]]:
-        """The kinds that are not here, each with the reason."""
+        """The kinds of hardware that are not here, each with the reason."""
         return [(hw, found.reason or "") for hw, found in self.detect().items() if not found.available]
 
     def get_cuda_details(self) -> CudaDetails:
-        """NVIDIA's GPUs with their memory and processes as they are now. Never raises."""
+        """Return NVIDIA's GPUs with their current memory and processes. Never raises."""
         with self._lock:
             found = self._found[Backend.CUDA] = detector.refreshed(self._one(Backend.CUDA))
         facts, build = found.features, torch_build.torch_build()
@@ -152,48 +152,48 @@ class HardwareDetector:
         )
 
     def get_torch_device_with_priority(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
-        """PyTorch's name of the first device of a list that it can use here: ``cuda:1``, ``mps``, ``cpu``.
+        """Return PyTorch's name of the first device in a list that it can use here: ``cuda:1``, ``mps``, ``cpu``.
 
-        ROCm's devices are called ``cuda:...`` by PyTorch too. Without a list: CUDA, ROCm, MPS, CPU. An entry may have its own
-        number (``cuda:1``), which counts before ``preferred_index``; a number that is not here becomes 0, with a warning.
-        Nothing is named that the installed PyTorch is not built for; without PyTorch, what the drivers list counts.
+        PyTorch also calls ROCm's devices ``cuda:...``. The default list is CUDA, ROCm, MPS, CPU. An entry may have its own index
+        (``cuda:1``), which overrides ``preferred_index``. An index that does not exist becomes 0, with a warning. Only devices that the
+        installed PyTorch is built for are returned; without PyTorch, the drivers' lists count.
 
         Raises:
-            ConfigError: an entry is no hardware, or a number is none.
+            ConfigError: an entry is not a kind of hardware, or its index is not a number.
         """
         return self.choose_torch_device(priority_list, preferred_index).torch_device
 
     def choose_torch_device(self, priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> DeviceChoice:
-        """As :meth:`get_torch_device_with_priority`, with the reasons.
+        """Like :meth:`get_torch_device_with_priority`, with the reasons.
 
         Raises:
-            ConfigError: an entry is no hardware, or a number is none.
+            ConfigError: an entry is not a kind of hardware, or its index is not a number.
         """
         wanted = parse([kind.value for kind in DEFAULT_ORDER] if priority_list is None else priority_list)
         return choose(wanted, preferred_index, Circumstances(ask=self._known, torch=torch_build.torch_build(), environment=os.environ))
 
     def choose_hardware(self, order: Sequence[str], *, asked_for: str | None = None) -> HardwareChoice:
-        """The first kind of an order that is here, with the reasons; PyTorch need not be able to drive it.
+        """Return the first kind in an order that is here, with the reasons. PyTorch need not support it.
 
-        What is emulated or executed by a browser is taken only where it is ``asked_for``.
+        Emulators and browsers are chosen only if ``asked_for``.
 
         Raises:
-            ConfigError: an entry is no hardware.
+            ConfigError: an entry is not a kind of hardware.
         """
         return first_here(order, lambda kind: self._one(kind) if kind.value == asked_for else self._known(kind), asked_for=asked_for)
 
     def in_container(self) -> dict[str, ContainerView]:
-        """What a container sees of each kind of hardware: this one, or one that would be started here."""
+        """Return what a container sees of each kind of hardware: this container, or one started on this machine."""
         return container_views(self.detect(), container.look())
 
     def _known(self, kind: Backend) -> Detection:
-        """What is known of a kind without a probe."""
+        """Return the detection of a kind without a probe."""
         with self._lock:
             self._ask((kind,))
             return self._found[kind]
 
     def _one(self, kind: Backend) -> Detection:
-        """What is known of a kind that somebody wants: with a probe where only that can tell."""
+        """Return the detection of a requested kind, with a probe if only that can tell."""
         with self._lock:
             self._ask((kind,))
             if descriptor_of(kind).hardware.started and kind not in self._probed and not self._found[kind].available:
@@ -206,7 +206,7 @@ class HardwareDetector:
         self._probed.add(kind)
 
     def _ask(self, kinds: tuple[Backend, ...]) -> None:
-        """Find out what is not known yet: from the file, where it holds, else by asking."""
+        """Detect the kinds that are not known yet, or take them from the file if it is valid."""
         for kind in kinds:
             if kind not in self._found:
                 stored = self._stored().get(kind.value) if cache.is_kept(kind) else None
@@ -217,7 +217,7 @@ class HardwareDetector:
         self._keep()
 
     def _keep(self) -> None:
-        """Write the file if what is known by now is not what it says."""
+        """Write the file if the known detections differ from it."""
         stored = self._stored()
         now = dict(stored)
         for kind in filter(cache.is_kept, self._found):
@@ -233,7 +233,7 @@ class HardwareDetector:
                 cache.save(file, cache.current_key(), now.values())
 
     def _stored(self) -> dict[str, Detection]:
-        """What the file holds, read once; one that is to be ignored is emptied, since what it says may be wrong."""
+        """Return the file's content, read once. A file that is to be ignored is emptied, since it may be wrong."""
         if self._kept is None:
             self._kept = {}
             file = self._file()
@@ -251,7 +251,7 @@ class HardwareDetector:
 
 
 def detect_available_hardware(cache_path: Path | str | None = None, force_refresh: bool = False) -> AvailableHardware:  # noqa: FBT001, FBT002 - a public name
-    """What hardware is here, its facts, why the rest is not, the best of it, and the device that PyTorch would use. Never raises."""
+    """Return the hardware here with its facts, why the rest is missing, the best of it, and the device for PyTorch. Never raises."""
     asked = _shared() if cache_path is None else HardwareDetector(cache_path)
     found = asked.refresh() if force_refresh else asked.detect()
     return AvailableHardware(
@@ -264,26 +264,26 @@ def detect_available_hardware(cache_path: Path | str | None = None, force_refres
 
 
 def container_views(found: Mapping[str, Detection], around: container.Surroundings) -> dict[str, ContainerView]:
-    """What a container sees of each kind that was asked for."""
+    """Return what a container sees of each detected kind."""
     views = {hw: container.view(hw, each, around) for hw, each in found.items()}
     return {hw: ContainerView(visible=view.visible, why=view.why) for hw, view in views.items()}
 
 
 def best_of(found: Mapping[str, Detection]) -> str:
-    """The best kind of hardware that is here: GPUs, then OpenVINO, then the processor."""
+    """Return the best kind of hardware that is here: GPUs, then OpenVINO, then the CPU."""
     return next(kind.value for kind in _BEST if found[kind.value].available or kind is Backend.CPU)
 
 
 def get_cuda_details() -> CudaDetails:
-    """As :meth:`HardwareDetector.get_cuda_details`, of the detector that this process shares."""
+    """Call :meth:`HardwareDetector.get_cuda_details` of this process's shared detector."""
     return _shared().get_cuda_details()
 
 
 def get_torch_device_with_priority(priority_list: Sequence[str] | None = None, preferred_index: int = 0) -> str:
-    """As :meth:`HardwareDetector.get_torch_device_with_priority`, of the detector that this process shares.
+    """Call :meth:`HardwareDetector.get_torch_device_with_priority` of this process's shared detector.
 
     Raises:
-        ConfigError: an entry is no hardware, or a number is none.
+        ConfigError: an entry is not a kind of hardware, or its index is not a number.
     """
     return _shared().get_torch_device_with_priority(priority_list, preferred_index)
 
@@ -308,7 +308,7 @@ def _cuda_device(gpu: Mapping[str, Any], names: Mapping[str, str]) -> CudaDevice
 
 
 def _torch_names(gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> dict[str, str]:
-    """PyTorch's names by UUID. CUDA puts the fastest first unless told otherwise, so unlike GPUs have certain names only then."""
+    """PyTorch's names by UUID. CUDA sorts the fastest first by default, so names are certain only for equal GPUs or in bus order."""
     alike = len({gpu["name"] for gpu in gpus}) <= 1 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     shown = visible.cuda_gpus(gpus, environment) if alike else []
     return {gpu["uuid"]: f"cuda:{index}" for index, gpu in enumerate(shown) if gpu is not None}

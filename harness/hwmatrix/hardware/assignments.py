@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def constants(path: Path) -> dict[str, Any]:
-    """Names to the constants that the file gives them at its top level; empty where it cannot be read or is no Python."""
+    """Return the constants assigned at the top level of a file by name; empty if it cannot be read or is not Python."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

@@ -1,6 +1,6 @@
-"""The browser that runs WebGPU and WebNN, and the runtime that its pages load. The adapter is determined in each cell.
+"""The browser that runs WebGPU and WebNN, and the runtime that its pages load. Each cell determines the adapter itself.
 
-Whether a browser has WebNN only a started one tells: see ``webnn``.
+Only a started browser can tell whether it has WebNN: see ``webnn``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ASSETS: Final = Path("/opt/hwmatrix/onnxruntime-web")
-"""Where images/webgpu and images/webnn put ONNX Runtime Web."""
+"""The folder where images/webgpu and images/webnn put ONNX Runtime Web."""
 SPARTICUZ: Final = Path("/opt/hwmatrix/chromium")
-"""Where images/webnn puts the Chromium of the npm package."""
+"""The folder where images/webnn puts the Chromium of the npm package."""
 _DEBIAN: Final = Path("/usr/lib/chromium")
 _DRM: Final = Path("/dev/dri")
 _SYSTEM_DRM: Final = Path("/sys/class/drm")
@@ -34,14 +34,14 @@ _VERSION_S: Final = 20.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Installed:
-    """Which browser, and which ONNX Runtime Web. ``executable`` is a path or a program's name; None takes the first that is installed."""
+    """A browser and an ONNX Runtime Web. ``executable`` is a path or a program's name; None selects the first installed browser."""
 
     executable: str | None = None
     assets: Path = ASSETS
     libraries: Path | None = None
 
     def command(self) -> tuple[str, ...]:
-        """How to start the browser.
+        """Return the command that starts the browser.
 
         Raises:
             UnavailableError: there is none.
@@ -59,14 +59,14 @@ class Installed:
         return (driven,)
 
     def environment(self) -> Mapping[str, str]:
-        """What the browser needs set."""
+        """The environment variables that the browser needs."""
         return {"LD_LIBRARY_PATH": str(self.libraries)} if self.libraries else {}
 
     def runtime_version(self) -> str:
-        """The version of ONNX Runtime Web.
+        """Return the version of ONNX Runtime Web.
 
         Raises:
-            UnavailableError: it is not there.
+            UnavailableError: it is missing.
         """
         try:
             return str(json.loads((self.assets / "package.json").read_text(encoding="utf-8"))["version"])
@@ -75,7 +75,7 @@ class Installed:
             raise UnavailableError(f"no ONNX Runtime Web in {self.assets}: {why}", error_type="browser_missing") from error
 
     def browser_version(self) -> str:
-        """What the browser calls itself, such as "Chromium 156.0.8078.79".
+        """Return the browser's name and version, such as "Chromium 156.0.8078.79".
 
         Raises:
             UnavailableError: there is none, or it does not start.
@@ -84,12 +84,12 @@ class Installed:
 
 
 def sparticuz() -> Installed:
-    """The Chromium of the npm package, which has its libraries beside it."""
+    """The Chromium of the npm package, with its libraries beside it."""
     return Installed(executable=str(SPARTICUZ / "chromium"), libraries=SPARTICUZ)
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The browser and the runtime of this image. No page is opened: each cell says which adapter it was given.
+    """Return the browser and the runtime of this image. No page is opened: each cell reports its adapter.
 
     Raises:
         UnavailableError: one of them is missing.
@@ -97,7 +97,7 @@ def detect() -> tuple[str, dict[str, Any]]:
     installed, here = chosen(), browser_places.installed()
     program = installed.command()[0]
     try:
-        runtime = installed.runtime_version()  # before a browser is started for its version, which takes a tenth of a second
+        runtime = installed.runtime_version()  # before the browser is started for its version, which takes a tenth of a second
     except UnavailableError as missing:
         raise UnavailableError(f"{missing}; {program} is installed{_others(here)}", error_type=missing.error_type) from missing
     browser = installed.browser_version()
@@ -116,18 +116,18 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 
 def chosen() -> Installed:
-    """The browser of this image, or the first that is installed."""
+    """The browser of this image, or the first installed one."""
     return sparticuz() if SPARTICUZ.is_dir() else Installed()
 
 
 def _others(here: Sequence[browser_places.Found]) -> str:
-    """The browsers that are here and not driven, in words to be added to a reason."""
+    """List the installed but unsupported browsers, as an addition to a reason."""
     names = [found.name for found in here if not found.driven]
-    return f"; {' and '.join(names)} present, through which WebGPU and WebNN are not driven" if names else ""
+    return f"; {' and '.join(names)} present, but not supported for WebGPU and WebNN" if names else ""
 
 
 def _memory_mb(node: Path) -> int | None:
-    """A GPU's own memory, which AMD's driver tells without rights (mem_info_vram_total, bytes); None where its driver does not."""
+    """The memory of a GPU in MiB. AMD's driver reports it without special rights (mem_info_vram_total, bytes); None for other drivers."""
     told = (cgroups.read(_SYSTEM_DRM / node.name / "device/mem_info_vram_total") or "").strip()
     return int(told) // _MIB if told.isdigit() else None
 

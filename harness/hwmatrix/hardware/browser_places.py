@@ -1,4 +1,4 @@
-"""Where systems install browsers: supported ones (Chromium's DevTools protocol), and those that are only listed."""
+"""The places where systems install browsers: supported ones (with Chromium's DevTools protocol), and those that are only listed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places:
-    """A browser, and where it is looked for: names on Linux's PATH, files of Linux, a macOS application's program, files of Windows.
+    """A browser and its possible places: names on Linux's PATH, Linux files, the program of a macOS application, Windows files.
 
-    ``windows`` is below %ProgramFiles%, %ProgramFiles(x86)% or %LOCALAPPDATA%. ``driven`` says whether models are run in it.
+    ``windows`` is relative to %ProgramFiles%, %ProgramFiles(x86)% or %LOCALAPPDATA%. ``driven`` says whether hwmatrix can run models in it.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Places:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """A browser that is installed here."""
+    """An installed browser."""
 
     name: str
     program: str
@@ -77,13 +77,13 @@ BROWSERS: Final = (
     ),
     Places(name="Safari", driven=False, mac="Safari.app/Contents/MacOS/Safari"),
 )
-"""The order in which they are taken."""
+"""In the order of preference."""
 _WINDOWS_FOLDERS: Final = ("ProgramFiles", "ProgramFiles(x86)", "LOCALAPPDATA")
 _WINDOWS_VERSION: Final = re.compile(r"\d+(?:\.\d+){3}")
 
 
 def installed(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[Found, ...]:
-    """The browsers of this machine, those that are driven first; no program is started. ``root`` is where absolute paths begin."""
+    """Return the browsers of this machine, in the order of BROWSERS. No program is started. ``root`` is the root of absolute paths."""
     found = []
     for places in BROWSERS:
         program = next(_candidates(places, environment, root), None)
@@ -93,14 +93,14 @@ def installed(environment: Mapping[str, str] = os.environ, root: Path = Path("/"
 
 
 def windows_version(program: str) -> str | None:
-    """The version of a browser on Windows, from the folder beside its program: asked by an argument, it would open a window."""
+    """Return a browser's version on Windows, from the folder beside its program: with a version argument, it would open a window."""
     folder = Path(program).parent
     versions = [tuple(map(int, each.name.split("."))) for each in folder.glob("*") if _WINDOWS_VERSION.fullmatch(each.name)]
     return ".".join(map(str, max(versions))) if versions else None
 
 
 def _candidates(places: Places, environment: Mapping[str, str], root: Path) -> Iterator[str]:
-    """Programs that are there."""
+    """Yield the programs that exist."""
     if sys.platform == "win32":
         if places.windows is not None:
             below = (environment.get(name) for name in _WINDOWS_FOLDERS)

@@ -1,7 +1,7 @@
-"""Caches detected hardware in a file, with everything that must be unchanged for the cache to be valid.
+"""Caches detected hardware in a file, with a key of everything that must be unchanged for the cache to be valid.
 
-Only what is here is kept, and only where asking takes long. What is absent is asked again each time: that is quick, and what was
-installed a minute ago must count. A file that cannot be read, is another program's or another version's is made anew.
+Only hardware that is present is cached, and only if detection is slow. Absent hardware is detected again each time: this is quick, and
+something installed a minute ago must count. A file that cannot be read, or is from another program or version, is written again.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ Key = dict[str, str]
 
 
 def default_file(environment: Mapping[str, str]) -> Path | None:
-    """The file in the project's cache folder; None where this user has none: then nothing is kept."""
+    """Return the file in the project's cache folder; None if this user has none: then nothing is cached."""
     folder = cache_folder(environment)
     return None if folder is None else folder / NAME
 
 
 def is_kept(kind: str) -> bool:
-    """Whether what is found of a kind is kept: where asking starts a driver, a runtime or a program. The others take milliseconds."""
+    """Whether detections of a kind are cached: if detection starts a driver, a runtime or a program. Others take milliseconds."""
     return descriptor_of(kind).hardware.slow
 
 
 def current_key() -> Key:
-    """What must be the same for a file to hold: machine, boot, place, user, kernel, drivers, device nodes, packages, browsers."""
+    """Return the key of a valid file: machine, boot, place, user, kernel, drivers, device nodes, packages, browsers."""
     around = container.look()
     return {
         "machine": machine_identity(),
@@ -77,20 +77,20 @@ def current_key() -> Key:
 
 
 def load(file: Path, key: Key) -> dict[str, Detection]:
-    """What the file holds for this machine as it is; empty where it does not hold, which is logged with the reason. Never raises."""
+    """Return the file's detections for this key; empty if it is not valid, with the reason in the log. Never raises."""
     try:
         return _held(file.read_text(encoding="utf-8"), key)
     except FileNotFoundError:
         return {}
     except _Stale as reason:
-        _LOG.info("the cache %s no longer holds and is made anew: %s", file, reason)
+        _LOG.info("the cache %s is out of date and will be rebuilt: %s", file, reason)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        _LOG.warning("the cache %s is broken or not hwmatrix's, and is made anew: %s: %s", file, type(error).__name__, error)
+        _LOG.warning("the cache %s is broken or not hwmatrix's, and will be rebuilt: %s: %s", file, type(error).__name__, error)
     return {}
 
 
 class _Stale(Exception):  # noqa: N818 - nothing is wrong with the file
-    """The file was right, and something has changed since."""
+    """The file was valid, and something has changed since."""
 
 
 def _held(text: str, key: Key) -> dict[str, Detection]:
@@ -98,7 +98,7 @@ def _held(text: str, key: Key) -> dict[str, Detection]:
     if not str(stored["schema"]).startswith(_OURS):
         raise ValueError(f"its schema is {stored['schema']!r}")
     if stored["schema"] != SCHEMA:
-        raise _Stale(f"it is of version {stored['schema']!r}, not {SCHEMA!r}")
+        raise _Stale(f"it has version {stored['schema']!r}, not {SCHEMA!r}")
     before: Key = dict(stored["key"])
     changed = [name for name in sorted(before.keys() | key.keys()) if before.get(name) != key.get(name)]
     if changed:
@@ -108,23 +108,23 @@ def _held(text: str, key: Key) -> dict[str, Detection]:
 
 
 def _detection(told: Any) -> Detection:
-    """A detection that is here. Checked by hand, since building pydantic's checks takes longer than all of the asking.
+    """Build a detection from JSON. Checked by hand, because creating pydantic's validators takes longer than all detection.
 
     Raises:
-        TypeError: it has other keys, or is no mapping at all.
-        ValueError: a value is of another type.
+        TypeError: it has other keys, or is not a mapping.
+        ValueError: a value has the wrong type.
     """
     found = Detection(**told)
     texts = (found.hardware_type, found.name, found.detected_at)
     if not all(isinstance(text, str) for text in texts) or not isinstance(found.features, dict) or not isinstance(found.available, bool):
-        raise ValueError(f"an entry is no detection: {told}")
+        raise ValueError(f"an entry is not a detection: {told}")
     return found
 
 
 def save(file: Path, key: Key, found: Iterable[Detection]) -> bool:
-    """Write a file in one step: whoever reads meanwhile sees the old or the new one. Whether it worked; if not, that is logged.
+    """Write the file atomically. Return whether it worked; if not, the reason is logged.
 
-    A file that is not hwmatrix's is not lost: it gets the ending ``.bak``.
+    A file that is not hwmatrix's is kept: it gets the suffix ``.bak``.
     """
     kept = [each for each in found if each.available and is_kept(each.hardware_type)]
     content = json.dumps({"schema": SCHEMA, "key": key, "found": [dataclasses.asdict(each) for each in kept]}, indent=1)
@@ -135,13 +135,13 @@ def save(file: Path, key: Key, found: Iterable[Detection]) -> bool:
             file.replace(file.with_name(f"{file.name}.bak"))
         write_together({file: content}, durable=False)
     except OSError as error:
-        _LOG.warning("the cache %s cannot be written, hardware is asked again next time: %s", file, error)
+        _LOG.warning("the cache %s cannot be written, so hardware is detected again next time: %s", file, error)
         return False
     return True
 
 
 def clear(file: Path) -> bool:
-    """Remove the file; whether there was one.
+    """Remove the file. Return whether there was one.
 
     Raises:
         StoreError: it cannot be removed.
@@ -158,7 +158,7 @@ def clear(file: Path) -> bool:
 
 
 def _user() -> str:
-    """Who asks: what a user may use depends on the groups. Windows has no such numbers."""
+    """The user and groups, which decide what hardware may be used. Windows has no such numbers."""
     return f"{os.getuid()} {sorted(os.getgroups())}" if hasattr(os, "getuid") else ""
 
 
@@ -170,7 +170,7 @@ def _version(package: str) -> str | None:
 
 
 def _dated(paths: Iterable[Any]) -> Iterable[str]:
-    """Files that are there, with the moment of their last change."""
+    """Yield the files that exist, with their modification times."""
     for path in paths:
         if path is not None:
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The cores and memory that cgroups allow this process: v1, v2 and mixed, inside and outside a container.
 
-A limit of any group on the way up holds, so every level that can be seen is read. Formats: the kernel's documentation,
-admin-guide/cgroup-v1 (memory, cpusets), scheduler/sched-bwc, admin-guide/cgroup-v2; mountinfo: proc(5).
+The limit of any ancestor group applies, so every visible level is read. Formats: the kernel's documentation, admin-guide/cgroup-v1 (memory,
+cpusets), scheduler/sched-bwc, admin-guide/cgroup-v2; mountinfo: proc(5).
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 ROOT: Final = Path("/")
 _MIB: Final = 2**20
 _UNLIMITED: Final = 1 << 60
-"""Version 1 writes a number near 2**63 where there is no limit."""
+"""Version 1 writes a number near 2**63 for no limit."""
 _V2: Final = ""
-"""Version 2 has one hierarchy for all controllers; /proc/self/cgroup gives it an empty name."""
+"""Version 2 has one hierarchy for all controllers, with an empty name in /proc/self/cgroup."""
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the groups above this process allow; None where they do not limit.
+    """The limits of this process's group and its ancestors; None means no limit.
 
-    ``cores`` is the smallest quota, in cores; ``cpuset`` counts the processors of the group's set. ``memory_mb`` is the smallest
-    limit and ``left_mb`` what may still be taken below it, in MiB: the limit less what is used and cannot be given back at once
-    (file pages that nothing uses are not counted), at the level where that is least. ``stalled`` is the text of the
-    group's own memory.pressure.
+    ``cores`` is the smallest quota, in cores; ``cpuset`` counts the processors of the group's set. ``memory_mb`` is the smallest limit in
+    MiB. ``left_mb`` is the memory in MiB that may still be allocated: the limit minus the usage without reclaimable file pages, at the
+    level where it is least. ``stalled`` is the text of the group's own memory.pressure.
     """
 
     cores: float | None = None
@@ -42,7 +41,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Mount:
-    """One hierarchy as it is mounted: ``shown`` is the group that can be seen at ``point``."""
+    """One mounted hierarchy: ``shown`` is the group that is visible at ``point``."""
 
     controllers: frozenset[str]
     shown: str
@@ -50,7 +49,7 @@ class _Mount:
 
 
 def limits(root: Path = ROOT) -> Limits:
-    """Read the limits. Never raises: what cannot be read does not limit."""
+    """Read the limits. Never raises: an unreadable file counts as no limit."""
     own, mounts = _own_groups(root), _mounts(root)
     cpu, cpuset, memory = ([*_folders(own, mounts, name, root)] for name in ("cpu", "cpuset", "memory"))
     quotas = [quota for folder in cpu if (quota := _quota(folder)) is not None]
@@ -66,7 +65,7 @@ def limits(root: Path = ROOT) -> Limits:
 
 
 def read(path: Path) -> str | None:
-    """A small file's text without the white space around it; None where it cannot be read."""
+    """Return a small file's text without surrounding white space; None if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -74,7 +73,7 @@ def read(path: Path) -> str | None:
 
 
 def number(path: Path) -> int | None:
-    """A file that holds one whole number; None where it does not, or cannot be read."""
+    """Return the whole number in a file; None if it has none, or cannot be read."""
     return _whole(read(path))
 
 
@@ -83,7 +82,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _own_groups(root: Path) -> dict[str, str]:
-    """The group of this process in each hierarchy, by controller: lines ``4:memory:/a/b`` and ``0::/a/b``."""
+    """The group of this process in each hierarchy, by controller, from lines such as ``4:memory:/a/b`` and ``0::/a/b``."""
     own: dict[str, str] = {}
     for line in (read(root / "proc/self/cgroup") or "").splitlines():
         parts = line.split(":", 2)
@@ -93,7 +92,7 @@ def _own_groups(root: Path) -> dict[str, str]:
 
 
 def _mounts(root: Path) -> list[_Mount]:
-    """Where hierarchies are mounted, and from which group on each is shown."""
+    """The mounted hierarchies, and the group that each shows at its mount point."""
     found = []
     for line in (read(root / "proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")
@@ -106,24 +105,24 @@ def _mounts(root: Path) -> list[_Mount]:
 
 
 def _plain(field: str) -> str:
-    """As mountinfo writes them, spaces and the like are octal numbers."""
+    """Decode a field of mountinfo, in which spaces and the like are octal escapes."""
     return _OCTAL.sub(lambda found: chr(int(found[1], 8)), field)
 
 
 def _folders(own: dict[str, str], mounts: list[_Mount], controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's group and of those above it, from below, where the controller may limit."""
+    """Yield the folders of this process's group and its ancestors, from the bottom up, that the controller may limit."""
     for mount in mounts:
         for name in {controller, _V2} & mount.controllers & own.keys():
             point = root / mount.point.lstrip("/")
             folder = point / _below(own[name], mount.shown)
-            if not folder.is_dir():  # a namespace names groups that this mount does not show
+            if not folder.is_dir():  # namespaces can contain groups that this mount does not show
                 folder = point
             yield folder
             yield from (parent for parent in folder.parents if parent == point or point in parent.parents)
 
 
 def _below(group: str, shown: str) -> str:
-    """A group's path below the group that a mount shows. Outside of it (Docker shows a container its own group): nothing."""
+    """Return a group's path relative to the group that a mount shows; empty outside of it (Docker shows a container its own group)."""
     base = shown.rstrip("/")
     inside = group == base or group.startswith(f"{base}/")
     relative = group[len(base) :].lstrip("/") if inside else ""
@@ -131,7 +130,7 @@ def _below(group: str, shown: str) -> str:
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores' worth of time: a quota in every period, both in microseconds."""
+    """The quota in cores: CPU time per period, both in microseconds."""
     text = read(folder / "cpu.max")
     quota, period = (
         text.split(maxsplit=1) if text and " " in text else (read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us"))
@@ -142,7 +141,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _cpuset(folder: Path) -> int | None:
-    """How many processors a set such as ``0-3,8`` has."""
+    """The number of processors in a set such as ``0-3,8``."""
     text = read(folder / "cpuset.cpus.effective") or read(folder / "cpuset.effective_cpus")
     if not text:
         return None
@@ -153,9 +152,9 @@ def _cpuset(folder: Path) -> int | None:
 
 
 def _memory(folder: Path) -> Iterator[tuple[int, int | None]]:
-    """Limits in bytes that hold at this level, with what is used below them where that is known.
+    """Yield the limits in bytes at this level, each with the usage that counts against it, if known.
 
-    Version 1 also tells the limit of groups above that a container cannot see; what those use it does not tell.
+    Version 1 also reports the limit of ancestors that a container cannot see, but not their usage.
     """
     told = dict(line.split(maxsplit=1) for line in (read(folder / "memory.stat") or "").splitlines() if " " in line)
     for limit, usage, idle in (

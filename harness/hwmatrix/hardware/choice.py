@@ -1,4 +1,4 @@
-"""Which device PyTorch should use: the first of a list that is available, supported by this build, and visible."""
+"""Chooses the device for PyTorch: the first in a list that is available, supported by this build, and visible."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 AUTO: Final = "auto"
 DEFAULT_ORDER: Final = (Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.CPU)
-"""GPUs before the processor, as in the design documents' chains; at most one of the three is in a machine as a rule."""
+"""GPUs before the CPU. Usually a machine has at most one of the three kinds of GPU."""
 _SINCE_MPS: Final = (1, 12)
-"""PyTorch 1.12 is the first with MPS (its release notes)."""
+"""PyTorch 1.12 is the first version with MPS (its release notes)."""
 _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """One entry of a list of priorities: ``cuda``, or ``cuda:1`` with a number of its own."""
+    """One entry of a priority list: ``cuda``, or ``cuda:1`` with its own index."""
 
     kind: Backend
     index: int | None
@@ -35,7 +35,7 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceChoice:
-    """What was chosen: the kind of hardware, PyTorch's name for the device, why, and what was passed over with the reason."""
+    """The chosen kind of hardware, PyTorch's name for the device, the reason, and what was passed over with reasons."""
 
     hardware: str
     torch_device: str
@@ -45,7 +45,7 @@ class DeviceChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """What a choice depends on: how to ask for a kind of hardware, the PyTorch that is installed, and the environment."""
+    """The inputs of a choice: how to detect a kind of hardware, the installed PyTorch, and the environment."""
 
     ask: Callable[[Backend], Detection]
     torch: TorchBuild | None
@@ -54,7 +54,7 @@ class Circumstances:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HardwareChoice:
-    """The kind of hardware that an order of them leads to here, why, and what was passed over with the reason."""
+    """The chosen kind of hardware, the reason, and what was passed over with reasons."""
 
     hardware: str
     reason: str
@@ -62,10 +62,10 @@ class HardwareChoice:
 
 
 def kind_of(name: str, *, where: str) -> Backend:
-    """A kind of hardware from its name.
+    """Return the kind of hardware with a name.
 
     Raises:
-        ConfigError: there is no such kind; with a near miss.
+        ConfigError: there is no such kind. The message suggests a similar name.
     """
     try:
         return Backend(name)
@@ -79,10 +79,10 @@ def kind_of(name: str, *, where: str) -> Backend:
 
 
 def parse(priorities: Sequence[str]) -> list[Wanted]:
-    """A list of priorities; ``auto`` stands for the default order.
+    """Parse a priority list. ``auto`` stands for the default order.
 
     Raises:
-        ConfigError: an entry is no hardware, or its number is none.
+        ConfigError: an entry is not a kind of hardware, or its index is not a number.
     """
     wanted: list[Wanted] = []
     for entry in priorities:
@@ -98,12 +98,12 @@ def parse(priorities: Sequence[str]) -> list[Wanted]:
 
 
 def choose(wanted: Sequence[Wanted], preferred_index: int, given: Circumstances) -> DeviceChoice:
-    """The first entry that PyTorch can use, else the CPU.
+    """Choose the first entry that PyTorch can use, or else the CPU.
 
-    An entry's own number counts before ``preferred_index``. A number that this machine has not becomes 0, with a warning.
+    An entry's own index overrides ``preferred_index``. An index that does not exist becomes 0, with a warning.
 
     Raises:
-        ConfigError: ``preferred_index`` is negative or no number.
+        ConfigError: ``preferred_index`` is negative or not a number.
     """
     if isinstance(preferred_index, bool) or not isinstance(preferred_index, int) or preferred_index < 0:
         what = f"{preferred_index!r} is not a valid device number"
@@ -119,17 +119,17 @@ def choose(wanted: Sequence[Wanted], preferred_index: int, given: Circumstances)
         passed.append((entry.kind.value, why))
     if wanted:
         _LOG.warning("none of %s can be used with PyTorch here: using the CPU", ", ".join(entry.kind.value for entry in wanted))
-    reason = "nothing else of the list can be used" if wanted else "the list is empty"
+    reason = "nothing else in the list can be used" if wanted else "the list is empty"
     return DeviceChoice(hardware=Backend.CPU.value, torch_device="cpu", reason=reason, passed_over=tuple(passed))
 
 
 def first_here(order: Sequence[str], ask: Callable[[Backend], Detection], *, asked_for: str | None = None) -> HardwareChoice:
-    """The first of an order that is here, whichever runtime drives it; the CPU where none is.
+    """Choose the first kind in an order that is here, whatever runtime uses it; the CPU if none is.
 
-    What is emulated or executed by a browser is taken only where it is ``asked_for``: it is slower than the CPU that does it.
+    Emulators and browsers are chosen only if ``asked_for``, because they are slower than the CPU that they run on.
 
     Raises:
-        ConfigError: an entry is no hardware.
+        ConfigError: an entry is not a kind of hardware.
     """
     passed: list[tuple[str, str]] = []
     for kind in (kind_of(name, where="order") for name in order):
@@ -137,22 +137,22 @@ def first_here(order: Sequence[str], ask: Callable[[Backend], Detection], *, ask
         slow = found.features.get("execution", descriptor_of(kind).execution) != Execution.HARDWARE
         if found.available and (not slow or kind == asked_for):
             return HardwareChoice(hardware=kind.value, reason=f"{found.name} is here", passed_over=tuple(passed))
-        why = "here it is emulated or in a browser, slower than the processor itself: only if asked for"
+        why = "here it is emulated or in a browser, slower than the CPU itself: used only if requested"
         passed.append((kind.value, why if found.available else found.reason or "it is not here"))
-    return HardwareChoice(hardware=Backend.CPU.value, reason="nothing else of the order is here", passed_over=tuple(passed))
+    return HardwareChoice(hardware=Backend.CPU.value, reason="nothing else in the order is here", passed_over=tuple(passed))
 
 
 def _index(entry: Wanted, preferred: int, count: int) -> int:
     index = preferred if entry.index is None else entry.index
     if index < count:
         return index
-    if descriptor_of(entry.kind).several or entry.index is not None:  # a preferred GPU means nothing to a CPU
+    if descriptor_of(entry.kind).several or entry.index is not None:  # a preferred GPU index does not apply to a CPU
         _LOG.warning("there is no %s device %d, only %d: using device 0", entry.kind.value, index, count)
     return 0
 
 
 def _usable(kind: Backend, given: Circumstances) -> tuple[int, str]:
-    """How many devices of a kind PyTorch can use here, and why; 0 with the reason why not."""
+    """Return how many devices of a kind PyTorch can use here and why, or 0 with the reason why not."""
     if kind is Backend.CPU:
         return 1, "it is always here"
     if kind not in DEFAULT_ORDER:
@@ -164,7 +164,7 @@ def _usable(kind: Backend, given: Circumstances) -> tuple[int, str]:
     if refusal is not None:
         return 0, refusal
     count, hidden = _COUNTS[kind](found.features, given)
-    here = f"{found.name} is here" + ("" if given.torch else ", and no PyTorch is installed that could say otherwise")
+    here = f"{found.name} is here" + ("" if given.torch else ", but no PyTorch is installed to confirm it")
     return (count, here) if count else (0, hidden)
 
 
@@ -172,9 +172,9 @@ def _cuda_refusal(facts: Mapping[str, Any], torch: TorchBuild) -> str | None:
     if torch.cuda is None:
         return f"the installed PyTorch {torch.version} is built for {torch.purpose}, not for CUDA"
     needed, able = torch_build.number(torch.cuda)[:1], torch_build.number(str(facts.get("cuda")))[:1]
-    if needed and able and needed > able:  # within one major version every driver runs every CUDA (CUDA Compatibility, minor versions)
+    if needed and able and needed > able:  # within a major version, every driver runs every CUDA (CUDA Compatibility, minor versions)
         return (
-            f"PyTorch {torch.version} is built for CUDA {torch.cuda}, and driver {facts.get('driver')} runs CUDA up to {facts.get('cuda')}"
+            f"PyTorch {torch.version} is built for CUDA {torch.cuda}, but driver {facts.get('driver')} runs CUDA up to {facts.get('cuda')}"
         )
     return None
 
@@ -202,7 +202,7 @@ def _hidden(names: tuple[str, ...], given: Circumstances) -> str:
 
 
 def _started() -> int:
-    """The devices that a running PyTorch counts; 0 where it has not started any, and asking would start them."""
+    """The number of devices if PyTorch has already started them; otherwise 0, because counting would start them."""
     torch = torch_build.imported()
     return int(torch.cuda.device_count()) if torch is not None and torch.cuda.is_initialized() else 0
 

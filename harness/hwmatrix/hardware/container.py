@@ -1,7 +1,7 @@
 """Containers: whether this process runs in one, and which hardware a container started here would see.
 
-Engines are not asked for that, only files are read: device nodes, the container toolkit's programs, CDI specifications
-(which describe devices to engines) and the settings of Docker's daemon.
+Engines are not queried. Only files are read: device nodes, the container toolkit's programs, CDI specifications (which describe devices to
+engines) and the settings of Docker's daemon.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import Detection
 
 NODES: Final = ("nvidia*", "kfd", "dri/*", "accel/*", "dxg", "fastrpc-*")
-"""Device nodes of accelerators below /dev: NVIDIA's, AMD's compute driver, GPUs, NPUs, WSL's GPU, Qualcomm's DSPs."""
+"""Device nodes of accelerators in /dev: NVIDIA's, AMD's compute driver, GPUs, NPUs, WSL's GPU, Qualcomm's DSPs."""
 _TOOLKIT: Final = ("nvidia-ctk", "nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime-hook")
 _CDI: Final = ("etc/cdi", "var/run/cdi")
 _CDI_KIND: Final = re.compile(r"""(?:^|[{,])\s*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", re.MULTILINE)
@@ -30,16 +30,16 @@ _DAEMON: Final = "etc/docker/daemon.json"
 _MARKS: Final = (("docker", ".dockerenv"), ("podman", "run/.containerenv"))
 _GROUPS: Final = re.compile(r"[/:](docker|kubepods|containerd|libpod|lxc|crio)\b")
 _SYSTEMD: Final = "run/systemd/container"
-"""Where systemd writes what kind of container it has found itself in."""
+"""The file in which systemd records the kind of container that it runs in."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What files tell of containers here.
+    """Facts about containers here, from files.
 
-    ``inside`` names the kind of container that this process is in, with the evidence, or is None. ``nodes`` are the device nodes,
-    ``toolkit`` NVIDIA's programs for containers that are on PATH, ``cdi`` the kinds of devices that CDI describes, ``runtimes``
-    those that Docker's daemon was given by its file of settings.
+    ``inside`` names the kind of container that this process runs in, with the evidence; None outside. ``nodes`` are the device nodes,
+    ``toolkit`` NVIDIA's container programs on PATH, ``cdi`` the kinds of devices that CDI describes, ``runtimes`` those in the settings
+    file of Docker's daemon.
     """
 
     inside: str | None
@@ -58,7 +58,7 @@ class View:
 
 
 def look(root: Path = cgroups.ROOT, path: str | None = None) -> Surroundings:
-    """Look around. Never raises. ``path`` stands for PATH."""
+    """Collect the facts. Never raises. ``path`` replaces PATH."""
     return Surroundings(
         inside=_inside(root),
         nodes=tuple(f"/{node.relative_to(root)}" for pattern in NODES for node in sorted((root / "dev").glob(pattern))),
@@ -69,9 +69,9 @@ def look(root: Path = cgroups.ROOT, path: str | None = None) -> Surroundings:
 
 
 def view(kind: str, found: Detection, around: Surroundings) -> View:
-    """What a container sees of a kind of hardware: this one, where the process is in one; else one that is started here.
+    """Return what a container sees of a kind of hardware: this process's own container, or else one started here.
 
-    That an engine is there at all is not looked at: ``hwmatrix matrix`` does when it starts one.
+    Whether there is an engine at all is not checked. ``hwmatrix matrix`` does this when it starts a container.
     """
     if around.inside is not None:
         why = f"this is one ({around.inside})" if found.available else found.reason or "not found in this container"
@@ -109,7 +109,7 @@ def _rocm(found: Detection, around: Surroundings) -> View:
 
 
 def _software(brought: str, around: Surroundings) -> View:
-    """What the image brings along works on every CPU; a GPU or an NPU only if its node is given to the container."""
+    """The image's software works on every CPU. It sees a GPU or an NPU only if its node is passed to the container."""
     given = sorted({node.rpartition("/")[0] for node in around.nodes if node.startswith(("/dev/dri/renderD", "/dev/accel/"))})
     more = f"; GPU or NPU with {' and '.join(given)} given to it" if given else "; no GPU or NPU has a node here"
     return View(visible=True, why=f"the image brings {brought}{more}")

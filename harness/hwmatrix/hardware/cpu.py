@@ -21,9 +21,9 @@ _FLAGS: Final = (
     *("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_fp16", "amx_int8", "f16c", "fma"),
     *("neon", "asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "sme"),
 )
-"""Instructions that matter for the speed of models, as Linux names them."""
+"""Instruction sets that matter for the speed of models, by their names in Linux."""
 _MAC_FLAGS: Final = {"AVX1.0": "avx", "AVX2": "avx2", "AVX512F": "avx512f", "FMA": "fma", "F16C": "f16c"}
-"""How an Intel Mac names them in machdep.cpu.features and machdep.cpu.leaf7_features."""
+"""The names of an Intel Mac in machdep.cpu.features and machdep.cpu.leaf7_features."""
 _MAC_OPTIONAL: Final = {
     "hw.optional.neon": "neon",
     "hw.optional.AdvSIMD": "asimd",
@@ -41,7 +41,7 @@ _MAC_NAMES: Final = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Processor:
-    """What a system tells of its processor. ``instructions`` are those that matter here; None where nothing tells."""
+    """Facts about a processor from the system. ``instructions`` are the relevant ones; None if unknown."""
 
     name: str
     vendor: str | None
@@ -49,9 +49,9 @@ class Processor:
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The processor's name, and its facts. Memory in MiB.
+    """Return the processor's name and its facts. Memory in MiB.
 
-    ``cores`` counts logical ones, ``usable_cores`` those that this process may use (its affinity, its cgroups' set and quota).
+    ``cores`` counts logical cores, ``usable_cores`` those that this process may use (its affinity, its cgroups' set and quota).
     """
     limits, values = cgroups.limits(), _sysctl()
     processor = _mac_processor(values) if values else _processor()
@@ -69,12 +69,12 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 
 def refreshed(_facts: dict[str, Any]) -> dict[str, Any]:
-    """All anew: it takes a millisecond."""
+    """Detect everything again, which takes a millisecond."""
     return detect()[1]
 
 
 def cpuinfo(path: Path = _CPUINFO) -> dict[str, str]:
-    """The first processor's entry of /proc/cpuinfo; empty where there is no such file."""
+    """Return the first processor's entry of /proc/cpuinfo; empty if there is no such file."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -84,14 +84,14 @@ def cpuinfo(path: Path = _CPUINFO) -> dict[str, str]:
 
 
 def usable_cores(limits: cgroups.Limits | None = None) -> float:
-    """Cores that this process may use: its affinity, cut by the sets and quotas of its cgroups."""
+    """Return the number of cores that this process may use: its affinity, limited by the sets and quotas of its cgroups."""
     affinity = len(os.sched_getaffinity(0)) if sys.platform.startswith("linux") else (os.cpu_count() or 1)
     found = limits or cgroups.limits()
     return min([float(affinity), *(float(limit) for limit in (found.cpuset, found.cores) if limit)])
 
 
 def _processor() -> Processor:
-    """From /proc/cpuinfo; elsewhere (Windows) from what Python itself knows, which has no instructions."""
+    """Read /proc/cpuinfo. On other systems (Windows) use Python's own information, which has no instructions."""
     info = cpuinfo()
     flags = info.get("flags", info.get("Features"))
     known = None if flags is None else tuple(flag for flag in _FLAGS if flag in flags.split())
@@ -106,7 +106,7 @@ def _processor() -> Processor:
 
 
 def _arm_names(info: dict[str, str]) -> tuple[str | None, str | None]:
-    """Who made an ARM processor, and what it is: the kernel tells numbers."""
+    """The maker and the name of an ARM processor, for which the kernel reports only numbers."""
     if "CPU implementer" not in info:
         return None, None
     table = _processors()
@@ -125,7 +125,7 @@ def _processors() -> dict[str, Any]:
 
 
 def _sysctl() -> dict[str, str]:
-    """What macOS tells; nothing elsewhere, or where it does not answer."""
+    """Values from macOS's sysctl; empty on other systems, or if it does not answer."""
     if platform.system() != "Darwin":
         return {}
     try:

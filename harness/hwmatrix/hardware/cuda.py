@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PROC: Final = Path("/proc/driver/nvidia/version")
-"""What the kernel's module says of itself; it is there as soon as the module is loaded."""
+"""The kernel module's description of itself, which exists as soon as the module is loaded."""
 _MODULE_VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _CONTROL: Final = Path("/dev/nvidiactl")
 _WSL: Final = Path("/dev/dxg")
-"""In Windows' Subsystem for Linux the driver is Windows', and only this is here."""
+"""The only device node in the Windows Subsystem for Linux, where the driver is Windows'."""
 _CUDNN_PACKAGES: Final = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu11")
 _CUDNN_FOLDERS: Final = tuple(
     Path(folder) for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/cuda/lib64")
@@ -30,13 +30,13 @@ _MIB: Final = 2**20
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The GPUs' name, and their facts: driver, the newest CUDA that it runs, cuDNN, and of each GPU what NVML tells.
+    """Return the GPUs' name and their facts: driver, the newest CUDA that it supports, cuDNN, and NVML's facts of each GPU.
 
-    ``processes`` counts the processes that have a CUDA context on a GPU at this moment. What a driver does not tell is None.
-    Memory in MiB. ``index`` is NVML's, which is the order on the bus.
+    ``processes`` counts the processes that have a CUDA context on a GPU now. A value that the driver does not report is None. Memory in
+    MiB. ``index`` is NVML's, which follows the order on the bus.
 
     Raises:
-        UnavailableError: no driver, no GPU, or no way to ask; the message says which, and what to do.
+        UnavailableError: no driver, no GPU, or no way to query it. The message says which, and what to do.
     """
     with _nvml() as nvml:
         gpus = [{"index": index, **_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index))} for index in range(nvml.nvmlDeviceGetCount())]
@@ -49,7 +49,7 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 
 def refreshed(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts with each GPU's memory and processes as they are now; the others do not change while the machine runs.
+    """Return the facts with each GPU's current memory and processes. The others do not change while the machine runs.
 
     Raises:
         UnavailableError: the driver no longer answers, or lists other GPUs.
@@ -62,7 +62,7 @@ def refreshed(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def cudnn_version() -> str | None:
-    """The version of cuDNN: of the imported PyTorch, of NVIDIA's package, or of the system's library; None where it is not known."""
+    """Return the version of cuDNN: of the imported PyTorch, NVIDIA's package, or the system's library; None if unknown."""
     torch = torch_build.imported()
     if torch is not None and torch.version.cuda is not None:
         told = torch.backends.cudnn.version()  # 92000 for 9.20.0, 8907 for 8.9.7
@@ -75,7 +75,7 @@ def cudnn_version() -> str | None:
 
 
 def _dotted(number: int) -> str:
-    """The library's own number: major * 10000 + minor * 100 + patch from version 9 on, major * 1000 before (cudnn_version.h)."""
+    """Format the library's own number: major * 10000 + minor * 100 + patch since version 9, major * 1000 before (cudnn_version.h)."""
     major, rest = divmod(number, 10000) if number >= 90000 else divmod(number, 1000)  # noqa: PLR2004 - the first number of version 9
     return f"{major}.{rest // 100}.{rest % 100}"
 
@@ -84,9 +84,9 @@ def _dotted(number: int) -> str:
 def _nvml() -> Iterator[Any]:
     traces = any(trace.exists() for trace in (_PROC, _CONTROL, _WSL))
     if not traces and (sys.platform.startswith("linux") or util.find_spec("pynvml") is None):
-        raise UnavailableError(_without_driver(), error_type="gpu_no_driver")  # what is missing first is not the package
+        raise UnavailableError(_without_driver(), error_type="gpu_no_driver")  # the driver, not the package, is what is missing first
     if util.find_spec("pynvml") is None:
-        message = "NVIDIA's driver is here, and the package nvidia-ml-py, which asks it, is not installed"
+        message = "NVIDIA's driver is here, but the package nvidia-ml-py, which queries it, is not installed"
         raise UnavailableError(message, error_type="missing_package")
     import pynvml
 
@@ -103,7 +103,7 @@ def _nvml() -> Iterator[Any]:
 
 
 def _unavailable(nvml: Any, error: Exception) -> UnavailableError:
-    """What NVML's refusal to start means."""
+    """Return the failure for NVML's error at its start."""
     code = getattr(error, "value", None)
     if code in {nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED}:
         return UnavailableError(_without_driver(), error_type="gpu_no_driver")
@@ -122,13 +122,13 @@ def _without_driver() -> str:
     if version is None:
         return "no NVIDIA driver is loaded here (there is no /proc/driver/nvidia): it needs a machine with an NVIDIA GPU and its driver"
     return (
-        f"NVIDIA's kernel module {version} is loaded, and its library libnvidia-ml.so.1 is not here: install the driver's libraries "
+        f"NVIDIA's kernel module {version} is loaded, and its library libnvidia-ml.so.1 is missing: install the driver's libraries "
         "(in a container, the container toolkit on its host)"
     )
 
 
 def module_version() -> str | None:
-    """The version of the loaded kernel module, or None where there is none."""
+    """Return the version of the loaded kernel module; None if there is none."""
     try:
         found = _MODULE_VERSION.search(_PROC.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -147,7 +147,7 @@ def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _use(nvml: Any, handle: Any) -> dict[str, Any]:
-    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # not there where the GPU has no memory of its own
+    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # unavailable if the GPU has no memory of its own
     processes = _asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     return {
         "memory_mb": memory.total // _MIB if memory else None,
@@ -158,7 +158,7 @@ def _use(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _asked(nvml: Any, call: Callable[[], Any]) -> Any:
-    """The answer, or None where this GPU or this user gets none."""
+    """Return the answer; None if it is not available for this GPU or user."""
     try:
         return call()
     except nvml.NVMLError as error:
@@ -168,5 +168,5 @@ def _asked(nvml: Any, call: Callable[[], Any]) -> Any:
 
 
 def _text(value: str | bytes) -> str:
-    """Older versions of the package give bytes."""
+    """Return text: older versions of the package return bytes."""
     return value.decode() if isinstance(value, bytes) else value

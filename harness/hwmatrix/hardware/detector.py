@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 _MACHINE_ID: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _NO_MACHINE_ID: Final = "uninitialized"
-"""machine-id(5): what an image has that never booted; an empty file means the same."""
+"""The content of the file in an image that never booted (machine-id(5)). An empty file means the same."""
 
 
 def detect(kind: str, *, light: bool = False) -> Detection:
-    """Ask for one kind of hardware. Never raises: a driver that breaks while it is asked is absent for that reason.
+    """Detect one kind of hardware. Never raises: a driver that fails during detection counts as absent, with this reason.
 
-    ``light`` imports no framework: a runtime that can only be asked by importing it is judged by its files, and what
-    only a started browser can tell is absent.
+    ``light`` imports no framework: a runtime that can only be queried by importing it is judged by its files, and hardware that only a
+    started browser can report counts as absent.
     """
     now, begin = utc_now(), time.perf_counter()
     try:
@@ -39,18 +39,18 @@ def detect(kind: str, *, light: bool = False) -> Detection:
         name, features = module.installed() if light and hardware.light else module.detect()
     except UnavailableError as missing:
         found = _absent(kind, str(missing), now)
-    except Exception as error:  # noqa: BLE001 - whatever a driver raises means that it cannot be used
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises, it cannot be used
         found = _absent(kind, f"{type(error).__name__}: {error}", now)
     else:
         found = Detection(hardware_type=str(kind), available=True, name=name, features=features, reason=None, detected_at=now)
-    _LOG.debug("%s asked in %.1f ms: %s", kind, (time.perf_counter() - begin) * 1000, found.name or found.reason)
+    _LOG.debug("%s detected in %.1f ms: %s", kind, (time.perf_counter() - begin) * 1000, found.name or found.reason)
     return found
 
 
 def refreshed(found: Detection) -> Detection:
-    """A detection with the facts that change (memory in use, processes) as they are now; never raises, as :func:`detect`.
+    """Return a detection with current values of the facts that change (memory in use, processes). Never raises, like :func:`detect`.
 
-    ``detected_at`` stays: the others are as old as that. A kind that has become absent says why.
+    ``detected_at`` stays, because the other facts are that old. A kind that has become absent has a reason.
     """
     if not found.available:
         return found
@@ -60,20 +60,20 @@ def refreshed(found: Detection) -> Detection:
         if not hardware.changing:
             return found
         return dataclasses.replace(found, features=importlib.import_module(hardware.detector).refreshed(found.features))
-    except Exception as error:  # noqa: BLE001 - whatever it is, what was known no longer holds
-        _LOG.info("%s has changed (%s): asked anew", kind, error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the known facts are no longer valid
+        _LOG.info("%s has changed (%s): detecting it again", kind, error)
         return detect(kind)
 
 
 def detect_all(kinds: Iterable[str] = tuple(Backend)) -> list[Detection]:
-    """Ask for every kind of hardware, runtimes included."""
+    """Detect every kind of hardware, including runtimes."""
     return [detect(kind) for kind in kinds]
 
 
 def machine_identity() -> str:
-    """A hash that is the same for one machine and tells nothing about it, so that results of machines are not mixed.
+    """Return a hash that identifies the machine without revealing anything about it, so that results of machines are not mixed.
 
-    From the machine's id where the system has one, else its host name; with processor and architecture in any case.
+    It is made from the machine id, or else the host name, and in any case from processor and architecture.
     """
     parts = [platform.machine(), cpuinfo().get("model name", "")]
     for path in _MACHINE_ID:

@@ -16,15 +16,15 @@ _MIB: Final = 2**20
 _STALLED: Final = re.compile(r"^(some|full) avg10=([\d.]+)", re.MULTILINE)
 _MAC_LEVELS: Final = {"1": "normal", "2": "warning", "4": "critical"}
 MAC_LEVEL: Final = "kern.memorystatus_vm_pressure_level"
-"""The sysctl of macOS with the level; it must be asked for by its name."""
+"""The macOS sysctl with the memory pressure level, which must be requested by name."""
 
 
 def facts(limits: cgroups.Limits, root: Path = cgroups.ROOT, mac_level: str | None = None) -> dict[str, Any]:
-    """Memory in MiB. ``memory_left_mb`` is what this process may still take: the least of what is available and what groups leave.
+    """Return the facts about memory, in MiB. ``memory_left_mb`` is what this process may still use: the least of free memory and limits.
 
-    ``memory_pressure_percent`` is the share in use. ``memory_stalled_percent`` is the share of the last ten seconds in which some
-    task waited for memory, ``memory_all_stalled_percent`` in which all did (the kernel's pressure stall information, of this
-    container where it has its own). macOS tells a level instead. What a system does not tell is None.
+    ``memory_pressure_percent`` is the share in use. ``memory_stalled_percent`` is the share of the last ten seconds in which some task
+    waited for memory, ``memory_all_stalled_percent`` in which all tasks did (the kernel's pressure stall information, of this container if
+    it has its own). macOS reports a level instead. A value that the system does not report is None.
     """
     memory = psutil.virtual_memory()
     available = memory.available // _MIB

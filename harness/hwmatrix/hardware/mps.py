@@ -14,10 +14,10 @@ _MIB: Final = 2**20
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The chip's name, and its facts. Memory (MiB) is shared by processor and GPU.
+    """Return the chip's name and its facts. Memory (MiB) is shared by CPU and GPU.
 
     Raises:
-        UnavailableError: this is no Mac, or one without Apple's own chip, or this Python is translated; the message says which.
+        UnavailableError: not a Mac, a Mac without Apple silicon, or a translated Python. The message says which.
     """
     if platform.system() != "Darwin":
         raise UnavailableError(f"this is {platform.system()}: MPS needs macOS on Apple silicon", error_type="gpu_not_found")

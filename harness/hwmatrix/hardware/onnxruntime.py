@@ -14,7 +14,7 @@ _INFO: Final = Path("capi") / "build_and_package_info.py"
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The runtime's version and its execution providers. Imports it, which starts a thread: call it where threads may be started.
+    """Return the runtime's version and its execution providers. Importing it starts a thread, so do not call this before forking.
 
     Raises:
         UnavailableError: the package is not installed.
@@ -26,7 +26,7 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 
 def installed() -> tuple[str, dict[str, Any]]:
-    """What is known without importing it: the version; ``providers`` is None.
+    """Return what is known without importing it: the version. ``providers`` is None.
 
     Raises:
         UnavailableError: the package is not installed.
@@ -34,7 +34,7 @@ def installed() -> tuple[str, dict[str, Any]]:
     spec = util.find_spec("onnxruntime")
     if spec is None:
         raise UnavailableError("the package onnxruntime is not installed", error_type="missing_package")
-    # Not from the distribution's metadata: it has other names too, such as onnxruntime-gpu.
+    # Not from the distribution's metadata, because there are distributions with other names, such as onnxruntime-gpu.
     files = (Path(folder) / _INFO for folder in spec.submodule_search_locations or ())
     version = next((str(told["__version__"]) for path in files if "__version__" in (told := constants(path))), None)
     return f"ONNX Runtime {version}" if version else "ONNX Runtime", {"version": version, "providers": None}

@@ -15,9 +15,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The runtime's devices with their full names, and the memory (MiB) of those that have their own.
+    """Return the runtime's devices with their full names, and the memory (MiB) of those with their own memory.
 
-    The package is not imported where its C library can be asked instead; nothing is compiled either way.
+    The package is imported only if its C library cannot be queried. Nothing is compiled either way.
 
     Raises:
         UnavailableError: the package is not installed, or lists no device.
@@ -33,14 +33,14 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 
 def _by_library(folders: list[str]) -> Found | None:
-    """None where there is no such library, or it is another one than this module knows."""
+    """Query the C library. None if there is none, or it has another version than this module supports."""
     library = next((path for folder in folders if (path := openvino_library.find(Path(folder)))), None)
     if library is None:
         return None
     try:
         return openvino_library.ask(library)
     except (OSError, AttributeError, LibraryError) as error:
-        _LOG.info("OpenVINO's C library %s cannot be asked (%s): importing the package", library, error)
+        _LOG.info("OpenVINO's C library %s cannot be queried (%s): importing the package", library, error)
         return None
 
 

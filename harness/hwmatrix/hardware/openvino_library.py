@@ -1,6 +1,6 @@
 """Queries OpenVINO through the C library in its package, ten times faster than importing the package.
 
-The functions and structures are those of OpenVINO's C API 2.0 (ov_core.h, ov_common.h). Nothing is compiled, and no thread is left.
+The functions and structures are those of OpenVINO's C API 2.0 (ov_core.h, ov_common.h). Nothing is compiled, and no thread stays.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MEMORY: Final = {"GPU": b"GPU_DEVICE_TOTAL_MEM_SIZE", "NPU": b"NPU_DEVICE_TOTAL
 
 
 class LibraryError(Exception):
-    """The library refused an answer: the function, and its status code (ov_common.h)."""
+    """A call of the library failed. The message has the function and its status code (ov_common.h)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """What the runtime told: its build, its devices with their full names, and their memory in MiB where they have their own."""
+    """The runtime's build, its devices with their full names, and the memory in MiB of those with their own memory."""
 
     build: str
     devices: dict[str, str]
@@ -43,17 +43,17 @@ class _Devices(ctypes.Structure):
 
 
 def find(package: Path) -> Path | None:
-    """The library within the package's folder; None where this installation keeps it elsewhere."""
+    """Return the library in the package's folder; None if this installation keeps it elsewhere."""
     return next(iter(sorted((package / "libs").glob(_NAMES.get(sys.platform, _LINUX_NAME)))), None)
 
 
 def ask(library: Path) -> Found:
-    """The runtime's build and devices.
+    """Query the runtime's build and devices.
 
     Raises:
         OSError: the library cannot be loaded.
         AttributeError: it is another library, without the functions.
-        LibraryError: it does not answer.
+        LibraryError: a call failed.
     """
     if sys.platform == "win32":
         with os.add_dll_directory(str(library.parent)):
@@ -62,14 +62,14 @@ def ask(library: Path) -> Found:
 
 
 class _Asked:
-    """The library with its functions' types, and one core of the runtime."""
+    """The loaded library, and one core of the runtime."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._core = ctypes.c_void_p()
 
     def found(self) -> Found:
-        """Ask all, and give back what was allocated."""
+        """Query everything, and free what was allocated."""
         version = _Version()
         self._call("ov_get_openvino_version", ctypes.byref(version))
         build = (version.build_number or b"").decode()
@@ -92,7 +92,7 @@ class _Asked:
         return names
 
     def _property(self, device: str, key: bytes) -> str:
-        """A device's property as text; empty where this device has none of that name."""
+        """Return a device's property as text; empty if the device does not have it."""
         value = ctypes.c_char_p()
         if self._library.ov_core_get_property(self._core, device.encode(), key, ctypes.byref(value)) != 0:
             return ""
@@ -103,4 +103,4 @@ class _Asked:
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
-            raise LibraryError(f"{name} answered {status}")
+            raise LibraryError(f"{name} returned status {status}")

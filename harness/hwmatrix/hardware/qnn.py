@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 PROVIDER: Final = "QNNExecutionProvider"
 _MACHINES: Final = frozenset({"x86_64", "AMD64"})
 _GLIBC: Final = (2, 35)
-"""What the wheel's libraries were linked with (onnxruntime-qnn 2.7.0: manylinux_2_35)."""
+"""The glibc that the wheel's libraries were linked with (onnxruntime-qnn 2.7.0: manylinux_2_35)."""
 _LIBRARY: Final = "libonnxruntime_providers_qnn.so"
 _SDK_VARIABLES: Final = ("QNN_SDK_ROOT", "QAIRT_SDK_ROOT")
 _SDKS: Final = Path("/opt/qcom/aistack")
-"""Where Qualcomm's installer puts its SDKs: qairt/<version>, qnn/<version>."""
+"""The folder where Qualcomm's installer puts its SDKs: qairt/<version>, qnn/<version>."""
 _SDK_VERSION: Final = re.compile(r"^version:\s*(\S+)", re.MULTILINE)
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """QNN's version and the versions around it. Loads the execution provider: call it where threads may be started.
+    """Return QNN's version and related versions. Loading the execution provider starts threads, so do not call this before forking.
 
     Raises:
         UnavailableError: another system or processor (``qnn_platform``), a C library that is too old (``qnn_glibc``), no package
@@ -43,10 +43,10 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 
 def installed() -> tuple[str, dict[str, Any]]:
-    """What is known without loading the provider; ``registered`` is None.
+    """Return what is known without loading the provider. ``registered`` is None.
 
     Raises:
-        UnavailableError: as for :func:`detect`, but that the runtime is not asked.
+        UnavailableError: as for :func:`detect`, except that the runtime is not queried.
     """
     _check_platform(sys.platform, platform.machine(), *platform.libc_ver())
     spec, kit = util.find_spec("onnxruntime_qnn"), sdk(os.environ)
@@ -73,7 +73,7 @@ def installed() -> tuple[str, dict[str, Any]]:
 
 
 def sdk(environment: Mapping[str, str], installed_in: Path = _SDKS) -> dict[str, str | None] | None:
-    """Qualcomm's own SDK: its folder, by its variables or where its installer puts it, and its version; None where there is none."""
+    """Return the folder and version of Qualcomm's own SDK, found by its variables or its installer's folder; None if there is none."""
     named = [Path(environment[name]) for name in _SDK_VARIABLES if environment.get(name)]
     newest = sorted(installed_in.glob("*/*/sdk.yaml"), key=lambda path: torch_build.number(path.parent.name), reverse=True)
     for folder in (*named, *(path.parent for path in newest)):
@@ -85,7 +85,7 @@ def sdk(environment: Mapping[str, str], installed_in: Path = _SDKS) -> dict[str,
 
 
 def provider_devices() -> list[Any]:
-    """ONNX Runtime's devices of the provider, which is registered when first asked for."""
+    """Return ONNX Runtime's devices of the provider, which is registered on first use."""
     import onnxruntime
     import onnxruntime_qnn
 
@@ -100,16 +100,16 @@ def provider_devices() -> list[Any]:
 
 
 def _check_platform(system: str, machine: str, libc: str, version: str) -> None:
-    """The emulation is a library for one kind of host.
+    """Check that the host can load the emulation, which is a library for one kind of host.
 
     Raises:
-        UnavailableError: this is another one.
+        UnavailableError: it cannot.
     """
     if system != "linux" or machine not in _MACHINES:
-        message = f"the emulation of Qualcomm's HTP runs on x86-64 Linux, and this is {machine or 'an unknown processor'} {system}"
+        message = f"the emulation of Qualcomm's HTP runs on x86-64 Linux, but this is {machine or 'an unknown processor'} {system}"
         raise UnavailableError(message, error_type="qnn_platform")
     wanted = ".".join(str(part) for part in _GLIBC)
     parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if libc != "glibc" or parts < _GLIBC:
         found = f"{libc} {version}" if libc else "another C library"
-        raise UnavailableError(f"QNN's libraries need glibc {wanted} or newer, and here is {found}", error_type="qnn_glibc")
+        raise UnavailableError(f"QNN's libraries need glibc {wanted} or newer, but this system has {found}", error_type="qnn_glibc")

@@ -27,12 +27,12 @@ _FIELD: Final = re.compile(r"^  ([A-Z][\w ./()]*?):[ \t]+(.*?)[ \t]*$", re.MULTI
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The GPUs' names, and their facts: driver, ROCm's version where it is installed, and of each GPU what KFD tells.
+    """Return the GPUs' names and their facts: driver, the version of an installed ROCm, and KFD's facts of each GPU.
 
-    That is its architecture (gfx...), compute units and memory (MiB; ``used_mb`` and ``free_mb`` by the graphics driver).
+    These are its architecture (gfx...), compute units and memory (MiB; ``used_mb`` and ``free_mb`` come from the graphics driver).
 
     Raises:
-        UnavailableError: no driver, no GPU, or no right to use it; the message says which, and what to do.
+        UnavailableError: no driver, no GPU, or no permission to use it. The message says which, and what to do.
     """
     if not _KFD.is_dir():
         raise UnavailableError(
@@ -41,7 +41,7 @@ def detect() -> tuple[str, dict[str, Any]]:
         )
     gpus = topology(_KFD / "topology" / "nodes")
     if not gpus:
-        raise UnavailableError("the AMD compute driver is loaded and lists no GPU that it supports", error_type="gpu_not_found")
+        raise UnavailableError("the AMD compute driver is loaded but lists no GPU that it supports", error_type="gpu_not_found")
     _check_access([_DEVICE, *(_RENDER / f"renderD{gpu['render_minor']}" for gpu in gpus)])
     names = marketing_names(_rocminfo())
     for gpu in gpus:
@@ -53,7 +53,7 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 
 def refreshed(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts with memory and processes as they are now.
+    """Return the facts with the current memory and processes.
 
     Raises:
         UnavailableError: the driver lists other GPUs than before.
@@ -65,7 +65,7 @@ def refreshed(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def topology(nodes: Path) -> list[dict[str, Any]]:
-    """The GPUs among the nodes of KFD's topology, in the order of their numbers. Processors are nodes too, without SIMD units."""
+    """Return the GPUs among the nodes of KFD's topology, by node number. CPUs are nodes too, but without a gfx version."""
     found: list[dict[str, Any]] = []
     for folder in sorted(nodes.glob("*"), key=lambda path: int(path.name)):
         values = properties(folder / "properties")
@@ -86,22 +86,22 @@ def topology(nodes: Path) -> list[dict[str, Any]]:
 
 
 def properties(path: Path) -> dict[str, int]:
-    """A properties file of KFD: a name and a number a line. A node that this container may not see has none that can be read."""
+    """Parse a properties file of KFD: a name and a number per line. For nodes hidden from this container, it cannot be read."""
     text = cgroups.read(path) or ""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}  # noqa: PLR2004 - a pair
 
 
 def architecture(version: int) -> str:
-    """The name of a gfx_target_version: major * 10000 + minor * 100 + stepping, the last two in hexadecimal digits.
+    """Return the name for a gfx_target_version: major * 10000 + minor * 100 + stepping, the last two as hexadecimal digits.
 
-    So 90010 is gfx90a, 110000 is gfx1100. The kernel's kfd_device.c sets the numbers, LLVM the names.
+    For example, 90010 is gfx90a and 110000 is gfx1100. The kernel's kfd_device.c defines the numbers, LLVM the names.
     """
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
 def marketing_names(text: str) -> dict[int, str]:
-    """The names of the GPUs in rocminfo's output, by node."""
+    """Return the names of the GPUs in rocminfo's output, by node."""
     names = {}
     for agent in _AGENT.split(text)[1:]:
         fields: dict[str, str] = {}
@@ -113,7 +113,7 @@ def marketing_names(text: str) -> dict[int, str]:
 
 
 def processes() -> int | None:
-    """How many processes have a compute context on any of the GPUs; None where the driver does not list them."""
+    """Return the number of processes with a compute context on any of the GPUs; None if the driver does not list them."""
     try:
         return sum(1 for _ in (_KFD / "proc").iterdir())
     except OSError:
@@ -121,14 +121,14 @@ def processes() -> int | None:
 
 
 def memory_mb(node: Path) -> int | None:
-    """The memory banks of a node, which for a GPU are its own, in MiB; None where none is listed."""
+    """Return the memory of a node's banks in MiB, which for a GPU is its own memory; None if no bank is listed."""
     banks = [properties(path / "properties") for path in (node / "mem_banks").glob("*")]
     sizes = [bank["size_in_bytes"] for bank in banks if "size_in_bytes" in bank]
     return sum(sizes) // _MIB if sizes else None
 
 
 def _use(gpu: dict[str, Any]) -> dict[str, Any]:
-    """What is used of a GPU's memory, by the graphics driver (amdgpu: mem_info_vram_used, bytes); None where it is not told."""
+    """The memory use of a GPU according to the graphics driver (amdgpu: mem_info_vram_used, bytes); None if it is not reported."""
     device = _DRM / f"renderD{gpu['render_minor']}" / "device"
     total, used = cgroups.number(device / "mem_info_vram_total"), cgroups.number(device / "mem_info_vram_used")
     told = gpu.get("memory_mb")
@@ -142,7 +142,7 @@ def _use(gpu: dict[str, Any]) -> dict[str, Any]:
 def _check_access(devices: list[Path]) -> None:
     missing = [str(device) for device in devices if not device.exists()]
     if missing:
-        message = f"the AMD driver lists a GPU whose devices are not here: {', '.join(missing)}; give a container /dev/kfd and /dev/dri"
+        message = f"the AMD driver lists a GPU whose device nodes are missing: {', '.join(missing)}; give a container /dev/kfd and /dev/dri"
         raise UnavailableError(message, error_type="gpu_not_found")
     closed = [str(device) for device in devices if not os.access(device, os.R_OK | os.W_OK)]
     if closed:
@@ -151,7 +151,7 @@ def _check_access(devices: list[Path]) -> None:
 
 
 def _rocminfo() -> str:
-    """What rocminfo prints; nothing where it is not installed or fails. KFD has told all that matters before."""
+    """Return rocminfo's output; empty if it is not installed or fails. KFD has already reported everything important."""
     program = shutil.which("rocminfo") or shutil.which("rocminfo", path="/opt/rocm/bin")
     if program is None:
         return ""

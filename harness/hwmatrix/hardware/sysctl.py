@@ -13,7 +13,7 @@ _TIMEOUT_S: Final = 10
 
 
 def ask(names: Iterable[str]) -> dict[str, str]:
-    """The values that this Mac has; ``-i`` passes over those that it has not.
+    """Return the values that this Mac has. With ``-i``, missing names are skipped.
 
     Raises:
         OSError: the program cannot be started.
@@ -24,6 +24,6 @@ def ask(names: Iterable[str]) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """What sysctl prints: ``name: value`` a line."""
+    """Parse sysctl's output: ``name: value`` per line."""
     pairs = (line.partition(": ") for line in text.splitlines())
     return {name.strip(): value.strip() for name, separator, value in pairs if separator}

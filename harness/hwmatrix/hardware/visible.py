@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 CUDA: Final = ("CUDA_VISIBLE_DEVICES",)
 ROCM: Final = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""In the order in which they apply: the second counts among what the first has left."""
+"""In the order in which they apply: the second variable's indices count the GPUs that the first has left."""
 _HIP_ELSE: Final = "CUDA_VISIBLE_DEVICES"
-"""What HIP reads where HIP_VISIBLE_DEVICES is not set."""
+"""The variable that HIP reads if HIP_VISIBLE_DEVICES is not set."""
 
 
 def cuda_gpus(gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> list[Mapping[str, Any] | None]:
-    """The GPUs that CUDA shows, in its order; None for a part of a GPU (MIG), which the driver lists apart.
+    """Return the GPUs that CUDA shows, in its order; None for a part of a GPU (MIG), which the driver lists separately.
 
     The rules are those of NVIDIA's CUDA Programming Guide (5.2.1, CUDA_VISIBLE_DEVICES) and of ``torch.cuda``.
     """
@@ -23,14 +23,14 @@ def cuda_gpus(gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str])
 
 
 def rocm_gpus(gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> list[Mapping[str, Any] | None]:
-    """The GPUs that HIP shows, in its order (ROCm's documentation, "GPU isolation techniques")."""
+    """Return the GPUs that HIP shows, in its order (ROCm's documentation, "GPU isolation techniques")."""
     first, second = ROCM
     left = _chosen(list(gpus), environment.get(first))
     return _chosen(left, environment.get(second, environment.get(_HIP_ELSE)))
 
 
 def _chosen(gpus: list[Any], variable: str | None) -> list[Any]:
-    """Numbers or UUIDs, also the beginning of one; nothing counts from the first on that is neither. One named twice hides all."""
+    """Select GPUs by indices or UUID prefixes. The first invalid entry ends the list, and a repeated entry hides all GPUs."""
     if variable is None:
         return gpus
     found: list[Any] = []

@@ -1,4 +1,4 @@
-"""Whether a browser here implements WebNN. Many have only the interface, so one is started and asked for a context."""
+"""Detects whether a browser here implements WebNN. Many have only the interface, so it starts one and requests a context."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FLAGS: Final = (
     "--no-default-browser-check",
 )
 _PIPED: Final = ("sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null', "sh")
-"""The browser reads commands from its descriptor 3, and writes answers to 4."""
+"""The browser reads commands from file descriptor 3, and writes answers to 4."""
 _ASK: Final = """
 navigator.ml
     ? navigator.ml.createContext({deviceType: "cpu"}).then(() => "", error => String(error))
@@ -47,10 +47,10 @@ _CHUNK: Final = 1 << 16
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """The browser and its runtime, once it has given a context. Starts it: a second or two, and ``PROBE_S`` at most.
+    """Return the browser and its runtime, if it grants a context. Starting it takes a second or two, and at most ``PROBE_S``.
 
     Raises:
-        UnavailableError: browser or runtime are missing, it does not answer (``browser_hung``), or has no WebNN (``webnn_unavailable``).
+        UnavailableError: browser or runtime is missing, it does not answer (``browser_hung``), or has no WebNN (``webnn_unavailable``).
     """
     name, facts = browser.detect()
     refused = asked(browser.chosen())
@@ -60,10 +60,10 @@ def detect() -> tuple[str, dict[str, Any]]:
 
 
 def installed() -> tuple[str, dict[str, Any]]:
-    """Never what :func:`detect` gives: without a probe nobody knows.
+    """Always raise, because only a probe can tell.
 
     Raises:
-        UnavailableError: browser or runtime are missing, or they are here and were not probed.
+        UnavailableError: browser or runtime is missing, or not probed.
     """
     name, _ = browser.detect()
     raise UnavailableError(
@@ -72,10 +72,10 @@ def installed() -> tuple[str, dict[str, Any]]:
 
 
 def asked(installed: Installed, timeout_s: float = PROBE_S) -> str:
-    """Why a browser gives no WebNN context, in its own words; empty if it gives one.
+    """Return why a browser grants no WebNN context, with the browser's message; empty if it grants one.
 
     Raises:
-        UnavailableError: it does not start, or does not answer in time; or this system has no way to ask it.
+        UnavailableError: it does not start, does not answer in time, or cannot be probed on this system.
     """
     if sys.platform == "win32":
         raise UnavailableError("not probed: browsers are not probed for WebNN on Windows", error_type="webnn_unavailable")
@@ -114,11 +114,11 @@ class _Pipe:
         self._received = b""
 
     def call(self, method: str, *, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """What a method gives.
+        """Call a method and return its result.
 
         Raises:
             OSError: the browser has ended (BrokenPipeError), or there was no answer in time (TimeoutError).
-            ValueError: the browser refused.
+            ValueError: the browser rejected the call.
         """
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
@@ -153,7 +153,7 @@ def _answer(pipe: _Pipe, address: str) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the browser with all that it started."""
+    """Kill the browser and everything that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for stream in (process.stdin, process.stdout):

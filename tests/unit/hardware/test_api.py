@@ -268,7 +268,7 @@ def test_a_file_that_does_not_hold_is_made_anew(
     give(machine, Backend.OPENVINO)
     with caplog.at_level(logging.INFO, logger="hwmatrix.hardware.cache"):
         assert HardwareDetector(file).detect()[OPENVINO].name == "a openvino"
-    assert [(record.levelname, "made anew" in record.getMessage()) for record in caplog.records] == [(told[0], True)]
+    assert [(record.levelname, "will be rebuilt" in record.getMessage()) for record in caplog.records] == [(told[0], True)]
     assert told[1] in caplog.text
     assert json.loads(file.read_text())["found"][0]["name"] == "a openvino"
     assert HardwareDetector(file).detect()[OPENVINO].name == "a openvino"
@@ -282,7 +282,7 @@ def test_a_broken_or_foreign_file_is_made_anew_and_not_lost(
     file.write_bytes(content)
     give(machine, Backend.OPENVINO)
     assert HardwareDetector(file).detect()[OPENVINO].available
-    assert "is broken or not hwmatrix's, and is made anew" in caplog.text
+    assert "is broken or not hwmatrix's, and will be rebuilt" in caplog.text
     assert json.loads(file.read_text())["schema"] == cache.SCHEMA
     assert [each.read_bytes() for each in file.parent.glob("*.bak")] == [content] * bool(content)
 
@@ -293,7 +293,7 @@ def test_an_unreadable_or_unwritable_place_is_told_and_does_not_matter(
     give(machine, Backend.OPENVINO)
     (tmp_path / "file").write_text("", encoding="ascii")
     assert HardwareDetector(tmp_path / "file" / "hardware.json").detect()[OPENVINO].available
-    assert "cannot be written, hardware is asked again next time" in caplog.text
+    assert "cannot be written, so hardware is detected again next time" in caplog.text
 
 
 def test_a_disk_that_is_full_leaves_the_old_file(machine: Machine, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,11 +120,11 @@ def test_without_any_of_them_it_is_the_cpu(priorities: list[str], caplog: pytest
 @pytest.mark.parametrize(
     ("machine", "torch", "expected", "why"),
     [
-        (nvidia(), CPU_BUILD, "cpu", "built for processors alone, not for CUDA"),
+        (nvidia(), CPU_BUILD, "cpu", "built for CPUs only, not for CUDA"),
         (nvidia(), ROCM_BUILD, "cpu", "built for ROCm 7.2.26015, not for CUDA"),
         (nvidia(), CUDA_BUILD, "cuda:0", None),
         (nvidia(), None, "cuda:0", None),
-        (nvidia(cuda="12.8"), CUDA_BUILD, "cpu", "built for CUDA 13.0, and driver 610.43 runs CUDA up to 12.8"),
+        (nvidia(cuda="12.8"), CUDA_BUILD, "cpu", "built for CUDA 13.0, but driver 610.43 runs CUDA up to 12.8"),
         (nvidia(cuda="13.0"), CUDA_BUILD, "cuda:0", None),
         (amd(), ROCM_BUILD, "cuda:0", None),
         (amd(), None, "cuda:0", None),

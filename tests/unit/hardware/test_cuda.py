@@ -194,7 +194,7 @@ def test_with_a_driver_the_package_is_needed(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("code", "error_type", "words"),
     [
-        (LIBRARY_NOT_FOUND, "gpu_no_driver", "kernel module 580.173.02 is loaded, and its library libnvidia-ml.so.1 is not here"),
+        (LIBRARY_NOT_FOUND, "gpu_no_driver", "kernel module 580.173.02 is loaded, and its library libnvidia-ml.so.1 is missing"),
         (MISMATCH, "gpu_driver_broken", "of another version than the loaded kernel module (580.173.02): restart the machine"),
         (NO_PERMISSION, "gpu_no_permission", "this user may not use"),
         (UNKNOWN, "gpu_driver_broken", "(580.173.02) does not start: code 999"),

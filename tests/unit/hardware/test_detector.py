@@ -138,5 +138,5 @@ def test_each_question_is_logged_with_its_time(monkeypatch: pytest.MonkeyPatch, 
     detecting(monkeypatch, ("A CPU", {}))
     with caplog.at_level("DEBUG", logger="hwmatrix.hardware"):
         detector.detect(Backend.CPU)
-    assert caplog.messages[0].startswith("cpu asked in ")
+    assert caplog.messages[0].startswith("cpu detected in ")
     assert caplog.messages[0].endswith(" ms: A CPU")

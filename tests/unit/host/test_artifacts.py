@@ -90,7 +90,7 @@ def test_what_cannot_be_packed(there: Path, tmp_path: Path) -> None:
         pack(tmp_path / "nowhere", "cpu", tmp_path / "a.tar")
     for path in (there / "shards").iterdir():
         path.unlink()
-    with pytest.raises(StoreError, match="no whole shard of cpu"):
+    with pytest.raises(StoreError, match="no complete shard of cpu"):
         pack(there, "cpu", tmp_path / "a.tar")
     assert not (tmp_path / "a.tar").exists()
 

@@ -119,7 +119,7 @@ class Chromium:
                 if len(lines) == 2:  # noqa: PLR2004 - port and path
                     return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
             if self._process.poll() is not None:
-                raise UnavailableError(f"it exited with code {self._process.returncode}", error_type="browser_not_started")
+                raise UnavailableError(f"it ended with code {self._process.returncode}", error_type="browser_not_started")
             time.sleep(_NAP_S)
         raise TimeoutError(f"no DevTools address within {_START_S:g} s")
 

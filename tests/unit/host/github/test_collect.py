@@ -112,7 +112,7 @@ def test_a_single_artifact_with_more_in_it_is_refused(tmp_path: Path, folder: Ru
     artifact = handed_over(tmp_path, "openvino")
     (artifact / "setup.py").write_bytes(b"")
     (reason,) = collect(folder, artifact, STATES).refused
-    assert "it holds 'setup.py', 'shards.tar' instead of shards.tar" in reason
+    assert "it contains 'setup.py', 'shards.tar' instead of shards.tar" in reason
     assert list(folder.shards.glob("*openvino*")) == []
 
 
@@ -133,7 +133,7 @@ def test_whatever_is_otherwise_is_refused_and_named(tmp_path: Path, folder: RunF
     for what in (
         "'loose.duckdb': no target of this run has an artifact with this name",
         f"'{artifact_name('cuda', PLAN.run_id)}': refused: it has shards of openvino",
-        f"'{more.name}': it holds 'setup.py', 'shards.tar' instead of shards.tar",
+        f"'{more.name}': it contains 'setup.py', 'shards.tar' instead of shards.tar",
         "'shards-tpu-of-another-run'",
     ):
         assert what in told

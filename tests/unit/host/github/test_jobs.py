@@ -84,7 +84,7 @@ def test_an_api_that_stumbles_is_asked_again_and_one_that_is_gone_is_given_up() 
     assert {each.state for each in World(stumbling).wait().values()} == {State.DONE}
 
     def gone(_now: float) -> list[dict[str, Any]]:
-        raise AskingError("the API cannot be asked")
+        raise AskingError("the API cannot be reached")
 
     world = World(gone)
     assert {each.state for each in world.wait().values()} == {State.UNKNOWN}
@@ -152,7 +152,7 @@ def test_all_pages_are_asked_for(server: Server) -> None:
         (404, b"{}", "404", True),
         (403, b"{}", "403", False),  # also what a limit of requests answers
         (502, b"", "502", False),
-        (200, b"<html>", "cannot be asked", False),
+        (200, b"<html>", "cannot be reached", False),
         (200, b"[]", "not a mapping", False),
         (200, b'{"jobs": [1]}', "lists no jobs", False),
         (200, b'{"jobs": [{"name": null}]}', "lists no jobs", False),

@@ -105,7 +105,7 @@ def test_other_builds_of_pytorch_follow_but_for_pytorch_itself() -> None:
 
 
 def test_a_resolution_of_other_packages_is_refused() -> None:
-    with pytest.raises(ConfigError, match="it has surprise besides; it lacks jinja2"):
+    with pytest.raises(ConfigError, match="it also has surprise; it lacks jinja2"):
         repinned_constraints(TEXTS, RESOLUTION + "surprise==1\n")
 
 

@@ -178,7 +178,7 @@ def test_actions_are_pinned_and_expressions_stay_out_of_scripts(name: str) -> No
 
 
 def test_a_pin_is_a_whole_commit() -> None:
-    with pytest.raises(ConfigError, match="is no pin"):
+    with pytest.raises(ConfigError, match="is not a pin"):
         ActionPin(commit="v4", version="v4")
 
 
