@@ -1,1 +1,1 @@
-"""What every part may use: files, text, the cache folder."""
+"""Utilities that every part may use: files, text, the cache folder."""

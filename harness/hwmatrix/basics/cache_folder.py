@@ -1,4 +1,4 @@
-"""The one cache folder of all parts of hwmatrix; its content can be recreated."""
+"""The one cache folder of all parts of hwmatrix. Its content can be recreated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """HWMATRIX_CACHE, else ``hwmatrix`` below XDG_CACHE_HOME or the system's cache folder (Linux: ~/.cache). It may not exist yet.
+    """Return HWMATRIX_CACHE, or ``hwmatrix`` in XDG_CACHE_HOME or the system's cache folder (Linux: ~/.cache). It may not exist yet.
 
     None if no variable is set and this user has no home folder: then nothing is cached.
     """
@@ -35,7 +35,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
 
 
 def needed_cache_folder(environment: Mapping[str, str]) -> Path:
-    """The same folder, for callers that cannot work without one.
+    """Return the same folder, for callers that cannot work without one.
 
     Raises:
         ConfigError: no variable names one, and this user has no home folder.

@@ -6,15 +6,15 @@ import datetime as dt
 
 
 def now() -> dt.datetime:
-    """Now, in UTC."""
+    """Return the current time in UTC."""
     return dt.datetime.now(dt.UTC)
 
 
 def utc_now() -> str:
-    """Now as the database stores it: ISO 8601 to the microsecond, without an offset."""
+    """Return the current time as the database stores it: ISO 8601 with microseconds, in UTC, without an offset."""
     return now().replace(tzinfo=None).isoformat(timespec="microseconds")
 
 
 def stamp() -> str:
-    """Now as documents print it: ISO 8601 to the second, with its offset."""
+    """Return the current time as documents print it: ISO 8601 with seconds and the offset."""
     return now().isoformat(timespec="seconds")

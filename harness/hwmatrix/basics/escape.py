@@ -1,7 +1,7 @@
-"""Untrusted text in Markdown: names, messages and tracebacks cannot break tables or inject HTML, links, images or mentions.
+"""Escapes untrusted text for Markdown: names, messages and tracebacks cannot break tables or inject HTML, links, images or mentions.
 
-Templates of reports need not escape anything: everything they print goes through :func:`md`, unless it is :class:`markupsafe.Markup`,
-which only the functions here (and the templates themselves) create. The result never contains ``|`` or a line break that breaks a table.
+Report templates need not escape anything: everything they print goes through :func:`md`, unless it is :class:`markupsafe.Markup`, which
+only the functions here (and the templates themselves) create. The result never contains ``|`` or a line break that breaks a table.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _HTML_PUNCTUATION: Final = re.compile(r"[^0-9A-Za-z \u0080-\U0010ffff]")
 
 
 def plain(text: Any) -> str:
-    """One line without control characters: characters that could hide or reorder text become the replacement character."""
+    """Return the text on one line without control characters: those that could hide or reorder text become the replacement character."""
     return visible(_SPACES.sub(" ", str(text))).strip()
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Text without invisible characters: control, format, surrogate and private ones become the replacement character.
+    """Return the text without invisible characters: control, format, surrogate and private ones become the replacement character.
 
-    ``keep`` are characters that are left as they are, such as tabs and line breaks.
+    ``keep`` are characters that are left unchanged, such as tabs and line breaks.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -46,40 +46,40 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def md(text: Any) -> Markup:
-    """Text escaped so that Markdown shows it unchanged, on one line."""
+    """Escape text so that Markdown shows it unchanged, on one line."""
     return Markup(_md(plain(text)))  # noqa: S704 - this is the escaping
 
 
 def code(text: Any) -> Markup:
-    """A code span on one line, for paragraphs and tables: nothing in it is a link, a mention or HTML."""
+    """Return a code span on one line, for paragraphs and tables. Nothing in it is a link, a mention or HTML."""
     content = plain(text)
     if not content:
         return Markup()
     if "|" in content or content.endswith("\\"):
-        # Inside a table, parsers disagree on backslashes before a pipe and before the end: entities leave no room for that.
+        # In tables, parsers disagree on backslashes before a pipe and before the end. Entities avoid this.
         encoded = _HTML_PUNCTUATION.sub(lambda found: f"&#{ord(found[0])};", content).replace("&#64;", f"&#64;{_ZERO_WIDTH}")
         return Markup(f"<code>{encoded}</code>")  # noqa: S704 - every ASCII character but letters, digits and spaces is an entity
     ticks = "`" * (_longest_run(content) + 1)
     pad = " " if content.startswith("`") or content.endswith("`") else ""
-    return Markup(f"{ticks}{pad}{content}{pad}{ticks}")  # noqa: S704 - the span's ticks are longer than any run within
+    return Markup(f"{ticks}{pad}{content}{pad}{ticks}")  # noqa: S704 - the span's ticks are longer than any run inside
 
 
 def fence(text: Any, language: str = "") -> Markup:
-    """A fenced block that keeps the line breaks. It must be on lines of its own."""
+    """Return a fenced block that keeps the line breaks. It must be on its own lines."""
     lines = [visible(line, keep="\t").rstrip() for line in str(text).splitlines()]
     body = "\n".join(lines).strip("\n")
     ticks = "`" * max(3, _longest_run(body) + 1)
-    return Markup(f"{ticks}{language}\n{body}\n{ticks}")  # noqa: S704 - the fence is longer than any run within
+    return Markup(f"{ticks}{language}\n{body}\n{ticks}")  # noqa: S704 - the fence is longer than any run inside
 
 
 def html(text: Any) -> Markup:
-    """Text for inside an HTML element on one line, where Markdown is not parsed."""
+    """Escape text for the inside of an HTML element on one line, where Markdown is not parsed."""
     escaped = _html.escape(plain(text))
     return Markup(_LINKS.sub(lambda found: found[0] + _ZERO_WIDTH, escaped).replace("|", "&#124;"))  # noqa: S704 - escaped above
 
 
 def short(text: Any, length: int = 100) -> str:
-    """The first ``length`` characters on one line, with an ellipsis if something was cut. Not escaped yet."""
+    """Return the first ``length`` characters on one line, with an ellipsis if something was cut. Not escaped yet."""
     content = plain(text)
     return content if len(content) <= length else content[: length - 1].rstrip() + "…"
 

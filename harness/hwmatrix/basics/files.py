@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and their checksums."""
+"""Writes files atomically, and computes checksums."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write to a temporary name in the same folder, flush to disk, rename. A failure leaves no temporary file."""
+    """Write to a temporary name in the same folder, flush to disk, then rename. A failure leaves no temporary file."""
     write_together({path: content})
 
 
 def write_together(contents: Mapping[Path, str | bytes], *, durable: bool = True) -> None:
-    """The same for several files: nothing is renamed before everything is written, so that a full disk leaves the old files whole.
+    """Write several files: nothing is renamed before everything is written, so that a full disk leaves the old files intact.
 
-    ``durable=False`` does not wait until the disk has the content; it is for files that can be created again.
+    ``durable=False`` does not wait until the content is on disk. Use it for files that can be recreated.
     """
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp") for path in contents}
     try:
@@ -41,5 +41,5 @@ def write_together(contents: Mapping[Path, str | bytes], *, durable: bool = True
             temporary[path].replace(path)
     finally:
         for path in temporary.values():
-            with contextlib.suppress(OSError):  # raise the first error, not that the cleanup failed too
+            with contextlib.suppress(OSError):  # raise the first error, even if the cleanup fails too
                 path.unlink(missing_ok=True)

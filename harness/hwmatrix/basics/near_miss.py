@@ -13,7 +13,7 @@ _NEAREST: Final = 12
 
 
 def near_miss(word: str, allowed: Iterable[str], *, besides: Iterable[str] = ()) -> str:
-    """A hint for ``word``, which is not one of ``allowed``. Words of ``besides`` may be suggested too, but are not listed.
+    """Return a hint for ``word``, which is not one of ``allowed``. Words in ``besides`` may be suggested too, but are not listed.
 
     If there are too many allowed words, only the ones most similar to ``word`` are listed.
     """
@@ -27,5 +27,5 @@ def near_miss(word: str, allowed: Iterable[str], *, besides: Iterable[str] = ())
 
 
 def closest(word: str, allowed: Iterable[str]) -> str | None:
-    """The word that was probably meant; None if none is similar."""
+    """Return the word that was probably meant; None if none is similar."""
     return next(iter(difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)), None)

@@ -24,13 +24,13 @@ def environment(
     hint: str = "pip install 'hwmatrix[host]'",
     **options: Any,
 ) -> jinja2.Environment:
-    """An environment for the templates in a package's folder (None: no folder, only strings), and in the folder ``also``.
+    """Return an environment for the templates in a package's folder (None: no folder, only strings), and in the folder ``also``.
 
-    ``functions`` are what templates can call by name. ``options`` are further ones of ``jinja2.Environment``. What runs in an image has
-    no jinja2, so nothing there imports this module.
+    ``functions`` are what templates can call by name. ``options`` are more options of ``jinja2.Environment``. Images do not have jinja2, so
+    code that runs there must not import this module.
 
     Raises:
-        ConfigError: jinja2 is not installed; ``hint`` says what to do.
+        ConfigError: jinja2 is not installed. ``hint`` says what to do.
     """
     try:
         import jinja2

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 _KEPT: Final = 0.75
-"""How much of the kept text is its beginning; the rest is its end, where tracebacks say what happened."""
+"""The share of the kept text that is its beginning. The rest is its end, where tracebacks say what happened."""
 
 
 def cut(text: str, length: int) -> str:
-    """The beginning and the end of a text of more than ``length`` characters, with how much was left out between them."""
+    """Shorten a text of more than ``length`` characters to its beginning and end, and say how much was left out between them."""
     if len(text) <= length:
         return text
     begin = int(length * _KEPT)

@@ -1,1 +1,1 @@
-"""What to test, and where: matrix.yaml, read once into a frozen specification, and the plan that comes from it."""
+"""What to test and where: reads matrix.yaml into a frozen specification, and makes plans from it."""

@@ -32,14 +32,15 @@ _EXPECTABLE: typing.Final = (
     Status.CRASH,
     Status.FACTORY_ERROR,
 )
-"""Passing needs no expectation, and what was not executed or is our own failure says nothing about a model."""
+"""Statuses that can be expected. Passing needs no expectation, and cells that did not run or failed by our fault say nothing about a
+model."""
 _NOT_KEYS: typing.Final = ("[key]", "literal[", "tuple[")
 """Parts of pydantic's locations that name a part of a type instead of a key of the file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedMatrix:
-    """A valid matrix.yaml: what it says, where it lies, its checksum, and the line each of its keys stands on."""
+    """A valid matrix.yaml: its specification, its path, its checksum, and the line of each key."""
 
     spec: MatrixSpec
     path: Path
@@ -51,7 +52,7 @@ def load(path: Path) -> LoadedMatrix:
     """Read and check a matrix.yaml.
 
     Raises:
-        ConfigError: it cannot be read, or is wrong; the error lists every problem found.
+        ConfigError: it cannot be read, or is invalid. The error lists all problems.
     """
     try:
         raw = path.read_bytes()
@@ -70,7 +71,7 @@ def load(path: Path) -> LoadedMatrix:
 
 
 class _Loader(yaml.SafeLoader):
-    """Keeps keys as they are written: ``on`` and ``7`` are names like any other."""
+    """Keeps keys as written: ``on`` and ``7`` are names like any other."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         self.flatten_mapping(node)
@@ -78,10 +79,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def _parse(text: str, path: Path) -> tuple[Any, dict[Location, int]]:
-    """What the file holds, and the line of every key.
+    """Return the file's data, and the line of every key.
 
     Raises:
-        ConfigError: it is no YAML that stands for plain data, it is empty, or keys stand twice.
+        ConfigError: it is not YAML for plain data, it is empty, or a key appears twice.
     """
     lines: dict[Location, int] = {}
     problems: list[Problem] = []
@@ -99,14 +100,14 @@ def _parse(text: str, path: Path) -> tuple[Any, dict[Location, int]]:
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError([Problem(where=where, what=f"not YAML: {what}")]) from error
-    except ValueError as error:  # a scalar that looks like a date and is none
+    except ValueError as error:  # a scalar that looks like a date but is not valid
         raise ConfigError([Problem(where=str(path), what=f"not YAML: {error}", hint="put the value in quotes")]) from error
     except RecursionError as error:
         raise ConfigError([Problem(where=str(path), what="nested too deeply", hint="an alias within its own anchor?")]) from error
 
 
 def _walk(node: yaml.Node, at: Location, lines: dict[Location, int], problems: list[Problem], path: Path) -> None:
-    """Note the line of every key, and every key that stands twice."""
+    """Record the line of every key, and every key that appears twice."""
     lines.setdefault(at, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
@@ -117,7 +118,7 @@ def _walk(node: yaml.Node, at: Location, lines: dict[Location, int], problems: l
                 continue
             if name in seen:
                 where = ".".join(str(part) for part in at) or "the file"
-                what = f"{name!r} stands twice in {where}, first on line {seen[name]}"
+                what = f"{name!r} appears twice in {where}, first on line {seen[name]}"
                 problems.append(Problem(where=f"{path}:{line}", what=what, hint="rename or remove one of them"))
             seen[name] = line
             lines[(*at, name)] = line
@@ -150,7 +151,7 @@ def _validate(data: Any, path: Path, lines: dict[Location, int]) -> tuple[Matrix
 
 
 def _is_other_branch(item: Any) -> bool:
-    """Where a word or a list may stand, pydantic complains of both: keep what it says of the one that was written."""
+    """Whether an error is about the other branch of a union: if a word or a list is allowed, pydantic reports errors for both."""
     of_list = any(str(part).startswith("tuple[") for part in item["loc"])
     of_word = any(str(part).startswith("literal[") for part in item["loc"])
     return (of_list and item["type"] == "tuple_type") or (of_word and isinstance(item["input"], list))
@@ -175,7 +176,7 @@ def _problem(item: Any, at: Location, path: Path, lines: dict[Location, int]) ->
 
 
 def _keys_at(at: Location) -> list[str]:
-    """The keys that the specification allows at a place: follows the types of the dataclasses."""
+    """Return the keys that the specification allows at a location, following the types of the dataclasses."""
     kind: Any = MatrixSpec
     for part in at:
         fields = getattr(kind, "__dataclass_fields__", None)
@@ -190,13 +191,13 @@ def _keys_at(at: Location) -> list[str]:
 
 
 def _some(kind: Any) -> Any:
-    """What stands there if something does: the type beside None."""
+    """Return the type without None of an optional type."""
     parts = [part for part in typing.get_args(kind) if part is not types.NoneType]
     return parts[0] if isinstance(kind, types.UnionType) and len(parts) == 1 else kind
 
 
 def _aliases(kind: Any) -> dict[str, str]:
-    """Names as the file has them, to names as Python has them."""
+    """Map the names in the file to the names in Python."""
     fields = getattr(kind, "__pydantic_fields__", None)
     if fields is None:
         return {name: name for name in getattr(kind, "__dataclass_fields__", {})}
@@ -204,7 +205,7 @@ def _aliases(kind: Any) -> dict[str, str]:
 
 
 def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> list[Problem]:
-    """What types cannot say: names that refer to other names."""
+    """Check what types cannot express: names that refer to other names."""
     checks = (_size_problems, _suite_problems, _target_problems, _model_problems, _expect_problems)
     return [Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint) for check in checks for at, what, hint in check(spec)]
 
@@ -212,7 +213,7 @@ def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> li
 def _size_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for size in Size:
         if size not in spec.sizes:
-            yield ("sizes",), f"sizes.{size.value} is missing", "add it: --size and --all may ask for either"
+            yield ("sizes",), f"sizes.{size.value} is missing", "add it: --size and --all can request either"
 
 
 def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
@@ -229,12 +230,12 @@ def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
 
 
 def _measure_problems(spec: MatrixSpec, suite: str) -> Iterator[tuple[Location, str, str]]:
-    """A suite may say one of two limits that only together make sense: the other is the matrix's."""
+    """Check a suite's time limits combined with the matrix's: it may set only one of two that belong together."""
     own, rule = spec.suites[suite].measure, spec.measure_of(suite)
     if rule.min_s > rule.max_s and (own.min_s, own.max_s) != (None, None):
         key = "max_s" if own.max_s is not None else "min_s"
         what = f"suite {suite!r} times for at least {rule.min_s:g} s (min_s) and at most {rule.max_s:g} s (max_s)"
-        yield ("suites", suite, "measure", key), what, "say both: what a suite leaves out is as the matrix's measure has it"
+        yield ("suites", suite, "measure", key), what, "set both: for a missing one, the matrix's measure applies"
 
 
 def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
@@ -259,12 +260,12 @@ def _expect_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
                     yield ("expect", index, key, position), what, near_miss(name, known)
         if expect.status not in _EXPECTABLE:
             what = f"expect.{index} expects {expect.status.value!r}"
-            hint = f"what can be expected of a model is one of: {', '.join(status.value for status in _EXPECTABLE)}"
+            hint = f"an expected status must be one of: {', '.join(status.value for status in _EXPECTABLE)}"
             yield ("expect", index, "status"), what, hint
 
 
 def _named_as_in_runs(expect: ExpectSpec, spec: MatrixSpec) -> ExpectSpec:
-    """With types under the names that their models have in runs: without ``type:``, unless a model is called so."""
+    """Rename types to their models' names in runs: without ``type:``, unless a model of matrix.yaml has the same name."""
     if not isinstance(expect.models, tuple):
         return expect
     plain = ((name, name.removeprefix(TYPE_PREFIX)) for name in expect.models)

@@ -1,4 +1,4 @@
-"""From a specification and a selection to the plan of a run: which models, on which targets, in which settings."""
+"""Makes the plan of a run from a specification and a selection: which models, on which targets, with which settings."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
 
 DEFAULT_SUITE = "default"
 _FACTORY: Final = "factory"
+"""The ``weights`` of a model that is made from its type alone (``models/factory``)."""
 _RECIPE: Final = "recipe"
 _TRAINED: Final = "trained"
-"""In matrix.yaml: a recipe whose tiny model is trained."""
-"""The weights of a model that is made from its type alone (``models/factory``)."""
+"""The ``weights`` in matrix.yaml of a recipe whose tiny model is trained."""
 _TINY_ONLY: Final = f"a model made from its type alone (weights: {_FACTORY}) is tiny"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a person asked for. Empty means: whatever the suite says, on all targets.
+    """The user's selection. If it is empty, the suite decides, on all targets.
 
-    ``extra`` are models that matrix.yaml does not list (a hub id, a checkpoint folder), already looked into. ``types`` are models made
-    from a type of transformers alone: those that ``models`` names besides matrix.yaml's, else all that a suite with ``models: types``
-    has besides; ``types_of`` is the version whose types these are. ``timing`` is asked for instead of the suite's.
+    ``extra`` are models that matrix.yaml does not list (a hub id, a checkpoint folder), already inspected. ``types`` are models made from
+    transformers' model types alone; ``types_of`` is the version of transformers that has these types. ``timing`` overrides the suite's.
     """
 
     suite: str | None = None
@@ -60,7 +59,7 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What the plan must say about the run, besides what is selected. ``unavailable`` holds reasons by target."""
+    """Facts about the run for its plan. ``unavailable`` has the reasons by target."""
 
     run_id: str
     created_at: str
@@ -71,15 +70,15 @@ class RunFacts:
     unavailable: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def isolation_of(self, target: TargetSpec) -> Isolation:
-        """A native target runs in a virtual environment where others run in containers."""
+        """The isolation of a target. A native target runs in a virtual environment if others run in containers."""
         return Isolation.VENV if target.native and self.isolation is Isolation.CONTAINER else self.isolation
 
 
 def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
-    """Check every name of a selection against matrix.yaml.
+    """Check every name in a selection against matrix.yaml.
 
     Raises:
-        ConfigError: unknown names, all of them at once, each with what is allowed and a near miss.
+        ConfigError: unknown names, all at once, each with the allowed names and a similar one.
     """
     spec = matrix.spec
     kinds = (
@@ -103,27 +102,27 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
 
 
 def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Plan:
-    """The plan of a run.
+    """Make the plan of a run.
 
     Raises:
-        ConfigError: the selection names something that matrix.yaml does not have, or two models by one name.
+        ConfigError: the selection has names that are not in matrix.yaml, or two models with one name.
         NothingSelectedError: no cell is left.
     """
     check_selection(matrix, selection)
     models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
     cells = _cells(models, targets, matrix)
     if not cells:
-        raise NothingSelectedError("no cell matches the selection", advice="Ask for fewer restrictions, or for another --suite.")
+        raise NothingSelectedError("no cell matches the selection", advice="Use fewer restrictions, or another --suite.")
     made = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=_timed_as(matrix, selection))
     whole = selection.types_of if _has_types(matrix, selection) and not selection.architectures else None
     return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole)
 
 
 def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), types_of: str | None = None) -> Plan:
-    """The same run as matrix.yaml describes its models and targets now: what it no longer lists goes, and what it never listed stays.
+    """Make a new plan for the same run from the current matrix.yaml: models no longer listed are dropped, never listed ones are kept.
 
-    ``types`` are the models that can be made from types of transformers alone now: one that is not among them any more goes, and where
-    the run had all types, new ones come. ``types_of`` is their version. Whether a target can run here is left as it was.
+    ``types`` are the models that can now be made from types of transformers alone. Types missing there are dropped, and if the run had all
+    types, new ones are added. ``types_of`` is their version. Whether a target can run here is copied from the old plan.
 
     Raises:
         NothingSelectedError: no cell is left.
@@ -154,7 +153,7 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
     cells = _cells(models, targets, matrix)
     if not cells:
-        raise NothingSelectedError("matrix.yaml has nothing left of the last run", advice="Start a new one without --stale.")
+        raise NothingSelectedError("matrix.yaml no longer has any cell of the last run", advice="Start a new one without --stale.")
     whole = types_of if old.types_of is not None else None
     now = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=old.measure_of)
     withdrawn = {*(cell.key for cell in old.cells), *old.withdrawn} - {cell.key for cell in now.cells}
@@ -171,7 +170,7 @@ def _cells(models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matri
 
 
 def make_operator_plan(matrix: LoadedMatrix, names: Sequence[str], facts: RunFacts) -> Plan:
-    """The plan of a run of the operator tests on these targets: it has no models and no cells.
+    """Make the plan of a run of the operator tests on these targets. It has no models and no cells.
 
     Raises:
         ConfigError: matrix.yaml has no such target.
@@ -182,10 +181,10 @@ def make_operator_plan(matrix: LoadedMatrix, names: Sequence[str], facts: RunFac
 
 
 def make_survey_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Plan:
-    """The plan of a survey: targets to ask, and models to ask about. Nothing is executed, so it has no cells.
+    """Make the plan of a survey: targets to query, and models to classify. Nothing is executed, so it has no cells.
 
     Raises:
-        ConfigError: the selection names something that matrix.yaml does not have, or two models by one name.
+        ConfigError: the selection has names that are not in matrix.yaml, or two models with one name.
     """
     check_selection(matrix, selection)
     models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
@@ -193,10 +192,10 @@ def make_survey_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts
 
 
 def _chosen_models(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPlan, ...]:
-    """The models of a selection, in the order of matrix.yaml, then those that it does not list.
+    """Return the models of a selection, in the order of matrix.yaml, then those that it does not list.
 
     Raises:
-        ConfigError: two of them have one name.
+        ConfigError: two of them have the same name.
     """
     listed = [
         model_plan(name, matrix.spec, size, line=matrix.lines.get(("models", name))) for name, size in _selected_models(matrix, selection)
@@ -208,27 +207,27 @@ def _chosen_models(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPla
 
 
 def _chosen_types(matrix: LoadedMatrix, selection: Selection) -> tuple[ModelPlan, ...]:
-    """The types among the models that are named, or all, if the suite has all and nothing is named."""
+    """Return the types among the named models, or all types if the suite has them and no models are named."""
     if selection.models:
         return tuple(model for model in selection.types if model.name in selection.models)
     return selection.types if _has_types(matrix, selection) else ()
 
 
 def _has_types(matrix: LoadedMatrix, selection: Selection) -> bool:
-    """Whether a suite with ``models: types`` is meant, whole."""
+    """Whether the selection is a whole suite with ``models: types``."""
     suite = _suite(matrix, selection)
     return suite is not None and suite.models == "types"
 
 
 def _suite(matrix: LoadedMatrix, selection: Selection) -> SuiteSpec | None:
-    """The suite that says which models; None where they are named, or all are meant."""
+    """Return the suite that selects the models; None if they are named, or all are selected."""
     if selection.everything or selection.models or (selection.extra and not selection.suite):
         return None
     return matrix.spec.suites[selection.suite or _default_suite(matrix)]
 
 
 def _timing(matrix: LoadedMatrix, selection: Selection) -> bool:
-    """Whether to time: as asked for, else as the suite says."""
+    """Whether to time: as requested, or else as the suite says."""
     if selection.timing is not None:
         return selection.timing
     suite = matrix.spec.suites.get(_timed_as(matrix, selection) or "")
@@ -236,14 +235,14 @@ def _timing(matrix: LoadedMatrix, selection: Selection) -> bool:
 
 
 def _timed_as(matrix: LoadedMatrix, selection: Selection) -> str | None:
-    """The suite that says whether to time and how: the one that was named, whatever of it is chosen, else the one that is meant."""
+    """Return the suite that decides about timing: the named one, even if only some of its models are selected, or else the default."""
     if selection.suite:
         return selection.suite
     return _default_suite(matrix) if _suite(matrix, selection) is not None else None
 
 
 def _chosen_targets(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> tuple[TargetPlan, ...]:
-    """The targets of a selection, in the order of matrix.yaml."""
+    """Return the targets of a selection, in the order of matrix.yaml."""
     return tuple(
         _target_plan(name, target, matrix, facts)
         for name, target in matrix.spec.targets.items()
@@ -260,7 +259,7 @@ def _plan(
     cells: tuple[CellPlan, ...],
     suite: str | None = None,
 ) -> Plan:
-    """``suite`` is timed by its own rule, if it has one and is still there."""
+    """Make a plan. ``suite`` uses its own timing rule, if it has one and still exists."""
     spec = matrix.spec
     rule = spec.measure_of(suite)
     return Plan(
@@ -282,10 +281,10 @@ def _plan(
 
 
 def _check_names(models: list[ModelPlan]) -> None:
-    """A cell finds its model by name and size: two of them would get each other's results."""
+    """Check that names are unique per size: a cell finds its model by name and size, so duplicates would mix their results."""
     count = collections.Counter((model.name, model.size) for model in models)
     problems = [
-        Problem(where="--models", what=f"{name!r} stands for two models", hint="rename the checkpoint's folder")
+        Problem(where="--models", what=f"{name!r} is the name of two models", hint="rename the checkpoint's folder")
         for (name, _), number in count.items()
         if number > 1
     ]
@@ -294,7 +293,7 @@ def _check_names(models: list[ModelPlan]) -> None:
 
 
 def _selected_models(matrix: LoadedMatrix, selection: Selection) -> list[tuple[str, Size]]:
-    """Names and sizes, in the order of matrix.yaml, each once."""
+    """Return names and sizes, in the order of matrix.yaml, without duplicates."""
     spec = matrix.spec
     if selection.everything:
         return [(name, size) for name in spec.models for size in ((selection.size,) if selection.size else tuple(Size))]
@@ -314,7 +313,7 @@ def _default_suite(matrix: LoadedMatrix) -> str:
 
 
 def model_plan(name: str, spec: MatrixSpec, size: Size, *, line: int | None = None) -> ModelPlan:
-    """The plan of one model of matrix.yaml in one size. ``line`` is where the file has it."""
+    """Make the plan of one model of matrix.yaml in one size. ``line`` is its line in the file."""
     model, defaults = spec.models[name], spec.sizes[size]
     variant = model.variant(size)
     return ModelPlan(

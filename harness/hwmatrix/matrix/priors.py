@@ -1,7 +1,7 @@
 """Priors: what the design documents expect of hardware, as data in priors.yaml. They are never a result.
 
-A prior is shown beside what was measured ("expected against measured"), and answers only where nothing was. Where documents
-contradict each other, each keeps its own prior.
+A prior is shown beside measurements ("expected against measured"), and is the answer only if there are none. If documents contradict each
+other, each keeps its own prior.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Expectation(enum.StrEnum):
 
 
 _REFUSALS: Final = frozenset({Expectation.NONE, Expectation.SIMULATION})
-"""A simulation is nothing that the hardware executes, so that the family does not work on it."""
+"""The expectations that count as not working. The hardware itself does not execute a simulation."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Prior:
-    """What one document expects of one family on one hardware. ``document`` is its title."""
+    """A document's expectation of one family on one hardware. ``document`` is its title."""
 
     family: Family
     hardware: Backend
@@ -53,7 +53,7 @@ class Prior:
 
     @property
     def level(self) -> Level | None:
-        """The level that the document names, if it names one."""
+        """The level that the document names, if any."""
         return Level(self.expectation.value) if self.expectation in {level.value for level in Level} else None
 
     @property
@@ -68,7 +68,7 @@ class Prior:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ExpectedRequirements:
-    """What a document says that a model needs. Memory and disk in MB."""
+    """A model's requirements according to a document. Memory and disk in MB."""
 
     min_memory_mb: Count
     recommended_memory_mb: Count
@@ -85,7 +85,7 @@ class ExpectedRequirements:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PriorExample:
-    """One model as a document describes it. ``compatible`` lists the hardware that it expects to work, where it says so."""
+    """One model as a document describes it. ``compatible`` is the hardware expected to work, if the document lists it."""
 
     document: str
     model: Text
@@ -125,7 +125,7 @@ class _Priors:
 
 
 def read_priors(text: str) -> tuple[tuple[Prior, ...], tuple[PriorExample, ...]]:
-    """The priors and the examples of a priors.yaml, in its order; documents are called by their titles.
+    """Parse the priors and examples of a priors.yaml, in its order. Documents are named by their titles.
 
     Raises:
         pydantic.ValidationError: it has unknown keys, families, hardware or words.
@@ -148,18 +148,18 @@ def read_priors(text: str) -> tuple[tuple[Prior, ...], tuple[PriorExample, ...]]
 
 
 def priors_for(family: Family, hardware: Backend) -> tuple[Prior, ...]:
-    """What each document expects of a family on some hardware; empty where none says anything."""
+    """Return the priors of all documents for a family on some hardware; empty if there are none."""
     return tuple(prior for prior in all_priors() if prior.family is family and prior.hardware is hardware)
 
 
 def examples_for(model_name: str) -> tuple[PriorExample, ...]:
-    """The documents' examples of a model, found by its name or by the last part of its hub id."""
+    """Return the documents' examples of a model, found by its name or by the last part of its hub id."""
     name = model_name.rpartition("/")[2].lower()
     return tuple(example for example in _packaged()[1] if example.model.lower() == name)
 
 
 def all_priors() -> tuple[Prior, ...]:
-    """Every prior, in the order of priors.yaml."""
+    """Return every prior, in the order of priors.yaml."""
     return _packaged()[0]
 
 

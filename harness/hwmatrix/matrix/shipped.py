@@ -10,19 +10,19 @@ import hwmatrix
 MATRIX_FILE: Final = "matrix.yaml"
 IMAGES: Final = "images"
 CONSTRAINTS: Final = "constraints.txt"
-"""The file of images/ that has every exact version."""
+"""The file in images/ with all exact versions."""
 DATA: Final = "shipped"
-"""The folder of the package that a wheel has these files in; pyproject.toml puts them there."""
+"""The folder of the package in which a wheel has these files. pyproject.toml puts them there."""
 _PACKAGE: Final = Path(hwmatrix.__file__).resolve().parent
 
 
 def shipped_root() -> Path:
-    """The folder that has the default matrix.yaml and images/: the checkout that this package runs from, else the package's own."""
+    """Return the folder with the default matrix.yaml and images/: the checkout that this package runs from, or else the package's own."""
     return harness_source() or _PACKAGE / DATA
 
 
 def harness_source(project_root: Path | None = None) -> Path | None:
-    """The checkout whose harness is meant: ``project_root`` if it is one, else the one that runs; None where it runs without one."""
+    """Return ``project_root`` if it is a checkout, or else the checkout of the running package; None if there is none."""
     checkout = _PACKAGE.parents[1]
     if project_root is not None and _is_checkout(project_root):
         return project_root
@@ -30,10 +30,10 @@ def harness_source(project_root: Path | None = None) -> Path | None:
 
 
 def image_files(project_root: Path) -> dict[str, Path]:
-    """What images/ has, by name: the folder of each image, and the files of constraints.
+    """Return the entries of images/ by name: the folder of each image, and the constraints files.
 
-    What lies in an images/ beside matrix.yaml takes the place of what comes with hwmatrix, entry by entry. A folder of that name without
-    any Dockerfile in its folders and without constraints holds something else, such as pictures, and is not looked into.
+    An images/ folder beside matrix.yaml overrides the one that comes with hwmatrix, entry by entry. It is ignored if it has neither a
+    Dockerfile in its subfolders nor constraints files, because then it contains something else, such as pictures.
     """
     return _entries(shipped_root() / IMAGES) | _entries(project_root / IMAGES)
 

@@ -16,7 +16,7 @@ from hwmatrix.records.backends import names
 SPEC_VERSION: Final = 1
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]*$"
 CRON_PATTERN: Final = r"^[0-9*/,-]+( [0-9*/,-]+){2}( [0-9A-Za-z*/,-]+){2}$"
-"""Minute, hour, day of the month, month, day of the week, as GitHub reads them."""
+"""Matches minute, hour, day of the month, month and day of the week, as in GitHub's syntax."""
 
 _STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -24,24 +24,24 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 NameOrType = Annotated[str, Field(pattern=rf"^({TYPE_PREFIX})?{NAME_PATTERN.removeprefix('^')}")]
 Positive = Annotated[int, Field(gt=0)]
 Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-"""A label of a CI runner. It is written into workflow files, so nothing in it may have a meaning there."""
+"""A label of a CI runner. It is written into workflow files, so it must not contain special characters."""
 HOSTED_PATTERN: Final = r"^(ubuntu|macos|windows)-[a-z0-9.-]+$"
-"""Labels of the runners that GitHub hosts: a fresh virtual machine a job, where a pull request of a stranger may run."""
+"""Matches labels of GitHub-hosted runners: a new virtual machine per job, where a stranger's pull request may run."""
 
 
 class _OfTheTable:
-    """A name of the table of backends: of this package, or of one that is installed beside it."""
+    """A name in the table of backends: of this package, or of another installed package."""
 
     @staticmethod
     def known(name: str) -> str:
-        """The name itself, if there is such a backend."""
+        """Return the name if there is such a backend."""
         if name not in names():
             raise pydantic_core.PydanticCustomError("enum", "Input should be {expected}", {"expected": ", ".join(names())})
         return name
 
     @classmethod
     def __get_pydantic_json_schema__(cls, _schema: Any, _handler: pydantic.GetJsonSchemaHandler) -> dict[str, Any]:
-        """The names that are known here; a backend of another package is in the schema of whoever has it installed."""
+        """List the known names. A backend of another package is in the schema only if the package is installed."""
         return {"description": "How a target executes a model (docs/adding-a-target.md).", "enum": list(names()), "type": "string"}
 
 
@@ -90,7 +90,7 @@ class ModelSpec:
     full: VariantSpec = Field(default_factory=VariantSpec)
 
     def variant(self, size: Size) -> VariantSpec:
-        """The settings of one size."""
+        """Return the settings of one size."""
         return self.tiny if size is Size.TINY else self.full
 
 
@@ -129,7 +129,7 @@ class PartialMeasureSpec:
     half_width: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def over(self, rule: MeasureRule) -> MeasureRule:
-        """The rule with what is said here laid over it."""
+        """Return the rule, overridden by the values set here."""
         said = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return dataclasses.replace(rule, **{name: value for name, value in said.items() if value is not None})
 
@@ -169,7 +169,7 @@ class ExpectSpec:
     link: Annotated[str, Field(min_length=1)]
 
     def covers(self, model: str, target: str, dtype: Dtype, size: Size) -> bool:
-        """Whether it speaks of a cell."""
+        """Whether the expectation applies to a cell."""
         return (
             (self.models == "all" or model in self.models)
             and (self.targets == "all" or target in self.targets)
@@ -213,7 +213,7 @@ class GithubSpec:
 
 
 def _adapt(said: Any) -> Any:
-    """True is the rule as it is by default, false is none."""
+    """Convert a boolean: true means the default rule, false means none."""
     return (AdaptRule() if said else None) if isinstance(said, bool) else said
 
 
@@ -236,7 +236,7 @@ class MatrixSpec:
     github: GithubSpec = Field(default_factory=GithubSpec)
 
     def measure_of(self, suite: str | None) -> MeasureRule:
-        """The rule of a suite: its own ``measure`` over that of the matrix, which alone holds for None and for a suite that is not here."""
+        """Return the timing rule of a suite: its own ``measure`` over the matrix's. For None or an unknown suite, only the matrix's."""
         named = self.suites.get(suite or "")
         return named.measure.over(self.measure) if named else self.measure
 

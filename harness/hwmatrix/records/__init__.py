@@ -1,7 +1,6 @@
 """The vocabulary: closed enums and the frozen records that are passed between the parts.
 
-The three wings (runner, host, report) never import each other. What they exchange are files, and the records here are
-what those files hold.
+The three wings (runner, host, report) never import each other. They exchange files, which contain the records defined here.
 """
 
 from hwmatrix.records.adaptations import Adaptation, AdaptRule, Change, in_words

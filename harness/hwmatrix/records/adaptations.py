@@ -47,13 +47,13 @@ class Change:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What is changed, by the name of the setting: ``{"batch": 4}``."""
+        """The changed setting by name, such as ``{"batch": 4}``."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adaptation:
-    """A cell that failed is tried again, changed: ``of`` is its key, ``model`` the model's name in the plan of the run."""
+    """Marks a cell as a changed retry of a failed one: ``of`` is that cell's key, ``model`` the model's name in the run's plan."""
 
     of: str
     model: str
@@ -61,7 +61,7 @@ class Adaptation:
 
 
 def in_words(change: Mapping[str, Any], *, batch: int, dtype: str) -> str:
-    """A change in words, given the batch and the precision that failed: ``batch 4 instead of 8``."""
+    """Describe a change, given the batch and the precision that failed: ``batch 4 instead of 8``."""
     phrases = {
         "batch": lambda value: f"batch {value} instead of {batch}",
         "dtype": lambda value: f"{value} instead of {dtype}",

@@ -1,8 +1,8 @@
-"""Backends: what is known of each without importing its framework, and the one table that says where to find it.
+"""Backends: the facts about each that are known without importing its framework, and the table that says where to find it.
 
-A descriptor lies in the folder of its backend, under ``targets/`` or in another package. Rooms below ``targets`` need its facts too
-(which hardware, which precisions), so its type and the table are here. The table holds names of modules, not modules: a descriptor is
-imported on first use.
+A descriptor is in the folder of its backend, under ``targets/`` or in another package. Packages below ``targets`` need its facts too (which
+hardware, which precisions), so its type and the table are here. The table has names of modules, not modules: a descriptor is imported on
+first use.
 """
 
 from __future__ import annotations
@@ -70,14 +70,13 @@ class InContainer(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """The hardware that a backend needs, and how to ask for it.
+    """The hardware that a backend needs, and how to detect it.
 
     ``detector`` is a module with a function ``detect() -> (name, features)``, which raises ``UnavailableError`` if there is none.
-
-    ``needed_here``: this machine must have it, whatever the image contains, so it is detected before an image is built.
-    ``light``: the module also has ``installed()``, which imports no framework and opens no browser. ``started``: only a started runtime
-    can detect it, so light detection reports it absent. ``changing``: the module has ``refreshed(features)``, because some facts
-    change while the machine runs. ``slow``: detection starts a driver, a runtime or a program, so its result is cached in a file.
+    ``needed_here``: this machine must have it, whatever the image contains, so it is detected before an image is built. ``light``: the
+    module also has ``installed()``, which imports no framework and opens no browser. ``started``: only a started runtime can detect it, so
+    light detection reports it absent. ``changing``: the module has ``refreshed(features)``, because some facts change while the machine
+    runs. ``slow``: detection starts a driver, a runtime or a program, so its result is cached in a file.
     """
 
     detector: str
@@ -137,7 +136,7 @@ class Descriptor:
     held_out: int = 64
 
     def export_of(self, method: str | None) -> str | None:
-        """The export method of ``exports`` that a cell's ``method`` names; None: not known."""
+        """Return the export method in ``exports`` that a cell's ``method`` names; None if unknown."""
         if method is None or not self.exports:
             return None
         if self.converter is not None:
@@ -151,21 +150,21 @@ class Descriptor:
         return self.memory is Memory.DEVICE
 
     def torch_name(self, index: int) -> str | None:
-        """PyTorch's name for one of its devices; None where PyTorch executes no models there."""
+        """Return PyTorch's name for one of its devices; None if PyTorch does not execute its models."""
         return f"{self.torch_device}:{index}" if self.torch_device is not None and self.several else self.torch_device
 
 
 def names() -> tuple[str, ...]:
-    """Every backend of this environment: those of this package, then those of other installed packages."""
+    """Return every backend of this environment: those of this package, then those of other installed packages."""
     return (*TABLE, *_from_elsewhere())
 
 
 @functools.cache
 def descriptor_of(name: str) -> Descriptor:
-    """The descriptor of a backend.
+    """Return the descriptor of a backend.
 
     Raises:
-        ConfigError: no installed package has a backend of that name.
+        ConfigError: no installed package has a backend with this name.
     """
     place = TABLE.get(name) or _from_elsewhere().get(name)
     if place is None:
@@ -181,22 +180,22 @@ def descriptor_of(name: str) -> Descriptor:
 
 
 def descriptors() -> tuple[Descriptor, ...]:
-    """The descriptors of the backends of this package."""
+    """Return the descriptors of this package's backends."""
     return tuple(descriptor_of(name) for name in TABLE)
 
 
 def imported(place: str) -> Any:
-    """The object that ``module:name`` refers to, imported now."""
+    """Import and return the object that ``module:name`` refers to."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 @functools.cache
 def _from_elsewhere() -> dict[str, str]:
-    """Backends of other packages, from their entry points, without importing them.
+    """Find the backends of other packages by their entry points, without importing them.
 
     Raises:
-        ConfigError: two packages have a backend of the same name.
+        ConfigError: two packages have a backend with the same name.
     """
     found: dict[str, str] = {}
     for point in metadata.entry_points(group=GROUP):

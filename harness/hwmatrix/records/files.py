@@ -24,7 +24,7 @@ def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
     """Read a record that :func:`to_json` wrote.
 
     Raises:
-        StoreError: the text is no such record; ``where`` names the file in the message.
+        StoreError: the text is not such a record. ``where`` names the file in the message.
     """
     try:
         return _adapter(kind).validate_json(text)  # type: ignore[no-any-return]
@@ -36,10 +36,10 @@ def from_json(kind: type[Record], text: str | bytes, *, where: str) -> Record:
 
 
 def plan_from_json(text: str | bytes, *, where: str) -> Plan:
-    """Read a plan, and refuse another version's.
+    """Read a plan, and reject other versions.
 
     Raises:
-        StoreError: broken, or of another version.
+        StoreError: it is broken, or of another version.
     """
     advice = "Start a new run without --resume."
     try:

@@ -1,7 +1,7 @@
-"""What is measured of a cell, declared once.
+"""The measurements of a cell, declared once.
 
 Each field of :class:`Measured` is a value that a cell's process reports, a column of the table ``cells`` of every shard and database, and a
-field of the rows that reports are made from. A new one needs no other declaration: ``store/cell_columns.py`` makes the column, in new
+field of the rows that reports are made from. A new one needs no other declaration: ``store/cell_columns.py`` creates the column, in new
 databases and in older ones that are upgraded. docs/architecture.md says where it is set and where it is shown.
 """
 
@@ -33,7 +33,7 @@ class Since:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What is measured of a cell. Times are milliseconds of wall clock, memory is MiB. None means not measured; 0 never does.
+    """The measurements of a cell. Times are milliseconds of wall clock, memory is MiB. None, and never 0, means not measured.
 
     ``bundle`` is the digest of the bundle's manifest, ``method`` how the model was prepared (which exporter). ``inputs`` are the kinds of
     input that the model was given (text, image, video, audio); ``text_path``: the model accepts more than text but was given only text.
@@ -51,8 +51,8 @@ class Measured:
 
     ``peak_mb`` is the high-water mark until the first inference ended, ``delta_mb`` what the cell added to its starting size;
     ``memory_detail`` says whose memory it is if it is not the resident set of the cell's own process, or why it is not known.
-    ``device_peak_mb`` is the peak of tensors in a device's own memory, ``device_reserved_mb`` what its allocator held,
-    ``device_processes`` how many other processes used the device.
+    ``device_peak_mb`` is the peak of tensors in a device's own memory, ``device_reserved_mb`` what its allocator held, ``device_processes``
+    how many other processes used the device.
 
     ``origin`` and the fields after it say where a wrong result begins (:class:`hwmatrix.records.Divergence`).
     """
@@ -127,10 +127,10 @@ _SQL_TYPES: Final[dict[Any, str]] = {
 
 @functools.cache
 def measured_columns() -> tuple[Column, ...]:
-    """The columns of :class:`Measured`, in the order of its fields.
+    """Return the columns of :class:`Measured`, in the order of its fields.
 
     Raises:
-        TypeError: a field's type has no SQL type in ``_SQL_TYPES``, or it can't be None.
+        TypeError: a field's type has no SQL type in ``_SQL_TYPES``, or cannot be None.
     """
     hints = typing.get_type_hints(Measured, include_extras=True)
     return tuple(_column(field.name, hints[field.name]) for field in dataclasses.fields(Measured))

@@ -165,15 +165,15 @@ class Plan:
     schema: str = PLAN_SCHEMA
 
     def model(self, name: str, size: Size) -> ModelPlan:
-        """The model of a cell."""
+        """Return the model of a cell."""
         return self._models[name, size]
 
     def isolation_of(self, target: str) -> Isolation:
-        """What separates this target from the machine."""
+        """Return the isolation of a target from the machine."""
         return self.target(target).isolation or self.isolation
 
     def target(self, name: str) -> TargetPlan:
-        """The target of a cell."""
+        """Return the target of a cell."""
         return self._targets[name]
 
     @functools.cached_property
@@ -186,7 +186,7 @@ class Plan:
 
 
 def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation, *, timing: bool = True, measure_of: str | None = None) -> str:
-    """The command that repeats one cell alone. ``timing`` and ``measure_of`` are those of its plan."""
+    """Return the command that repeats a single cell. ``timing`` and ``measure_of`` are those of its plan."""
     if model.batch_asked:
         tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
         return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation.value} --no-fallback"

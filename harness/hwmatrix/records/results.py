@@ -45,8 +45,8 @@ class Divergence:
     """Where the error begins in a cell whose outputs differ from the reference.
 
     ``at`` is the node of the graph or the layer of the model, ``operator`` its operator or class. ``relative_error`` is the largest
-    relative L2 error of its outputs, ``inputs_error`` that of its inputs; ``against`` says in words what computed the reference values.
-    For an ``origin`` other than a step, ``relative_error`` is that of the worst output, and ``detail`` says what was found.
+    relative L2 error of its outputs, ``inputs_error`` that of its inputs; ``against`` describes what computed the reference values. For an
+    ``origin`` other than a step, ``relative_error`` is that of the worst output, and ``detail`` says what was found.
     """
 
     origin: Origin
@@ -58,7 +58,7 @@ class Divergence:
     detail: str | None = None
 
     def columns(self) -> dict[str, Any]:
-        """The same as fields of :class:`Measured`, by name."""
+        """Return the same values as fields of :class:`Measured`, by name."""
         return {
             "origin": self.origin,
             "diverges_at": self.at,

@@ -1,4 +1,4 @@
-"""How records are read from files."""
+"""The configuration of records that are read from files."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 import pydantic
 
 STRICT: Final = pydantic.with_config(extra="forbid")
-"""An unknown key is an error; also holds for the records within."""
+"""Makes an unknown key an error, also in nested records."""

@@ -158,7 +158,7 @@ def test_a_wrong_value_is_named_with_its_line(tmp_path: Path, old: str, new: str
         (
             "{models: all}",
             "\n    measure: {max_s: 0.2}",
-            "matrix.yaml:16: suite 'default' times for at least 0.3 s (min_s) and at most 0.2 s (max_s) (say both: ",
+            "matrix.yaml:16: suite 'default' times for at least 0.3 s (min_s) and at most 0.2 s (max_s) (set both: ",
         ),
         (
             "{models: all}",
@@ -173,7 +173,7 @@ def test_a_wrong_value_is_named_with_its_line(tmp_path: Path, old: str, new: str
             "matrix.yaml:7: images.reference is the unknown target 'cpo' (did you mean 'cpu'?",
         ),
         ("    class:", "    weights: hub\n    class:", "matrix.yaml:10: model 'bert' has weights: hub and no hub_id (add hub_id, or use"),
-        ("  full: {batch: 2}\n", "", "matrix.yaml:2: sizes.full is missing (add it: --size and --all may ask for either)"),
+        ("  full: {batch: 2}\n", "", "matrix.yaml:2: sizes.full is missing (add it: --size and --all can request either)"),
         (
             "    class:",
             "    tiny: {config: {limit: .inf}}\n    class:",
@@ -193,8 +193,8 @@ def test_names_that_refer_to_nothing(tmp_path: Path, old: str, new: str, expecte
 def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path: Path) -> None:
     text = changed("suites:", "  bert:\n    family: audio\n    family: video\nsuites:")
     assert problems(tmp_path, text) == [
-        "matrix.yaml:14: 'bert' stands twice in models, first on line 10 (rename or remove one of them)",
-        "matrix.yaml:16: 'family' stands twice in models.bert, first on line 15 (rename or remove one of them)",
+        "matrix.yaml:14: 'bert' appears twice in models, first on line 10 (rename or remove one of them)",
+        "matrix.yaml:16: 'family' appears twice in models.bert, first on line 15 (rename or remove one of them)",
     ]
 
 

@@ -96,7 +96,7 @@ def test_keys_are_unique(matrix: LoadedMatrix) -> None:
 
 
 def test_a_model_that_is_named_twice_is_refused(matrix: LoadedMatrix) -> None:
-    with pytest.raises(ConfigError, match="'bert' stands for two models"):
+    with pytest.raises(ConfigError, match="'bert' is the name of two models"):
         make_plan(matrix, Selection(models=("bert",), extra=(make.model_plan("bert"),)), FACTS)
 
 
