@@ -1,4 +1,4 @@
-"""The commands a person types. What follows ``--`` goes to the command; ``nox -l`` lists the sessions."""
+"""The project's commands. Arguments after ``--`` are passed to the command; ``nox -l`` lists the sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ nox.options.error_on_missing_interpreters = True
 TORCH = ["--constraint", "images/constraints-host.txt", "--retries", "2", "--requirement", "images/base/torch-cpu.index.txt"]
 
 REFERENCE = ["--constraint", "images/constraints-host.txt", "--requirement", "images/base/torch-cpu.txt"]
-"""What the reference image builds models with, besides PyTorch."""
+"""The packages besides PyTorch with which the reference image builds models."""
 
 RUNTIMES = [
     *("openvino", "onnx", "onnxscript", "onnxruntime"),

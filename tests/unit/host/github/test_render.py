@@ -110,7 +110,7 @@ def test_logins_of_registries_are_where_they_are_needed() -> None:
     assert "vars.HWMATRIX_REGISTRY != ''" in job["if"]  # off unless somebody names one
     assert job["environment"] == "images"
     named = {step["name"]: step for step in job["steps"] if "secrets." in str(step) or "github.token" in str(step)}
-    ours, theirs = named.pop("Log in to GitHub's registry"), named.pop("Log in to a registry of one's own")
+    ours, theirs = named.pop("Log in to GitHub's registry"), named.pop("Log in to another registry")
     assert not named
     assert "github.token" not in str(theirs)  # the token of the workflow goes to GitHub alone
     assert ours["if"] == "startsWith(vars.HWMATRIX_REGISTRY, 'ghcr.io/')"
@@ -119,7 +119,7 @@ def test_logins_of_registries_are_where_they_are_needed() -> None:
     assert "--password-stdin" in ours["run"]
     assert "--password-stdin" in theirs["run"]
     order = [step["name"] for step in job["steps"]]
-    assert order.index("Build the image") < order.index(ours["name"]) < order.index("Push it") < order.index("Log out")
+    assert order.index("Build the image") < order.index(ours["name"]) < order.index("Push the image") < order.index("Log out")
     others = [each for workflow in WORKFLOWS.values() for name, each in workflow["jobs"].items() if name != "image"]
     assert not [each["name"] for each in others if "secrets." in str(each)]
 
