@@ -37,7 +37,7 @@ class Basis(enum.StrEnum):
     MEASURED = "measured"  # executions on record
     ESTIMATED = "estimated"  # a formula within the range in which it was calibrated against measurements
     EXTRAPOLATED = "extrapolated"  # the same formula outside that range: the answer says how far
-    PRIOR = "prior"  # what somebody expects
+    PRIOR = "prior"  # an expectation from documents
     NONE = "none"
 
 

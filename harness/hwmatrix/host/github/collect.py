@@ -103,7 +103,7 @@ def collect(folder: RunFolder, arrived: Path, states: Mapping[str, Reached]) -> 
                 shards[target] = names
                 continue
             if target is None or path.is_symlink() or not path.is_dir():
-                raise StoreError(f"{path.name!r}: no target of this run has an artifact with this name")  # noqa: TRY301 - told with others
+                raise StoreError(f"{path.name!r}: no target of this run has an artifact with this name")  # noqa: TRY301 - reported later
             shards[target] = _take(folder, path, target)
         except StoreError as error:
             refused.append(error.message)
