@@ -109,7 +109,7 @@ def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
     if cell.on_target is not None:
         yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
     if cell.relative_error is not None:
-        yield (f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}", "")
+        yield (f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}{_noise(cell)}", "")
     if cell.quality is not None:
         yield (f"  task:       {plain(_quality(cell))}", "")
     elif cell.quality_detail is not None:
@@ -123,6 +123,14 @@ def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
     elif cell.status is Status.PASS and cell.p50_ms is None:
         yield ("  latency:    not timed", "")
     yield from _memory(cell)
+
+
+def _noise(cell: CellRow) -> str:
+    """What the precision costs, and how many times its noise floor the target's error is."""
+    if cell.loss is None or cell.excess is None:
+        return ""
+    approximate = "; approximate: it passes since the task is done as well" if cell.approximate else ""
+    return f"; {cell.dtype.value} alone costs {numbers.scientific(cell.loss)}, excess {numbers.times(cell.excess)}{approximate}"
 
 
 def _quality(cell: CellRow) -> str:

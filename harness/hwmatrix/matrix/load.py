@@ -206,7 +206,7 @@ def _aliases(kind: Any) -> dict[str, str]:
 
 def _cross_check(spec: MatrixSpec, path: Path, lines: dict[Location, int]) -> list[Problem]:
     """Check what types cannot express: names that refer to other names."""
-    checks = (_size_problems, _suite_problems, _target_problems, _model_problems, _expect_problems)
+    checks = (_size_problems, _tolerance_problems, _suite_problems, _target_problems, _model_problems, _expect_problems)
     return [Problem(where=f"{path}:{_line(at, lines)}", what=what, hint=hint) for check in checks for at, what, hint in check(spec)]
 
 
@@ -214,6 +214,16 @@ def _size_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for size in Size:
         if size not in spec.sizes:
             yield ("sizes",), f"sizes.{size.value} is missing", "add it: --size and --all can request either"
+
+
+def _tolerance_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
+    for dtype, tolerance in spec.tolerances.items():
+        at = ("tolerances", dtype.value, "bound")
+        if tolerance.bound is not None and tolerance.excess is None:
+            yield at, f"tolerances.{dtype.value} has a bound without excess", "add excess: both are multiples of the noise floor"
+        elif tolerance.bound is not None and tolerance.excess is not None and tolerance.bound < tolerance.excess:
+            what = f"tolerances.{dtype.value}: bound {tolerance.bound:g} is below excess {tolerance.excess:g}"
+            yield at, what, "bound is the larger multiple: nothing above it passes"
 
 
 def _suite_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:

@@ -271,7 +271,7 @@ def _plan(
         commit=facts.commit,
         isolation=facts.isolation,
         measure=rule,
-        tolerances={dtype: Tolerance(relative_error=t.relative_error, reason=t.reason) for dtype, t in spec.tolerances.items()},
+        tolerances={dtype: Tolerance(**dataclasses.asdict(found)) for dtype, found in spec.tolerances.items()},
         targets=targets,
         models=models,
         cells=cells,

@@ -180,10 +180,15 @@ class ExpectSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ToleranceSpec:
-    """The largest relative L2 error that still counts as the same result, and why this number."""
+    """What outputs may differ by, and why these numbers.
+
+    ``excess`` and ``bound`` are multiples of the model's noise floor; without ``excess``, ``relative_error`` decides alone.
+    """
 
     relative_error: Annotated[float, Field(gt=0, lt=1)]
     reason: Annotated[str, Field(min_length=1)]
+    excess: Annotated[float, Field(ge=1)] | None = None
+    bound: Annotated[float, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -29,13 +29,13 @@ from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.rules import digest
 from hwmatrix.models.folder import EXPECTED, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
 from hwmatrix.models.learning.quality import Answers
-from hwmatrix.records import BUNDLE_SCHEMA
+from hwmatrix.records import BUNDLE_SCHEMA, NoiseFloor
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from hwmatrix.records import ModelPlan
+    from hwmatrix.records import Dtype, ModelPlan
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 _PARTIAL: Final = ".partial-"
@@ -98,6 +98,10 @@ class Bundle:
         """How training went (``task``, ``accuracy``, ``steps``), or why the weights are random (``reason``); None: it was not asked for."""
         found = self.manifest.get("training")
         return None if found is None else dict(found)
+
+    def floor(self, dtype: Dtype) -> NoiseFloor:
+        """The noise floor of the model in a precision."""
+        return NoiseFloor(**{"outputs": None, **self.manifest["floors"][dtype.value]})
 
     def held_out(self) -> HeldOut | None:
         """The examples that a target's answers are judged by; None: the model has learned nothing."""

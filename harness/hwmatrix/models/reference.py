@@ -12,6 +12,7 @@ from hwmatrix.models.build import build_from, build_model, load_model
 from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
+from hwmatrix.models.floors import noise_floors
 from hwmatrix.models.folder import EXPECTED, HELD_OUT, INPUTS, MODEL_DIR
 from hwmatrix.models.influence import without_influence
 from hwmatrix.models.inputs import make_inputs
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import ModelPlan
 
+_FLOOR_EXAMPLES: Final = 8
+"""Held-out examples that noise floors are taken from, besides the bundle's inputs."""
 _ROUNDING: Final = 1e-6
 """The relative L2 error between two runs that is rounding in float32, and no random number."""
 
@@ -42,6 +45,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         BundleError: a file cannot be written (``cache_not_writable``).
     """
     model_dir = folder / MODEL_DIR
+    runs: list[_Tensors] = []
     if plan.weights == FACTORY:
         model, inputs, expected, made = from_factory(plan, model_dir)
     else:
@@ -56,6 +60,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
             made = {"training": taught.described}
             if taught.examples:
                 _save_tensors(_held_out(model, taught, plan), folder / HELD_OUT)
+                runs += [example.inputs for example in taught.examples[:_FLOOR_EXAMPLES]]
     if plan.role is Role.CANARY_WRONG:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
     _save_tensors(inputs, folder / INPUTS)
@@ -66,6 +71,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "inputs": _described(inputs),
         "expected": _described(expected),
+        "floors": _floors(model, [inputs, *runs]),
         "modalities": modalities(model, inputs, ignored=_ignored(model, inputs, expected, plan)),
         **made,
     }
@@ -110,6 +116,11 @@ def _held_out(model: torch.nn.Module, taught: Taught, plan: ModelPlan) -> _Tenso
         for name in taught.outputs:
             tensors.setdefault(f"expected.{name}", []).append(outputs[name])
     return {name: torch.stack(parts) for name, parts in tensors.items()}
+
+
+def _floors(model: torch.nn.Module, runs: list[_Tensors]) -> dict[str, Any]:
+    with deterministic():
+        return noise_floors(model, runs)
 
 
 def _synthesised(model: torch.nn.Module, plan: ModelPlan) -> _Tensors:

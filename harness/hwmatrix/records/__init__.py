@@ -22,7 +22,7 @@ from hwmatrix.records.plans import (
     Tolerance,
     cell_command,
 )
-from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, Findings, OutputRecord, Parity, Placement
+from hwmatrix.records.results import CellResult, Detection, Divergence, ErrorRecord, Findings, NoiseFloor, OutputRecord, Parity, Placement
 from hwmatrix.records.vocabulary import Backend, Dtype, Execution, Family, Isolation, Level, Origin, Role, Severity, Size, Stage, Status
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "MeasureRule",
     "Measured",
     "ModelPlan",
+    "NoiseFloor",
     "OperatorResult",
     "Origin",
     "OutputRecord",

@@ -40,7 +40,8 @@ class Measured:
 
     ``on_target`` is the share of the work on the target (0 to 1), ``placement_detail`` how that is known. ``relative_error`` is the
     relative L2 error of the worst output against the reference, ``max_error`` the largest absolute error, ``top1`` the agreement of the
-    largest logit.
+    largest logit. ``loss`` is the relative L2 error that the precision alone causes, ``excess`` the target's error as a multiple of it,
+    ``approximate`` whether the cell passed only because the task is done as well (:mod:`hwmatrix.measure.verdict`).
 
     ``quality`` is the share of held-out examples of the model's task that are right here, with its 95 % interval, ``quality_reference``
     that of the reference on the same examples (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_detail`` names the task, or
@@ -67,6 +68,9 @@ class Measured:
     max_error: float | None = None
     cosine: float | None = None
     top1: float | None = None
+    loss: Annotated[float | None, Since(schema=8)] = None
+    excess: Annotated[float | None, Since(schema=8)] = None
+    approximate: Annotated[bool | None, Since(schema=8)] = None
     quality_metric: Annotated[str | None, Since(schema=8)] = None
     quality: Annotated[Share | None, Since(schema=8)] = None
     quality_reference: Annotated[Share | None, Since(schema=8)] = None

@@ -15,7 +15,7 @@ from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Dtype, Execution, Family, Isolation, Role, Size
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
-BUNDLE_SCHEMA: Final = "hwmatrix/bundle/2"
+BUNDLE_SCHEMA: Final = "hwmatrix/bundle/3"
 TYPE_PREFIX: Final = "type:"
 """The prefix of a transformers model type whose name could also be another model's. Names in matrix.yaml have no colon."""
 
@@ -55,10 +55,16 @@ class MeasureRule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """The largest relative L2 error that still counts as the same result, and why this number."""
+    """What outputs in a precision may differ by, and why these numbers (:mod:`hwmatrix.measure.verdict`).
+
+    ``excess`` and ``bound`` are multiples of a model's noise floor: up to ``excess`` its numbers are right, above ``bound`` they are wrong
+    whatever its task says. ``relative_error`` is the largest relative L2 error where the floor is not known, or ``excess`` is None.
+    """
 
     relative_error: float
     reason: str
+    excess: float | None = None
+    bound: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,18 @@ class Parity:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NoiseFloor:
+    """The relative L2 error by output that a precision alone causes in a model (:mod:`hwmatrix.models.floors`), or why it is not known.
+
+    ``overflows``: the simulated precision gives NaN or infinity, as a correct target does.
+    """
+
+    outputs: dict[str, float] | None
+    reason: str | None = None
+    overflows: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputRecord:
     """One output tensor of the target, and its distance from the reference (None if it was not compared)."""
 

@@ -132,11 +132,19 @@ class PlacementEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ParityEntry:
-    """The distance from the reference: relative L2 error, largest absolute error, cosine."""
+    """The distance from the reference: relative L2 error, largest absolute error, cosine.
+
+    ``loss`` is the relative L2 error that the precision alone causes in this model, simulated on the CPU; ``excess`` is the target's error
+    as a multiple of that noise floor; ``approximate`` says that the cell passes only because the task is done as well. They are null if
+    the noise floor is not known or did not decide.
+    """
 
     relative_error: float | None
     max_error: float | None
     cosine: float | None
+    loss: float | None = None
+    excess: float | None = None
+    approximate: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

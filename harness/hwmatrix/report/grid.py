@@ -97,6 +97,8 @@ class Grid:
     legend: tuple[LegendLine, ...]
 
 
+APPROXIMATE: Final = "≈"
+"""Marks a pass that the task decided, because the error exceeds the noise floor by more than is allowed."""
 TEXT_PATH: Final = "†"
 """The mark of a cell that ran only the text path of a model that takes more than text."""
 OLDER: Final = "‡"
@@ -106,7 +108,7 @@ _Key = tuple[str, Size, int, int, int]
 
 def label(cell: CellRow) -> str:
     """What a cell of the matrix says: its verdict, and the marks of one that ran only its model's text path, or is older than others."""
-    marks = [TEXT_PATH] if only_text(cell) else []
+    marks = [mark for mark, found in ((APPROXIMATE, cell.approximate), (TEXT_PATH, only_text(cell))) if found]
     if cell.older_than is not None and cell.started_at is not None:
         marks.append(f"{OLDER} {cell.started_at:%Y-%m-%d}")
     return " ".join((verdict(cell), *marks))
@@ -274,6 +276,8 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
     ]
     if any(_lacks_time(cell) for cell in cells):
         lines.append(LegendLine(label=_NOT_TIMED, meaning="compatibility alone: there is no latency, so that nothing is said of its speed"))
+    if any(cell.approximate for cell in cells):
+        lines.append(LegendLine(label=APPROXIMATE, meaning="approximate: numbers beyond the noise floor, but the task is done as well"))
     if any(only_text(cell) for cell in cells):
         lines.append(LegendLine(label=TEXT_PATH, meaning="only the text path of a model that takes images, sound or video as well"))
     if any(cell.older_than for cell in cells):

@@ -219,7 +219,14 @@ def _placement(cell: CellRow) -> PlacementEntry | None:
 def _parity(cell: CellRow) -> ParityEntry | None:
     if cell.relative_error is None and cell.max_error is None and cell.cosine is None:
         return None
-    return ParityEntry(relative_error=cell.relative_error, max_error=cell.max_error, cosine=cell.cosine)
+    return ParityEntry(
+        relative_error=cell.relative_error,
+        max_error=cell.max_error,
+        cosine=cell.cosine,
+        loss=cell.loss,
+        excess=cell.excess,
+        approximate=cell.approximate,
+    )
 
 
 def _quality(cell: CellRow) -> QualityEntry | None:

@@ -27,7 +27,7 @@ from hwmatrix.report.groups import Scope, blocked_of, groups_of
 from hwmatrix.report.markdown import NOT_TIMED, facts_of, findings_of, machines_of, statuses_by_target
 from hwmatrix.report.missing import missing
 from hwmatrix.report.packing import digest, listed, script_json, script_text
-from hwmatrix.report.page_data import OLDER, TEXT_PATH, key_of, name, page_data, word_of
+from hwmatrix.report.page_data import APPROXIMATE, OLDER, TEXT_PATH, key_of, name, page_data, word_of
 from hwmatrix.report.plots import VEGA_LITE_VERSION, converter
 from hwmatrix.report.totals import totals_of
 
@@ -165,7 +165,7 @@ def _said(titles: Sequence[str], priors: Iterable[PriorEntry]) -> list[tuple[str
 
 def _legend_line(line: grid.LegendLine) -> tuple[str | None, str, str]:
     """The shape of a line of the legend, its word, and what it means."""
-    told = {grid.TEXT_PATH: TEXT_PATH, grid.OLDER: OLDER}.get(line.label) or word_of(line.label)
+    told = {grid.APPROXIMATE: APPROXIMATE, grid.TEXT_PATH: TEXT_PATH, grid.OLDER: OLDER}.get(line.label) or word_of(line.label)
     return _mark_of(line.label), told, line.meaning
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hwmatrix.report.page_rows import PageRows
     from hwmatrix.report.rows import CellRow, OutputRow, ReportRows
 
+APPROXIMATE: Final = "approximate"
 TEXT_PATH: Final = "text path"
 """What the page says of a cell that is marked in Markdown: it ran only the text path of a model that takes more."""
 OLDER: Final = "older run"
@@ -56,7 +57,12 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "level": lambda cell: cell.level.value if cell.level else None,
     "run": lambda cell: name(cell.run_id),
     "label": lambda cell: " · ".join(
-        (word_of(grid.verdict(cell)), *([TEXT_PATH] if grid.only_text(cell) else []), *([OLDER] if cell.older_than else []))
+        (
+            word_of(grid.verdict(cell)),
+            *([APPROXIMATE] if cell.approximate else []),
+            *([TEXT_PATH] if grid.only_text(cell) else []),
+            *([OLDER] if cell.older_than else []),
+        )
     ),
     "rank": lambda cell: _ORDER.index(cell.level if cell.level in _ORDER else cell.status),
     "stage": lambda cell: cell.stage.value if cell.stage else None,
@@ -65,6 +71,8 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "relative_error": lambda cell: rounded(cell.relative_error),
     "max_error": lambda cell: rounded(cell.max_error),
     "cosine": lambda cell: rounded(cell.cosine),
+    "loss": lambda cell: rounded(cell.loss),
+    "excess": lambda cell: rounded(cell.excess),
     "task": lambda cell: name(cell.quality_metric.replace("_", " ")) if cell.quality_metric else None,
     "quality": lambda cell: rounded(cell.quality),
     "quality_low": lambda cell: rounded(cell.quality_low),

@@ -17,7 +17,7 @@ import numpy as np
 from hwmatrix.basics.text import cut
 from hwmatrix.errors import CellFailure, FactoryError, TraceError
 from hwmatrix.faults.catalogue import match
-from hwmatrix.measure import divergence, latency, memory, parity, yardstick
+from hwmatrix.measure import divergence, latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
 from hwmatrix.records import (
@@ -27,8 +27,6 @@ from hwmatrix.records import (
     MeasureRule,
     ModelPlan,
     Origin,
-    Parity,
-    Placement,
     Role,
     Stage,
     Status,
@@ -195,25 +193,29 @@ def _stages(job: CellJob, progress: _Progress) -> _End:
     progress.enter(Stage.COMPARE)
     comparison = parity.compare(outputs, bundle.expected_arrays())
     progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
-    status, error = _verdict(comparison, placement, job.tolerance)
-    if _incomparable(comparison) is None and bundle.training is not None:
-        progress.found(**_quality(target, bundle, descriptor_of(job.target.backend).held_out))
+    task = None
+    if verdict.incomparable(comparison) is None and bundle.training is not None:
+        task = _quality(target, bundle, descriptor_of(job.target.backend).held_out)
+        progress.found(**_task_findings(task, bundle.training))
         target.feed(inputs)
-    if status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
+    dtype = job.cell.settings.dtype
+    allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerance, floor=bundle.floor(dtype))
+    judged = verdict.judge(comparison, placement, allowance, task)
+    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
+    if judged.status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
         progress.enter(Stage.MEASURE)
         _time(target, job.rule, job.cell.settings.threads, progress)
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
-    return _End(status=status, error=error, target=target, bundle=bundle)
+    error = _error(judged.error_type, judged.message or "") if judged.error_type is not None else None
+    return _End(status=judged.status, error=error, target=target, bundle=bundle)
 
 
-def _quality(target: Target, bundle: bundles.Bundle, most: int) -> dict[str, Any]:
-    """The task's metric on held-out examples, by the fields of ``Measured``: nothing of a model that was not to learn anything."""
-    training, held_out = bundle.training, bundle.held_out()
-    if training is None:
-        return {}
+def _quality(target: Target, bundle: bundles.Bundle, most: int) -> quality.Quality | None:
+    """The task's metric on held-out examples; None if the model has learned nothing."""
+    held_out = bundle.held_out()
     if held_out is None:
-        return {"quality_detail": training["reason"]}
+        return None
     count = min(most, len(held_out.labels))
     answers: dict[str, list[Any]] = {name: [] for name in held_out.answers.outputs}
     for number in range(count):
@@ -221,12 +223,18 @@ def _quality(target: Target, bundle: bundles.Bundle, most: int) -> dict[str, Any
         outputs = target.outputs(target.run())
         for name, kept in answers.items():
             kept.append(outputs[name])
-    found = quality.quality(
+    return quality.quality(
         held_out.answers,
         {name: np.concatenate(kept) for name, kept in answers.items()},
         {name: np.concatenate(array[:count]) for name, array in held_out.expected.items()},
         np.concatenate(held_out.labels[:count]),
     )
+
+
+def _task_findings(found: quality.Quality | None, training: dict[str, Any]) -> dict[str, Any]:
+    """How the task was done, by the fields of ``Measured``; or why there is none."""
+    if found is None:
+        return {"quality_detail": training["reason"]}
     return {
         "quality_metric": found.metric,
         "quality": found.value,
@@ -273,43 +281,6 @@ def _memory(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
         "device_peak_mb": use.peak_mb if use else None,
         "device_reserved_mb": use.reserved_mb if use else None,
     }
-
-
-def _verdict(comparison: parity.Comparison, placement: Placement, tolerance: Tolerance) -> tuple[Status, dict[str, Any] | None]:
-    """The verdict on the outputs. A model that ran elsewhere proves nothing about this target, so placement is checked first."""
-    if placement.on_target <= 0:
-        return Status.FALLBACK, _error("fallback", f"nothing ran on the target: {placement.detail}")
-    problem = _incomparable(comparison)
-    if problem is not None:
-        return Status.MISMATCH, problem
-    worst = comparison.worst
-    if worst is not None and worst.relative_error > tolerance.relative_error:
-        return Status.MISMATCH, _error("mismatch", _difference(comparison, worst, tolerance))
-    return Status.PASS, None
-
-
-def _incomparable(comparison: parity.Comparison) -> dict[str, Any] | None:
-    """Why the outputs cannot be compared at all; None if they can."""
-    if comparison.not_finite:
-        return _error("non_finite_output", f"NaN or infinity in {', '.join(comparison.not_finite)}")
-    if comparison.missing:
-        return _error("missing_output", f"the target did not return {', '.join(comparison.missing)}")
-    if comparison.reshaped:
-        return _error("missing_output", f"other shapes than the reference: {'; '.join(comparison.reshaped)}")
-    if comparison.worst is None:
-        return _error("missing_output", "no output could be compared with the reference")
-    return None
-
-
-def _difference(comparison: parity.Comparison, worst: Parity, tolerance: Tolerance) -> str:
-    off = max(
-        (output for output in comparison.outputs if output.parity),
-        key=lambda output: output.parity.relative_error if output.parity else 0.0,
-    )
-    return (
-        f"relative L2 error {worst.relative_error:.3g} of {off.name} exceeds {tolerance.relative_error:.3g} "
-        f"(largest difference {worst.max_error:.3g}, cosine {worst.cosine:.6f})"
-    )
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:

@@ -162,6 +162,7 @@ LEFT JOIN latency l ON l.cell_id = m.cell_id;
 -- isolation, model and settings, and with no other. "No slower than cpu" means: its interval is not entirely above that of cpu.
 -- speed_differs says that the intervals do not overlap: only then is speed_up meaningful. speed_contended says that
 -- one of the two was disturbed while it was timed, so that speed_up is only approximate.
+-- A precision that costs the model too much is Low, rather than none, if the task still gets nine tenths of what the reference gets.
 CREATE OR REPLACE VIEW matrix AS
 WITH compared AS (
     SELECT
@@ -177,12 +178,13 @@ SELECT
     status = 'pass' AND execution = 'hardware' AND coalesce(ci_high_ms < cpu.low OR ci_low_ms > cpu.high, false) AS speed_differs,
     coalesce(contended, false) OR coalesce(cpu.contended, false) AS speed_contended,
     CASE
-        WHEN status = 'pass' AND execution <> 'hardware' THEN 'Medium'
+        WHEN status = 'pass' AND (execution <> 'hardware' OR approximate) THEN 'Medium'
         WHEN status = 'pass' AND on_target >= 1
              AND (backend = 'cpu' OR coalesce(ci_low_ms, p50_ms) <= coalesce(cpu.high, cpu.p50)) THEN 'High'
         WHEN status = 'pass' THEN 'Medium'
         WHEN status = 'fallback' THEN 'Low'
         WHEN adaptation IS NOT NULL THEN 'Low'
+        WHEN error_type = 'precision_loss' AND quality >= 0.9 * quality_reference THEN 'Low'
         WHEN status IN ('mismatch', 'unsupported', 'error', 'oom', 'timeout', 'crash') THEN 'none'
     END AS level
 FROM compared;

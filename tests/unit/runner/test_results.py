@@ -1,31 +1,25 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import signal
 from typing import Any
 
 import factory_plans as make
-import numpy as np
 import pytest
 
 from hwmatrix.faults.catalogue import catalogue
-from hwmatrix.measure.parity import compare
 from hwmatrix.records import (
     Adaptation,
     CellResult,
     Divergence,
     Findings,
     Origin,
-    Placement,
     Role,
     Severity,
     Stage,
     Status,
-    Tolerance,
     measured_columns,
 )
-from hwmatrix.runner.cell import _verdict
 from hwmatrix.runner.forked import End, parse
 from hwmatrix.runner.messages import cell_told
 from hwmatrix.runner.results import error_record, not_executed, result_of
@@ -345,41 +339,3 @@ def test_half_a_line_at_the_end_is_no_message_and_no_fault() -> None:
     received = b'{"stage": "load", "facts": {}}\n{"verdict": "pass", "facts": {}}\n{"half'
     messages, refused = parse(received)
     assert ([list(message) for message in messages], refused) == ([["stage", "facts"], ["verdict", "facts"]], None)
-
-
-ON_TARGET = Placement(on_target=1.0, detail="all on cpu")
-TOLERANCE = Tolerance(relative_error=0.5, reason="a test")
-
-
-def judged(actual: dict[str, Any], expected: dict[str, Any], placement: Placement = ON_TARGET) -> tuple[Status, str | None]:
-    arrays = [{name: np.asarray(value, dtype=np.float32) for name, value in each.items()} for each in (actual, expected)]
-    status, error = _verdict(compare(*arrays), placement, TOLERANCE)
-    return status, error["type"] if error else None
-
-
-@pytest.mark.parametrize(
-    ("actual", "expected"),
-    [
-        ({"a": [1.0, 1.0]}, (Status.PASS, None)),
-        ({"a": [1.5, 1.5]}, (Status.PASS, None)),
-        ({"a": [1.6, 1.6]}, (Status.MISMATCH, "mismatch")),
-        ({"a": [math.nan, 1.0]}, (Status.MISMATCH, "non_finite_output")),
-        ({"b": [1.0, 1.0]}, (Status.MISMATCH, "missing_output")),
-        ({"a": [1.0, 1.0, 1.0]}, (Status.MISMATCH, "missing_output")),
-        ({"a": [1.0, 1.0], "more": [9.0]}, (Status.PASS, None)),
-    ],
-)
-def test_numbers_are_judged_against_the_tolerance(actual: dict[str, Any], expected: tuple[Status, str | None]) -> None:
-    assert judged(actual, {"a": [1.0, 1.0]}) == expected
-
-
-def test_a_reference_that_says_nothing_proves_nothing() -> None:
-    assert judged({"a": [1.0]}, {}) == (Status.MISMATCH, "missing_output")
-    assert judged({"a": [1.0]}, {"a": [math.nan]}) == (Status.MISMATCH, "non_finite_output")
-
-
-def test_right_numbers_from_elsewhere_are_a_fallback_and_in_part_a_pass() -> None:
-    same = {"a": [1.0]}
-    assert judged(same, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
-    assert judged(same, same, Placement(on_target=0.3, detail="two layers")) == (Status.PASS, None)
-    assert judged({"a": [9.0]}, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")

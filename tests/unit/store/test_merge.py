@@ -335,9 +335,8 @@ DIVERGENCE = (
     "diverges_against",
     "diverges_detail",
 )
-SINCE_8 = [
-    f"quality{part}" for part in ("_metric", "", "_reference", "_low", "_high", "_agreement", "_kl", "_cosine", "_inputs", "_detail")
-]
+QUALITY = ("_metric", "", "_reference", "_low", "_high", "_agreement", "_kl", "_cosine", "_inputs", "_detail")
+SINCE_8 = ["loss", "excess", "approximate", *(f"quality{part}" for part in QUALITY)]
 WITHOUT_8 = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_8)
 WITHOUT_7 = f"DROP TABLE timings; {WITHOUT_8}"
 SINCE_6 = ("memory_detail", "adapted_from", "adaptation")

@@ -1,0 +1,132 @@
+"""Noise floors: how far a model's outputs move because of a precision alone, simulated by PyTorch on the CPU.
+
+The floor of float32 is the relative L2 error of float32 against float64. The floor of every other precision is that of the simulated
+precision against float32: float16 and bfloat16 by casting the model, 8 and 16 bits by rounding weights, and the result of every operator,
+to an integer grid over its own range. A target that computes correctly in that precision has an error of about the floor; what exceeds it
+by far comes from the target.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.records import Dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+_Tensors: TypeAlias = "dict[str, torch.Tensor]"
+_CAST: Final = {Dtype.FLOAT32: "float64", Dtype.FLOAT16: "float16", Dtype.BFLOAT16: "bfloat16"}
+"""What the model is cast to for each precision. float32 itself is compared with float64."""
+_BITS: Final = {Dtype.A16W8: 16, Dtype.A8W8: 8}
+"""Bits of activations. Weights have 8."""
+_WEIGHT_BITS: Final = 8
+MOST_PARAMETERS: Final = 300_000_000
+"""Larger models get no floors."""
+_NEVER: Final = -1e9
+"""Masks exclude positions by values below this. They take no part in a tensor's range: every runtime that quantizes replaces them."""
+
+
+def noise_floors(model: torch.nn.Module, runs: Sequence[_Tensors]) -> dict[str, dict[str, Any]]:
+    """The floor of each precision, as JSON: ``{"outputs": {name: relative L2 error}}``, or ``{"reason": why it is not known}``.
+
+    A precision in which an output is not finite also has ``"overflows": true``.
+
+    Args:
+        model: in float32, on the CPU, in evaluation mode. It is not changed.
+        runs: the inputs of some forward passes. The floor is the largest error over them.
+    """
+    import torch
+
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if parameters > MOST_PARAMETERS:
+        reason = f"{parameters:,} parameters: floors are simulated up to {MOST_PARAMETERS:,}, since a copy in float64 takes 8 bytes each"
+        return {dtype.value: {"reason": reason} for dtype in Dtype}
+    with torch.no_grad():
+        plain = [_outputs(model, inputs) for inputs in runs]
+        return {dtype.value: _floor(model, runs, plain, dtype) for dtype in Dtype}
+
+
+def _floor(model: torch.nn.Module, runs: Sequence[_Tensors], plain: Sequence[_Tensors], dtype: Dtype) -> dict[str, Any]:
+    """Whatever a model raises in a precision that it was not written for becomes the reason."""
+    try:
+        simulated = _cast_runs(model, runs, _CAST[dtype]) if dtype in _CAST else _rounded_runs(model, runs, _BITS[dtype])
+        return _compared(simulated, plain)
+    except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; it becomes data
+        return {"reason": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _cast_runs(model: torch.nn.Module, runs: Sequence[_Tensors], name: str) -> list[_Tensors]:
+    import torch
+
+    kind: torch.dtype = getattr(torch, name)
+    cast = copy.deepcopy(model).to(kind)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(kind)  # for tensors that the model makes as it runs
+    try:
+        return [_outputs(cast, {key: value.to(kind) if value.is_floating_point() else value for key, value in run.items()}) for run in runs]
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _rounded_runs(model: torch.nn.Module, runs: Sequence[_Tensors], bits: int) -> list[_Tensors]:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map_only
+
+    class Rounding(TorchDispatchMode):
+        """Rounds what every operator gives. A view is not rounded again."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = func(*args, **(kwargs or {}))
+            if any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns):  # noqa: SLF001
+                return given
+            return tree_map_only(torch.Tensor, rounded_in_place, given)
+
+    def rounded_in_place(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.copy_(_rounded(tensor, bits)) if tensor.dtype == torch.float32 else tensor
+
+    rounded = copy.deepcopy(model)
+    for parameter in rounded.parameters():
+        if parameter.ndim > 1:  # biases and the factors of norms keep more bits in every runtime
+            parameter.data = _rounded(parameter.data, _WEIGHT_BITS)
+    with Rounding():
+        return [_outputs(rounded, run) for run in runs]
+
+
+def _rounded(tensor: torch.Tensor, bits: int) -> torch.Tensor:
+    """The nearest of 2**bits values between the smallest and the largest, zero among them."""
+    import torch
+
+    counted = tensor[(tensor > _NEVER) & torch.isfinite(tensor)]
+    if counted.numel() == 0:
+        return tensor
+    low, high = min(float(counted.min()), 0.0), max(float(counted.max()), 0.0)
+    step = (high - low) / (2**bits - 1)
+    if step == 0.0:
+        return tensor
+    grid = torch.round(tensor / step) * step
+    return torch.where((tensor > _NEVER) & torch.isfinite(tensor), grid, tensor)
+
+
+def _outputs(model: torch.nn.Module, inputs: _Tensors) -> _Tensors:
+    return flatten_outputs(model(**inputs, **call_options(model)))
+
+
+def _compared(simulated: Sequence[_Tensors], plain: Sequence[_Tensors]) -> dict[str, Any]:
+    import torch
+
+    worst: dict[str, float] = {}
+    for ours, theirs in zip(simulated, plain, strict=True):
+        for name, reference in theirs.items():
+            if not torch.isfinite(ours[name]).all():
+                return {"reason": f"{name} has NaN or infinity in this precision", "overflows": True}
+            wide, narrow = (tensor.double() for tensor in (reference, ours[name]))
+            size = float(wide.norm())
+            distance = float((wide - narrow).norm())
+            worst[name] = max(worst.get(name, 0.0), distance / size if size else distance)
+    return {"outputs": worst}

@@ -1,0 +1,154 @@
+"""The verdict on outputs: by the noise floor, by the task, and by the largest error where there is no floor."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from hwmatrix.measure.parity import compare
+from hwmatrix.measure.verdict import LEAST_FLOOR, Allowance, Judgement, judge
+from hwmatrix.records import Dtype, NoiseFloor, Placement, Status, Tolerance
+
+TOLERANCE = Tolerance(relative_error=0.1, reason="a test", excess=16, bound=100)
+FLOOR = NoiseFloor(outputs={"logits": 1e-3})
+ON_TARGET = Placement(on_target=1.0, detail="all on cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """How a task was done: of 64 examples, if the reference is always right."""
+
+    value: float = 1.0
+    reference: float = 1.0
+    high: float = 1.0
+    agreement: float = 1.0
+    metric: str = "exact_match"
+
+
+def allowance(floor: NoiseFloor | None) -> Allowance:
+    return Allowance(dtype=Dtype.FLOAT16, tolerance=TOLERANCE, floor=floor)
+
+
+def judged(
+    error: float,
+    *,
+    dtype: Dtype = Dtype.FLOAT16,
+    tolerance: Tolerance = TOLERANCE,
+    floor: NoiseFloor | None = FLOOR,
+    task: Task | None = None,
+) -> Judgement:
+    """The verdict on outputs with this relative L2 error."""
+    expected = np.full(100, 1.0)
+    comparison = compare({"logits": expected * (1 + error)}, {"logits": expected})
+    return judge(comparison, ON_TARGET, Allowance(dtype=dtype, tolerance=tolerance, floor=floor), task)
+
+
+@pytest.mark.parametrize(
+    ("error", "task", "expected"),
+    [
+        (0.015, None, (Status.PASS, None, False)),
+        (0.015, Task(), (Status.PASS, None, False)),
+        (0.017, None, (Status.MISMATCH, "mismatch", None)),
+        (0.017, Task(), (Status.PASS, None, True)),
+        (0.017, Task(value=0.9, high=0.95), (Status.MISMATCH, "mismatch", None)),
+        (0.017, Task(agreement=0.98), (Status.MISMATCH, "mismatch", None)),
+        (0.099, Task(), (Status.PASS, None, True)),
+        (0.101, Task(), (Status.MISMATCH, "mismatch", None)),
+        (0.015, Task(value=0.9, high=0.95), (Status.MISMATCH, "precision_loss", None)),
+        (0.015, Task(value=0.9, reference=0.9, high=0.95), (Status.PASS, None, False)),
+    ],
+)
+def test_excess_decides_and_the_task_where_it_may(
+    error: float, task: Task | None, expected: tuple[Status, str | None, bool | None]
+) -> None:
+    found = judged(error, task=task)
+    assert (found.status, found.error_type, found.approximate) == expected
+    assert found.loss == 1e-3
+    assert found.excess == pytest.approx(error / 1e-3)
+
+
+def test_a_precision_that_costs_more_than_the_largest_error_is_named_if_no_task_says_otherwise() -> None:
+    floor = NoiseFloor(outputs={"logits": 0.2})
+    assert judged(0.3, floor=floor).error_type == "precision_loss"
+    assert judged(0.3, floor=floor, task=Task()).status is Status.PASS
+    assert judged(0.05, floor=floor).status is Status.PASS
+
+
+@pytest.mark.parametrize("floor", [None, NoiseFloor(outputs=None, reason="no kernel"), NoiseFloor(outputs={})])
+def test_without_a_floor_the_largest_error_decides(floor: NoiseFloor | None) -> None:
+    assert judged(0.09, floor=floor) == Judgement(status=Status.PASS)
+    found = judged(0.11, floor=floor, task=Task())
+    assert (found.status, found.error_type, found.excess) == (Status.MISMATCH, "mismatch", None)
+
+
+def test_a_matrix_without_multiples_is_judged_by_its_largest_error() -> None:
+    plain = Tolerance(relative_error=0.1, reason="a test")
+    assert judged(0.09, tolerance=plain) == Judgement(status=Status.PASS)
+    assert judged(0.11, tolerance=plain).error_type == "mismatch"
+
+
+def test_without_a_bound_no_task_helps() -> None:
+    assert judged(0.017, tolerance=dataclasses.replace(TOLERANCE, bound=None), task=Task()).error_type == "mismatch"
+
+
+@pytest.mark.parametrize("dtype", Dtype)
+def test_a_floor_that_is_small_by_chance_counts_as_one_rounding(dtype: Dtype) -> None:
+    floor = NoiseFloor(outputs={"logits": 0.0})
+    assert judged(15 * LEAST_FLOOR[dtype], dtype=dtype, floor=floor).excess == pytest.approx(15, rel=1e-3)
+
+
+def test_each_output_has_a_floor_of_its_own() -> None:
+    """The one that exceeds its floor most decides, though another has the larger error."""
+    expected = {"noisy": np.ones(4), "quiet": np.ones(4)}
+    actual = {"noisy": np.full(4, 1.1), "quiet": np.full(4, 1.02)}
+    found = judge(compare(actual, expected), ON_TARGET, allowance(NoiseFloor(outputs={"noisy": 0.1, "quiet": 1e-3})))
+    assert found.error_type == "mismatch"
+    assert found.excess == pytest.approx(20)
+    assert found.loss == 0.1
+    assert "0.02 of quiet is 20 times the noise floor of float16 (0.001); 16 times is allowed" in (found.message or "")
+
+
+@pytest.mark.parametrize(("overflows", "error_type"), [(True, "precision_loss"), (False, "non_finite_output")])
+def test_what_is_not_finite_on_the_cpu_either_is_the_precisions(overflows: bool, error_type: str) -> None:  # noqa: FBT001
+    comparison = compare({"logits": np.array([math.inf])}, {"logits": np.array([1.0])})
+    found = judge(comparison, ON_TARGET, allowance(NoiseFloor(outputs=None, overflows=overflows)))
+    assert (found.status, found.error_type) == (Status.MISMATCH, error_type)
+
+
+def plain(actual: dict[str, list[float]], expected: dict[str, list[float]], placement: Placement = ON_TARGET) -> tuple[Status, str | None]:
+    """The verdict by the largest error, 0.5."""
+    arrays = [{name: np.asarray(value, dtype=np.float32) for name, value in each.items()} for each in (actual, expected)]
+    tolerance = Tolerance(relative_error=0.5, reason="a test")
+    found = judge(compare(*arrays), placement, Allowance(dtype=Dtype.FLOAT32, tolerance=tolerance))
+    return found.status, found.error_type
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        ({"a": [1.0, 1.0]}, (Status.PASS, None)),
+        ({"a": [1.5, 1.5]}, (Status.PASS, None)),
+        ({"a": [1.6, 1.6]}, (Status.MISMATCH, "mismatch")),
+        ({"a": [math.nan, 1.0]}, (Status.MISMATCH, "non_finite_output")),
+        ({"b": [1.0, 1.0]}, (Status.MISMATCH, "missing_output")),
+        ({"a": [1.0, 1.0, 1.0]}, (Status.MISMATCH, "missing_output")),
+        ({"a": [1.0, 1.0], "more": [9.0]}, (Status.PASS, None)),
+    ],
+)
+def test_numbers_are_judged_against_the_tolerance(actual: dict[str, list[float]], expected: tuple[Status, str | None]) -> None:
+    assert plain(actual, {"a": [1.0, 1.0]}) == expected
+
+
+def test_a_reference_that_says_nothing_proves_nothing() -> None:
+    assert plain({"a": [1.0]}, {}) == (Status.MISMATCH, "missing_output")
+    assert plain({"a": [1.0]}, {"a": [math.nan]}) == (Status.MISMATCH, "non_finite_output")
+
+
+def test_right_numbers_from_elsewhere_are_a_fallback_and_in_part_a_pass() -> None:
+    same = {"a": [1.0]}
+    assert plain(same, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
+    assert plain(same, same, Placement(on_target=0.3, detail="two layers")) == (Status.PASS, None)
+    assert plain({"a": [9.0]}, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
