@@ -75,7 +75,7 @@ def test_a_run_that_is_cut_off_ends_its_runner_and_goes_on_with_the_rest(
         command.process.send_signal(how)
         assert command.end(timeout_s=60) == (130 if how is signal.SIGINT else -how)
         _, alive = psutil.wait_procs(runners, timeout=10)
-        assert alive == []
+        assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []  # a zombie has ended
     matrix("--resume", "--output-dir", str(tmp_path), environment=cache, expect=0)
     assert list(statuses(tmp_path).values()) == ["pass"] * len(MANY)
     assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)  # what was finished has not been run again

@@ -44,7 +44,7 @@ class Installed:
         (wheel,) = built.glob("*.whl")
         pip = (sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check")
         subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
-        self._cache = {"HWMATRIX_CACHE": str(cache)}
+        self.cache = cache
 
     def run(self, *words: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
         """Run a command to its end, which must be good; give what it printed."""
@@ -53,7 +53,7 @@ class Installed:
         done = subprocess.run(
             command,
             cwd=cwd,
-            env={**inherited, **self._cache, **(environment or {})},
+            env={**inherited, "HWMATRIX_CACHE": str(self.cache), **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -101,7 +101,7 @@ def test_a_target_of_ones_own_in_a_virtual_environment(installed: Installed, tmp
     installed.run("detect", "--images", "--targets", "mine", "--isolation", "venv", cwd=tmp_path)
     (shard,) = tmp_path.rglob("shards/*.duckdb")
     assert "mine" in shard.name
-    (layer,) = (installed.python.parents[2] / "cache" / "venvs").glob("mine-harness-*/lib/python*/site-packages/hwmatrix")
+    (layer,) = (installed.cache / "venvs").glob("mine-harness-*/lib/python*/site-packages/hwmatrix")
     assert (layer / "runner" / "__main__.py").is_file()
     assert not (layer / "shipped").exists()
 
