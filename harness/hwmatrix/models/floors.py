@@ -78,7 +78,7 @@ def _rounded_runs(model: torch.nn.Module, runs: Sequence[_Tensors], bits: int) -
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
-    class Rounding(TorchDispatchMode):
+    class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Rounds what every operator gives. A view is not rounded again."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,7 +94,7 @@ def _rounded_runs(model: torch.nn.Module, runs: Sequence[_Tensors], bits: int) -
     for parameter in rounded.parameters():
         if parameter.ndim > 1:  # biases and the factors of norms keep more bits in every runtime
             parameter.data = _rounded(parameter.data, _WEIGHT_BITS)
-    with Rounding():
+    with Rounding():  # type: ignore[no-untyped-call]
         return [_outputs(rounded, run) for run in runs]
 
 
