@@ -1,4 +1,4 @@
-"""Where a wrong result begins: the first step whose output is wrong although its inputs are right."""
+"""Finds where a wrong result begins: the first step whose output is wrong although its inputs are right."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 _STANDS_OUT: Final = 5.0
-"""A step is named as the cause if its output error exceeds its input error by this factor."""
+"""A step is reported as the cause if its output error exceeds its input error by this factor."""
 _ROUNDING: Final = 0.05
-"""The minimum input error, as a share of the tolerance: otherwise a first step that merely rounds exact inputs would stand out."""
+"""The minimum input error, as a share of the tolerance. Without it, a first step that merely rounds exact inputs would stand out."""
 _SHARES: Final = (1.0, 0.3)
 """Shares of the tolerance used as limits in the search: the step that causes an error may stay below the tolerance itself."""
-_NEVER: Final = 65504.0
-"""The largest number of float16. Masks use the lowest number of a precision, or minus infinity, for "never": beyond this limit, all of them
-mean the same."""
-_FAR: Final = 20.0
-"""The lowest number counts as a mask's if its magnitude exceeds all others by this factor."""
+_FLOAT16_MAX: Final = 65504.0
+"""The largest float16 number. Attention masks use the lowest number of a precision, or minus infinity: clipping makes them equal."""
+_MASK_FACTOR: Final = 20.0
+"""The lowest number is taken for a mask value if its magnitude exceeds all others by this factor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,9 +47,9 @@ def locate(trace: Trace, expected: Mapping[str, Array], tolerance: float) -> Div
     """Walk back from the wrong outputs to the first step with correct inputs and wrong outputs.
 
     Args:
-        trace: a run of the target with all intermediate values, beside those of a reference runtime.
+        trace: a run of the target with all intermediate values, and the same values from a reference runtime.
         expected: the model's reference outputs by name.
-        tolerance: the largest relative L2 error that counts as the same.
+        tolerance: the largest relative L2 error that counts as equal.
     """
     graph = _worst({name: _distance(trace.expected.get(value), expected.get(name)) for name, value in trace.results.items()})
     if graph is not None and graph[1] > tolerance:
@@ -63,14 +62,14 @@ def locate(trace: Trace, expected: Mapping[str, Array], tolerance: float) -> Div
         return Divergence(origin=Origin.UNKNOWN, against=trace.against, detail="no output could be compared")
     kept = _worst({name: _distance(trace.values.get(value), expected.get(name)) for name, value in trace.results.items()}) or worst
     if kept[1] <= tolerance and worst[1] <= tolerance:
-        detail = f"with the values of all steps kept, {worst[0]} differs by {worst[1]:.3g} alone"
+        detail = f"with all intermediate values kept, {worst[0]} differs by only {worst[1]:.3g}"
         return Divergence(origin=Origin.FUSED, relative_error=worst[1], against=trace.against, detail=detail)
     errors = _errors(trace)
     found = [
         each for share in _SHARES if (each := _first(trace, errors, _wrong(trace, off, share * tolerance), share * tolerance)) is not None
     ]
     if not found and worst[1] <= tolerance:
-        detail = f"{worst[0]} differs by {worst[1]:.3g} from what the graph gives there, and by {kept[1]:.3g} from the reference"
+        detail = f"{worst[0]} differs by {worst[1]:.3g} from the output of that graph, and by {kept[1]:.3g} from the reference"
         return Divergence(origin=Origin.GRADUAL, relative_error=worst[1], against=trace.against, detail=detail)
     if not found:
         return Divergence(origin=Origin.UNKNOWN, relative_error=_finite(worst[1]), against=trace.against, detail="no step was found")
@@ -92,7 +91,7 @@ def _described(trace: Trace, found: _Found, origin: Origin) -> Divergence:
 
 
 def _errors(trace: Trace) -> dict[str, float]:
-    """The error of every value. A value that cannot be compared gets the error of its step's worst input."""
+    """The error of every value. A value that is missing in one of the runs gets the error of its step's worst input."""
     errors: dict[str, float] = {}
     for step in trace.steps:
         given = max((_error(errors, trace, name) for name in step.inputs), default=0.0)
@@ -110,7 +109,7 @@ def _error(errors: dict[str, float], trace: Trace, name: str) -> float:
 
 
 def _first(trace: Trace, errors: Mapping[str, float], begin: list[str], limit: float) -> _Found | None:
-    """The first step without wrong inputs, among those reached by going back from wrong outputs through wrong values only."""
+    """The first step without wrong inputs, found by walking back from the wrong outputs through wrong values only."""
     made_by = {name: number for number, step in enumerate(trace.steps) for name in step.outputs}
     seen: set[int] = set()
     open_values = list(begin)
@@ -150,7 +149,7 @@ def _distance(actual: Array | None, expected: Array | None) -> float | None:
         return None
     if _incomparable(actual, expected) is not None:
         return math.inf
-    a, e = (np.clip(np.nan_to_num(each.astype(np.float64)), -_NEVER, _NEVER) for each in (actual, expected))
+    a, e = (np.clip(np.nan_to_num(each.astype(np.float64)), -_FLOAT16_MAX, _FLOAT16_MAX) for each in (actual, expected))
     ordinary = ~_masked(e)
     if not ordinary.all() and np.array_equal(ordinary, ~_masked(a)):
         a, e = a[ordinary], e[ordinary]
@@ -158,13 +157,13 @@ def _distance(actual: Array | None, expected: Array | None) -> float | None:
 
 
 def _masked(array: Array) -> Array:
-    """Where a mask says "never": numbers near the lowest one, if that is far below all others.
+    """The positions of mask values: numbers near the lowest one, if that is far below all others.
 
-    Such numbers (-65504, or -100 in a quantized graph) dominate the norm and would hide errors of all other values.
+    Mask values (-65504, or -100 in a quantized graph) dominate the norm and would hide errors of all other values.
     """
     least = array.min(initial=0.0)
     low: Array = array < least / 2
-    return low if np.abs(array[~low]).max(initial=0.0) * _FAR < -least else np.zeros(array.shape, dtype=bool)
+    return low if np.abs(array[~low]).max(initial=0.0) * _MASK_FACTOR < -least else np.zeros(array.shape, dtype=bool)
 
 
 def _incomparable(actual: Array | None, expected: Array | None) -> str | None:

@@ -1,7 +1,7 @@
 """Takes the latency samples, and decides when warm-up and timing are complete.
 
 This module does not know which target it times. ``call`` must return only when the work is done: a target with an asynchronous device
-synchronizes inside it. A target whose device has its own clock (device events, a page's clock) returns what that clock measured, in
+synchronizes inside it. A target whose device has its own clock (device events, a page's clock) returns that clock's time in
 nanoseconds; then that value is the sample, and there is no CPU time.
 """
 
@@ -21,7 +21,7 @@ _SMALLEST_INTERVAL: Final = 6
 """Below six samples the order statistics of the median give no 95 % interval (1 - 2 * 0.5**5 < 0.95)."""
 _REPETITIONS: Final = 3
 _LOOK_AGAIN: Final = 1.25
-"""The factor by which timing grows before the rule is checked again: the sorting must not disturb the measurement."""
+"""The rule is checked again when the elapsed time has grown by this factor: sorting too often would disturb the measurement."""
 _LEAST_SAMPLES: Final = 3
 
 
@@ -31,8 +31,8 @@ class Timing:
 
     ``cpu_ns`` is empty if the target measured with its own clock.
 
-    ``warmup_samples`` is the number of warm-up runs, whose times are not kept. ``converged``: the interval was narrow enough and three
-    consecutive parts agreed. Otherwise time ran out, and the interval must not be reported.
+    ``warmup_samples`` is the number of warm-up runs, whose times are not kept. ``converged``: the interval was narrow enough, and the
+    medians of three consecutive parts agreed. Otherwise time ran out, and the interval must not be reported.
     """
 
     wall_ns: tuple[int, ...]
@@ -44,8 +44,8 @@ class Timing:
 def median_interval(ordered: Sequence[float]) -> tuple[float, float] | None:
     """The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n) of ``ordered`` (ascending).
 
-    1.96 standard deviations of a binomial with p = 1/2. None below six samples, where there is no such interval.
-    ``store/views.sql`` holds the same formula for the reports; a test keeps the two equal.
+    That is 1.96 standard deviations of a binomial with p = 1/2. None for fewer than six samples, which have no such interval.
+    ``store/views.sql`` has the same formula for the reports; a test keeps the two equal.
     """
     n = len(ordered)
     if n < _SMALLEST_INTERVAL:
@@ -63,9 +63,9 @@ def median(ordered: Sequence[float]) -> float:
 
 
 def is_converged(wall_ns: Sequence[int], half_width: float) -> bool:
-    """Whether the median's interval is narrower than ``half_width`` (relative to the median) and three consecutive parts agree.
+    """Whether the median's interval is narrower than ``half_width`` (relative to the median) and the medians of three parts agree.
 
-    One long disturbance can make the interval narrow but wrong; then the medians of the parts differ.
+    A long disturbance can make the interval narrow but wrong; then the medians of the consecutive parts differ.
     """
     ordered = sorted(wall_ns)
     interval = median_interval(ordered)
@@ -80,7 +80,7 @@ def is_converged(wall_ns: Sequence[int], half_width: float) -> bool:
 
 
 def measure(call: Callable[[], int | None], rule: MeasureRule) -> Timing:
-    """Warm up, then time ``call`` until the rule is met or ``rule.max_s`` is over (then at least three samples)."""
+    """Warm up, then time ``call`` until the rule is met or ``rule.max_s`` is over, but at least three times."""
     warmups = _warm_up(call, rule)
     clock, cpu_clock = time.perf_counter_ns, time.process_time_ns
     wall: list[int] = []

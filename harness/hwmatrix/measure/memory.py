@@ -1,4 +1,4 @@
-"""The host memory of a cell: at its start, its peak, and what it added.
+"""The host memory of a cell: at its start, at its peak, and the difference.
 
 A cell runs in its own process, or in those of a browser. Linux keeps a high-water mark per process, which can be reset; macOS keeps one
 for a process's whole life, including Metal's buffers. If the mark is older than the cell, or does not exist, only the reason is recorded.
@@ -35,7 +35,7 @@ _MIB: Final = 2**20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resident:
-    """Memory of a process in MiB: now, and the peak since its mark was reset or, on macOS, since it started."""
+    """Memory of a process in MiB: now, and the peak since its mark was reset (on macOS, since the process started)."""
 
     now_mb: float
     peak_mb: float
@@ -67,11 +67,11 @@ class UnknownError(Exception):
 class Meter:
     """Measures the memory of one cell: create it when the cell begins, call ``loaded`` before and ``ran`` after its first inference.
 
-    ``browser`` is the process id of the browser in which the model runs: then its memory and that of all its descendants counts.
+    ``browser`` is the process id of the browser in which the model runs: then the memory of it and all its descendants counts.
     """
 
     def __init__(self, browser: int | None = None) -> None:
-        processes = _Own() if browser is None else _Browser(browser)
+        processes = _OwnProcess() if browser is None else _Browser(browser)
         self._read, self._reset = processes.read, processes.reset
         self._load_peak_mb: float | None = None
         try:
@@ -95,7 +95,7 @@ class Meter:
             resident, unique_mb, detail = self._read()
         except UnknownError as reason:
             return HostUse(detail=f"not measured: {reason}")
-        known = [peak for peak in (self._load_peak_mb, self._above(resident)) if peak is not None]
+        known = [peak for peak in (self._load_peak_mb, self._own_peak(resident)) if peak is not None]
         if not known:
             older = f"its high-water mark ({self._start.peak_mb:.0f} MiB) is older than the cell, and cannot be reset here"
             return HostUse(baseline_mb=self._start.now_mb, uss_mb=unique_mb, detail=f"no peak: {older}")
@@ -103,12 +103,12 @@ class Meter:
 
     def _peak(self) -> float | None:
         try:
-            return self._above(self._read()[0])
+            return self._own_peak(self._read()[0])
         except UnknownError:
             return None  # ``ran`` reads again, and records the reason
 
-    def _above(self, resident: Resident) -> float | None:
-        """The peak, if it is the cell's own: a mark that could not be reset must have risen since the start."""
+    def _own_peak(self, resident: Resident) -> float | None:
+        """The peak, or None if it is older than the cell: a mark that could not be reset must have risen since the start."""
         assert self._start is not None  # noqa: S101 - only called with a start value
         return resident.peak_mb if self._fresh or resident.peak_mb > self._start.peak_mb else None
 
@@ -148,11 +148,11 @@ def data_mb() -> float | None:
     return _status_mb("VmData")
 
 
-class _Own:
+class _OwnProcess:
     """This process."""
 
     def read(self) -> tuple[Resident, float | None, str | None]:
-        """Its size, its private memory, and what the size means if it is not the resident set.
+        """Its size, its private memory, and what was measured if it is not the resident set.
 
         Raises:
             UnknownError: the system does not report it.

@@ -1,4 +1,4 @@
-"""How far a target's outputs are from the reference outputs, output by output, matched by name."""
+"""Compares a target's outputs with the reference outputs, matched by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOGITS: Final = "logits"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All outputs, the worst errors over them, and the outputs that cannot be compared."""
+    """All outputs, the worst errors among them, and the outputs that cannot be compared."""
 
     outputs: tuple[OutputRecord, ...]
     worst: Parity | None
@@ -30,7 +30,7 @@ class Comparison:
 
 
 def compare(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Comparison:
-    """Compare by name. An output that the reference lacks is recorded without a parity.
+    """Compare by name. An output that the reference does not have is recorded without a parity.
 
     ``worst`` has the largest errors and the smallest cosine over all comparable outputs; None if there are none.
     """
@@ -43,7 +43,7 @@ def compare(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Compa
         if not _all_finite(array):
             not_finite.append(name)
         elif reference is not None and not _all_finite(reference):
-            not_finite.append(f"{name} (the reference)")  # comparing with NaN would never exceed a tolerance
+            not_finite.append(f"{name} (the reference)")  # a difference from NaN never exceeds a tolerance
         elif reference is not None and reference.shape != array.shape:
             reshaped.append(f"{name} {list(array.shape)} instead of {list(reference.shape)}")
         elif reference is not None:
@@ -61,7 +61,7 @@ def compare(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Compa
 def parity_of(actual: Array, expected: Array, *, logits: bool) -> Parity:
     """Relative L2 error |a-e|/|e|, largest |a-e|, cosine, and for logits the share of positions with the same top class.
 
-    Computed in float64. An all-zero reference has no scale: its relative error is |a| itself, its cosine 1 if they are equal.
+    Computed in float64. For an all-zero reference, the relative error is |a| itself, and the cosine is 1 if both are zero, else 0.
     Errors beyond float64 are clipped to its largest number, because results hold only finite numbers.
     """
     a = actual.astype(np.float64).ravel()

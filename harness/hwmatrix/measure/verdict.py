@@ -1,13 +1,13 @@
-"""The verdict on a target's outputs, from three numbers: what the precision itself costs, what the target adds, how well the task is done.
+"""The verdict on a target's outputs, from three numbers: the precision's error, the target's error, and the result on the model's task.
 
 - ``loss`` is the noise floor of the precision: the error that rounding alone causes in this model, simulated on the CPU.
-- ``excess`` is the target's error as a multiple of that floor. A wrong kernel or export has a large one, a correct target about 1.
-- the task's own metric on held-out inputs, of a model that has learned one.
+- ``excess`` is the target's error as a multiple of that floor. A wrong kernel or export has a large excess, a correct target about 1.
+- The task's metric on held-out inputs, for models that were trained on a task.
 
-Excess within ``Tolerance.excess`` passes, unless the task is done worse than by the reference: then the precision costs too much
-(``precision_loss``). Excess up to ``Tolerance.bound`` passes as approximate if the task is done as well as by the reference, with the same
-answers. Anything above is a mismatch, whatever the task says: a coarse metric must not hide a wrong kernel. Where the floor is not known,
-the largest error of matrix.yaml decides alone; it also limits the loss of a model without a task.
+Excess up to ``Tolerance.excess`` passes, unless the target does the task worse than the reference: then the precision costs too much
+(``precision_loss``). Excess up to ``Tolerance.bound`` passes as approximate if the target does the task as well as the reference, with the
+same answers. Higher excess is a mismatch, whatever the task says: a coarse metric must not hide a wrong kernel. If the floor is not known,
+only the largest error of matrix.yaml decides; it also limits the error of a model without a task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import Placement
 
 SAME_ANSWERS: Final = 0.99
-"""The share of the reference's answers that an approximate pass needs."""
+"""The share of answers that must equal the reference's for an approximate pass."""
 LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.FLOAT32: 2.0**-24,
     Dtype.FLOAT16: 2.0**-11,
@@ -32,11 +32,11 @@ LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
     Dtype.A16W8: 2.0**-9,
     Dtype.A8W8: 2.0**-9,
 }
-"""Half a unit in the last place: the relative error of a single rounding. By chance, a simulated error may be smaller."""
+"""The least noise floor: half a unit in the last place, the relative error of one rounding. A simulated error may be smaller by chance."""
 
 
 class Task(Protocol):
-    """How a task was done (:class:`hwmatrix.models.learning.quality.Quality`). All are shares of examples."""
+    """A target's result on a task (:class:`hwmatrix.models.learning.quality.Quality`). All numbers are shares of examples."""
 
     @property
     def metric(self) -> str:
@@ -44,11 +44,11 @@ class Task(Protocol):
 
     @property
     def value(self) -> float:
-        """What the target gets right."""
+        """The share that the target gets right."""
 
     @property
     def reference(self) -> float:
-        """What the reference gets right."""
+        """The share that the reference gets right."""
 
     @property
     def high(self) -> float:
@@ -56,12 +56,12 @@ class Task(Protocol):
 
     @property
     def agreement(self) -> float:
-        """The answers that are the reference's."""
+        """The share with the same answer as the reference."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict. ``error_type`` and ``message`` say why it is no pass; ``loss`` and ``excess`` are None if the floor is not known."""
+    """A verdict. ``error_type`` and ``message`` say why it is not a pass; ``loss`` and ``excess`` are None if the floor is not known."""
 
     status: Status
     error_type: str | None = None
@@ -73,9 +73,9 @@ class Judgement:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Allowance:
-    """What outputs may differ by: the precision that the target computes in, matrix.yaml's tolerance for it, the model's noise floor.
+    """How much outputs may differ: the target's precision, the tolerance of matrix.yaml for it, and the model's noise floor.
 
-    ``floor`` None: the bundle has none.
+    ``floor`` is None if the bundle has none.
     """
 
     dtype: Dtype
@@ -86,13 +86,13 @@ class Allowance:
 def judge(comparison: Comparison, placement: Placement, allowance: Allowance, task: Task | None = None) -> Judgement:
     """Judge outputs that were compared with the reference.
 
-    A model that ran elsewhere proves nothing about this target, so placement is checked first.
+    Placement is checked first: a model that ran elsewhere proves nothing about this target.
 
     Args:
         comparison: the outputs, from :func:`hwmatrix.measure.parity.compare`.
         placement: where the model ran.
-        allowance: what the outputs may differ by.
-        task: how the target did the model's task; None for a model without one.
+        allowance: how much the outputs may differ.
+        task: the target's result on the model's task; None for a model without one.
     """
     if placement.on_target <= 0:
         return Judgement(status=Status.FALLBACK, error_type="fallback", message=f"nothing ran on the target: {placement.detail}")
@@ -100,9 +100,9 @@ def judge(comparison: Comparison, placement: Placement, allowance: Allowance, ta
     problem = incomparable(comparison)
     if problem is not None:
         if problem.error_type == "non_finite_output" and floor is not None and floor.overflows:
-            return _mismatch("precision_loss", f"{problem.message}: so it is in {allowance.dtype.value} on the CPU, too")
+            return _mismatch("precision_loss", f"{problem.message}; the same happens in {allowance.dtype.value} on the CPU")
         return problem
-    worst = _largest_error(comparison)
+    worst = _worst_output(comparison)
     if tolerance.excess is not None and floor is not None and floor.outputs:
         return _by_floor(_Noise.of(comparison, floor.outputs, allowance.dtype), worst, tolerance, task)
     if _error(worst) > tolerance.relative_error:
@@ -125,7 +125,7 @@ def incomparable(comparison: Comparison) -> Judgement | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Noise:
-    """The output that exceeds its noise floor by the largest multiple, its floor, and the largest floor of all outputs."""
+    """The output with the largest excess, its noise floor (``floor``), and the largest floor of all outputs (``loss``)."""
 
     dtype: Dtype
     loss: float
@@ -147,7 +147,7 @@ def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Ta
     allowed = tolerance.excess or 0.0
     bound = allowed if tolerance.bound is None else tolerance.bound
     if noise.excess <= allowed:
-        reason = _costs_too_much(noise, worst, tolerance, task)
+        reason = _unusable_precision(noise, worst, tolerance, task)
         if reason is not None:
             return _mismatch("precision_loss", reason, noise)
         return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=False)
@@ -157,18 +157,18 @@ def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Ta
     return _mismatch("mismatch", _difference(noise.output, how), noise)
 
 
-def _costs_too_much(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> str | None:
-    """Why a target that is right in its precision is of no use to this model; None if it is."""
-    same = f"{noise.dtype.value} alone costs that on the CPU ({noise.excess:.2g} times its noise floor), so the target is not wrong"
+def _unusable_precision(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> str | None:
+    """Why the precision is too low for this model although the target computes correctly; None if it is not too low."""
+    same = f"the error is normal for {noise.dtype.value} ({noise.excess:.2g} times its noise floor on the CPU), so the target is not wrong"
     if task is None:
         over = _error(worst) > tolerance.relative_error
         return f"{_difference(worst, f'exceeds {tolerance.relative_error:.3g}')}; {same}" if over else None
     if task.reference > task.high:
-        return f"{task.metric.replace('_', ' ')} is {task.value:.3g} where the reference has {task.reference:.3g}; {same}"
+        return f"{task.metric.replace('_', ' ')} is {task.value:.3g}, the reference's is {task.reference:.3g}; {same}"
     return None
 
 
-def _largest_error(comparison: Comparison) -> OutputRecord:
+def _worst_output(comparison: Comparison) -> OutputRecord:
     return max((output for output in comparison.outputs if output.parity is not None), key=_error)
 
 

@@ -1,4 +1,4 @@
-"""The speed of the machine itself while a cell is timed: the time of a fixed computation, before and after.
+"""The speed of the machine itself while a cell is timed: the time of a fixed computation, measured before and after.
 
 A machine's speed drifts because of neighbors on the same host, heat and the CPU clock. On a virtual machine with two cores it changed by
 2 to 5 % within minutes, and the latency of models on PyTorch and OpenVINO with it. Runs are therefore compared in units of this
@@ -23,7 +23,7 @@ _QUICKEST: Final = 0.25
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Yardstick:
-    """``name`` says what was computed: only readings with equal names can be compared. ``ms`` is its time in milliseconds."""
+    """A reading. ``name`` says what was computed: only readings with equal names can be compared. ``ms`` is its time in milliseconds."""
 
     name: str
     ms: float
@@ -33,7 +33,7 @@ def read(threads: int) -> Yardstick:
     """Repeat the computation for 30 ms on each of ``threads`` threads in parallel, as a model with so many threads would.
 
     It uses numpy's own loop (``einsum``), because a BLAS library would choose its own number of threads. The calling thread takes part,
-    because the model ran there: another thread may be on another core, beside other work.
+    because the model ran there: other threads may be on other cores, which other work slows down.
     """
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         others = [pool.submit(_repeat) for _ in range(threads - 1)]

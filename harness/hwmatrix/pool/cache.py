@@ -1,6 +1,6 @@
-"""The models that a pool holds or constructs, within their memory budget; old models, and models that take needed room, are evicted.
+"""The models that a pool holds or is constructing. Models are evicted when they are old, or when their memory is needed.
 
-Callers need not release a model: the pool drops its own reference, and if a weak reference still finds the model, somebody uses it.
+Callers need not release a model: to evict one, the pool drops its own reference. If a weak reference still finds the model, it is in use.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ LATEST_S: Final = 10.0
 
 
 class Entry:
-    """One model. ``shares`` says how much of which memory it takes (MiB); an unknown size is 0 there, and None in ``footprint``.
+    """One model in the pool. ``shares`` maps each memory to the MiB that the model takes there; 0 if unknown (None in ``footprint``).
 
-    ``leases`` counts users who will end their lease. ``given_out`` says that it was also returned without a lease: an object
-    that cannot be weakly referenced (a tuple, a number) counts as used from then on. A ``released`` one is kept alive only by its users.
+    ``leases`` counts its open leases. ``given_out``: it was also returned without a lease; from then on an object that cannot be weakly
+    referenced (a tuple, a number) counts as used. ``released``: only its users keep it alive.
     """
 
     def __init__(self, key: Key, model: Any, footprint: Footprint, shares: Mapping[str, float]) -> None:
@@ -75,10 +75,9 @@ class Entry:
 
 
 class Construction:
-    """A model that one thread constructs for a request, while others may wait for it. Its future memory (``shares``) is counted.
+    """A model that one thread constructs, while others may wait for it. ``shares`` is the memory that is reserved for it.
 
-    When it is finished it has the ``entry`` and its ``model``, or the failed attempts (``tried``) and their ``cause``; or neither, if it
-    was interrupted.
+    After success, ``entry`` and ``model`` are set; after a failure, ``tried`` and ``cause``; after an interruption, none of them.
     """
 
     def __init__(self, key: Key, request: Request) -> None:
@@ -94,9 +93,9 @@ class Construction:
 
 
 class ModelCache:
-    """The state that the threads of a pool share. Nothing is constructed or moved under its ``lock``, and no driver is called.
+    """The state that the threads of a pool share. No model is constructed or moved, and no driver is called, while ``lock`` is held.
 
-    ``loading`` is held while a model is loaded in low-memory mode: one at a time, including the models that its constructor requests.
+    In low-memory mode, a thread holds ``loading`` while it loads a model and the models that its constructor requests.
     """
 
     def __init__(self, settings: PoolSettings, machine: Machine, clock: Callable[[], float]) -> None:
@@ -115,12 +114,12 @@ class ModelCache:
     # ── finding, waiting, constructing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def entries(self) -> list[Entry]:
-        """The entries whose model exists, the least recently used first."""
-        self._forget_the_gone()
+        """The entries whose models still exist, the least recently used first."""
+        self._drop_dead_entries()
         return list(self._entries.values())
 
     def lease(self, key: Key) -> Entry | None:
-        """The model with a lease on it, if it exists; on any of several GPUs if the key names none."""
+        """Lease the model, if the pool has it. A key without a GPU index matches any GPU of its kind."""
         with self.lock:
             there = self.entries()
             entry = self._entries.get(key) or next((each for each in reversed(there) if each.key.answers(key)), None)
@@ -130,24 +129,24 @@ class ModelCache:
             return entry
 
     def find(self, key: Key) -> Entry | Construction | None:
-        """The model with a lease on it, or a construction of it to wait for."""
+        """Lease the model, or return a construction of it to wait for. None if there is neither."""
         with self.lock:
             under_way = self._under_way.get(key) or next((each for each in self._under_way.values() if each.key.answers(key)), None)
             return self.lease(key) or under_way
 
     def find_or_begin(self, key: Key, gpus: Sequence[Gpu], request: Request) -> Entry | Construction:
-        """As :meth:`find`; or a construction for this request, on the GPU with most room if the key names none."""
+        """As :meth:`find`. If nothing is found, begin a construction; if the key names no GPU, on the one with the most free memory."""
         with self.lock:
             found = self.find(key)
             if found is not None:
                 return found
             if gpus and key.device.index is None:
-                key = dataclasses.replace(key, device=dataclasses.replace(key.device, index=self._roomiest(key.device.hardware, gpus)))
+                key = dataclasses.replace(key, device=dataclasses.replace(key.device, index=self._freest_gpu(key.device.hardware, gpus)))
             construction = self._under_way[key] = Construction(key, request)
             return construction
 
     def finish(self, construction: Construction, model: Any, footprint: Footprint, shares: Mapping[str, float]) -> Entry:
-        """Add a constructed model: returns its entry, with a lease on it. A model split over GPUs belongs to no single one."""
+        """Add a constructed model, and return its leased entry. The key of a model that is split over GPUs names no index."""
         with self.lock:
             self.end(construction)
             key = construction.key
@@ -169,7 +168,7 @@ class ModelCache:
             construction.over.set()
 
     def wait(self, construction: Construction) -> Entry | None:
-        """Wait until another thread's construction is over; return its model with a lease on it, or None if it failed.
+        """Wait until another thread's construction is over; return its leased entry, or None if it failed.
 
         Raises:
             NestedRequestError: that thread waits, directly or through others, for this one.
@@ -179,7 +178,7 @@ class ModelCache:
             blocking: Construction | None = construction
             while blocking is not None and not blocking.over.is_set():
                 if blocking.owner == me:
-                    message = f"the constructor of {blocking.key} cannot end before {construction.key} is there, and vice versa"
+                    message = f"deadlock: the constructor of {blocking.key} waits for {construction.key}, and vice versa"
                     raise NestedRequestError(message)
                 blocking = self._waiting.get(blocking.owner)
             self._waiting[me] = construction
@@ -197,21 +196,21 @@ class ModelCache:
             return entry
 
     def end_lease(self, entry: Entry, *, given_out: bool = False) -> None:
-        """End a lease; ``given_out`` says that its user keeps the model for an unknown time."""
+        """End a lease. ``given_out``: the user keeps the model for an unknown time."""
         with self.lock:
             entry.given_out |= given_out
             entry.leases -= 1
             self._keep_or_let_go(entry)
 
     def release(self, entries: Iterable[Entry]) -> None:
-        """Stop holding these models: their users may keep them, and until then their memory counts as taken."""
+        """Drop the pool's references to these models. Their memory counts as taken until their users drop them too."""
         with self.lock:
             for entry in entries:
                 entry.released, entry.given_out = True, False
                 entry.let_go()
 
     def size_of_copies(self, key: Key) -> float | None:
-        """The memory of a PyTorch module in MiB, if the pool has it on any device; it is the same on every device. None if unknown."""
+        """The size in MiB of a PyTorch module that the pool has on any device (it is the same on all). None if unknown."""
         with self.lock:
             copies = (entry for entry in self.entries() if dataclasses.replace(entry.key, device=key.device) == key)
             return next((entry.footprint.mb for entry in copies if entry.footprint.measure is Measure.TENSORS), None)
@@ -224,23 +223,23 @@ class ModelCache:
             return sorted({memory for entry in self.entries() for memory in entry.shares})
 
     def budget(self, memory: str) -> float | None:
-        """What models may take of a memory (MiB), or None if its size is not known: then allocation on the device is the only limit."""
+        """How much of a memory models may take (MiB). None if its size is not known: then only failed allocations limit it."""
         if memory not in self._budgets:
             self._budgets[memory] = budget_mb(memory, self.settings, self.machine)
         return self._budgets[memory]
 
     def taken_mb(self, memory: str) -> float:
-        """What models, including those under construction, take of a memory."""
+        """How much of a memory models take (MiB), including those under construction."""
         with self.lock:
             return sum(entry.shares.get(memory, 0.0) for entry in self.entries()) + self.under_way_mb(memory)
 
     def under_way_mb(self, memory: str) -> float:
-        """What models under construction will take of a memory."""
+        """How much of a memory models under construction will take (MiB)."""
         with self.lock:
             return sum(construction.shares.get(memory, 0.0) for construction in self._under_way.values())
 
     def make_room_for(self, construction: Construction, shares: Mapping[str, float]) -> bool:
-        """Make room for a model under construction, and reserve it. False, and nothing is reserved, if there is not enough."""
+        """Make room for a model under construction, and reserve it. If there is not enough, reserve nothing and return False."""
         for memory in shares:
             self.budget(memory)  # may ask a driver, so not under the lock
         with self.lock:
@@ -284,9 +283,9 @@ class ModelCache:
                 self.make_room(memory, limit_mb=self.taken_mb(memory) - excess)
 
     def evict_older(self, seconds: float) -> int:
-        """Evict models that were not used or requested for so long; return how many. Models found to be in use count as used now."""
+        """Evict models that were neither used nor requested for so long; return how many. Models found to be in use count as used now."""
         with self.lock:
-            gone = self._forget_the_gone()
+            gone = self._drop_dead_entries()
             latest = self.clock() - seconds
             aged = [entry for entry in self._entries.values() if entry.last_used <= latest]
             number = self._evict(aged, FOR_AGE)
@@ -299,7 +298,7 @@ class ModelCache:
     # ── settings and age ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def configure(self, settings: PoolSettings) -> None:
-        """Apply other settings from now on."""
+        """Apply new settings."""
         with self.lock:
             self.settings = settings
             self._budgets = {}
@@ -323,7 +322,7 @@ class ModelCache:
             return None if oldest is None else min(max(oldest + timeout_s - self.clock(), SOONEST_S), LATEST_S)
 
     def _evict(self, entries: Iterable[Entry], reason: str, enough: Callable[[], bool] = lambda: False) -> int:
-        """Drop unused models, in this order, until ``enough``; return how many. The caller holds the lock."""
+        """Drop unused models, in the given order, until ``enough()``; return how many. The caller holds the lock."""
         tried: list[Entry] = []
         for entry in entries:
             if enough():
@@ -332,12 +331,12 @@ class ModelCache:
                 entry.let_go()
                 tried.append(entry)
         if any(entry.model is not None and not entry.is_kept for entry in tried) and not enough():
-            gc.collect()  # a model in a cycle of references looks used, and is not
+            gc.collect()  # frees unused models in reference cycles
         gone = [entry for entry in tried if entry.model is None]
         for entry in tried:
             self._keep_or_let_go(entry)
         self.count[reason] += len(gone)
-        self._forget_the_gone()
+        self._drop_dead_entries()
         for device in {entry.key.device for entry in gone}:
             give_back(device)
         return len(gone)
@@ -351,34 +350,34 @@ class ModelCache:
         self._entries.move_to_end(entry.key)
 
     def _keep_or_let_go(self, entry: Entry) -> None:
-        """Keep a model after its use; in low-memory mode, or if memory is short, it is freed with its last user."""
+        """Keep a model after its use. If it was released, memory is short, or low-memory mode is on, its last user frees it."""
         over_budget = any((self._budgets.get(memory) or float("inf")) < self.taken_mb(memory) for memory in entry.shares)
         if entry.released or self.settings.low_memory or over_budget:
             entry.let_go()
         else:
             entry.keep()
 
-    def _forget_the_gone(self) -> list[Entry]:
+    def _drop_dead_entries(self) -> list[Entry]:
         with self.lock:
             gone = [entry for entry in self._entries.values() if entry.model is None]
             for entry in gone:
                 del self._entries[entry.key]
             return gone
 
-    def _roomiest(self, hardware: str, gpus: Sequence[Gpu]) -> int:
-        """The index of the GPU with most free memory, less pending models; if free memory is unknown, the least used one here."""
-        all_tell = all(gpu.free_mb is not None for gpu in gpus)
+    def _freest_gpu(self, hardware: str, gpus: Sequence[Gpu]) -> int:
+        """The GPU with the most free memory, not counting memory reserved for constructions. If unknown, the one this pool uses least."""
+        all_known = all(gpu.free_mb is not None for gpu in gpus)
 
         def room(gpu: Gpu) -> tuple[float, int]:
             memory = f"{hardware}:{gpu.index}"
-            free = (gpu.free_mb or 0.0) - self.under_way_mb(memory) if all_tell else -self.taken_mb(memory)
+            free = (gpu.free_mb or 0.0) - self.under_way_mb(memory) if all_known else -self.taken_mb(memory)
             return free, -gpu.index
 
         return max(gpus, key=room).index
 
 
 class Timer:
-    """A thread that evicts models without a request. It starts with the first model, and ends with the cache."""
+    """A thread that evicts models between requests. It starts with the first model, and ends with the cache."""
 
     def __init__(self, cache: ModelCache) -> None:
         self._cache = weakref.ref(cache)

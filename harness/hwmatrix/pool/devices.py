@@ -49,7 +49,7 @@ class Device:
 
     @property
     def memory(self) -> str:
-        """Whose memory it uses: its own, or the host's."""
+        """The memory it uses: its own, or the host's."""
         return str(self) if has_several(self.hardware) else HOST
 
 
@@ -63,7 +63,7 @@ class Gpu:
 
 
 def device_of(word: str) -> Device:
-    """The device that a word such as ``cpu``, ``cuda`` or ``cuda:1`` means.
+    """The device with a name such as ``cpu``, ``cuda`` or ``cuda:1``.
 
     Raises:
         ConfigError: there is no such device.
@@ -100,17 +100,17 @@ class Machine:
             return None
         if self._detector is None:
             if is_unchecked():
-                return None  # detection is not possible: the attempt itself will show it
+                return None  # without detection, only an attempt can tell
             self._detector = hardware_detector()
         found = self._detector.detect().get(hardware)
         if found is None:
-            return "detection says nothing of it"
+            return "the detector did not report it"
         return None if found.available else found.reason or "no reason is given"
 
     def gpus(self, hardware: str) -> tuple[Gpu, ...]:
         """The GPUs of a kind by PyTorch's indexes, with their free memory now. Empty if it is not known.
 
-        The driver's indexes differ from PyTorch's if ``CUDA_VISIBLE_DEVICES`` hides or reorders GPUs; their UUIDs are the same.
+        If ``CUDA_VISIBLE_DEVICES`` hides or reorders GPUs, the driver's indexes differ from PyTorch's. So GPUs are matched by UUID.
         """
         facts = self._probe(Backend(hardware)).features.get("gpus") or []
         seen = _torch_uuids()
@@ -121,7 +121,7 @@ class Machine:
         return tuple(_gpu(index, by_uuid.get(uuid) or (facts[index] if same_count else {})) for index, uuid in enumerate(seen))
 
     def total_mb(self, memory: str) -> float | None:
-        """The size of a memory in MiB, or None if it is not known. For the host it is the control group's limit."""
+        """The size of a memory in MiB, or None if it is not known. For the host, a lower cgroup limit counts instead."""
         if memory != HOST:
             device = device_of(memory)
             return next((gpu.total_mb for gpu in self.gpus(device.hardware) if gpu.index == device.index), None)
@@ -130,7 +130,7 @@ class Machine:
         return min(total, float(limit)) if limit else total
 
     def free_mb(self, memory: str) -> float | None:
-        """The free part of a memory in MiB now, or None if it is not known. For the host it is what the control group's limit leaves."""
+        """The free part of a memory in MiB now, or None if it is not known. For the host it is what the cgroup limit leaves."""
         if memory != HOST:
             device = device_of(memory)
             return next((gpu.free_mb for gpu in self.gpus(device.hardware) if gpu.index == device.index), None)

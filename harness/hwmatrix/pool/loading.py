@@ -93,10 +93,10 @@ class Loader:
 
         Raises:
             ModelStartError: no device could hold it, or its constructor failed, in this thread or in the one that it waited for.
-            NestedRequestError: its constructor waits for it.
+            NestedRequestError: its constructor waits for the model itself.
             NotInPoolError: the pool does not have it, and there is no constructor.
         """
-        entry = self._already_there()
+        entry = self._existing_entry()
         if entry is not None:
             return entry
         mine: Construction | None = None
@@ -125,8 +125,8 @@ class Loader:
             error.__traceback__ = None  # its frames refer to the model: a handled error must not keep it alive
         return entry
 
-    def _already_there(self) -> Entry | None:
-        """The model that an identical request got when it had to fall back; without a constructor, the model on any device.
+    def _existing_entry(self) -> Entry | None:
+        """The model that an identical request got as a fallback. Without a constructor, the model on any device of the request.
 
         Raises:
             NotInPoolError: there is neither a model nor a constructor.
@@ -176,7 +176,7 @@ class Loader:
         return reason, gpus
 
     def _is_refused(self, attempt: Attempt, key: Key) -> bool:
-        """Whether a copy in the pool shows that a device cannot hold the model, so that it need not be constructed to find out.
+        """Whether a copy in the pool already shows that a device cannot hold the model, so that constructing it is pointless.
 
         A constructor without a ``device`` argument returns the same kind of object for every device: if that is a PyTorch module,
         devices that PyTorch does not support are refused.
@@ -216,7 +216,7 @@ class Loader:
         return entry
 
     def _start(self, device: Device, construction: Construction) -> tuple[Footprint, dict[str, float]]:
-        """Put the model on the device, after making room for it; return how much it takes of which memory.
+        """Put the model on the device, after making room for it; return how much of each memory it takes.
 
         A model that was constructed for another device is moved, not constructed again.
         """
@@ -242,7 +242,7 @@ class Loader:
         return size, shares
 
     def _gpus_for(self, needed_mb: float, device: Device) -> tuple[Gpu, ...]:
-        """The GPUs that a PyTorch module may be split over: all of a kind, if no single one was named and their budgets suffice."""
+        """The GPUs that a PyTorch module may be split over: all of the kind, if none was named and their budgets together suffice."""
         assert self._attempt is not None  # noqa: S101 - there is one as soon as a device is tried
         if self._attempt.hardware != device.hardware or not has_several(device.hardware):
             return ()
@@ -251,7 +251,7 @@ class Loader:
         return gpus if len(gpus) > 1 and together >= needed_mb else ()
 
     def _split(self, construction: Construction, needed_mb: float) -> dict[str, float]:
-        """Split a module that fits no single GPU over those of its kind; return what it takes of each.
+        """Split a module that fits no single GPU over all GPUs of the kind; return what it takes of each.
 
         Raises:
             OutOfMemoryError: it does not fit them together either, or accelerate is not installed.
@@ -277,13 +277,13 @@ class Loader:
         return shares
 
     def _call_constructor(self, device: Device) -> tuple[Any, float]:
-        """The model, and by how many MiB the process grew. Retries once if the host ran out of memory and unused models were evicted.
+        """The model, and the growth of the process in MiB. Retries once if the host ran out of memory and unused models were evicted.
 
         Raises:
             FactoryError: the constructor returned None.
         """
         call = self._request.constructor
-        assert call is not None  # noqa: S101 - a request without one never comes here
+        assert call is not None  # noqa: S101 - requests without a constructor were refused before
         arguments = {"device": device.torch_name or str(device)} if self._request.takes_device else {}
         self._constructing, before = True, resident_mb()
         try:
@@ -294,7 +294,7 @@ class Loader:
             before = resident_mb()
             made = call(**arguments)
         if made is None:
-            raise FactoryError("the constructor gave None instead of a model", error_type="factory_failed")
+            raise FactoryError("the constructor returned None instead of a model", error_type="factory_failed")
         self._constructing = False
         return made, resident_mb() - before
 
@@ -308,9 +308,9 @@ class Loader:
     def _outcome_of(self, error: Exception, device: Device, wall_ms: float) -> Tried:
         """What an error means for this device. A constructor without a ``device`` argument would raise it for every device."""
         assert self._attempt is not None  # noqa: S101 - there is one as soon as a device is tried
-        whatever_device = self._constructing and not self._request.takes_device
+        on_any_device = self._constructing and not self._request.takes_device
         self._constructing = False
-        status = Status.FACTORY_ERROR if whatever_device else status_of(error, device.hardware)
+        status = Status.FACTORY_ERROR if on_any_device else status_of(error, device.hardware)
         return Tried(
             attempt=self._attempt,
             status=status,
@@ -321,12 +321,12 @@ class Loader:
         )
 
     def _withdraw(self, device: Device) -> None:
-        """Move back what a failed move left on the device, so that it takes no memory there and can go elsewhere."""
+        """After a failed move, move the model back to the host: it must not take memory on the device."""
         if is_module(self._made) and device.hardware != Backend.CPU:
             try:
                 self._made.to("cpu")
             except Exception as error:  # noqa: BLE001 - a broken device may raise anything
-                _LOG.warning("%s cannot be brought back from %s, and is constructed again: %s", self._request.name, device, error)
+                _LOG.warning("%s cannot be moved back from %s and is constructed again: %s", self._request.name, device, error)
                 self._made = None
         give_back(device)
 

@@ -23,11 +23,11 @@ MIB: Final = 2**20
 
 
 class Measure(enum.StrEnum):
-    """How a model's memory is known, the most reliable first."""
+    """How a model's memory was determined, the most reliable way first."""
 
-    TENSORS = "tensors"  # the storage of its parameters and buffers: exact for these, and nothing else
+    TENSORS = "tensors"  # the storage of its parameters and buffers: exact, but nothing else is counted
     GIVEN = "given"  # what the caller said
-    RESIDENT = "resident"  # by how much the process grew while it was constructed: rough, others allocate meanwhile
+    RESIDENT = "resident"  # the growth of the process during construction: rough, because other threads allocate too
     UNKNOWN = "unknown"
 
 
@@ -40,7 +40,7 @@ class Footprint:
 
 
 def footprint(model: object, *, given_mb: float | None, grown_mb: float | None) -> Footprint:
-    """A model's memory, by the most reliable method available. ``grown_mb`` is by how much the process grew."""
+    """A model's memory, by the most reliable method available. ``grown_mb`` is the growth of the process during construction."""
     if is_module(model):
         return Footprint(mb=tensor_mb(model), measure=Measure.TENSORS)
     if given_mb is not None:
@@ -76,7 +76,7 @@ def move(model: Any, device: Device) -> Any:
     """The model on a device: moved by its own method ``to``, if it has one and PyTorch supports the device; else unchanged.
 
     Raises:
-        UnsupportedError: it is a PyTorch module, and PyTorch does not support the device: it would silently compute on the CPU.
+        UnsupportedError: it is a PyTorch module, and PyTorch does not support the device: the module would silently run on the CPU.
     """
     if device.torch_name is None:
         if is_module(model):
@@ -89,7 +89,7 @@ def move(model: Any, device: Device) -> Any:
 
 def not_driven(device: Device) -> UnsupportedError:
     """Why a PyTorch module cannot be on a device."""
-    message = f"PyTorch does not drive {device.hardware}, and the constructor gives a PyTorch module"
+    message = f"PyTorch does not support {device.hardware}, and the constructor returned a PyTorch module"
     return UnsupportedError(message, needs=("PyTorch",))
 
 
@@ -103,7 +103,7 @@ def give_back(device: Device) -> None:
 
 
 def can_split() -> bool:
-    """Whether accelerate is installed, which assigns the layers of a split model to GPUs, and moves them."""
+    """Whether accelerate is installed: it assigns the layers of a split model to GPUs and moves them."""
     return importlib.util.find_spec("accelerate") is not None
 
 

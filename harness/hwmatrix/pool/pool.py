@@ -30,8 +30,8 @@ COMPONENT: Final = "resource_pool"
 class ResourcePool:
     """Models by family, name, device and precision. Safe for any number of threads.
 
-    ``settings`` may be a function: it is called once, when the pool is first used. ``detector`` says what hardware is here
-    (this machine's own unless given), ``machine`` also how full its GPUs are. ``clock`` gives seconds.
+    ``settings`` may be a function: it is called once, when the pool is first used. ``detector`` reports the available hardware
+    (default: of this machine); ``machine`` also reports the free memory of GPUs. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class ResourcePool:
         """A model, from the pool or from its constructor.
 
         Args:
-            family: what the model is for (``vision``); it chooses the hardware where no preference does, and is part of the key.
+            family: what the model is for (``vision``). It is part of the key, and decides the hardware if there is no preference.
             name: the model's name.
-            constructor: makes the model, without arguments or with the ``device`` it is for (``"cuda:0"``). It is called if the pool
-                has no such model; several threads that ask at once wait for one call. None: only look for it.
+            constructor: makes the model, without arguments or with its ``device`` (``"cuda:0"``). It is called if the pool does not
+                have the model; threads that ask at the same time wait for one call. None: only look in the pool.
             hardware_preferences: ``{"device": "cuda"}``, also ``"cuda:1"`` or ``"auto"``; or ``{"priority_list": ["cuda", "cpu"]}``.
-                ``preferred_index`` chooses among several GPUs; without it the one with most free memory is taken.
-            dtype: the precision that the constructor gives the model. The pool does not convert; it keeps precisions apart.
-            memory_mb: what the model takes (MiB). Parameters and buffers of a PyTorch module are counted instead, once it is there.
+                ``preferred_index`` chooses among several GPUs; the default is the one with the most free memory.
+            dtype: the precision that the constructor gives the model. The pool does not convert models; the precision is part of the key.
+            memory_mb: the model's size in MiB. For a PyTorch module, its parameters and buffers are counted once it is constructed.
 
         A PyTorch module is moved to the device. One that is too large for a GPU is split over several, if a kind of GPU was requested
-        and accelerate is installed. Missing or too small hardware is replaced (see :attr:`fallbacks`), in the end by the CPU.
-        The model stays in the pool as long as somebody uses it, and after that until room is needed or it is old.
+        and accelerate is installed. If hardware is missing or too small, the next in order is tried (see :attr:`fallbacks`), the CPU last.
+        The model stays in the pool while it is used, and after that until its memory is needed or it is old.
 
         Raises:
             ConfigError: the arguments are invalid or contradict each other.
@@ -110,9 +110,9 @@ class ResourcePool:
             self._cache.end_lease(entry)
 
     def cleanup_unused_resources(self, max_age_minutes: float | None = None) -> int:
-        """Evict models that were neither used nor requested for so many minutes (the pool's timeout unless given).
+        """Evict models that were neither used nor requested for so many minutes (default: the pool's timeout).
 
-        With the pool's timeout this also happens by a timer (unless the settings switch it off) and on every request.
+        The pool's timer (unless the settings switch it off) and every request do the same with the pool's timeout.
 
         Returns:
             The number of evicted models.
@@ -145,9 +145,9 @@ class ResourcePool:
         return changed
 
     def release(self, family: str | None, name: str, *, device: str | None = None, dtype: object = None) -> bool:
-        """Remove a model from the pool (on every device, in every precision, unless one is named). False if it is not there.
+        """Remove a model from the pool, on every device and in every precision unless one is named. False if the pool does not have it.
 
-        Its users keep it, and its memory counts as taken until they drop it.
+        Its users keep it. Its memory counts as taken until they drop it.
 
         Raises:
             ConfigError: there is no such device.
@@ -202,7 +202,7 @@ class ResourcePool:
         ]
 
     def get_stats(self) -> dict[str, Any]:
-        """What is in the pool, and what has happened: counts since it was made, memory in MiB. What is not known is None."""
+        """What is in the pool, and counts since it was created. Memory is in MiB; unknown values are None."""
         cache = self._cache
         for memory in cache.memories():
             cache.budget(memory)  # may ask a driver, so not under the lock
@@ -246,9 +246,9 @@ _GLOBAL: Final[list[ResourcePool]] = []
 
 
 def get_global_resource_pool() -> ResourcePool:
-    """The pool of this process: one, whichever thread asks first.
+    """The one pool of this process.
 
-    Its settings come from the environment (``RESOURCE_POOL_LOW_MEMORY=1``), read once, when it is first used.
+    Its settings come from the environment (``RESOURCE_POOL_LOW_MEMORY=1``), which is read when the pool is first used.
     """
     with _GLOBAL_LOCK:
         if not _GLOBAL:

@@ -32,7 +32,7 @@ class Key:
     dtype: str | None
 
     def answers(self, asked: Key) -> bool:
-        """Whether this matches a requested key; a request without an index matches any GPU of the kind."""
+        """Whether ``asked`` names no GPU index and otherwise equals this key: any GPU of the kind will do."""
         return asked.device.index is None and dataclasses.replace(self, device=dataclasses.replace(self.device, index=None)) == asked
 
     def __str__(self) -> str:
@@ -41,10 +41,10 @@ class Key:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request for a model. ``order`` is the hardware to try; ``asked`` says that the caller chose it.
+    """A request for a model. ``order`` is the hardware to try; ``asked``: the caller chose it.
 
-    ``one_device`` says that the caller named a single device; the rest of ``order`` are fallbacks. ``takes_device`` says that the
-    constructor has an argument ``device``.
+    ``one_device``: the caller named a single device, and the rest of ``order`` are fallbacks. ``takes_device``: the constructor has an
+    argument ``device``.
     """
 
     family: str
@@ -99,13 +99,13 @@ def request_for(
         asked=wanted not in {None, AUTO} or "priority_list" in (preferences or {}),
         one_device=wanted not in {None, AUTO},
         constructor=constructor,
-        takes_device=constructor is not None and _DEVICE_ARGUMENT in _required(constructor),
+        takes_device=constructor is not None and _DEVICE_ARGUMENT in _required_arguments(constructor),
         memory_mb=memory_mb,
     )
 
 
 def dtype_word(dtype: object) -> str:
-    """A precision as a word: ``float16`` of ``torch.float16``, of our own and of the word itself."""
+    """The name of a precision: ``float16`` for ``torch.float16``, ``Dtype.FLOAT16`` and ``"float16"``."""
     return dtype.value if isinstance(dtype, Dtype) else str(dtype).removeprefix("torch.")
 
 
@@ -123,7 +123,7 @@ def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple
     ]
     if "device" in given and "priority_list" in given:
         what = "device and priority_list contradict each other"
-        problems.append(Problem(where="hardware_preferences", what=what, hint="give one of them: the first of a list is the device"))
+        problems.append(Problem(where="hardware_preferences", what=what, hint="give only one of them: a list's first entry is the device"))
     index = given.get("preferred_index")
     if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
         what = f"preferred_index {index!r} is not a valid GPU index"
@@ -131,24 +131,24 @@ def _order(preferences: Mapping[str, Any] | None, kind: Classification) -> tuple
     if problems:
         raise ConfigError(problems)
     if "priority_list" in given:
-        return _with_cpu(_numbered(_checked(given["priority_list"]), index))
+        return _with_cpu(_with_index(_device_names(given["priority_list"]), index))
     device = given.get("device")
     if device is None or device == AUTO:
-        return _with_cpu(_numbered(() if is_unchecked() else order_of(kind), index))
+        return _with_cpu(_with_index(() if is_unchecked() else order_of(kind), index))
     chosen = str(device_of(str(device)))
     after = () if is_unchecked() else order_of(kind, preferred=device_of(chosen).hardware)[1:]
-    return _with_cpu((*_numbered((chosen,), index), *after))
+    return _with_cpu((*_with_index((chosen,), index), *after))
 
 
-def _checked(words: object) -> tuple[str, ...]:
+def _device_names(words: object) -> tuple[str, ...]:
     if isinstance(words, str) or not isinstance(words, list | tuple) or not words:
         what = f"priority_list {words!r} is not a list of hardware"
         raise ConfigError([Problem(where="hardware_preferences", what=what, hint='for example ["cuda", "cpu"]')])
     return tuple(dict.fromkeys(str(device_of(str(word))) for word in words))
 
 
-def _numbered(words: Sequence[str], index: int | None) -> tuple[str, ...]:
-    """The preferred GPU of each kind that has several; then, if there is no such GPU, any of them.
+def _with_index(words: Sequence[str], index: int | None) -> tuple[str, ...]:
+    """Add the GPU index to each kind that may have several devices. An index above 0 is followed by the kind alone, as a fallback.
 
     Raises:
         ConfigError: an entry names another index.
@@ -160,7 +160,7 @@ def _numbered(words: Sequence[str], index: int | None) -> tuple[str, ...]:
         device = device_of(word)
         if device.index not in {None, index}:
             what = f"{word} and preferred_index {index} contradict each other"
-            raise ConfigError([Problem(where="hardware_preferences", what=what, hint="give one of them")])
+            raise ConfigError([Problem(where="hardware_preferences", what=what, hint="give only one of them")])
         several = has_several(device.hardware)
         numbered += [f"{device.hardware}:{index}", *([device.hardware] if index and device.index is None else [])] if several else [word]
     return tuple(dict.fromkeys(numbered))
@@ -171,7 +171,7 @@ def _with_cpu(order: Sequence[str]) -> tuple[str, ...]:
 
 
 def _classification(family: object, name: object) -> Classification:
-    """A classification with only the family. An unknown family only distinguishes models."""
+    """A classification with nothing but the family. An unknown family only becomes part of the key."""
     known = Family(str(family)) if family in set(Family) else None
     return Classification(
         model_name=str(name),
@@ -203,18 +203,18 @@ def _memory_problems(memory_mb: object) -> list[Problem]:
 
 def _constructor_problems(constructor: object) -> list[Problem]:
     """A constructor is called without arguments, or with the device alone."""
-    hint = "give a function that takes nothing, or only an argument called device: lambda: AutoModel.from_pretrained(...)"
+    hint = "give a function without required arguments other than device: lambda: AutoModel.from_pretrained(...)"
     if constructor is None:
         return []
     if not callable(constructor):
         return [Problem(where="constructor", what=f"{constructor!r} cannot be called", hint=hint)]
     if inspect.iscoroutinefunction(constructor):
         return [Problem(where="constructor", what="it is a coroutine function, which the pool cannot await", hint=hint)]
-    wrong = [name for name in _required(constructor) if name != _DEVICE_ARGUMENT]
+    wrong = [name for name in _required_arguments(constructor) if name != _DEVICE_ARGUMENT]
     return [Problem(where="constructor", what=f"it needs the arguments {', '.join(wrong)}", hint=hint)] if wrong else []
 
 
-def _required(constructor: Callable[..., Any]) -> tuple[str, ...]:
+def _required_arguments(constructor: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the required arguments; none if the signature is not available (functions in C)."""
     try:
         parameters = inspect.signature(constructor).parameters.values()

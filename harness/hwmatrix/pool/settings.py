@@ -32,8 +32,8 @@ _ALL: Final = 100.0
 class PoolSettings:
     """``low_memory``: half the budget, one model loaded at a time, and unused models are not kept.
 
-    ``timeout_minutes`` is how long an unused model is kept. ``timer`` evicts it when that time is over; without it that happens at
-    the next request. ``budget_mb`` sets budgets (MiB) by memory: ``host``, ``cuda:0``, ``rocm:1``; others are a share of the total.
+    ``timeout_minutes`` is how long an unused model is kept. ``timer``: a thread evicts it then, instead of the next request.
+    ``budget_mb`` sets budgets (MiB) by memory: ``host``, ``cuda:0``, ``rocm:1``; other budgets are a share of the memory's size.
     If more than ``memory_limit_percent`` of a memory is in use, by any process, unused models are evicted; 100 switches that off.
 
     Raises:
@@ -65,7 +65,7 @@ class PoolSettings:
             if not isinstance(value, bool)
         ]
         if not problems and self.memory_limit_percent > _ALL:
-            what = f"{self.memory_limit_percent!r} is more than all of a memory"
+            what = f"{self.memory_limit_percent!r} is more than 100 percent"
             problems.append(Problem(where="memory_limit_percent", what=what, hint="100 switches the limit off"))
         if problems:
             raise ConfigError(problems)
@@ -110,7 +110,7 @@ class PoolSettings:
             if name not in known | set(_RECOMMENDED)
         ]
         problems += [
-            Problem(where=name, what=f"it means {_RECOMMENDED[name]}, which is given as well", hint="leave one of both out")
+            Problem(where=name, what=f"it means {_RECOMMENDED[name]}, which is given as well", hint="leave one of them out")
             for name in changes
             if _RECOMMENDED.get(name) in changes
         ]

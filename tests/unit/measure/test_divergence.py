@@ -142,7 +142,7 @@ def test_a_difference_that_the_graph_and_the_target_make_together() -> None:
     reference = run.values["z"] + (RIGHT["z"] - run.values["z"]) * 4.5
     found = begins(run, 1e-2, logits=reference)
     assert (found.origin, found.at) == (Origin.GRADUAL, None)
-    assert found.detail == "logits differs by 0.0025 from what the graph gives there, and by 0.0112 from the reference"
+    assert found.detail == "logits differs by 0.0025 from the output of that graph, and by 0.0112 from the reference"
     run = trace(a=1e-6, b=5e-3, y=5e-3, z=5e-3)
     found = begins(run, 1e-2, logits=run.values["z"] + (RIGHT["z"] - run.values["z"]) * 2.5)
     assert (found.origin, found.at) == (Origin.STEP, "second")

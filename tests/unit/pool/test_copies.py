@@ -98,7 +98,7 @@ def test_a_module_that_is_there_is_not_constructed_again_for_what_pytorch_does_n
         "cpu",
         [Status.UNSUPPORTED],
     )
-    assert "PyTorch does not drive openvino" in report.sentence()
+    assert "PyTorch does not support openvino" in report.sentence()
 
 
 def test_a_constructor_that_is_told_the_device_or_made_for_one_is_called_for_it() -> None:

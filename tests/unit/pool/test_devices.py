@@ -285,7 +285,7 @@ def test_a_method_to_that_gives_another_object_or_nothing() -> None:
 def test_a_pytorch_module_does_not_compute_on_the_cpu_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     module = type("Module", (), {"parameters": lambda _self: (), "buffers": lambda _self: (), "to": lambda self, _device: self})
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(nn=types.SimpleNamespace(Module=module)))
-    with pytest.raises(UnsupportedError, match="PyTorch does not drive openvino"):
+    with pytest.raises(UnsupportedError, match="PyTorch does not support openvino"):
         move(module(), Device(hardware="openvino"))
     pool = pool_of(FakeMachine(others=("openvino",)))
     pool.get_model("vision", "vit", module, {"priority_list": ["openvino", "cpu"]})
@@ -360,7 +360,7 @@ def test_what_a_detector_does_not_speak_of_is_not_here() -> None:
     machine = Machine(Silent())
     assert machine.absence("cpu") is None
     assert machine.absence("mps") == "no Apple GPU"
-    assert machine.absence("cuda") == "detection says nothing of it"
+    assert machine.absence("cuda") == "the detector did not report it"
 
 
 @pytest.mark.parametrize(("word", "name", "memory"), [("cpu", "cpu", "host"), ("mps", "mps", "host"), ("cuda:1", "cuda:1", "cuda:1")])

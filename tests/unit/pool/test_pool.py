@@ -195,7 +195,7 @@ def test_a_precision_that_was_asked_for_is_not_recommended(dtype: str | None, *,
 
 
 def test_a_constructor_that_gives_nothing_has_failed() -> None:
-    with pytest.raises(ModelStartError, match="gave None instead of a model"):
+    with pytest.raises(ModelStartError, match="returned None instead of a model"):
         pool_of().get_model("vision", "vit", lambda: None, CPU)
 
 

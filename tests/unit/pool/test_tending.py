@@ -88,7 +88,7 @@ def test_what_was_released_stays_released() -> None:
         ({"recommended_timeout_mins": 3, "timeout_minutes": 4}, "it means timeout_minutes, which is given as well"),
         ({"low_memory_mode": "yes"}, "low_memory: 'yes' is neither True nor False"),
         ({"timer": 1}, "timer: 1 is neither True nor False"),
-        ({"memory_limit_percent": 101}, "more than all of a memory"),
+        ({"memory_limit_percent": 101}, "more than 100 percent"),
         ({"memory_limit_percent": 0}, "not a positive number"),
     ],
 )

@@ -45,8 +45,8 @@ TOLD: dict[str, tuple[dict[str, Any], str | None]] = {
         "before the target, in the exported or converted graph, compared with ORT; logits differs there too",
     ),
     "fused": (
-        {"origin": "fused", "diverges_against": "ORT", "diverges_detail": "logits differs by 1e-07 alone"},
-        "where the runtime fuses several steps, compared with ORT; logits differs by 1e-07 alone",
+        {"origin": "fused", "diverges_against": "ORT", "diverges_detail": "logits differs by only 1e-07"},
+        "where the runtime fuses several steps, compared with ORT; logits differs by only 1e-07",
     ),
     "unknown": ({"origin": "unknown", "diverges_detail": "SIGSEGV"}, "not found; SIGSEGV"),
     "not_looked_for": ({}, None),
