@@ -1,4 +1,4 @@
-"""The table ``cells`` and the record it holds: the columns of what is measured come from :class:`hwmatrix.records.Measured`."""
+"""The table ``cells`` and its records: the columns for measurements come from :class:`hwmatrix.records.Measured`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = "8"
 READABLE: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
-"""The schema versions that can be read. Writing to an older database upgrades it; columns that it lacked are NULL."""
+"""The schema versions that can be read. Writing to an older database upgrades it; the columns that it lacked are NULL."""
 _MARKER: Final = "    -- MEASURED\n"
 """The line of schema.sql that the columns of ``Measured`` replace."""
 _OTHERS_SINCE: Final = {"adapted_from": 6, "adaptation": 6}
-"""Columns of ``cells`` that are not measured, and the schema version that added them."""
+"""Newer columns of ``cells`` that are not measurements, and the schema version that added them."""
 
 
 def sql(name: str) -> str:
@@ -50,13 +50,13 @@ def add_missing_columns(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def unmeasured() -> str:
-    """A query without rows that has every measured column: with UNION ALL BY NAME, it adds those that an older database lacks."""
+    """A query with every measured column and no rows. UNION ALL BY NAME with it adds the columns that an older database lacks."""
     columns = ", ".join(f"CAST(NULL AS {column.sql_type}) AS {column.name}" for column in measured_columns())
     return f"SELECT {columns}, CAST(NULL AS JSON) AS adaptation WHERE false"
 
 
 def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, command: str) -> dict[str, Any]:
-    """A result as a row of ``cells``, by column. What was not measured is NULL."""
+    """A result as a row of ``cells``, by column. Values that were not measured are NULL."""
     row: dict[str, Any] = {
         "cell_id": cell_id,
         "shard_id": shard_id,

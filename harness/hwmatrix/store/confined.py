@@ -1,7 +1,7 @@
-"""Opens untrusted shards and databases: data only, and nothing inside them can access other files.
+"""Opens untrusted shards and databases: nothing inside them can access other files.
 
-In DuckDB what looks like a table can be a view, and a view can read any file or address that the process may
-(``read_text('/home/...')``). Connections opened here have no access to anything outside, and SQL cannot enable it.
+In DuckDB, what looks like a table can be a view, and a view can read any file or address that the process may read
+(``read_text('/home/...')``). Connections opened here can access nothing else, and SQL cannot change that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SETTINGS: Final[dict[str, bool | int | float | str | list[str]]] = {
 
 
 def opened(file: Path, *, read_only: bool = True, threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection to one shard or database, which reaches that file alone. The caller closes it.
+    """A connection to one shard or database, which can access only that file. The caller closes it.
 
     Raises:
         duckdb.Error: the file is not a database, or another process is writing to it.
@@ -33,7 +33,7 @@ def opened(file: Path, *, read_only: bool = True, threads: int | None = None) ->
 
 
 def confine(connection: duckdb.DuckDBPyConnection, files: Iterable[Path]) -> None:
-    """Restrict a connection to its own database and to these files, which may be attached. It cannot be undone."""
+    """Restrict a connection to its own database and these files, which may be attached. This cannot be undone."""
     allowed = [str(path) for file in files for path in (file, file.with_name(f"{file.name}.wal"))]
     connection.execute("SET allowed_paths = $paths", {"paths": allowed})
     for name, value in _SETTINGS.items():

@@ -1,4 +1,4 @@
-"""The versions behind the latest execution of each cell in some shards, to tell which cells are out of date."""
+"""The image and bundle of the latest execution of each cell in some shards, to tell which cells are out of date."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MadeWith:
-    """A cell's latest execution: in which image, from which bundle (the SHA-256 of its manifest), when (UTC)."""
+    """A cell's latest execution: its image, its bundle (the SHA-256 of the manifest), and its start (UTC)."""
 
     cell_key: str
     image_digest: str | None

@@ -1,5 +1,5 @@
--- Cells in the shards of these runs that the views show neither themselves nor as a later execution. Cells that a run's plan has
--- withdrawn are ignored.
+-- Cells of these runs that no view shows: neither this execution nor a later one of the same cell. Cells that were withdrawn from the run's
+-- plan are ignored.
 SELECT c.shard_id, c.cell_key
 FROM cells c
 JOIN runs u USING (run_id)

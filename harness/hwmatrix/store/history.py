@@ -1,4 +1,4 @@
-"""A history: one database of many merged databases, keyed by run. It is itself a merged database, so all reports can read it."""
+"""A history: the runs of many merged databases in one. It is itself a merged database, so all reports can read it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_CELL: Final = frozenset({"stages", "outputs", "samples"})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Added:
-    """What one database added: new runs, the number of new shards, and the number of shards that were known."""
+    """What one database added: new runs, the number of new shards, and the number of shards that were already known."""
 
     database: Path
     runs: tuple[str, ...]
@@ -34,20 +34,20 @@ class Added:
 
 
 def add(history: Path, databases: Sequence[Path], *, release: str | None = None) -> tuple[Added, ...]:
-    """Add all runs of some merged databases; what is known already is left as it is. ``release`` names their runs.
+    """Add all runs of some merged databases; known shards stay as they are. ``release`` is the release name of the runs.
 
-    Adding again changes nothing. A failure changes nothing either.
+    Adding a database again changes nothing. A failure changes nothing either.
 
     Raises:
-        StoreError: a database is missing, broken or of another version; a shard of the same id has other content; the history cannot
-            be written; the history has a contradicting plan of one of the runs, or another release name for it.
+        StoreError: a database is missing, broken or of another version; a shard differs from the known one with the same id; the history
+            cannot be written; the history has a contradicting plan of one of the runs, or another release name for it.
     """
     before: dict[Path, frozenset[tuple[str, str]]] = {}
-    for database in databases:  # refused before anything is copied
+    for database in databases:  # check all before anything is copied
         with reading(database) as connection:
             if keeps_latest(connection):
                 advice = "Add the databases of the runs themselves; a release has them."
-                raise StoreError(f"{database}: of its runs it keeps only the latest verdicts, which are no whole runs", advice=advice)
+                raise StoreError(f"{database}: it keeps only the latest verdicts of its runs, not whole runs", advice=advice)
             runs = [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()]
             before[database] = frozenset(hidden(connection, runs))
     with rewriting(history, "adding to the history") as connection:
@@ -57,7 +57,7 @@ def add(history: Path, databases: Sequence[Path], *, release: str | None = None)
 def _add(
     connection: duckdb.DuckDBPyConnection, database: Path, release: str | None, history: str, before: frozenset[tuple[str, str]]
 ) -> Added:
-    """``before`` are the cells that no view of the database itself shows: this function does not lose them."""
+    """Add one database. ``before``: cells that no view of the database itself shows, so that they are not reported as lost here."""
     quoted = str(database).replace("'", "''")
     connection.execute(f"ATTACH '{quoted}' AS other (READ_ONLY)")
     try:
@@ -74,8 +74,8 @@ def _add(
         _unite_plans(connection, [run_id for run_id in listed if run_id in here], str(database), history)
         check_visible(connection, listed, where=history, before=before)
         if release is not None:
-            _name(connection, listed, release)
-        if "releases" in _tables(connection):
+            _name_release(connection, listed, release)
+        if "releases" in _shared_columns(connection):
             connection.execute("INSERT INTO releases SELECT * FROM other.releases ON CONFLICT DO NOTHING")
     finally:
         connection.execute("DETACH other")
@@ -84,8 +84,8 @@ def _add(
 
 
 def _copy(connection: duckdb.DuckDBPyConnection) -> None:
-    """Rows of runs and shards that are not here yet, in one transaction."""
-    found = _tables(connection)
+    """Copy the rows of new runs and new shards, in one transaction."""
+    found = _shared_columns(connection)
     connection.execute("BEGIN")
     connection.execute(
         "CREATE TEMP TABLE new_shards AS SELECT shard_id FROM other.shards WHERE shard_id NOT IN (SELECT shard_id FROM shards)"
@@ -93,10 +93,10 @@ def _copy(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("CREATE TEMP TABLE new_runs AS SELECT run_id FROM other.runs WHERE run_id NOT IN (SELECT run_id FROM runs)")
     try:
         for table in (*_OF_RUN, *COPIED):
-            if table not in found:  # a later version's table is not in an older database
+            if table not in found:  # an older database lacks the tables of later versions
                 continue
             columns = ", ".join(found[table])
-            connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM other.{table} o WHERE {_is_new(table)}")  # noqa: S608
+            connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM other.{table} o WHERE {_new_rows(table)}")  # noqa: S608
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
@@ -119,7 +119,7 @@ def _unite_plans(connection: duckdb.DuckDBPyConnection, run_ids: list[str], data
         put(connection, united([(place, plan) for place, plan in plans if plan is not None]))
 
 
-def _is_new(table: str) -> str:
+def _new_rows(table: str) -> str:
     if table in _OF_RUN:
         return "run_id IN (SELECT run_id FROM new_runs)"
     if table in _OF_CELL:
@@ -127,7 +127,7 @@ def _is_new(table: str) -> str:
     return "shard_id IN (SELECT shard_id FROM new_shards)"
 
 
-def _tables(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+def _shared_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The other database's tables, each with the columns that this database has too."""
     rows = connection.execute(
         "SELECT o.table_name, o.column_name FROM duckdb_columns() o "
@@ -146,12 +146,12 @@ def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path)
     ).fetchone()
     if row is not None:
         raise StoreError(
-            f"{database}: its shard {row[0]} has other content than the one of this id in the history",
+            f"{database}: its shard {row[0]} differs from the one with the same id in the history",
             advice="One of the two was changed after it was merged: find out which, and merge its shards again.",
         )
 
 
-def _name(connection: duckdb.DuckDBPyConnection, runs: list[str], release: str) -> None:
+def _name_release(connection: duckdb.DuckDBPyConnection, runs: list[str], release: str) -> None:
     for run_id in runs:
         row = connection.execute("SELECT release FROM releases WHERE run_id = ?", [run_id]).fetchone()
         if row is not None and row[0] != release:

@@ -1,7 +1,7 @@
 """Merges several merged databases into one that keeps the latest verdict of each cell, with the run that it came from.
 
-Runs keep their date, their versions and their shards, but only those of their cells that count (``verdicts`` in views.sql says which).
-So the result can be merged again, with itself or with others, in any order: the same databases always give the same content.
+Runs keep their date, versions and shards, but only the cells that the view ``verdicts`` needs (views.sql).
+The result can be merged again, with itself or with others, in any order: the same databases always give the same content.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KNOWN: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "releases": ("releases", ("run_id",)),
     "rejected": ("rejected", ("run_id", "file", "reason")),
 }
-"""By table: the table and the keys that tell whether a row is here already. Rows of a cell are copied with it, or not at all."""
+"""For each table: the table and the keys that decide whether a row is known already. A cell's rows are copied only if the cell is new."""
 _SORTED: Final = {"cells": "model, target, dtype, cell_id", "planned": "model, target, dtype, run_id, cell_key"}
 """Sort orders that put similar rows together, so that they compress better. All other tables are sorted by all of their columns."""
 _SHOWN: Final = """
@@ -57,7 +57,7 @@ _HIDDEN_ADVICE: Final = "This is a bug of hwmatrix. The database is as it was be
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LatestReport:
-    """What was kept: numbers of runs and of cells with a verdict; ``superseded`` executions were left out."""
+    """What was kept: the numbers of runs and of cells. ``superseded`` is the number of executions that were removed."""
 
     runs: int
     cells: int
@@ -65,7 +65,7 @@ class LatestReport:
 
 
 def merge_places(places: Sequence[Path], database: Path, *, publish: bool = False) -> tuple[LatestReport, tuple[MergeReport, ...]]:
-    """As :func:`merge_latest`, for merged databases, folders of reports and folders of runs; ``database`` keeps what it holds already.
+    """As :func:`merge_latest`, for merged databases, folders of reports and folders of runs. ``database`` is one of them if it exists.
 
     Returns:
         What was kept, and for each run's folder the report of merging its shards.
@@ -86,19 +86,19 @@ def merge_places(places: Sequence[Path], database: Path, *, publish: bool = Fals
 
 
 def is_run(place: Path) -> bool:
-    """Whether a place is the folder of a run, and not a database or a folder of reports."""
+    """Whether a path is the folder of a run, and not a database or a folder of reports."""
     return place.is_dir() and ((place / "plan.json").is_file() or not database_at(place).is_file())
 
 
 def merge_latest(databases: Sequence[Path], database: Path, *, publish: bool = False) -> LatestReport:
-    """Write the latest verdict of every cell of some merged databases into one, which may be among them; it replaces what is there.
+    """Write the latest verdict of every cell of some merged databases to ``database``, which may be among them and is replaced.
 
     Columns that an older schema lacks are NULL. ``publish`` leaves out what no report needs (publish.sql), and shortens personal paths
     (:mod:`hwmatrix.store.personal`).
 
     Raises:
-        StoreError: one is missing, damaged, or of an unsupported version (it is named, and nothing is written); two have different
-            content for a shard, or plans of a run that contradict each other.
+        StoreError: a database is missing, damaged, or of an unsupported version (then nothing is written); two have different shards with
+            the same id, or plans of a run that contradict each other.
     """
     ordered = _by_content(databases)
     with tempfile.TemporaryDirectory(prefix="hwmatrix-merge-") as folder:
@@ -131,7 +131,7 @@ def _is_unchanged(connection: duckdb.DuckDBPyConnection, database: Path) -> bool
         here, there = _columns(connection, "main"), _columns(connection, "old")
         if {table: set(names) for table, names in here.items()} != {table: set(names) for table, names in there.items()}:
             return False
-        named = {table: ", ".join(here[table]) for table in _TABLES}  # an upgraded database has its columns in another order
+        named = {table: ", ".join(here[table]) for table in _TABLES}  # the column order of an upgraded database may differ
         differ = " UNION ALL ".join(
             f"SELECT 1 FROM ((SELECT {named[table]} FROM main.{table} EXCEPT ALL SELECT {named[table]} FROM old.{table}) "  # noqa: S608
             f"UNION ALL (SELECT {named[table]} FROM old.{table} EXCEPT ALL SELECT {named[table]} FROM main.{table}))"
@@ -143,7 +143,7 @@ def _is_unchanged(connection: duckdb.DuckDBPyConnection, database: Path) -> bool
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, database: str) -> dict[str, list[str]]:
-    """The columns of each table that is merged, of this database (``main``) or an attached one."""
+    """The columns of each merged table, in this database (``main``) or in an attached one."""
     name = connection.execute("SELECT current_database()").fetchone() if database == "main" else (database,)
     rows = connection.execute(
         "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
@@ -154,13 +154,13 @@ def _columns(connection: duckdb.DuckDBPyConnection, database: str) -> dict[str, 
 
 
 def _by_content(databases: Sequence[Path]) -> list[Path]:
-    """Each database once, in an order that depends only on their content: if two differ in the text of a cell, the same one always wins."""
+    """Each database once, in an order that depends only on their content: if two differ in a cell's text, the same one always wins."""
     found: dict[str, Path] = {}
     for path in databases:
         with reading(path) as connection:  # raises, with the file's name, unless it is a merged database of a supported version
             views = {name for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()}
         if foreign := sorted(views & set(_TABLES)):
-            what = f"{path}: it has views in the place of tables, which could read other files: {', '.join(foreign)}"
+            what = f"{path}: it has views instead of tables, which could read other files: {', '.join(foreign)}"
             raise StoreError(what, advice="Ask whoever made it: no hwmatrix writes such a database.")
         found.setdefault(sha256_of(path), path.absolute())
     return [found[digest] for digest in sorted(found)]
@@ -175,7 +175,7 @@ def _add_database(connection: duckdb.DuckDBPyConnection, database: Path) -> None
             _refuse_other_content(connection, database)
             connection.execute("BEGIN")
             plans = _united_plans(connection, database)
-            for table, columns in _common(connection).items():
+            for table, columns in _shared_columns(connection).items():
                 _add_rows(connection, table, columns)
             for plan in plans:
                 put(connection, plan)
@@ -185,7 +185,7 @@ def _add_database(connection: duckdb.DuckDBPyConnection, database: Path) -> None
             connection.execute("DETACH other")
     except duckdb.Error as error:
         raise StoreError(
-            f"{database}: cannot be read as a merged database: {error}", advice="It is damaged: merge its runs anew."
+            f"{database}: cannot be read as a merged database: {error}", advice="It is damaged: merge its runs again."
         ) from error
 
 
@@ -197,7 +197,7 @@ def _add_rows(connection: duckdb.DuckDBPyConnection, table: str, columns: list[s
     connection.execute(f"INSERT INTO {table} ({named}) SELECT {named} FROM other.{table} o WHERE NOT {known}")  # noqa: S608
 
 
-def _common(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+def _shared_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The other database's tables, each with the columns that this database has too: an older schema has fewer."""
     rows = connection.execute(
         "SELECT o.table_name, list(o.column_name ORDER BY o.column_index) FROM duckdb_columns() o "
@@ -205,8 +205,8 @@ def _common(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
         "WHERE o.database_name = 'other' AND h.database_name = current_database() GROUP BY o.table_name"
     ).fetchall()
     found = dict(rows)
-    in_turn = sorted(found.keys() & set(_TABLES), key=lambda table: (_KNOWN[table][0] == table, table))  # dependent rows first
-    return {table: found[table] for table in in_turn}
+    ordered = sorted(found.keys() & set(_TABLES), key=lambda table: (_KNOWN[table][0] == table, table))  # dependent rows first
+    return {table: found[table] for table in ordered}
 
 
 def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
@@ -215,13 +215,13 @@ def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path)
     ).fetchone()
     if row is not None:
         raise StoreError(
-            f"{database}: its shard {row[0]} has other content than the one of this id in another of these databases",
+            f"{database}: its shard {row[0]} differs from the one with the same id in another of these databases",
             advice="One of the two was changed after it was merged: find out which, and merge its shards again.",
         )
 
 
 def _united_plans(connection: duckdb.DuckDBPyConnection, database: Path) -> list[Plan]:
-    """The merged plans of runs that are in both databases with different plans."""
+    """The merged plans of runs whose plans differ between the databases."""
     differing = connection.execute(
         "SELECT run_id FROM runs h JOIN other.runs o USING (run_id) "
         "WHERE CAST(h.plan AS VARCHAR) IS DISTINCT FROM CAST(o.plan AS VARCHAR) ORDER BY run_id"
@@ -238,7 +238,7 @@ def _united_plans(connection: duckdb.DuckDBPyConnection, database: Path) -> list
 
 
 def _prune(connection: duckdb.DuckDBPyConnection, *, publish: bool, where: str) -> LatestReport:
-    """Delete everything that verdicts do not need, and check that no verdict changed."""
+    """Delete everything that the verdicts do not need, and check that no verdict changed."""
     executed = _count(connection, "cells", f"role = '{Role.MODEL.value}'")
     before = connection.execute(_SHOWN).fetchall()
     connection.execute("BEGIN")
@@ -246,7 +246,7 @@ def _prune(connection: duckdb.DuckDBPyConnection, *, publish: bool, where: str) 
     for (run_id,) in connection.execute("SELECT run_id FROM runs ORDER BY run_id").fetchall():
         plan = plan_in(connection, run_id, where=where)
         if plan is not None:
-            put(connection, _of_cells(plan, _kept_keys(connection, run_id)))
+            put(connection, _restricted_to(plan, _kept_keys(connection, run_id)))
     if publish:
         connection.execute(sql("publish.sql"))
         clean(connection)
@@ -264,7 +264,7 @@ def _kept_keys(connection: duckdb.DuckDBPyConnection, run_id: str) -> set[str]:
     return {key for (key,) in connection.execute("SELECT cell_key FROM kept WHERE run_id = ?", [run_id]).fetchall()}
 
 
-def _of_cells(plan: Plan, keys: set[str]) -> Plan:
+def _restricted_to(plan: Plan, keys: set[str]) -> Plan:
     """A plan with only these of its cells, their models and their targets, in the order of :func:`in_order`."""
     cells = tuple(cell for cell in plan.cells if cell.key in keys)
     models = {(cell.model, cell.size) for cell in cells}
@@ -286,7 +286,7 @@ def _count(connection: duckdb.DuckDBPyConnection, table: str, condition: str) ->
 
 
 def _write(out: duckdb.DuckDBPyConnection, work: Path) -> None:
-    """Copy everything, sorted: the same rows come in the same order."""
+    """Copy everything, sorted, so that the same rows always have the same order."""
     quoted = str(work).replace("'", "''")
     out.execute("SET preserve_insertion_order = true; SET threads = 1")
     out.execute(f"ATTACH '{quoted}' AS work (READ_ONLY)")

@@ -1,4 +1,4 @@
-"""Merges shards into one database: only complete shards, in one pass, and repeatable with the same result."""
+"""Merges shards into one database: only complete shards, in one pass. Merging again gives the same result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
 COPIED: Final = ("shards", "detections", "cells", "stages", "outputs", "samples", "operators", "classifications")
 _READ: Final = READABLE[1:]
-"""The schema versions of shards that are merged: there is no shard of version 1."""
+"""The schema versions of shards that can be merged: there are no shards of version 1."""
 _SHOWN: Final = 3
 _PLAN_FILE: Final = "plan.json"
 _SHARDS_FOLDER: Final = "shards"
@@ -33,7 +33,7 @@ _SHARDS_FOLDER: Final = "shards"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """A shard that the merge refused, and why. ``run_id`` is the run in whose folder it lies."""
+    """A shard that the merge refused, and why. ``run_id`` is the run whose folder contains it."""
 
     run_id: str
     file: str
@@ -42,7 +42,7 @@ class Rejection:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeReport:
-    """What a merge did. ``known`` shards were in the database before; ``rows`` counts samples and all other rows added.
+    """What a merge did. ``known`` shards were in the database before; ``rows`` counts all rows that were added, including samples.
 
     ``withdrawn`` are keys of cells that are in shards but in no report, because a new plan of their run dropped them.
     """
@@ -56,7 +56,7 @@ class MergeReport:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _File:
-    """A file that looks like a shard, and the run in whose folder it lies."""
+    """A file that looks like a shard, and the run whose folder contains it."""
 
     path: Path
     run_id: str
@@ -76,12 +76,12 @@ class _RefusedError(Exception):
 
 
 def merge(run_folders: Sequence[Path], database: Path, *, fresh: bool = False) -> MergeReport:
-    """Merge runs (folders with a ``plan.json`` and a folder ``shards``) into a database, which is made if it is missing.
+    """Merge runs (folders with a ``plan.json`` and a folder ``shards``) into a database, which is created if it is missing.
 
-    A run may be spread over several folders, each with the plan of its own cells: its plan is their union, together with the plan in
-    the database. A shard that is broken, foreign (its run or one of its cells is in no plan here), of another version or without its
-    sidecar is listed in the table ``rejected`` with the reason; the others are merged. The database is replaced by a rename: a failing
-    merge changes nothing. ``fresh`` starts with an empty database, so that the result holds only these runs.
+    A run may be spread over several folders, each with the plan of its own cells: the run's plan is the union of these and of the plan
+    in the database. A shard is rejected if it is broken, foreign (its run or one of its cells is in none of the plans), of another
+    version, or without its sidecar; the table ``rejected`` lists it with the reason. The others are merged. The database is replaced by
+    a rename: a failing merge changes nothing. ``fresh`` starts with an empty database, so that the result holds only these runs.
 
     Raises:
         StoreError: a plan or the database itself cannot be read, plans of one run contradict each other, a cell of an accepted shard
@@ -118,7 +118,7 @@ def _read_plan(folder: Path) -> Plan:
 def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File], database: Path) -> MergeReport:
     merged: list[str] = []
     rows = 0
-    candidates, known, rejected = _sort_out(connection, plans, files)
+    candidates, known, rejected = _sort_files(connection, plans, files)
     confine(connection, (candidate.file.path for candidate in candidates))
     withdrawn = {run_id: set(plan.withdrawn) for run_id, plan in plans.items()}
     for start in range(0, len(candidates), _BATCH):
@@ -143,10 +143,10 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], f
     return MergeReport(merged=tuple(merged), known=tuple(known), rejected=tuple(rejected), rows=rows, withdrawn=gone)
 
 
-def _sort_out(
+def _sort_files(
     connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], files: list[_File]
 ) -> tuple[list[_Candidate], list[str], list[Rejection]]:
-    """Sort files into new complete shards, known ones (or copies), and rejected ones, without opening any of them."""
+    """Sort files into new complete shards, known ones (or copies), and rejected ones, without opening their databases."""
     have = dict(connection.execute("SELECT shard_id, sha256 FROM shards").fetchall())
     candidates: list[_Candidate] = []
     known: list[str] = []
@@ -168,7 +168,7 @@ def _sort_out(
 
 def _check_file(path: Path, sidecar: Sidecar, plans: dict[str, Plan], have: dict[str, str]) -> None:
     if sidecar.shard_id in have:
-        raise _RefusedError("a shard of the same id and other content is there already")
+        raise _RefusedError("the database already has a different shard with the same id")
     if sidecar.run_id not in plans:
         raise _RefusedError(f"it belongs to another run, {sidecar.run_id}, which is not being merged")
     if path.with_name(f"{path.name}.wal").exists():
@@ -208,24 +208,24 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans:
 
 
 def _unplanned(connection: duckdb.DuckDBPyConnection, alias: str, plan: Plan, withdrawn: set[str]) -> set[str]:
-    """The keys of a shard's cells that its run's plan no longer has, because a later matrix.yaml changed the plan."""
+    """The keys of a shard's cells that are no longer in its run's plan, because a later matrix.yaml changed the plan."""
     cells = connection.execute(f"SELECT cell_key, run_id FROM {alias}.cells WHERE role = ?", [Role.MODEL.value]).fetchall()  # noqa: S608
     foreign = sorted(key for key, run_id in cells if run_id != plan.run_id)
     if foreign:
-        raise _RefusedError(f"it has cells of another run: {_few(foreign)}")
+        raise _RefusedError(f"it has cells of another run: {_abbreviated(foreign)}")
     missing = {key for key, _ in cells} - {cell.key for cell in plan.cells} - withdrawn
     run_from = connection.execute(f"SELECT matrix_sha256 FROM {alias}.runs").fetchone()  # noqa: S608
     if missing and run_from == (plan.matrix_sha256,):
-        raise _RefusedError(f"no plan of its run contains its cells {_few(sorted(missing))}")
+        raise _RefusedError(f"no plan of its run contains its cells {_abbreviated(sorted(missing))}")
     return missing
 
 
-def _few(keys: list[str]) -> str:
+def _abbreviated(keys: list[str]) -> str:
     return ", ".join(keys[:_SHOWN]) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
 
 
 def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> None:
-    """Refuse views in the place of tables: reading one would run SQL of the shard's author with the rights of this process."""
+    """Refuse views instead of tables: reading one would run SQL of the shard's author with the rights of this process."""
     asked = connection.execute("SELECT database_name, view_name FROM duckdb_views() WHERE NOT internal")
     views = sorted(name for alias, name in asked.fetchall() if alias in aliases)
     if views:
@@ -259,14 +259,14 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, versions: dict[str, str],
 
 
 def _select(alias: str, table: str, columns: list[str], version: str) -> str:
-    """A shard's rows of a table, with NULL in the columns that its version does not have."""
+    """A query for a shard's rows of a table, with NULL in the columns that its version does not have."""
     missing = columns_since(version) if table == "cells" else frozenset()
     wanted = ", ".join(f"NULL AS {column}" if column in missing else column for column in columns)
     return f"SELECT {wanted} FROM {alias}.{table}"  # noqa: S608 - names of the schema
 
 
 def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The columns of each table that is copied, by name: shards of the same schema may have them in another order."""
+    """The names of the columns of each copied table: shards of the same schema may have them in another order."""
     found = connection.execute(
         "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
         "WHERE database_name = current_database() GROUP BY table_name"
@@ -276,7 +276,7 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
 
 
 def _list_rejected(connection: duckdb.DuckDBPyConnection, rejected: list[Rejection], run_ids: tuple[str, ...]) -> None:
-    """Replace the list of rejected shards: it covers only the latest merge, so a shard fixed since then disappears from it."""
+    """Replace the list of rejected shards: it covers only the latest merge, so that repaired shards disappear from it."""
     for run_id in run_ids:
         connection.execute("DELETE FROM rejected WHERE run_id = ?", [run_id])
     for rejection in rejected:

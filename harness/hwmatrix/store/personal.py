@@ -1,8 +1,8 @@
 """Finds and shortens personal paths in published data.
 
-Paths inside containers (``/opt/venv/...``, ``/hwmatrix/...``), of the system (``/proc/...``) and of the machines on which frameworks were
-built are not personal, and names of graph nodes look like paths (``/model/layers.0/MatMul``): so only paths below the usual roots of
-user files are shortened. In a command, every absolute path is shortened: the user typed it.
+Only paths below the usual roots of user files are shortened. Paths inside containers (``/opt/venv/...``, ``/hwmatrix/...``), of the system
+(``/proc/...``) and of the machines on which frameworks were built are not personal, and names of graph nodes (``/model/layers.0/MatMul``)
+only look like paths. In a command, every absolute path is shortened: the user typed it.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ _HOME: Final = rf"(?:/var)?/(?:home|Users)(?:/{_PART})+|[A-Za-z]:[\\/]+Users(?:[
 _PERSONAL: Final = re.compile(rf"{_HOME}|{_BEGIN}/(?:{'|'.join(_ROOTS)})(?:/{_PART})+")
 _HOME_ITSELF: Final = re.compile(rf"(?:(?:/var)?/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+){_PART}")
 _IN_COMMAND: Final = re.compile(rf"{_BEGIN}(?:/{_PART}|[A-Za-z]:[\\/]+{_PART})(?:[\\/]+{_PART})*")
-_TEMPORARY: Final = ("/tmp/hwmatrix-", "/tmp/ort.")  # noqa: S108 - what is made within a cell, under random names
+_TEMPORARY: Final = ("/tmp/hwmatrix-", "/tmp/ort.")  # noqa: S108 - files that a cell makes, with random names
 _SITE: Final = "site-packages/"
 _SNAPSHOT: Final = "/snapshots/"
 
 
 def without_personal(text: str) -> str:
     """A text with personal paths cut down to their last parts: ``…/model.onnx``, ``…/site-packages/torch/nn/modules.py``."""
-    return _PERSONAL.sub(lambda found: _cut(found[0]), text)
+    return _PERSONAL.sub(lambda found: _shortened(found[0]), text)
 
 
 def command_without_personal(command: str) -> str:
-    """A command with every absolute path cut down to its last part, as if it was typed beside that file or folder."""
-    return without_personal(_IN_COMMAND.sub(lambda found: "~" if _HOME_ITSELF.fullmatch(found[0]) else _last(found[0]), command))
+    """A command with every absolute path cut down to its last part, as if it was typed in the parent folder."""
+    return without_personal(_IN_COMMAND.sub(lambda found: "~" if _HOME_ITSELF.fullmatch(found[0]) else _last_part(found[0]), command))
 
 
 def plan_without_personal(plan: Plan) -> Plan:
     """A plan without personal paths in its command and in all its texts."""
     cleaned = dataclasses.replace(plan, command=command_without_personal(plan.command))
-    return plan_from_json(_of_json(to_json(cleaned)), where=f"the plan of run {plan.run_id}")
+    return plan_from_json(_clean_json(to_json(cleaned)), where=f"the plan of run {plan.run_id}")
 
 
 def clean(connection: duckdb.DuckDBPyConnection) -> int:
-    """Remove personal paths from every text of a database; return how many different texts changed."""
+    """Remove personal paths from every text of a database; return the number of distinct texts that changed."""
     columns = connection.execute(
         "SELECT c.table_name, c.column_name, c.data_type FROM duckdb_columns() c JOIN duckdb_tables() t USING (database_name, table_name) "
         "WHERE database_name = current_database() AND c.data_type IN ('VARCHAR', 'VARCHAR[]', 'JSON') ORDER BY ALL"
     ).fetchall()
     changed = 0
     for table, column, kind in columns:
-        rule = _RULES.get((table, column), _of_json if kind == "JSON" else without_personal)
+        rule = _RULES.get((table, column), _clean_json if kind == "JSON" else without_personal)
         texts = connection.execute(f'SELECT DISTINCT "{column}" FROM {table} WHERE "{column}" IS NOT NULL').fetchall()  # noqa: S608
         for (before,) in texts:
             after = [rule(each) for each in before] if isinstance(before, list) else rule(before)
@@ -69,37 +69,37 @@ def clean(connection: duckdb.DuckDBPyConnection) -> int:
     return changed
 
 
-def _of_json(text: str) -> str:
-    """A document with the rule applied to every text in it; the same bytes if nothing changes."""
+def _clean_json(text: str) -> str:
+    """A JSON document without personal paths; the same bytes if it has none."""
     before = json.loads(text)
-    after = _of_value(before)
+    after = _clean_value(before)
     return text if after == before else json.dumps(after, ensure_ascii=False, separators=(",", ":"))
 
 
-def _of_value(value: Any) -> Any:
+def _clean_value(value: Any) -> Any:
     if isinstance(value, str):
         return without_personal(value)
     if isinstance(value, list):
-        return [_of_value(each) for each in value]
+        return [_clean_value(each) for each in value]
     if isinstance(value, dict):
-        return {key: _of_value(each) for key, each in value.items()}
+        return {key: _clean_value(each) for key, each in value.items()}
     return value
 
 
-def _of_plan(text: str) -> str:
+def _clean_plan(text: str) -> str:
     return to_json(plan_without_personal(plan_from_json(text, where="a plan")))
 
 
 _RULES: Final[dict[tuple[str, str], Callable[[str], str]]] = {
     ("runs", "command"): command_without_personal,
     ("cells", "command"): command_without_personal,
-    ("runs", "plan"): _of_plan,
+    ("runs", "plan"): _clean_plan,
 }
 """Columns with a rule of their own."""
 
 
-def _cut(path: str) -> str:
-    """What is left of a path: from the packages' folder or the hub's snapshot on, else its last part."""
+def _shortened(path: str) -> str:
+    """A shortened path: from the packages' folder or the hub's snapshot on, else only its last part."""
     if _HOME_ITSELF.fullmatch(path):
         return "~"
     if path.startswith(_TEMPORARY):
@@ -107,9 +107,9 @@ def _cut(path: str) -> str:
     for begin in (_SITE, _SNAPSHOT):
         if begin in path:
             return f"…/{path[path.rindex(begin) :].lstrip('/')}"
-    return f"…/{_last(path)}"
+    return f"…/{_last_part(path)}"
 
 
-def _last(path: str) -> str:
+def _last_part(path: str) -> str:
     """The last part of a path."""
     return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]

@@ -1,4 +1,4 @@
-"""The plan of a run: the union of the plans that its machines have, because each stores only its own part."""
+"""The plan of a run: the union of the plans of its machines, because each machine stores only its own part."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
-_MADE_HERE: Final = frozenset({"recipe", "factory"})
-"""Weights that are the same on every machine. Others lie in a folder, whose path may differ between machines."""
+_SAME_EVERYWHERE: Final = frozenset({"recipe", "factory"})
+"""Weights that are the same on every machine. Other weights are in a folder, whose path may differ between machines."""
 _ADVICE: Final = "Merge only parts of the same run. A new plan is another run: give it a database of its own."
 _HIDDEN_ADVICE: Final = (
     "Merge all folders of the run, also those of other machines, into a new database: each has the plan of its own cells."
@@ -27,20 +27,20 @@ Part = TypeVar("Part", Plan, ModelPlan, TargetPlan, CellPlan)
 
 
 def united(plans: Sequence[tuple[str, Plan]]) -> Plan:
-    """One plan with the cells of all these plans, which are of one run; each comes with its file, for error messages.
+    """One plan with the cells of all these plans, which are of one run. Each comes with its file name, for error messages.
 
     Order and repetition do not matter. A target or a model that one machine had does not become unavailable because another machine
     lacked it.
 
     Raises:
-        StoreError: two of them contradict each other: two descriptions of a cell, model or target, or different rules for the run.
+        StoreError: two plans contradict each other: they describe a cell, model or target differently, or have different rules for the run.
     """
     (_, first), *others = plans
     if all(plan == first for _, plan in others):
         return first
     _join("the run", [(place, first.run_id, _rules(plan)) for place, plan in plans], lambda rules: rules[0])
-    models = _join("model", [(place, (each.name, each.size), each) for place, plan in plans for each in plan.models], _model)
-    targets = _join("target", [(place, each.name, each) for place, plan in plans for each in plan.targets], _target)
+    models = _join("model", [(place, (each.name, each.size), each) for place, plan in plans for each in plan.models], _best_model)
+    targets = _join("target", [(place, each.name, each) for place, plan in plans for each in plan.targets], _best_target)
     cells = _join("cell", [(place, each.key, each) for place, plan in plans for each in plan.cells], lambda found: found[0])
     withdrawn = {key for _, plan in plans for key in plan.withdrawn} - {cell.key for cell in cells}
     joined = dataclasses.replace(
@@ -64,7 +64,7 @@ def in_order(plan: Plan) -> Plan:
 
 
 def plan_in(connection: duckdb.DuckDBPyConnection, run_id: str, *, where: str, schema: str = "main") -> Plan | None:
-    """The plan of a run in a database (``schema``: the name that it is attached by), or None: the run is not in it.
+    """The plan of a run in a database (``schema``: the name under which it is attached), or None if the run is not in it.
 
     Raises:
         StoreError: the stored plan cannot be read.
@@ -74,10 +74,10 @@ def plan_in(connection: duckdb.DuckDBPyConnection, run_id: str, *, where: str, s
 
 
 def put(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
-    """Write a run's plan and its cells; they replace those that are there.
+    """Write a run's plan and its cells, in place of its earlier plan.
 
     Raises:
-        StoreError: it has a cell of a model or target that it does not describe.
+        StoreError: the plan has a cell of a model or target that it does not describe.
     """
     there = connection.execute("SELECT CAST(plan AS VARCHAR) FROM runs WHERE run_id = ?", [plan.run_id]).fetchone()
     text = to_json(plan)
@@ -92,7 +92,7 @@ def put(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
 
 
 def hidden(connection: duckdb.DuckDBPyConnection, run_ids: Iterable[str]) -> list[tuple[str, str]]:
-    """Cells of these runs' shards, by shard and key, that the views show neither themselves nor as a later execution."""
+    """Cells of these runs (shard id and key) that no view shows: neither this execution nor a later one of the same cell."""
     return connection.execute(sql("hidden.sql"), {"run_ids": list(run_ids)}).fetchall()
 
 
@@ -117,7 +117,7 @@ def _rules(plan: Plan) -> Plan:
 
 
 def _join(kind: str, found: Sequence[tuple[str, Hashable, Part]], join: Callable[[list[Part]], Part]) -> list[Part]:
-    """One part for each name, joined from all parts of that name."""
+    """One part for each name, joined from all parts with that name."""
     by_name: dict[Hashable, list[tuple[str, Part]]] = {}
     for place, name, part in found:
         by_name.setdefault(name, []).append((place, part))
@@ -138,9 +138,9 @@ def _facts(part: Any) -> list[tuple[str, Any]]:
     facts: list[tuple[str, Any]] = []
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        if field.name in {"unavailable", "unbuildable", "onnx"}:  # onnx follows from the backend, and earlier versions do not record it
+        if field.name in {"unavailable", "unbuildable", "onnx"}:  # onnx follows from the backend, and earlier versions did not record it
             continue
-        if isinstance(part, ModelPlan) and part.weights not in _MADE_HERE:
+        if isinstance(part, ModelPlan) and part.weights not in _SAME_EVERYWHERE:
             if field.name == "weights":
                 value = "those of a checkpoint"
             elif field.name == "revision" and part.unbuildable is not None:
@@ -150,12 +150,12 @@ def _facts(part: Any) -> list[tuple[str, Any]]:
     return facts
 
 
-def _model(found: list[ModelPlan]) -> ModelPlan:
+def _best_model(found: list[ModelPlan]) -> ModelPlan:
     """The model's description, preferably from a machine that can build it."""
     return min(found, key=lambda model: (model.unbuildable is not None, model.unbuildable or "", model.weights, model.revision or ""))
 
 
-def _target(found: list[TargetPlan]) -> TargetPlan:
+def _best_target(found: list[TargetPlan]) -> TargetPlan:
     """The target's description, preferably from a machine that has it."""
     return min(found, key=lambda target: (target.unavailable is not None, target.unavailable or ""))
 
@@ -167,7 +167,7 @@ def _rows(plan: Plan) -> list[dict[str, Any]]:
         try:
             model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
         except KeyError as error:
-            what = f"the plan of run {plan.run_id} has the cell {cell.key}, and no model or target {error}"
+            what = f"the plan of run {plan.run_id} has the cell {cell.key}, but no model or target {error}"
             raise StoreError(what, advice="The plan was changed by hand, or damaged: run it again.") from error
         rows.append(
             {

@@ -1,6 +1,6 @@
--- Deletes everything that the view verdicts (views.sql) does not need. Kept of each cell are its latest verdict, the execution that reports
--- show, and its latest timing; for each of these the cpu cell that its speed is compared with (same run, machine and settings), and later
--- retries of a failed cell with changed settings.
+-- Deletes everything that the view verdicts (views.sql) does not need. For each cell, it keeps the latest verdict, the execution that
+-- reports show, and the latest timing; for each of these also the cpu cell that its speed is compared with (same run, machine and
+-- settings), and later retries of a failed cell with changed settings.
 CREATE OR REPLACE TEMP TABLE kept AS
 WITH counted AS (
     SELECT * FROM verdicts WHERE nth = 1 OR shown OR best_timed

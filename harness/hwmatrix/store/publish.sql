@@ -1,5 +1,5 @@
--- Shrinks a database for publication in a repository: deletes what no verdict and no report needs. Samples are replaced by the statistics
--- computed from them, long tracebacks are cut to their beginning and end, and times are rounded to a microsecond.
+-- Shrinks a database for publication in a repository: deletes what no verdict and no report needs. Samples are replaced by their
+-- statistics, long tracebacks are cut to their beginning and end, and times are rounded to a microsecond.
 INSERT INTO timings
 SELECT
     l.cell_id, l.samples, l.p50_ms, l.p90_ms, l.p99_ms, l.mean_ms, l.min_ms, l.max_ms, l.ci_low_ms, l.ci_high_ms, l.cpu_p50_ms,

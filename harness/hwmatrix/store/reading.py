@@ -1,4 +1,4 @@
-"""Reads a merged database: the one place that opens it, checks its version, and turns rows into records."""
+"""Reads a merged database: opens it, checks its version, and turns rows into records."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DATABASE: Final = "matrix.duckdb"
-"""What a merged database is called in a folder of reports."""
+"""The name of the merged database in a folder of reports."""
 
 KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
 """The row of ``meta`` that marks a database from which superseded verdicts were removed."""
 
-_GIVEN: Final = ("noises", "spreads", "hardware_results")
-"""Views that are added when an older database is read: all versions have the tables that they need, except timings."""
+_ADDED_VIEWS: Final = ("noises", "spreads", "hardware_results")
+"""Views that are added when an older database is read. All versions have the tables that they need, except timings."""
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 
 
@@ -35,12 +35,12 @@ def database_at(place: Path) -> Path:
 
 @contextlib.contextmanager
 def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a merged database for reading. No query, and no view in it, can change it or reach any other file.
+    """Open a merged database for reading. No query, and no view in it, can change it or access any other file.
 
-    One thread, so that floats are always summed in the same order and the same rows give the same bytes.
+    It uses one thread: floats are always summed in the same order, so the same rows give the same bytes.
 
     Raises:
-        StoreError: it is missing, is not a merged database, is in use by a writer, or is of an unsupported version; also for
+        StoreError: it is missing, is not a merged database, is being written, or is of an unsupported version; also for
             any error of the database inside the block.
     """
     if not database.is_file():
@@ -48,7 +48,7 @@ def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         with opened(database, threads=1) as connection:
             if _check(connection, database) != SCHEMA_VERSION:
-                _give_views(connection)
+                _add_views(connection)
             yield connection
     except duckdb.Error as error:
         raise StoreError(f"{database}: cannot be read as a merged database: {error}", advice=_ADVICE) from error
@@ -71,7 +71,7 @@ def names() -> tuple[str, ...]:
 
 
 def records(connection: duckdb.DuckDBPyConnection, name: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The rows of one of the queries, by column."""
+    """The rows that one of the queries returns, by column."""
     cursor = connection.execute(query(name), dict(parameters) if parameters is not None else None)
     columns = [column[0] for column in cursor.description or ()]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
@@ -96,12 +96,12 @@ def _folder() -> Any:
     return importlib.resources.files("hwmatrix.store") / "queries"
 
 
-def _give_views(connection: duckdb.DuckDBPyConnection) -> None:
+def _add_views(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the current tables and views for this connection only."""
     if not has_table(connection, "timings"):
         timings = sql("schema.sql").partition("CREATE TABLE timings ")[2].partition(");\n")[0]
         connection.execute(f"CREATE TEMP TABLE timings {timings})")
-    for name in _GIVEN:
+    for name in _ADDED_VIEWS:
         text = sql("views.sql").partition(f"CREATE OR REPLACE VIEW {name} ")[2].partition(";\n")[0]
         connection.execute(f"CREATE TEMP VIEW {name} {text}")
 

@@ -1,4 +1,4 @@
-"""Changes a merged database: always in a copy that replaces it by a rename, so a failure changes nothing."""
+"""Changes a merged database: always in a copy, which then replaces it by a rename, so that a failure changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql", 6: "upgrade_6
 
 @contextlib.contextmanager
 def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to a copy of the database, which is made if it is missing or ``fresh``. It replaces the original at the end.
+    """A connection to a copy of the database (empty, if there is none or if ``fresh``). The copy replaces the original at the end.
 
     ``what`` names the operation in error messages. ``small_blocks`` creates a new database with the smallest block size, so that a small
     one takes less space.
@@ -36,12 +36,12 @@ def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: b
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"{database.parent}: cannot be made: {error}", advice="Name another place for the database.") from error
+        raise StoreError(f"{database.parent}: cannot be created: {error}", advice="Name another place for the database.") from error
     try:
         if database.exists() and not fresh:
             shutil.copyfile(database, temporary)
         with duckdb.connect(str(temporary), config={"default_block_size": BLOCK_SIZE} if small_blocks else {}) as connection:
-            connection.execute("SET preserve_insertion_order = false")  # samples carry their number
+            connection.execute("SET preserve_insertion_order = false")  # samples are numbered
             _prepare(connection, database)
             yield connection
             connection.execute("CHECKPOINT")
@@ -57,7 +57,7 @@ def rewriting(database: Path, what: str, *, fresh: bool = False, small_blocks: b
 def _prepare(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not tables:
-        connection.execute("BEGIN")  # one flush to the disk, not one a table
+        connection.execute("BEGIN")  # one flush to the disk, not one per table
         connection.execute(schema())
         connection.execute(sql("views.sql"))
         connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", [SCHEMA_VERSION])

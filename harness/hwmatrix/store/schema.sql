@@ -1,5 +1,5 @@
--- The tables of a shard and of a merged database (schema 7). Reports read the views of views.sql, never these directly.
--- The line MEASURED stands for the fields of records.Measured, which says what each means (cell_columns.py puts them in).
+-- The tables of a shard and of a merged database. Reports read the views of views.sql, never these directly.
+-- The line MEASURED stands for the fields of records.Measured, which documents them (cell_columns.py inserts them).
 -- Times end in _ms (wall clock) or _ns, memory in _mb (MiB). NULL means: not measured.
 
 CREATE TABLE meta (
@@ -15,7 +15,7 @@ CREATE TABLE runs (
     matrix_sha256    VARCHAR NOT NULL,
     commit_id        VARCHAR,
     isolation        VARCHAR NOT NULL,
-    plan             JSON NOT NULL          -- the whole plan, as the runner got it
+    plan             JSON NOT NULL          -- the whole plan, as the runner received it
 );
 
 CREATE TABLE planned (                      -- the cells of a run's plan; those without a row in cells are not_run
@@ -33,10 +33,10 @@ CREATE TABLE planned (                      -- the cells of a run's plan; those 
     threads         INTEGER NOT NULL,
     execution       VARCHAR NOT NULL,
     backend         VARCHAR NOT NULL,
-    isolation       VARCHAR,                -- of this target; NULL: that of the run
+    isolation       VARCHAR,                -- of this target; NULL: the run's
     position        INTEGER NOT NULL,       -- the order of matrix.yaml
     unavailable     VARCHAR,                -- why the target cannot run here
-    unbuildable     VARCHAR,                -- why there is no such model
+    unbuildable     VARCHAR,                -- why the model cannot be built
     matrix_line     INTEGER
 );
 
@@ -48,14 +48,14 @@ CREATE TABLE shards (
     image          VARCHAR,                 -- the image's tag; NULL outside a container
     image_digest   VARCHAR,                 -- sha256 of the image; of the requirements for a virtual environment
     started_at     TIMESTAMP NOT NULL,
-    finished_at    TIMESTAMP,               -- NULL: the run was cut off
-    host           VARCHAR NOT NULL,        -- machine identity (a hash), so that machines are not mixed
+    finished_at    TIMESTAMP,               -- NULL: the run was interrupted
+    host           VARCHAR NOT NULL,        -- a hash of the machine's identity, so that machines are not mixed
     interpreter    VARCHAR NOT NULL,
-    versions       JSON NOT NULL,           -- the packages that matter for this target, to their versions
-    packages       JSON NOT NULL,           -- every installed package, to its version
-    canary_ok      BOOLEAN,                 -- NULL: cut off before they ended, or nothing ran on the target
+    versions       JSON NOT NULL,           -- the versions of the packages that matter for this target
+    packages       JSON NOT NULL,           -- the versions of all installed packages
+    canary_ok      BOOLEAN,                 -- NULL: interrupted before they ended, or nothing ran on the target
     canary_detail  VARCHAR,
-    warm_up_ms     DOUBLE,                  -- import of the frameworks, once a shard
+    warm_up_ms     DOUBLE,                  -- import of the frameworks, once per shard
     sha256         VARCHAR                  -- of the shard's file; filled by the merge
 );
 
@@ -96,10 +96,10 @@ CREATE TABLE cells (
     needs            VARCHAR[],             -- operators or features that the target lacks
     exit_code        INTEGER,
     signal           INTEGER,
-    adapted_from     VARCHAR,               -- of an adapted cell: the key of the one that failed
-    adaptation       JSON,                  -- and what was changed, by setting: {"batch": 4}
+    adapted_from     VARCHAR,               -- for an adapted cell: the key of the failed cell
+    adaptation       JSON,                  -- the settings that were changed: {"batch": 4}
     started_at       TIMESTAMP NOT NULL,
-    wall_ms          DOUBLE NOT NULL,       -- the whole cell, fork to end
+    wall_ms          DOUBLE NOT NULL,       -- of the whole cell, from the fork to the end
     command          VARCHAR NOT NULL       -- repeats this cell alone
 );
 
@@ -129,7 +129,7 @@ CREATE TABLE samples (                      -- no key: it would make the file fo
 
 CREATE TABLE timings (                      -- statistics of cells whose samples were left out of a published database
     cell_id      VARCHAR NOT NULL,
-    samples      INTEGER NOT NULL,          -- how many there were; the next columns are those of the view latency
+    samples      INTEGER NOT NULL,          -- their number; the next columns are those of the view latency
     p50_ms       DOUBLE NOT NULL,
     p90_ms       DOUBLE NOT NULL,
     p99_ms       DOUBLE NOT NULL,
@@ -139,7 +139,7 @@ CREATE TABLE timings (                      -- statistics of cells whose samples
     ci_low_ms    DOUBLE,
     ci_high_ms   DOUBLE,
     cpu_p50_ms   DOUBLE,
-    p25_ms       DOUBLE NOT NULL,           -- the lower quartile, and the noise (the view noises)
+    p25_ms       DOUBLE NOT NULL,           -- the lower quartile; the next column is the noise (view noises)
     noise_ms     DOUBLE,
     quantiles_ms DOUBLE[] NOT NULL          -- the quantiles 0, 0.05, ..., 1
 );
@@ -149,7 +149,7 @@ CREATE TABLE operators (                    -- the ONNX standard's tests of sing
     target     VARCHAR NOT NULL,
     test       VARCHAR NOT NULL,
     operator   VARCHAR NOT NULL,
-    domain     VARCHAR NOT NULL,            -- empty: the standard's own
+    domain     VARCHAR NOT NULL,            -- empty: the ONNX standard's own
     opset      INTEGER NOT NULL,            -- the version of the domain's operators
     expanded   BOOLEAN NOT NULL,            -- the operator's definition in terms of others was executed instead
     status     VARCHAR NOT NULL,

@@ -1,6 +1,6 @@
-"""One shard: the DuckDB file of one target's run, written cell by cell, finished by a rename and a sidecar.
+"""One shard: the DuckDB file of one target's run, written cell by cell, and finished by a rename and a sidecar.
 
-While it is written it is called ``<name>.duckdb.partial``; every cell is one transaction and a checkpoint, so that a killed
+Until it is finished, its name is ``<name>.duckdb.partial``. Every cell is one transaction and a checkpoint, so that a killed
 run keeps all finished cells. ``seal`` renames it and writes ``<name>.duckdb.json`` with its SHA-256 and row counts: a
 shard without a matching sidecar is incomplete. (DuckDB opens a truncated write-ahead log without rows and without an error.)
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 PARTIAL_SUFFIX: Final = ".duckdb.partial"
 BLOCK_SIZE: Final = "16384"
-"""DuckDB's smallest block size: a shard of a few cells takes 0.3 MB instead of 3, and a merge hashes every byte."""
+"""DuckDB's smallest block size: a shard of a few cells takes 0.3 MB instead of 3, which a merge has to hash."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def insert_run(connection: duckdb.DuckDBPyConnection, plan: Plan) -> None:
 
 
 class ShardWriter:
-    """Writes one shard. Use as a context manager; ``seal`` makes it whole, leaving without it keeps the partial file."""
+    """Writes one shard. Use as a context manager. ``seal`` finishes the shard; leaving without it keeps the partial file."""
 
     def __init__(self, directory: Path, plan: Plan, identity: ShardIdentity) -> None:
         self._plan = plan
@@ -152,12 +152,12 @@ class ShardWriter:
                 _insert(connection, "operators", row)
 
     def set_canaries(self, *, ok: bool | None, detail: str | None) -> None:
-        """Store whether the canaries ended as expected. Call it at once, so that a shard that is cut off later has it too."""
+        """Store whether the canaries ended as expected. Call it at once, so that an interrupted shard has the result too."""
         with self._transaction() as connection:
             connection.execute("UPDATE shards SET canary_ok = ?, canary_detail = ?", [ok, detail])
 
     def seal(self) -> Path:
-        """End the shard: checkpoint, rename, sidecar. The writer is closed afterwards."""
+        """Finish the shard: checkpoint, sidecar, rename. The writer is closed afterwards."""
         connection = self._open()
         try:
             connection.execute("UPDATE shards SET finished_at = ?", [utc_now()])
@@ -168,7 +168,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One transaction, which is on disk when the block ends.
+        """A transaction, which is on disk when the block ends.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -216,10 +216,10 @@ class ShardWriter:
 
 
 def seal_file(partial: Path) -> Path:
-    """Turn a closed partial file into a finished shard: count, write the sidecar, rename. Also recovers the file of a killed run.
+    """Turn a closed partial file into a finished shard: count rows, write the sidecar, rename. Also recovers the file of a killed run.
 
-    The rename comes last: if the process is killed before it, the file is still partial and is sealed again. A shard without a
-    sidecar would count as done and never be merged.
+    The rename comes last: if the process is killed before it, the file is still partial and is sealed again. A renamed shard without
+    a sidecar would count as finished and never be merged.
 
     Raises:
         StoreError: the file cannot be read or is empty.
@@ -249,7 +249,7 @@ def seal_file(partial: Path) -> Path:
 
 
 def finished_cells(shards: list[Path]) -> set[str]:
-    """The keys of the cells, adapted ones included, with a trustworthy verdict in these shards.
+    """The keys of the cells (including adapted ones) with a trustworthy verdict in these shards.
 
     Raises:
         StoreError: one of them cannot be read.
@@ -258,7 +258,7 @@ def finished_cells(shards: list[Path]) -> set[str]:
 
 
 def settled_cells(shards: list[Path]) -> set[str]:
-    """The finished cells that need not run again: those without a failure of hwmatrix or of the machine, which may be temporary.
+    """The finished cells that need not run again: all but those that failed because of hwmatrix or the machine, which may be temporary.
 
     Raises:
         StoreError: one of them cannot be read.
@@ -279,12 +279,12 @@ def _keys(shards: list[Path], name: str) -> set[str]:
 
 
 def salvage(directory: Path, target: str | None = None) -> list[Path]:
-    """Seal every partial shard (of one target): call it only when no runner is writing any more.
+    """Seal every partial shard (of one target). Call it only when no runner is writing any more.
 
-    An unreadable one is renamed with the suffix ``.broken``: nothing in it can be recovered, and its cells run again.
+    An unreadable shard gets the suffix ``.broken``: nothing in it can be recovered, and its cells run again.
 
     Raises:
-        StoreError: one holds cells and cannot be sealed now: the disk is full, or another process still has it open.
+        StoreError: a shard holds cells and cannot be sealed now: the disk is full, or another process still has it open.
     """
     sealed: list[Path] = []
     for partial in sorted(directory.glob(f"{target or '*'}-*{PARTIAL_SUFFIX}")):

@@ -33,7 +33,7 @@ _SIDECAR: Final = pydantic.TypeAdapter(Sidecar)
 
 
 def sidecar_path(shard: Path) -> Path:
-    """Where a shard's sidecar lies."""
+    """The path of a shard's sidecar."""
     return shard.with_name(f"{shard.name}.json")
 
 

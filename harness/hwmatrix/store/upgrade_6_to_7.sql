@@ -1,4 +1,4 @@
--- Upgrades a merged database from schema 6 to 7: the table timings is new. It is for published databases; here all cells have their samples.
+-- Upgrades a merged database from schema 6 to 7: the table timings is new. It stays empty here, because all cells still have their samples.
 CREATE TABLE timings (
     cell_id      VARCHAR NOT NULL,
     samples      INTEGER NOT NULL,

@@ -1,7 +1,7 @@
--- The views of a merged database (schema 7). Every report is a query over these; no statistic is computed anywhere else.
+-- The views of a merged database. Every report is a query over these; no statistic is computed anywhere else.
 
 -- The 95 % interval of the median by order statistics: ranks n/2 -+ 0.98 sqrt(n), 1.96 standard deviations of a binomial
--- with p = 1/2. Below 6 samples there is no such interval. Published databases keep these numbers instead of the samples.
+-- with p = 1/2. Fewer than 6 samples have no such interval. Published databases keep these numbers instead of the samples.
 CREATE OR REPLACE VIEW latency AS
 WITH sorted AS (
     SELECT cell_id, list_sort(list(wall_ns)) AS wall, list_sort(list(cpu_ns)) AS cpu, count(*) AS n
@@ -24,8 +24,8 @@ UNION ALL
 SELECT cell_id, samples, p50_ms, p90_ms, p99_ms, mean_ms, min_ms, max_ms, ci_low_ms, ci_high_ms, cpu_p50_ms FROM timings;
 
 -- The lower quartile of each cell's samples, which is the least sensitive to disturbances, and their noise: 1.4826 times the median absolute
--- deviation of the lower quartiles of ten consecutive parts (the standard deviation, if they were normal). Slow drift during the timing shows
--- there, but not in the interval of all samples. A cell with fewer than ten samples has as many parts as samples.
+-- deviation of the lower quartiles of ten consecutive parts (for a normal distribution, the standard deviation). It shows slow drift during
+-- the timing, which the interval of all samples does not. A cell with fewer than ten samples has as many parts as samples.
 CREATE OR REPLACE VIEW noises AS
 WITH parts AS (
     SELECT cell_id, part, quantile_cont(wall_ns, 0.25) / 1e6 AS p25_ms
@@ -56,7 +56,7 @@ UNION ALL
 SELECT cell_id, quantiles_ms FROM timings;
 
 -- Retries of failed cells with changed settings: cell_key is the failed cell's key, attempt_key the retry's own. Only the latest execution of
--- each retry. It counts only for executions of the cell that began before it.
+-- each retry. A retry counts only for executions of the cell that began before it.
 CREATE OR REPLACE VIEW adaptations AS
 SELECT * EXCLUDE (newest)
 FROM (
@@ -73,9 +73,9 @@ FROM (
 )
 WHERE newest = 1;
 
--- Every planned cell with its latest execution, if there is one. A shard whose canaries failed, or never ran, proves
--- nothing: its cells keep their command and their identity and lose every measurement.
--- isolation is where the cell was executed; column_isolation is the column that a cell belongs to even if it was not executed.
+-- Every planned cell with its latest execution, if there is one. A shard whose canaries failed, or never ran, is not trustworthy:
+-- its cells keep their command and their identity, but no measurement.
+-- isolation is where the cell was executed; column_isolation is the column of the cell, which it has even if it was not executed.
 CREATE OR REPLACE VIEW results AS
 WITH executed AS (
     SELECT c.*, s.isolation, s.image, s.image_digest, s.versions, s.host, s.canary_detail,
@@ -158,11 +158,11 @@ LEFT JOIN worked w ON w.run_id = p.run_id AND w.cell_key = p.cell_key
 LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
 LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
--- The compatibility matrix: levels from measurements alone. Speed is compared with the cpu cell of the same run, machine,
--- isolation, model and settings, and with no other. "No slower than cpu" means: its interval is not entirely above that of cpu.
--- speed_differs says that the intervals do not overlap: only then is speed_up meaningful. speed_contended says that
--- one of the two was disturbed while it was timed, so that speed_up is only approximate.
--- A precision that costs the model too much is Low, rather than none, if the task still gets nine tenths of what the reference gets.
+-- The compatibility matrix: levels from measurements alone. Speed is compared only with the cpu cell of the same run, machine,
+-- isolation, model and settings. "No slower than cpu" means: its interval is not entirely above that of cpu.
+-- speed_differs: the intervals do not overlap; only then is speed_up meaningful. speed_contended: one of the two cells was disturbed
+-- while it was timed, so that speed_up is only approximate.
+-- A precision that costs the model too much is Low instead of none if the task's metric is still at least 0.9 of the reference's.
 CREATE OR REPLACE VIEW matrix AS
 WITH compared AS (
     SELECT
@@ -192,8 +192,9 @@ FROM compared;
 -- The verdicts on every cell over all runs, the latest first. A cell is identified by its model, target, size, precision, batch, length,
 -- threads and isolation, not by the machine. An execution without a verdict (unavailable, not_run, factory_error, infra_error) counts only
 -- if no run has one. nth is 1 for the latest.
--- shown marks the execution in a report over all runs: the latest; but if it passed on hardware without timing, and an earlier one passed
--- with the same versions and was timed, the earlier one. best_timed is the latest that passed and was timed, if the latest verdict is a pass.
+-- shown marks the execution that a report over all runs shows: the latest one; but if that passed, the latest one that passed on hardware
+-- and was timed with the same versions, if there is one. best_timed marks the latest execution that passed and was timed, if the latest
+-- verdict is a pass.
 CREATE OR REPLACE VIEW verdicts AS
 WITH known AS (
     SELECT m.*, r.created_at, m.status = 'pass' AND m.ci_low_ms IS NOT NULL AS timed, m.execution = 'hardware' AS real
@@ -228,8 +229,8 @@ judged AS (
 SELECT * EXCLUDE (created_at, timed, real, last_status, last_versions) FROM judged;
 
 -- Every execution with the columns that the design documents promise, and the columns that are needed to compare two of them. weights says
--- what was executed: random (from a recipe's configuration or from the model type alone), hub, or checkpoint (a folder); NULL: not in the
--- run's plan. model_id is the hub's name only if the weights are the hub's: hub_id is the model that has this shape.
+-- what was executed: random (from a recipe's configuration or from the model type alone), trained, hub, or checkpoint (a folder); NULL: not
+-- in the run's plan. model_id is the hub's name only if the weights are the hub's; hub_id is the model that has this shape.
 -- id numbers the rows of this database; cell_id is the same in every database.
 CREATE OR REPLACE VIEW hardware_results AS
 WITH described AS (

@@ -84,7 +84,7 @@ def test_other_content_under_the_same_id_is_refused_and_nothing_changes(tmp_path
     changed = run(tmp_path / "changed.duckdb", "a")
     with duckdb.connect(str(changed)) as connection:
         connection.execute("UPDATE shards SET sha256 = 'another'")
-    with pytest.raises(StoreError, match="other content"):
+    with pytest.raises(StoreError, match="differs from the one with the same id"):
         add(history, [run(tmp_path / "b.duckdb", "b"), changed])
     assert history.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -286,7 +286,7 @@ def test_another_shard_under_a_known_id(run: Path, database: Path) -> None:
     path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
     change(path, "UPDATE cells SET status = 'mismatch'")
     report = merge([run], database)
-    assert [rejection.reason for rejection in report.rejected] == ["a shard of the same id and other content is there already"]
+    assert [rejection.reason for rejection in report.rejected] == ["the database already has a different shard with the same id"]
     assert {status for status, _ in statuses(database).values()} == {"pass"}
 
 
@@ -409,7 +409,7 @@ def test_somebody_elses_database_is_refused(run: Path, database: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StoreError, match="cannot be created"):
         merge([run], tmp_path / "file" / "m.duckdb")
 
 

@@ -237,7 +237,7 @@ def test_a_model_that_only_one_machine_can_fetch(tmp_path: Path) -> None:
 
 def test_a_cell_without_its_model_is_refused(tmp_path: Path) -> None:
     folder = make.run_folder(tmp_path, dataclasses.replace(WHOLE, models=WHOLE.models[1:]))
-    with pytest.raises(StoreError, match="has the cell bert/tiny/cpu, and no model or target"):
+    with pytest.raises(StoreError, match="has the cell bert/tiny/cpu, but no model or target"):
         merge([folder], tmp_path / "m.duckdb")
 
 

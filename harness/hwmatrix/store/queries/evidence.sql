@@ -1,5 +1,5 @@
 -- The evidence on every model: for each model, size, target and settings the newest execution on each machine, or why the cell
--- was not executed. Cells that were planned and never tried are no evidence.
+-- was not executed. Cells that were planned but never tried are not evidence.
 SELECT
     m.model, m.hub_id, m.architecture, m.family, m.size, m.target, m.backend, m.dtype, m.batch, m.sequence_length, m.threads,
     m.execution, m.status, m.level, m.on_target, m.p50_ms, m.speed_up, m.speed_differs, m.load_ms, m.peak_mb, m.device_peak_mb,

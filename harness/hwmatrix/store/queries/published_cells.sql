@@ -1,6 +1,6 @@
 -- Every executed cell of a database with the columns that a snapshot keeps: its identity, its verdict, its speed, its peaks (MiB), and, in
--- full size, its model as the run's plan describes it. A cell that was not executed is not evidence for other machines. timed says that
--- there were enough samples for an interval.
+-- full size, its model as the run's plan describes it. A cell that was not executed is not evidence for other machines. timed: there were
+-- enough samples for an interval.
 WITH described AS (
     SELECT run_id, json_extract_string(model, '$.name') AS model, json_extract_string(model, '$.size') AS size, model AS plan
     FROM (SELECT run_id, unnest(from_json(json_extract(plan, '$.models'), '["JSON"]')) AS model FROM runs)

@@ -1,4 +1,4 @@
--- Every shard that a merge refused, of whatever run.
+-- Every shard that a merge refused, of all runs.
 SELECT file, reason, rejected_at
 FROM rejected
 ORDER BY file, reason;

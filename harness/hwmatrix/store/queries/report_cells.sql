@@ -1,11 +1,11 @@
--- The reported matrix, computed once: every other query of a report reads this table. column_dtype is the precision where the target ran in
--- several: analyses never mix them.
+-- The reported matrix, computed once: every other query of a report reads this table. column_dtype is the cell's precision if its target ran
+-- in more than one (analyses never mix them), else NULL.
 CREATE OR REPLACE TEMP TABLE report_cells AS
 SELECT
     * REPLACE (CAST(adaptation AS VARCHAR) AS adaptation),
     CASE WHEN count(DISTINCT dtype) OVER (PARTITION BY target, column_isolation) > 1 THEN dtype END AS column_dtype
 FROM (
     SELECT * FROM report_source
-    UNION ALL BY NAME  -- an older database has not all of these columns: NULL
+    UNION ALL BY NAME  -- columns that an older database lacks are NULL
     SELECT * FROM unmeasured
 );

@@ -1,6 +1,5 @@
--- Cells with reduced confidence, a row each: the quality of the timing (not judged for emulators, whose time is not a speed), and whether
--- its target has a newer image since. A cell without a row has none of these doubts. Timing takes at least 30 samples unless
--- its time is up (MeasureRule in records/plans.py).
+-- Reasons for reduced confidence in a cell, one per row: a poor timing (not judged for emulators, whose time is not a speed), or a newer
+-- image or run of its target. Timing takes at least 30 samples unless time runs out (MeasureRule in records/plans.py).
 WITH newest AS (
     SELECT target, isolation, arg_max(image_digest, (started_at, shard_id)) AS newest_digest
     FROM shards

@@ -1,6 +1,6 @@
 -- The results of each family of models on each hardware, for comparison with the expectations. A model counts once, by its best
 -- cell there: executed before not executed, full size before tiny, then the best level. Rows are grouped by execution too, so
--- that a pass in software is never counted with one on hardware. ranked counts the models whose speed was compared with cpu's: if
+-- that a pass in software is never counted as one on hardware. ranked counts the models whose speed was compared with cpu's: if
 -- there are none, Medium is the best possible level.
 WITH best AS (
     SELECT *

@@ -1,5 +1,5 @@
--- The kinds of input that the models of a run were given: how many models there are, for how many that is known, how many accept more than
--- text and were given it, how many of these ran only their text path, and how many could not be built. Only cells that were tried count.
+-- The kinds of input that the models of a run were given: the number of models, of those whose inputs are known, of those that were given
+-- more than text, of those that ran only their text path, and of those that could not be built. Only cells that were tried count.
 WITH models AS (
     SELECT
         model, size,

@@ -1,5 +1,5 @@
--- The least memory in which each model ran, and where: the cell with the lowest peak among those that passed on hardware (full-size ones,
--- if any was measured). The limit is the device's memory if the target measures it, else that of the process (`place`). `limit_mb` is
+-- The least memory in which each model ran, and where: the cell with the lowest peak among those that passed on hardware (only full-size
+-- cells, if any was measured). The peak is of the device's memory if the target measures it, else of the process (`place`). `limit_mb` is
 -- the smallest power of two above the peak. MiB.
 WITH measured AS (
     SELECT

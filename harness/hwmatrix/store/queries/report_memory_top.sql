@@ -1,4 +1,4 @@
--- The 20 cells that added most memory to their process, most demanding first. MiB.
+-- The 20 cells that added the most memory to their process, most demanding first. MiB.
 SELECT model, size, target, column_isolation AS isolation, parameters, delta_mb, peak_mb, device_peak_mb
 FROM report_cells
 WHERE status = 'pass' AND coalesce(delta_mb, peak_mb) IS NOT NULL

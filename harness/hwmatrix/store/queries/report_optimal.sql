@@ -1,4 +1,4 @@
--- The fastest hardware for each model and its settings, where at least two targets were measured on one machine. Software and
+-- The fastest hardware for each model and its settings, if at least two targets were measured on one machine. Software and
 -- emulation are not ranked. `tied` lists the others whose interval overlaps the fastest one's: the difference is not significant.
 -- The speed-up over cpu is given only if the intervals do not overlap.
 WITH measured AS (

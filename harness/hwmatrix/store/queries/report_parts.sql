@@ -1,4 +1,4 @@
--- The runs that a report is made from, the newest first: how many of the report's cells each executed, and on which targets.
+-- The runs that a report is made from, the newest first: how many of the report's cells each run executed, and on which targets.
 SELECT
     r.run_id, r.created_at, r.command, r.hwmatrix_version, r.matrix_sha256, r.commit_id, r.isolation,
     count(c.cell_id) AS cells,

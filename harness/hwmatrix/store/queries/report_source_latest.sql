@@ -1,6 +1,6 @@
--- The rows of a report over all runs (the view verdicts). Each run has its own order, so positions are computed anew: models as in
--- the newest matrix.yaml, those that are not in it by name, targets in the order of their backends ($backends).
--- older_than names the newest run of the cell's target, if that is of a later day with other versions or another image.
+-- The rows of a report over all runs (the view verdicts). Each run has its own order, so positions are computed anew: models in the order
+-- of the newest matrix.yaml (others by name), targets in the order of their backends ($backends).
+-- older_than is the newest run of the cell's target, if that ran on a later day with other versions or another image.
 CREATE OR REPLACE TEMP TABLE report_source AS
 WITH newest AS (
     SELECT

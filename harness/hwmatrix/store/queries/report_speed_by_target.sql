@@ -1,4 +1,4 @@
--- Latency over the models that passed, by target; the geometric mean of the speed-up over the models that cpu ran as well.
+-- Latency by target over the models that passed, and the geometric mean of the speed-up over the models that cpu ran as well.
 -- Without emulators, whose time is not a speed.
 -- Targets may support different models, so compare them by the speed-up, not by averages.
 SELECT

@@ -1,6 +1,6 @@
--- What each target is good for, in each precision: how many models pass, which families pass entirely and which do not, and, compared with cpu
--- in full size with the same settings on the same machine, how often it was faster or slower and took less or more memory. Speed is given
--- only for hardware.
+-- The strengths of each target, in each precision: how many models pass, which families pass entirely and which do not, and how often it
+-- was faster or slower and took less or more memory than cpu, in full size with the same settings on the same machine. Speed is given only
+-- for hardware.
 WITH cells AS (
     SELECT
         c.*,

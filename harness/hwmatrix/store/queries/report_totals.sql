@@ -1,5 +1,5 @@
 -- Cells of each family on each target, and of each target over all families (family is NULL there): how many were tried, how many passed,
--- and how many of the tried ran only the text path of a model that accepts more. Cells that were not executed are not counted.
+-- and how many ran only the text path of a model that accepts more. Cells that were not executed are not counted.
 SELECT
     family, target, column_isolation AS isolation,
     count(*) FILTER (WHERE level IS NOT NULL) AS tried,

@@ -1,4 +1,4 @@
--- The 20 models that need most memory in each size and execution, with the hardware and precision in which each needed most. MiB.
+-- The 20 models that need the most memory in each size and execution, with the hardware and precision where they needed it. MiB.
 -- weights says what was executed: random weights have the model's shape, not the weights of the hub.
 SELECT
     model_id, model_type, size, weights, execution,
