@@ -20,14 +20,14 @@ from hwmatrix.pool.pool import get_global_resource_pool
 if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
-_SAME: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length")
+_IDENTITY: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length")
 _LOG: Final = logging.getLogger(__name__)
 
 
 def clear_cached(plan: ModelPlan, cache: Path) -> list[Path]:
-    """Remove the bundles of a model, whatever versions built them, with their exports; clear the pool. Returns the removed folders.
+    """Remove all bundles of a model, from all versions, with their exports; clear the pool. Returns the removed folders.
 
-    A process that is reading a bundle may find it gone; it is built again when it is next needed.
+    A bundle may be removed while another process reads it. It is built again when it is next needed.
 
     Raises:
         ConfigError: something cannot be removed.
@@ -36,7 +36,7 @@ def clear_cached(plan: ModelPlan, cache: Path) -> list[Path]:
     weights = _weights(plan)
     removed: list[Path] = []
     for manifest in sorted(cache.glob(f"*/{folder.MANIFEST}")):
-        if not _is_of(manifest, plan, weights):
+        if not _is_bundle_of(manifest, plan, weights):
             continue
         key = manifest.parent.name
         exports = cache / ONNX_DIR / key
@@ -53,20 +53,20 @@ def clear_cached(plan: ModelPlan, cache: Path) -> list[Path]:
 
 
 def _weights(plan: ModelPlan) -> Any:
-    """The manifest's entry for such weights: a recipe's, or the checksum of every file."""
+    """The entry for the model's weights in a manifest: the recipe's identity, or the checksum of every file."""
     if plan.weights == RECIPE:
         return recipe_identity(plan)
     checkpoint = Path(plan.weights)
-    if not checkpoint.is_dir():  # on the hub, and not fetched: then there is no bundle either
+    if not checkpoint.is_dir():  # not downloaded from the hub yet, so there is no bundle either
         return None
     return {str(file.relative_to(checkpoint)): sha256_of(file) for file in inspect(checkpoint).files}
 
 
-def _is_of(manifest: Path, plan: ModelPlan, weights: Any) -> bool:
+def _is_bundle_of(manifest: Path, plan: ModelPlan, weights: Any) -> bool:
     try:
         identity = json.loads(manifest.read_bytes())["identity"]
-        same = {name: identity[name] for name in (*_SAME, "role", "weights")}
+        same = {name: identity[name] for name in (*_IDENTITY, "role", "weights")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         _LOG.info("%s is not a bundle manifest: %r", manifest, error)
         return False
-    return same == {name: getattr(plan, name) for name in _SAME} | {"role": plan.role.value, "weights": weights}
+    return same == {name: getattr(plan, name) for name in _IDENTITY} | {"role": plan.role.value, "weights": weights}

@@ -16,7 +16,7 @@ BASE_VARIABLE: Final = "HWMATRIX_BASE_IMAGE"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The environment of a command. ``command`` is how it was typed."""
+    """The environment of a command. ``command`` is the command line as it was typed."""
 
     variables: Mapping[str, str]
     cache: Path
@@ -28,7 +28,7 @@ def read_environment() -> Environment:
     """Read the environment. Only commands call this.
 
     Raises:
-        ConfigError: there is no folder for caches, since this user has no home and no variable names one.
+        ConfigError: there is no cache folder, because the user has no home directory and no variable names one.
     """
     variables = dict(os.environ)
     return Environment(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.load import LoadedMatrix
     from hwmatrix.matrix.plan import Selection
 
-_KEPT: Final = "a run keeps its plan: what changed in models or lists needs --stale, or a new run"
+_KEEPS_PLAN: Final = "a run keeps its plan: use --stale or start a new run to apply changes of models or lists"
 _UNAVAILABLE: Final = "target_unavailable"
 
 
@@ -86,7 +86,7 @@ def _facts(environment: Environment, commit: str | None, isolation: Isolation, u
 
 
 def order_of(loaded: LoadedMatrix, planned: PlannedRun, workshop: Workshop, workers: int = 1) -> RunOrder:
-    """The order to execute a planned run."""
+    """The order for executing a planned run."""
     return RunOrder(
         folder=planned.folder,
         plan=planned.plan,
@@ -100,7 +100,7 @@ def order_of(loaded: LoadedMatrix, planned: PlannedRun, workshop: Workshop, work
 def plan_here(
     loaded: LoadedMatrix, selection: Selection, isolation: str, workshop: Workshop, *, environment: Environment, output: Path
 ) -> PlannedRun:
-    """A new run on this machine, with the weights that it needs.
+    """A new run on this machine, after downloading the weights that it needs.
 
     Raises:
         ConfigError: the selection names something that matrix.yaml does not have.
@@ -127,7 +127,7 @@ def plan_elsewhere(
 def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale: bool) -> PlannedRun:
     """The latest run, with the same isolation as before. Its images are those of the current matrix.yaml.
 
-    Stale cells are run again as matrix.yaml describes them now; missing ones as they were planned.
+    With ``stale``, its plan is updated to the current matrix.yaml.
 
     Raises:
         ConfigError: there is no run, or matrix.yaml no longer has its targets.
@@ -140,8 +140,8 @@ def resume_last(loaded: LoadedMatrix, output: Path, workshop: Workshop, *, stale
         plan = fetch_weights(_replanned(loaded, plan, workshop), workshop.cache_dir)
         folder.replace_plan(plan)
     if changed:
-        told = "its models and targets are taken as they are now" if stale else _KEPT
-        workshop.say(f"{loaded.path.name} has changed since the run was planned; {told}")
+        consequence = "its current models and targets are used" if stale else _KEEPS_PLAN
+        workshop.say(f"{loaded.path.name} has changed since the run was planned; {consequence}")
     return PlannedRun(folder=folder, plan=plan, executor=choose(plan.isolation, workshop))
 
 
@@ -158,7 +158,7 @@ def refuse_gone(loaded: LoadedMatrix, plan: Plan) -> None:
 
 
 def _replanned(loaded: LoadedMatrix, plan: Plan, workshop: Workshop) -> Plan:
-    """The run's plan updated to the current matrix.yaml and transformers types; prints what is gone or new."""
+    """The run's plan, updated to the current matrix.yaml and transformers types. Prints which types are gone or new."""
     if plan.types_of is None and not _has_types(plan):
         return replan(loaded, plan)
     known = TypeModels.beside(loaded.spec)
@@ -206,7 +206,7 @@ def merge_and_report(folder: RunFolder, output: Path, view: View) -> None:
     reason = undrawn()
     if reason is not None:
         view.say(reason)
-    view.say(f"wrote {names} into {_shown(output)}; start with {_shown(output / ('index.html' if reason is None else 'matrix.md'))}")
+    view.say(f"wrote {names} into {_short(output)}; start with {_short(output / ('index.html' if reason is None else 'matrix.md'))}")
 
 
 def merge_shards(folders: Sequence[Path], database: Path, view: View, *, fresh: bool = False) -> None:
@@ -215,7 +215,7 @@ def merge_shards(folders: Sequence[Path], database: Path, view: View, *, fresh: 
         view.say(f"rejected the shard {rejection.file}: {rejection.reason}")
 
 
-def _shown(path: Path) -> Path:
+def _short(path: Path) -> Path:
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -223,7 +223,7 @@ def _shown(path: Path) -> Path:
 def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop: Workshop, *, output: Path, view: View) -> RunFolder:
     """Execute some targets of a plan that was made elsewhere; return the folder with their shards.
 
-    A target that is not available here leaves a shard that says so and why.
+    For a target that is not available here, the shard contains only the reason.
 
     Raises:
         NothingSelectedError: the plan has no cell on these targets.

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorRequest:
-    """Which tests on which targets (``pattern`` is searched in the tests' names), in which places; the last such run, with ``resume``.
+    """A request to run the operator tests whose names match ``pattern`` (a regular expression). ``resume`` continues the last such run.
 
-    ``page`` is a document to write besides the reports of the output folder.
+    ``page`` is a document to write in addition to the reports of the output folder.
     """
 
     loaded: LoadedMatrix
@@ -40,7 +40,7 @@ class OperatorRequest:
 
 
 def run_operator_tests(request: OperatorRequest, workshop: Workshop, environment: Environment, view: View) -> None:
-    """Run the tests; however the run ends, finished tests are merged and reported.
+    """Run the tests. However the run ends, finished tests are merged and reported.
 
     Raises:
         ConfigError: there is no run to resume, or matrix.yaml no longer has its targets.

@@ -1,4 +1,4 @@
-"""What ``hwmatrix images`` does with built images: write their SBOMs, and push them."""
+"""Writes the SBOMs of built images, and pushes the images (``hwmatrix images``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def publish(
     """Write the SBOM of each image, push the images that may be pushed to ``prefix`` (if given), and write images.json.
 
     Raises:
-        ConfigError: a named image must never be pushed; then none is.
+        ConfigError: a named image must never be pushed; then no image is pushed.
         EngineError: the engine or the registry refuses.
     """
     engine = connect(environment, need_builder=False)
@@ -45,6 +45,6 @@ def publish(
 
 
 def _step_outputs(path: Path, name: str, image: Described) -> None:
-    """Write the inputs of the attestation as outputs of a workflow's step: the image's name without a tag, its digest, its SBOM."""
+    """Write the inputs of the attestation as outputs of a workflow step: the image's name without a tag, its digest, its SBOM."""
     with path.open("a", encoding="utf-8") as file:
         file.write(f"name={name}\ndigest={image.digest}\nsbom={image.sbom}\n")

@@ -38,7 +38,7 @@ def groups_schema() -> dict[str, Any]:
 
 
 def diff_schema() -> dict[str, Any]:
-    """The JSON Schema of what ``hwmatrix diff --format json`` gives."""
+    """The JSON Schema of what ``hwmatrix diff --format json`` prints."""
     return _schema(DiffDocument, DIFF_SCHEMA, "hwmatrix comparison of two runs")
 
 
@@ -76,7 +76,7 @@ REPORTS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "test": trial_document.json_schema,
     "types": types_document.json_schema,
 }
-"""The JSON reports by the name that ``hwmatrix schema`` takes; docs/schemas/<name>-report.schema.json is the file."""
+"""The JSON reports by the name that ``hwmatrix schema`` takes. The files are docs/schemas/<name>-report.schema.json."""
 
 
 def _schema(document: type, identity: str, title: str) -> dict[str, Any]:

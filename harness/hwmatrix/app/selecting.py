@@ -1,4 +1,4 @@
-"""From ``--models`` to models: names of matrix.yaml, types of transformers, hub ids, checkpoint folders."""
+"""Resolves ``--models``: names of matrix.yaml, types of transformers, hub ids, checkpoint folders."""
 
 from __future__ import annotations
 
@@ -50,33 +50,33 @@ def select(
     """
     listed = matrix.spec.suites.get(suite or ("" if models else DEFAULT_SUITE))
     problems: list[Problem] = []
-    sorted_out = _sorted_out(models, matrix, size or (listed.size if suite and listed else Size.TINY), cache, problems)
-    types, types_of = sorted_out.types, None
+    resolved = _resolve(models, matrix, size or (listed.size if suite and listed else Size.TINY), cache, problems)
+    types, types_of = resolved.types, None
     if say is not None:
-        for line in sorted_out.told:
+        for line in resolved.messages:
             say(line)
-    if listed is not None and listed.models == "types" and not sorted_out.names and not everything:
+    if listed is not None and listed.models == "types" and not resolved.names and not everything:
         if size is Size.FULL:
-            what = "a suite of all types of transformers is tiny: such a model is made from its type alone"
+            what = "a suite of all types of transformers is tiny: its models are made from their types alone"
             problems.append(Problem(where="--size", what=what, hint="leave it out, or name models: --models bert --size full"))
         known = TypeModels.beside(matrix.spec)
         types, types_of = known.missing(), known.found.version
         if say is not None:
             for line in known.told(image_files(matrix.path.absolute().parent).get(CONSTRAINTS)):
                 say(line)
-    of_words = _architectures(architectures, matrix, (*sorted_out.extra, *types), problems)
+    selected_architectures = _architectures(architectures, matrix, (*resolved.extra, *types), problems)
     if problems:
         raise ConfigError(problems)
-    if architectures and not of_words:
+    if architectures and not selected_architectures:
         raise NothingSelectedError(f"no model of {matrix.path.name} is {' or '.join(architectures)}", advice="Ask for others, or add one.")
     return Selection(
         suite=suite,
-        models=sorted_out.names,
-        extra=sorted_out.extra,
+        models=resolved.names,
+        extra=resolved.extra,
         types=types,
         types_of=types_of,
         timing=timing,
-        architectures=of_words,
+        architectures=selected_architectures,
         targets=tuple(targets),
         size=size,
         everything=everything,
@@ -84,44 +84,44 @@ def select(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Named:
-    """The resolved models: names of matrix.yaml and of types, other models, and the models of the types. ``told`` are messages."""
+class _Resolved:
+    """The resolved models: names of matrix.yaml and of types, other models, and the models of the types. ``messages`` are for the user."""
 
     names: tuple[str, ...]
     extra: tuple[ModelPlan, ...]
     types: tuple[ModelPlan, ...]
-    told: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
-def _sorted_out(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: Path, problems: list[Problem]) -> _Named:
+def _resolve(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: Path, problems: list[Problem]) -> _Resolved:
     """Resolve each name as an entry of matrix.yaml, a folder, a hub id or a type, in this order. Others are added to ``problems``."""
     names: dict[str, None] = {}
-    told: list[str] = []
+    messages: list[str] = []
     extra: dict[str, ModelPlan] = {}
     types: dict[str, ModelPlan] = {}
     for model in dict.fromkeys(models):
         if (entry := listed_name(model, matrix.spec, cache=cache)) is not None:
             names[entry] = None
-            told += [_stands_for(model, entry, matrix)] if entry != model else []
+            messages += [_alias_message(model, entry, matrix)] if entry != model else []
         elif is_folder(model) or _is_hub_id(model):
             try:
-                plan = _foreign(model, size, matrix, cache)
+                plan = _unlisted_plan(model, size, matrix, cache)
                 taken = {*matrix.spec.models, *(other.name for other in extra.values())}
-                extra.setdefault(plan.selector, _with_own_name(plan, taken))
+                extra.setdefault(plan.selector, _with_unique_name(plan, taken))
             except CellFailure as failure:
                 problems.append(Problem(where=f"--models {model}", what=str(failure), hint=failure.error_type))
         else:
             known = TypeModels.beside(matrix.spec)
             made = known.named(model, size)
             if made is None:
-                problems.append(_unknown(model, matrix, known))
+                problems.append(_unknown_problem(model, matrix, known))
             else:
                 types[made.name] = made
-    return _Named(names=(*names, *types), extra=tuple(extra.values()), types=tuple(types.values()), told=tuple(told))
+    return _Resolved(names=(*names, *types), extra=tuple(extra.values()), types=tuple(types.values()), messages=tuple(messages))
 
 
-def _stands_for(name: str, entry: str, matrix: LoadedMatrix) -> str:
-    """The message for an alias: which entry runs, and what its weights are."""
+def _alias_message(name: str, entry: str, matrix: LoadedMatrix) -> str:
+    """The message for an alias: which entry runs, and with which weights."""
     model, file = matrix.spec.models[entry], matrix.path.name
     if model.weights != RECIPE:
         return f"{name}: runs {entry} of {file} (weights: {model.weights})"
@@ -129,16 +129,16 @@ def _stands_for(name: str, entry: str, matrix: LoadedMatrix) -> str:
     return f"{name}: runs {recipe}; nothing is downloaded (for trained weights name a checkpoint's folder)"
 
 
-def _unknown(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:
+def _unknown_problem(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:
     near = near_miss(model.removeprefix(TYPE_PREFIX), matrix.spec.models, besides=known.found.by_name)
     hint = f"{near}; or a type of transformers (hwmatrix types), a hub id (owner/name), or a checkpoint's folder"
     return Problem(where="--models", what=f"{model!r} is not in {matrix.path.name}", hint=hint)
 
 
 def fetch_weights(plan: Plan, cache: Path) -> Plan:
-    """Fetch the weights of models with ``weights: hub``. If that fails, the plan records the reason for the model, and the others run.
+    """Fetch the weights of models with ``weights: hub``. If that fails, the plan records the reason, and the other models run.
 
-    Paths of local checkpoints in matrix.yaml become absolute, since containers see them under the same path.
+    Paths of local checkpoints in matrix.yaml become absolute, because containers mount them at the same path.
     """
     return dataclasses.replace(plan, models=tuple(_fetched(model, cache) for model in plan.models))
 
@@ -177,7 +177,7 @@ def _architectures(words: Sequence[str], matrix: LoadedMatrix, extra: tuple[Mode
             hint = near_miss(word, {*structures, *words_of_structure}, besides=types.by_name)
             if word in types.by_name:
                 hint = f"it is a type of transformers: --models {word}"
-            problems.append(Problem(where="--architectures", what=f"{word!r} is not in {matrix.path.name}, and no structure", hint=hint))
+            problems.append(Problem(where="--architectures", what=f"{word!r} is neither in {matrix.path.name} nor a structure", hint=hint))
     return tuple(dict.fromkeys(found))
 
 
@@ -186,12 +186,12 @@ def _is_hub_id(model: str) -> bool:
     return bool(owner and slash and name) and "/" not in name
 
 
-def _with_own_name(plan: ModelPlan, taken: set[str]) -> ModelPlan:
+def _with_unique_name(plan: ModelPlan, taken: set[str]) -> ModelPlan:
     """Names must be unique in a plan: if a folder has the name of another model, its whole path becomes its name."""
     return dataclasses.replace(plan, name=plan.selector) if plan.name in taken else plan
 
 
-def _foreign(model: str, size: Size, matrix: LoadedMatrix, cache: Path) -> ModelPlan:
+def _unlisted_plan(model: str, size: Size, matrix: LoadedMatrix, cache: Path) -> ModelPlan:
     defaults = matrix.spec.sizes[size]
     if is_folder(model):
         folder = Path(model).expanduser().absolute()

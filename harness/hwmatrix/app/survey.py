@@ -37,13 +37,13 @@ class SurveyRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The results of a survey: the database that has them, and the run in it."""
+    """The results of a survey: their database, and the run in it."""
 
     database: Path
     run_id: str
 
     def detections(self) -> list[dict[str, Any]]:
-        """The hardware that each target's image detects, or why not."""
+        """The hardware that each target's image detects, or the reason why it does not."""
         with reading(self.database) as connection:
             rows = records(connection, "survey_detections", {"run_id": self.run_id})
         return [row | {"features": json.loads(row["features"])} for row in rows]

@@ -12,7 +12,7 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 class AttemptDocument(TypedDict):
-    """One attempt. ``wall_ms`` is what the cell took; None where nothing was executed."""
+    """One attempt. ``wall_ms`` is the cell's duration; None if nothing was executed."""
 
     hardware: str
     batch: int
@@ -25,7 +25,7 @@ class AttemptDocument(TypedDict):
 
 
 class CostDocument(TypedDict):
-    """Milliseconds a sample on the expected hardware and on the actual one; ``factor`` is the second over the first."""
+    """Milliseconds per sample on the expected and on the actual hardware; ``factor`` is their ratio, actual / expected."""
 
     expected_ms: float | None
     actual_ms: float | None
@@ -34,7 +34,7 @@ class CostDocument(TypedDict):
 
 
 class TrialDocument(TypedDict):
-    """The trial of one kind of hardware. ``command`` repeats the last attempt; what was not measured is None."""
+    """The trial of one kind of hardware. ``command`` repeats the last attempt; values that were not measured are None."""
 
     model: str
     expected_hardware: str

@@ -35,7 +35,7 @@ class Outcome:
 
 
 def document_of(outcome: Outcome, *, kept: Path | None) -> ModelTestDocument:
-    """The test as plain values. ``kept`` is the database that stays."""
+    """The test as plain values. ``kept`` is the path of the database, if it is kept."""
     return ModelTestDocument(
         schema=TEST_SCHEMA,
         model=outcome.model.name,
@@ -43,7 +43,7 @@ def document_of(outcome: Outcome, *, kept: Path | None) -> ModelTestDocument:
         family=outcome.model.family.value,
         isolation=outcome.isolation.value,
         order_stands_on=outcome.why,
-        trials=[_trial(trial, outcome) for trial in outcome.trials],
+        trials=[_trial_document(trial, outcome) for trial in outcome.trials],
         database=str(kept) if kept is not None and outcome.ended.folders else None,
         runs=[folder.path.name for folder in outcome.ended.folders],
     )
@@ -62,14 +62,14 @@ def keep(outcome: Outcome, document: ModelTestDocument, output: Path) -> list[Pa
     return [*written, *write_reports(output / DATABASE, output, run_id=widest.path.name), output / DATABASE]
 
 
-def _trial(trial: Trial, outcome: Outcome) -> TrialDocument:
+def _trial_document(trial: Trial, outcome: Outcome) -> TrialDocument:
     report = _report(trial, outcome)
     row = trial.rows[-1] or {}
     p50 = row.get("p50_ms") if row.get("execution") != Execution.EMULATED else None  # an emulator's time is not a speed
-    told = report.as_dict()
+    data = report.as_dict()
     attempts = [
         cast("AttemptDocument", {**attempt, "command": (attempt_row or {}).get("command")})
-        for attempt, attempt_row in zip(told["attempts"], trial.rows, strict=True)
+        for attempt, attempt_row in zip(data["attempts"], trial.rows, strict=True)
     ]
     return TrialDocument(
         model=report.model,
@@ -87,7 +87,7 @@ def _trial(trial: Trial, outcome: Outcome) -> TrialDocument:
         placement=row.get("placement_detail"),
         p50_ms=p50,
         sample_ms=None if p50 is None or report.actual_batch is None else p50 / report.actual_batch,
-        cost=cast("CostDocument", told["cost"]),
+        cost=cast("CostDocument", data["cost"]),
         lost_ms=report.lost_ms,
         attempts=attempts,
         recommendations=list(report.recommendations),

@@ -1,6 +1,6 @@
-"""Trials: executes one model on one kind of hardware at a time, and follows the fallback policy until it ends.
+"""Trials: executes one model on one kind of hardware after the other, as the fallback policy says.
 
-Every attempt is a run like any other: planned, executed cell by cell, merged. Attempts of several trials with one batch are one run.
+Every attempt is an ordinary run: planned, executed cell by cell, merged. Attempts of several trials with the same batch share a run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TrialSite:
 class Trial:
     """The trial of one kind of hardware. ``targets`` maps hardware to targets of matrix.yaml.
 
-    ``tried`` and ``rows`` grow by one with each attempt; a row is None where no run was needed to know that the hardware is missing.
+    ``tried`` and ``rows`` grow by one with each attempt. A row is None if no run was needed, because the hardware is missing.
     """
 
     plan: AttemptPlan
@@ -82,7 +82,7 @@ class Trial:
         """Record the result of an attempt."""
         status, reason, error_type = Status(row["status"]), row["message"], row["error_type"]
         if status is Status.FACTORY_ERROR and short_of_memory(status, error_type, reason, hardware=row["backend"]):
-            error_type = MEMORY  # the reference did not fit into the cell's memory either: a smaller batch may
+            error_type = MEMORY  # the reference did not fit into the cell's memory; with a smaller batch it may
         did = {"wall_ms": row["wall_ms"], "dtype": Dtype(row["dtype"]), "batch": row["batch"]}
         self._end(Tried(attempt=attempt, status=status, reason=reason, error_type=error_type, **did), row)
 
@@ -92,7 +92,7 @@ class Trial:
 
     @property
     def executed(self) -> bool:
-        """Whether the model was really tried on something."""
+        """Whether the model was executed at least once."""
         return any(tried.status not in _UNTRIED for tried in self.tried)
 
 
@@ -105,7 +105,7 @@ class Ended:
 
 
 def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
-    """Run every trial to its end, round by round.
+    """Run all trials to their end, round by round.
 
     Raises:
         ConfigError: matrix.yaml lacks the selected model or target.
@@ -113,14 +113,14 @@ def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
     """
     folders: list[RunFolder] = []
     failures: list[HwmatrixError] = []
-    told: set[str] = set()
+    recorded: set[str] = set()
     while pending := [(trial, attempt) for trial in trials if (attempt := trial.next_to_run(site.executor)) is not None]:
         pending.sort(key=lambda each: -each[1].batch)
         for batch, same in itertools.groupby(pending, key=lambda each: each[1].batch):
             together = list(same)
             targets = [trial.targets[attempt.hardware] for trial, attempt in together]
-            missing = {target for trial in trials for target in trial.missing()} - told - set(targets)
-            told |= missing
+            missing = {target for trial in trials for target in trial.missing()} - recorded - set(targets)
+            recorded |= missing
             folder, failed = _run(site, [*targets, *missing], batch, view)
             folders.append(folder)
             failures += failed

@@ -1,4 +1,4 @@
-"""Transformers model types as models: what ``--models gemma3`` and a suite with ``models: types`` refer to."""
+"""Models that are made from transformers types, for ``--models gemma3`` and for suites with ``models: types``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TypeModels:
         return cls(spec=spec, found=listing())
 
     def named(self, name: str, size: Size) -> ModelPlan | None:
-        """The model of a type, by the type's name with or without ``type:``; None: there is no such type."""
+        """The model of a type, by the type's name with or without ``type:``. None if there is no such type."""
         kind = self.found.by_name.get(name.removeprefix(TYPE_PREFIX))
         return None if kind is None else self._plan(kind, size)
 
@@ -46,7 +46,7 @@ class TypeModels:
         return tuple(self._plan(kind, Size.TINY) for kind in self.found.types)
 
     def missing(self) -> tuple[ModelPlan, ...]:
-        """A tiny model of every type that no entry of matrix.yaml has as its architecture and can build."""
+        """A tiny model of every type, except those for which matrix.yaml has a model that can be built."""
         covered = {model.architecture for model in self.spec.models.values() if model.tiny.unbuildable is None}
         return tuple(self._plan(kind, Size.TINY) for kind in self.found.types if kind.name not in covered)
 
@@ -67,7 +67,7 @@ class TypeModels:
         )
 
     def told(self, constraints: Path | None) -> Iterator[str]:
-        """Messages about a run of all types: their source, what is new or gone, and whether the images have another version."""
+        """Messages about a run of all types: their source, new and removed types, and whether the images have another version."""
         version = self.found.version
         if self.found.note:
             yield self.found.note
@@ -78,13 +78,13 @@ class TypeModels:
             yield f"transformers {version} has no pinned list; since {since.version}: {changed} (hwmatrix types --compare {since.version})"
         there = None if constraints is None else pinned_in(constraints)
         if there is not None and there != version:
-            yield f"the types are those of transformers {version}, and the images have {there}: install the same here"
+            yield f"the types are those of transformers {version}, but the images have {there}: install the same version here"
 
 
 def pinned_in(constraints: Path) -> str | None:
     """The version of transformers that the images have, by images/constraints.txt; None if it does not pin one."""
     try:
         found = _PIN.search(constraints.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):  # there is another word about a missing file when images are built
+    except (OSError, UnicodeDecodeError):  # building the images reports a missing file
         return None
     return found[1] if found else None

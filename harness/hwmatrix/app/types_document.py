@@ -1,4 +1,4 @@
-"""The answer of ``hwmatrix types``: types and JSON Schema. Every key is always present; unknown values are null."""
+"""The document of ``hwmatrix types``, and its JSON Schema. Every key is always present; unknown values are null."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 
 TYPES_SCHEMA: Final = "hwmatrix/types/1"
 NEWEST: Final = "newest"
-"""The version that has a list last, where a version is asked for."""
+"""May be given instead of a version: the newest version that has a pinned list."""
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _STRICT: Final = pydantic.ConfigDict(extra="forbid")
-_SAID_APART: Final = frozenset({"reason", "impossible", "text_path"})
+_SEPARATE_FIELDS: Final = frozenset({"reason", "impossible", "text_path"})
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class OverrideEntry:
-    """What a type needs besides the rules: why, and which keys it sets. ``impossible`` and ``text_path`` are reasons of their own."""
+    """An exception for one type: its reason, and which keys it sets.
+
+    ``impossible`` says why no model can be built, ``text_path`` why the model gets only text.
+    """
 
     reason: str
     sets: tuple[str, ...]
@@ -44,7 +47,7 @@ class TypeEntry:
     """One model type.
 
     ``mapping`` is the auto mapping of transformers that names the class. ``status`` (``pass`` or the type of an error), ``inputs`` (kinds
-    of input that the tiny model was given) and ``message`` are those of the pinned list; null: it does not have the type.
+    of input that the tiny model was given) and ``message`` come from the pinned list; null: the list does not have the type.
     """
 
     name: str
@@ -59,7 +62,7 @@ class TypeEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class DifferenceEntry:
-    """What became of a type since the list that is compared with: ``what`` is ``new``, ``gone``, ``class`` or ``family``."""
+    """A change of one type since the other list: ``what`` is ``new``, ``gone``, ``class`` or ``family``."""
 
     name: str
     what: str
@@ -70,10 +73,10 @@ class DifferenceEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class TypesDocument:
-    """The answer. ``version`` is that of transformers, ``pinned`` that of the list that statuses are from (null: there is none).
+    """The model types. ``version`` is that of transformers, ``pinned`` that of the list with the statuses (null: there is no list).
 
     ``note`` says why the types are not those of an installed transformers, or what its tables lack. ``compared_with`` and
-    ``differences`` are null where nothing is compared.
+    ``differences`` are null if nothing was compared.
     """
 
     version: str
@@ -87,12 +90,12 @@ class TypesDocument:
 
 
 def types_document(names: Sequence[str] = (), *, family: Family | None = None, since: str | None = None) -> TypesDocument:
-    """The types of the installed transformers, or of the newest pinned list; only those of these names and this family.
+    """The types of the installed transformers, or of the newest pinned list, restricted to these names and this family.
 
-    ``since`` is a version to compare with (``newest``: the newest that has a list), None: nothing is compared.
+    ``since`` is a version to compare with (``newest``: the newest that has a list). None: nothing is compared.
 
     Raises:
-        ConfigError: no such type, or no list of such a version.
+        ConfigError: there is no such type, or no list for that version.
         StoreError: a list is damaged.
     """
     found = listing()
@@ -130,7 +133,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def said(difference: DifferenceEntry) -> str:
-    """A difference in words."""
+    """A difference as text."""
     return str(Difference(**dataclasses.asdict(difference)))
 
 
@@ -157,6 +160,6 @@ def _entry(kind: ModelType, pins: Mapping[str, Any], known: Mapping[str, Overrid
 
 
 def _override(entry: Override) -> OverrideEntry:
-    fields = [field.name for field in dataclasses.fields(entry) if field.name not in _SAID_APART]
+    fields = [field.name for field in dataclasses.fields(entry) if field.name not in _SEPARATE_FIELDS]
     keys = tuple(name for name in fields if getattr(entry, name))
     return OverrideEntry(reason=entry.reason, sets=keys, impossible=entry.impossible, text_path=entry.text_path)

@@ -242,7 +242,7 @@ def test_an_unknown_architecture_has_a_near_miss_among_both(matrix: LoadedMatrix
     with pytest.raises(ConfigError) as caught:
         chosen(matrix, architectures=["encoder", "encoder-onli", "brt", "vit"])
     first, second, third = map(str, caught.value.problems)
-    assert first.startswith("--architectures: 'encoder' is not in matrix.yaml, and no structure (")
+    assert first.startswith("--architectures: 'encoder' is neither in matrix.yaml nor a structure (")
     assert "did you mean 'encoder-only'? allowed: bert, clip, decoder-only," in second
     assert "did you mean 'bert'?" in third
 

@@ -176,7 +176,7 @@ def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(executor: FakeExecutor, 
     (project / "matrix.yaml").write_text(text, encoding="utf-8")
     executor.ran.clear()
     assert hwmatrix("matrix", "--stale") == 0
-    assert "its models and targets are taken as they are now" in " ".join(capsys.readouterr().err.split())
+    assert "its current models and targets are used" in " ".join(capsys.readouterr().err.split())
     assert sorted(executor.ran) == ["bert/tiny/cpu/float32/b1-s16-t1", "bert/tiny/openvino/float32/b1-s16-t1"]
     plan: Any = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     assert (plan["run_id"], [model["name"] for model in plan["models"]]) == (folder.name, ["bert"])

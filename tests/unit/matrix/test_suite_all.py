@@ -167,7 +167,7 @@ def test_architectures_select_among_the_types_too(matrix: LoadedMatrix) -> None:
     assert names(plan) == ["type:mamba2"]
     assert plan.types_of is None  # not all of them
     (problem,) = refused(matrix, architectures=["gemma3"])
-    assert problem.endswith("and no structure (it is a type of transformers: --models gemma3)")
+    assert problem.endswith("nor a structure (it is a type of transformers: --models gemma3)")
     (problem,) = refused(matrix, suite="all", architectures=["gema3"])
     assert "did you mean 'gemma3'?" in problem
     with pytest.raises(NothingSelectedError):
@@ -228,7 +228,7 @@ def test_what_is_new_or_gone_is_told_in_one_line(matrix: LoadedMatrix) -> None:
 def test_images_with_another_version_are_told(matrix: LoadedMatrix, here: Path) -> None:
     (here / "images").mkdir()
     (here / "images" / "constraints.txt").write_text("tokenizers==1\ntransformers==9.8.0 ; sys_platform == 'linux'\n", encoding="utf-8")
-    assert told(matrix)[-1] == "the types are those of transformers 9.9.0, and the images have 9.8.0: install the same here"
+    assert told(matrix)[-1] == "the types are those of transformers 9.9.0, but the images have 9.8.0: install the same version here"
     (here / "images" / "constraints.txt").write_text("transformers==9.9.0\n", encoding="utf-8")
     assert len(told(matrix)) == 1
 
