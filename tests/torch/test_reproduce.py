@@ -196,7 +196,7 @@ def test_a_type_that_cannot_be_made_here_is_told(capsys: pytest.CaptureFixture[s
     monkeypatch.setattr(type_code, "from_factory", refused)
     assert main(["generate", "--reproduce", "sew-d", "cpu", "--force", "--database", str(ARCHITECTURES)]) == 2
     told = capsys.readouterr().err
-    assert "the model cannot be made here, so neither can its inputs: transformers 9.0 has no architecture 'sew-d'" in told
+    assert "the model cannot be built here, and so its inputs cannot either: transformers 9.0 has no architecture 'sew-d'" in told
     assert "use the versions that it was measured with" in told
 
 

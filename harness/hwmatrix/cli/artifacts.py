@@ -27,7 +27,7 @@ def pack_command(
 ) -> None:
     """Pack a target's complete shards, the run's plan and all checksums into one archive.
 
-    An example of that:
+    For example:
 
         hwmatrix artifacts pack reports/latest/runs/20261120T072723Z-42934e cuda shards-cuda.tar
     """
@@ -41,7 +41,7 @@ def unpack_command(
 ) -> None:
     """Validate archives, and add their shards to the run that they belong to. An invalid archive is rejected completely.
 
-    File types, names, sizes, checksums and sidecars are checked, and that the archive belongs to this run. An example of that:
+    File types, names, sizes, checksums and sidecars are checked, and that the archive belongs to this run. Example:
 
         hwmatrix artifacts unpack reports/latest/runs/20261120T072723Z-42934e shards-cuda.tar shards-mps.tar
     """

@@ -37,17 +37,17 @@ def assets_command(
 ) -> None:
     """Create the files of a release from reports, with checksums, and its text: the matrix and the changes since the last release.
 
-    An example of that:
+    For example:
 
         hwmatrix assets reports/latest assets --last last/matrix.duckdb --body body.md --notes notes.md
     """
     if body is not None and notes is None:
-        raise ConfigError([Problem(where="--body", what="it is for the release's new text", hint="add --notes FILE")])
+        raise ConfigError([Problem(where="--body", what="it is only used for the new release text", hint="add --notes FILE")])
     made = make_assets(reports, folder, images=images)
     typer.echo(f"wrote {len(made.names)} files into {folder}: {', '.join(made.names)}")
     if made.missing:
-        typer.echo(f"not there: {', '.join(made.missing)}")
-    for reason in made.refused:  # an image that is not told of must not hold the release up
+        typer.echo(f"missing: {', '.join(made.missing)}")
+    for reason in made.refused:  # a refused image must not stop the release
         typer.echo(annotation("error", reason, title="images"))
     if notes is None:
         return
@@ -55,8 +55,8 @@ def assets_command(
     if last is not None and last.exists():
         try:
             diff = make_diff(read_side(last), read_side(reports / DATABASE))
-        except HwmatrixError as error:  # another version's database must not hold the release up
-            typer.echo(annotation("warning", f"the last release cannot be compared with: {error}"))
+        except HwmatrixError as error:  # a database of another version must not stop the release
+            typer.echo(annotation("warning", f"no comparison with the last release: {error}"))
     text = release_notes(body.read_text(encoding="utf-8") if body else "", read(reports / DATABASE), diff)
     replace(notes.absolute().parent, {notes.name: text})
     typer.echo(f"wrote {notes}")

@@ -26,7 +26,7 @@ def badges_command(
 ) -> None:
     """Write a badge for each model, target and family into badges/: an SVG, and JSON for badge services.
 
-    An example of that:
+    For example:
 
         hwmatrix badges --output-dir reports/latest
     """

@@ -1,4 +1,4 @@
-"""``hwmatrix classify``: what models are, where they work, which of them do a task, and how to pool them."""
+"""``hwmatrix classify``: what models are, where they work, which models do a task, and settings for a resource pool."""
 
 from __future__ import annotations
 
@@ -119,19 +119,19 @@ def classify_command(
         _print(rows, output, lambda: show_classifications(rows))
         return
     if not (model or task or hw or resource_config):
-        _tell_models(models or (), matrix, output)
+        _print_classifications(models or (), matrix, output)
         return
-    sources = Sources(matrix=_matrix(matrix), database=database, reports=output_dir, cache=read_environment().cache)
+    sources = Sources(matrix=_existing_matrix(matrix), database=database, reports=output_dir, cache=read_environment().cache)
     classifier = HardwareAwareModelClassifier(model_db_path=model_db, sources=sources)
     if model:
-        _tell_model(classifier, model, hw or (), output)
+        _print_model_answers(classifier, model, hw or (), output)
     elif task:
-        _tell_task(classifier, task, hw, output)
+        _print_task(classifier, task, hw, output)
     elif resource_config:
         config = classifier.get_optimal_resource_pool_config(resource_config)
         _print(config, output, lambda: show_pool(config))
     else:
-        _tell_hardware(classifier, hw or (), matrix, output)
+        _print_hardware(classifier, hw or (), matrix, output)
 
 
 def _check(**given: Any) -> None:
@@ -143,23 +143,23 @@ def _check(**given: Any) -> None:
     questions = {"--model": "model", "--task": "task", "--resource-config": "resource_config", "--models": "models", "--images": "images"}
     asked = [option for option, name in questions.items() if given[name]]
     if len(asked) > 1 and set(asked) != {"--models", "--images"}:
-        what = f"{' and '.join(asked)} are different questions"
-        raise ConfigError([Problem(where="hwmatrix classify", what=what, hint="ask one at a time")])
+        what = f"{' and '.join(asked)} cannot be combined"
+        raise ConfigError([Problem(where="hwmatrix classify", what=what, hint="use one at a time")])
     if given["hw"] and set(asked) & {"--resource-config", "--models", "--images"}:
-        what = f"--hw has no meaning with {asked[0]}"
+        what = f"--hw cannot be used with {asked[0]}"
         raise ConfigError([Problem(where="hwmatrix classify", what=what, hint="use it with --model, with --task, or alone")])
     for name in given["hw"] or ():
         backend_of(name)
 
 
-def _tell_models(models: Sequence[str], matrix: Path, output: Format) -> None:
+def _print_classifications(models: Sequence[str], matrix: Path, output: Format) -> None:
     """Print the classification of the models of matrix.yaml, or of the named ones."""
     loaded = load(matrix_or_shipped(matrix))
     selection = _select(loaded, models)
     named = [name for name in loaded.spec.models if not models or name in selection.models]
     types = selection.types if models else ()
     plans: list[ModelPlan] = [*(model_plan(name, loaded.spec, Size.FULL) for name in named), *selection.extra, *types]
-    rows = [_row(found) for found in classifications(plans)]
+    rows = [_classification_row(found) for found in classifications(plans)]
     _print(rows, output, lambda: show_classifications(rows))
 
 
@@ -168,7 +168,7 @@ def _select(matrix: LoadedMatrix, models: Sequence[str], targets: Sequence[str] 
     return select(matrix, models=models, targets=targets, cache=read_environment().cache, say=functools.partial(typer.echo, err=True))
 
 
-def _row(found: Classification) -> dict[str, Any]:
+def _classification_row(found: Classification) -> dict[str, Any]:
     return {
         "model": found.model_name,
         "architecture": found.architecture,
@@ -181,13 +181,13 @@ def _row(found: Classification) -> dict[str, Any]:
     }
 
 
-def _tell_model(classifier: HardwareAwareModelClassifier, names: Sequence[str], only: Sequence[str], output: Format) -> None:
-    """Print what each model is, where it works, and where to run it here; only for this hardware, if any is named."""
+def _print_model_answers(classifier: HardwareAwareModelClassifier, names: Sequence[str], only: Sequence[str], output: Format) -> None:
+    """Print what each model is, where it works, and where to run it here; for all hardware, or only for ``only``."""
     answers = [classifier.classify_model(name) for name in dict.fromkeys(names)]
     _print(answers, output, lambda: show_models(answers, only))
 
 
-def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Sequence[str] | None, output: Format) -> None:
+def _print_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Sequence[str] | None, output: Format) -> None:
     """Print the models for a task.
 
     Raises:
@@ -199,7 +199,7 @@ def _tell_task(classifier: HardwareAwareModelClassifier, task: str, hardware: Se
     _print(found, output, lambda: show_task(found))
 
 
-def _tell_hardware(classifier: HardwareAwareModelClassifier, hardware: Sequence[str], matrix: Path, output: Format) -> None:
+def _print_hardware(classifier: HardwareAwareModelClassifier, hardware: Sequence[str], matrix: Path, output: Format) -> None:
     """Print which models of matrix.yaml work on which hardware."""
     names = list(load(matrix_or_shipped(matrix)).spec.models)
     working = {each: classifier.explain_compatibility(names, each) for each in hardware}
@@ -213,21 +213,21 @@ def _print(answer: Any, output: Format, show: Callable[[], None]) -> None:
         show()
 
 
-def _matrix(path: Path) -> Path | None:
-    """The file to read; None if there is none here and none was named."""
+def _existing_matrix(path: Path) -> Path | None:
+    """The file to read. None if no file was named and there is none here."""
     return None if path == DEFAULT_MATRIX and not path.is_file() else path
 
 
 def show_classifications(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print classifications, one model per row; with the image that made them, if any."""
+    """Print classifications, one model per row, with the target whose image made them, if any."""
     asked = [("target", "target")] if "target" in rows[0] else []
     first = [name for name, _ in asked]
     shown = []
     for row in rows:
         made_of = "\n".join(str(row[name]) for name in ("architecture", "class", "model_class") if row.get(name))
-        kind = "\n".join(str(row[name]) for name in ("family", "subfamily", "structure") if row[name]) or "nobody knows"
+        kind = "\n".join(str(row[name]) for name in ("family", "subfamily", "structure") if row[name]) or "unknown"
         shown.append((*(row[key] for _, key in asked), row["model"], made_of, kind, f"{row['confidence']:.2f}: {row['source']}"))
-    _print_rows((*first, "model", "architecture, class", "kind", "how sure, and by what"), shown)
+    _print_rows((*first, "model", "architecture, class", "kind", "confidence, source"), shown)
 
 
 def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> None:
@@ -236,10 +236,8 @@ def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> Non
         if number:
             typer.echo()
         typer.echo(f"{answer['model_name']}: {_kind(answer)}")
-        stands_on = answer["basis"]["recommended_hardware"] + _near(answer["nearness"])
-        typer.echo(
-            f"  recommended hardware: {answer['recommended_hardware'] or 'none'} ({stands_on}), PyTorch device {answer['torch_device']}"
-        )
+        basis = answer["basis"]["recommended_hardware"] + _nearness_note(answer["nearness"])
+        typer.echo(f"  recommended hardware: {answer['recommended_hardware'] or 'none'} ({basis}), PyTorch device {answer['torch_device']}")
         typer.echo(f"  recommended template: {answer['recommended_template'] or 'none'}")
         typer.echo(f"  needs: {_needs(answer['resource_requirements'])}")
         _show_reasons("why", answer["reasons"])
@@ -251,19 +249,19 @@ def show_models(answers: Sequence[ModelAnswer], only: Sequence[str] = ()) -> Non
 
 
 def show_task(answer: TaskAnswer) -> None:
-    """Print the models for a task, the best first, and suitable ones that are not recommended."""
+    """Print the models for a task, best first, and suitable ones that are not recommended."""
     among = f" on {', '.join(answer['hardware_constraints'])}" if answer["hardware_constraints"] else ""
     typer.echo(f"models for {answer['task']}{among}, the best first:")
     rows = []
     for number, model in enumerate(answer["recommendations"], 1):
         here = "" if model["available"] else " (not here)"
-        stands_on = model["basis"] + _near(model["nearness"])
+        basis = model["basis"] + _nearness_note(model["nearness"])
         kind = f"{model['family']}, {model['subfamily']}\n{model['fit']}"
-        hardware = f"{model['recommended_hardware']}{here}\n{stands_on}"
+        hardware = f"{model['recommended_hardware']}{here}\n{basis}"
         rows.append((str(number), model["model_name"], kind, hardware, _memory(model["resource_requirements"])))
     _print_rows(("", "model", "kind", "hardware", "memory"), rows)
     for model in answer["recommendations"]:
-        typer.echo(f"{model['model_name']}: {_first(model['reasons'])}")
+        typer.echo(f"{model['model_name']}: {_first_text(model['reasons'])}")
     for refused in answer["not_recommended"]:
         typer.echo(f"not recommended: {refused['model_name']}")
         _show_reasons("why", refused["reasons"])
@@ -271,7 +269,7 @@ def show_task(answer: TaskAnswer) -> None:
 
 
 def show_pool(answer: PoolAnswer) -> None:
-    """The configuration of a pool."""
+    """Print the configuration of a pool."""
     config, needs, hardware = answer["resource_pool_config"], answer["resource_requirements"], answer["hardware_recommendations"]
     typer.echo(f"low-memory mode: {_YES_NO[config['low_memory_mode']]}")
     typer.echo(f"timeout: {config['recommended_timeout_mins']} minutes")
@@ -279,7 +277,7 @@ def show_pool(answer: PoolAnswer) -> None:
         f"memory: {_mib(needs['max_memory_mb'])} for the largest, {_mib(needs['total_memory_mb'])} for all, of {_mib(needs['budget_mb'])}"
     )
     typer.echo(f"hardware: {hardware['preferred_hardware']} ({answer['basis']}), PyTorch device {hardware['torch_device']}")
-    _print_rows(("model", "best hardware by itself"), [(name, best or "none") for name, best in hardware["by_model"].items()])
+    _print_rows(("model", "best hardware for it alone"), [(name, best or "none") for name, best in hardware["by_model"].items()])
     _show_reasons("why", answer["reasons"])
     show_evidence(answer["evidence"])
 
@@ -293,11 +291,11 @@ def show_hardware(found: Mapping[str, Mapping[str, CompatibilityAnswer]]) -> Non
 
 def _works(answer: CompatibilityAnswer) -> str:
     level = f", {answer['level']}" if answer["level"] else ""
-    return f"{_YES_NO[answer['compatible']]}{level}\n{answer['basis']}{_near(answer['nearness'])}"
+    return f"{_YES_NO[answer['compatible']]}{level}\n{answer['basis']}{_nearness_note(answer['nearness'])}"
 
 
-def _near(nearness: str | None) -> str:
-    """Whose measurements decided, if not the model's own."""
+def _nearness_note(nearness: str | None) -> str:
+    """Which other models' measurements decided, if not the model's own."""
     return f", by its {nearness}" if nearness in {"architecture", "family"} else ""
 
 
@@ -305,7 +303,7 @@ def _kind(answer: ModelAnswer) -> str:
     found = answer["classification"]
     sure = f"confidence {answer['confidence']:.2f}: {found['source']}"
     if answer["family"] is None:
-        return f"nobody knows what it is ({sure})"
+        return f"unknown kind of model ({sure})"
     doubt = "" if answer["confidence"] >= _UNSURE else "; this is a guess, so give its class, its tasks or its folder to be sure"
     return f"{answer['family']}, {answer['subfamily'] or 'no known subfamily'} ({sure}{doubt})"
 
@@ -336,7 +334,7 @@ def _mib(amount: float | None) -> str:
     return "an unknown amount" if amount is None else f"{amount:.0f} MiB"
 
 
-def _first(reasons: Sequence[ReasonAnswer]) -> str:
+def _first_text(reasons: Sequence[ReasonAnswer]) -> str:
     return reasons[0]["text"] if reasons else ""
 
 
@@ -352,7 +350,7 @@ def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str])
         works = _YES_NO[entry["compatible"]] + (f", {entry['level']}" if entry["level"] else "")
         peak, basis = entry["memory_usage"]["peak"], entry["memory_usage"]["basis"]
         needs = "not known" if peak is None else f"{peak:.0f} MiB ({basis})"
-        rows.append((name, f"{works} ({entry['basis']}{_near(entry['nearness'])})", _YES_NO[entry["available"]], needs))
+        rows.append((name, f"{works} ({entry['basis']}{_nearness_note(entry['nearness'])})", _YES_NO[entry["available"]], needs))
     _print_rows(("hardware", "the model works", "here", "needs"), rows)
     for name, entry in shown.items():
         typer.echo(f"  {name}: {entry['reason']}")
@@ -361,7 +359,7 @@ def _show_profile(profile: Mapping[str, Mapping[str, Any]], only: Sequence[str])
 
 
 def _print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as a table; a word that is too long for its column is wrapped."""
+    """Print rows as a table. A word that is too long for its column is wrapped."""
     table = Table(show_lines=True)
     for column in columns:
         table.add_column(column, overflow="fold")

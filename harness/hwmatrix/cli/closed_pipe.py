@@ -21,7 +21,7 @@ CLOSED_PIPE: Final = 128 + signal.SIGPIPE
 
 
 class Outputs:
-    """stdout and stderr as they are at the beginning of the program. Use as a context manager."""
+    """stdout and stderr at the start of the program. Use as a context manager."""
 
     def __init__(self) -> None:
         self._copies: dict[int, int] = {}
@@ -29,7 +29,7 @@ class Outputs:
     def __enter__(self) -> Self:
         """Keep a copy of each descriptor: rich replaces a closed one."""
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is no file of the system's
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no such stream, or it has no file descriptor
                 self._copies[stream.fileno()] = os.dup(stream.fileno())
         return self
 
@@ -69,6 +69,6 @@ def flush() -> None:
 
 
 def _is_unread(descriptor: int) -> bool:
-    asking = select.poll()
-    asking.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in asking.poll(0))
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -28,7 +28,7 @@ def collect_command(
 ) -> None:
     """Validate the targets' artifacts, and add them to the planned run; a target without a runner becomes unavailable.
 
-    Refused artifacts are listed (exit code 7), and the others are used. An example of that:
+    Invalid artifacts are listed (exit code 7), and the others are used. Example:
 
         hwmatrix collect planned/runs/20261120T072723Z-42934e --arrived arrived
     """

@@ -1,4 +1,4 @@
-"""How ``hwmatrix devices`` prints its tables, and the list of single devices."""
+"""The tables of ``hwmatrix devices``, and the list of single devices."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _MIB_A_GIB: Final = 1024
 _WIDE: Final = 120
-"""Columns of characters that a table with a column for each kind of hardware takes."""
+"""The width in characters of a table with a column for each kind of hardware."""
 Row = dict[str, Any]
 
 
 def show_summary(answer: Mapping[str, Any]) -> None:
-    """Print the available hardware, why the rest is not available, and which device is chosen."""
+    """Print the available hardware, why other hardware is not available, and which device is chosen."""
     rows = [
         (
             row["hardware"],
@@ -41,10 +41,10 @@ def show_summary(answer: Mapping[str, Any]) -> None:
     _print(console, ("hardware", "here", "name", "memory", "versions", "container"), rows)
     missing = [row for row in answer["hardware"] if not row["available"]]
     unseen = [row for row in answer["hardware"] if row["available"] and not row["in_container"]["visible"]]
-    _reasons(console, "not here:", [(row["hardware"], row["reason"]) for row in missing])
-    _reasons(console, "here, and not in a container:", [(row["hardware"], row["in_container"]["why"]) for row in unseen])
+    _print_reasons(console, "not here:", [(row["hardware"], row["reason"]) for row in missing])
+    _print_reasons(console, "here, but not in a container:", [(row["hardware"], row["in_container"]["why"]) for row in unseen])
     browsers = ", ".join(
-        f"{browser['name']} ({browser['program']}{'' if browser['driven'] else '; WebGPU and WebNN through it are not driven'})"
+        f"{browser['name']} ({browser['program']}{'' if browser['driven'] else '; not supported for WebGPU and WebNN'})"
         for browser in answer["browsers"]
     )
     inside = f"this process is in a container: {answer['inside_container']}" if answer["inside_container"] else ""
@@ -71,7 +71,7 @@ def show_devices(devices: Sequence[Row]) -> None:
 
 
 def show_answers(answers: Sequence[Row]) -> None:
-    """Print the device for each model; for a single model, also why not another."""
+    """Print the device for each model; for a single model, also why other devices were not chosen."""
     console = Console()
     columns = ("model", "family", "hardware", "PyTorch device", "order")
     rows = [(row["model"], row["family"] or "not known", row["hardware"], row["torch_device"], " > ".join(row["order"])) for row in answers]
@@ -80,14 +80,14 @@ def show_answers(answers: Sequence[Row]) -> None:
         (row,) = answers
         console.print(Text(f"order: {row['order_reason']}"))
         console.print(Text(f"{row['hardware']}: {row['reason']}"))
-        _reasons(console, "not", row["passed_over"].items())
-        told = [(hw, why) for hw, why in row["torch_passed_over"].items() if row["passed_over"].get(hw) != why]
-        _reasons(console, "and not for PyTorch", told)
-    console.print(Text("What was measured of a model counts more than these orders: hwmatrix classify --model M weighs it."))
+        _print_reasons(console, "not", row["passed_over"].items())
+        others = [(hw, why) for hw, why in row["torch_passed_over"].items() if row["passed_over"].get(hw) != why]
+        _print_reasons(console, "and not for PyTorch", others)
+    console.print(Text("Measurements of a model count more than these orders: hwmatrix classify --model M considers them."))
 
 
 def show_compatibility(answer: Mapping[str, Any]) -> None:
-    """Print families and architectures against hardware: how many models reached which level, or the expectation."""
+    """Print families and architectures against hardware: how many models reached each level, or the expectation."""
     columns = [kind.value for kind in Backend if any(row["hardware"][kind.value]["basis"] != Basis.NONE for row in answer["rows"])]
     rows = [
         (f"  {row['architecture']}" if row["architecture"] else row["family"], *(_level(row["hardware"][hw]) for hw in columns))
@@ -98,9 +98,9 @@ def show_compatibility(answer: Mapping[str, Any]) -> None:
         console.width = max(console.width, _WIDE)
     _print(console, ("family", *columns), rows)
     if answer["evidence"]:
-        console.print(Text("without brackets: measured, models by the level that each reached, * in software or emulated;"))
-        console.print(Text("most are tiny, of which High tells that they work wholly on the hardware, and nothing about speed"))
-    console.print(Text("(in brackets): only expected, the most cautious that was said"))
+        console.print(Text("without brackets: measured, the number of models at each level; *: in software or emulated"))
+        console.print(Text("most models are tiny: for these, High means that they run fully on the hardware, not that they are fast"))
+    console.print(Text("(in brackets): only expected, by the most cautious expectation"))
     show_evidence(answer["evidence"], console)
 
 
@@ -116,11 +116,11 @@ def _level(cell: Mapping[str, Any]) -> str:
 
 
 def devices(found: Mapping[str, Detection], cuda: CudaDetails) -> list[Row]:
-    """Every single device. Memory in MiB; None if a device has no memory of its own or it is not known."""
+    """Every single device. Memory is in MiB; None if a device has no memory of its own or its size is not known."""
     rows: list[Row] = []
     for hw, each in found.items():
         if each.available:
-            rows += _DEVICES.get(hw, _one)(each, cuda)
+            rows += _DEVICES.get(hw, _single_device)(each, cuda)
     return rows
 
 
@@ -184,9 +184,9 @@ def _browser(each: Detection, _cuda: CudaDetails) -> list[Row]:
     return software + rows
 
 
-def _one(each: Detection, _cuda: CudaDetails) -> list[Row]:
-    told = (each.features.get("execution"), each.features.get("memory_reason"))
-    details = "; memory: ".join(str(part) for part in told if part)
+def _single_device(each: Detection, _cuda: CudaDetails) -> list[Row]:
+    parts = (each.features.get("execution"), each.features.get("memory_reason"))
+    details = "; memory: ".join(str(part) for part in parts if part)
     return [_row(each.hardware_type, each.name, details=details)]
 
 
@@ -202,12 +202,12 @@ _DEVICES: Final[dict[str, Callable[[Detection, CudaDetails], list[Row]]]] = {
 
 
 def _memory(hw: str, facts: Mapping[str, Any]) -> str:
-    """In GiB: what is left of how much, or of each GPU."""
+    """Free and total memory in GiB, of each GPU if there are any."""
     if hw == Backend.CPU:
-        return f"{_of(facts['memory_left_mb'], facts['memory_limit_mb'] or facts['memory_mb'])} left"
+        return f"{_part_of(facts['memory_left_mb'], facts['memory_limit_mb'] or facts['memory_mb'])} left"
     gpus = facts.get("gpus")
     if gpus:
-        return ", ".join(f"{_of(gpu['free_mb'], gpu['memory_mb'])} free" for gpu in gpus)
+        return ", ".join(f"{_part_of(gpu['free_mb'], gpu['memory_mb'])} free" for gpu in gpus)
     own = facts.get("device_memory_mb")
     return ", ".join(f"{name} {_amount(size)}" for name, size in own.items()) if own else _amount(facts.get("memory_mb"))
 
@@ -221,7 +221,7 @@ def _amount(mib: float | None) -> str:
     return "" if mib is None else f"{mib / _MIB_A_GIB:.1f} GiB"
 
 
-def _of(part: float | None, whole: float | None) -> str:
+def _part_of(part: float | None, whole: float | None) -> str:
     return f"{_amount(part).removesuffix(' GiB') or '?'} of {_amount(whole) or '?'}"
 
 
@@ -229,14 +229,14 @@ def _is_here(answer: Mapping[str, Any], hardware: str) -> bool:
     return any(row["available"] for row in answer["hardware"] if row["hardware"] == hardware)
 
 
-def _reasons(console: Console, title: str, pairs: Iterable[tuple[str, str]]) -> None:
+def _print_reasons(console: Console, title: str, pairs: Iterable[tuple[str, str]]) -> None:
     """Print the reason for each name, grouping names with the same reason; nothing if there are none."""
     together: dict[str, list[str]] = {}
     for name, said in pairs:
         together.setdefault(said, []).append(name)
     if together:
         console.print(title)
-        _listed(console, [(", ".join(names), said) for said, names in together.items()])
+        _print_pairs(console, [(", ".join(names), said) for said, names in together.items()])
 
 
 def _print(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -248,8 +248,8 @@ def _print(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str
     console.print(table)
 
 
-def _listed(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
-    """Print names with their texts, wrapped in a column."""
+def _print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
+    """Print names with their texts in two columns."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, said in pairs:
         table.add_row(Text(f"  {name}"), Text(said))

@@ -1,6 +1,6 @@
 """``hwmatrix devices``: available hardware, from the cache if it is valid, and the device on which a model would run.
 
-Modules that only some options need are imported where they are used, so that the command answers at once.
+Modules that only some options need are imported where they are used, so that the command starts quickly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _SCHEMA: Final = "hwmatrix/devices/1"
 _AUTO: Final = "auto"
-Listing = Annotated[bool, typer.Option("--list-devices", help="Every single device: each GPU, each device of OpenVINO, with its memory.")]
+Listing = Annotated[bool, typer.Option("--list-devices", help="List every single device (each GPU, each OpenVINO device) with its memory.")]
 Compatible = Annotated[bool, typer.Option("--hardware-compatibility", help="Show which families and architectures work on which hardware.")]
 ModelName = Annotated[
     str | None, typer.Option("--model", help="Show the device on which this model would run: a name, a hub id, a folder.", metavar="M")
@@ -112,17 +112,17 @@ def _check(modes: dict[str, bool], device: str) -> None:
     """
     asked = [name for name, given in modes.items() if given]
     if len(asked) > 1:
-        raise ConfigError([Problem(where=asked[1], what=f"it cannot be used together with {asked[0]}", hint="ask one after the other")])
+        raise ConfigError([Problem(where=asked[1], what=f"it cannot be used together with {asked[0]}", hint="use one at a time")])
     if device == _AUTO:
         return
     if not {"--model", "--priority"} & set(asked):
         hint = "name one with --model, or several with --priority"
-        raise ConfigError([Problem(where=f"--device {device}", what="it is given for no model", hint=hint)])
+        raise ConfigError([Problem(where=f"--device {device}", what="it needs a model", hint=hint)])
     own = [_AUTO, *backends.TABLE]
     if device in own:
         return
     if device in backends.names():
-        what, hint = f"no order of hardware has {device!r}, a backend of another package", "name it as a target in matrix.yaml"
+        what, hint = f"{device!r} is a backend of another package, in no order of hardware", "name it as a target in matrix.yaml"
     else:
         what, hint = f"{device!r} is not a hardware name", near_miss(device, own)
     raise ConfigError([Problem(where="--device", what=what, hint=hint)])
@@ -188,7 +188,7 @@ def _device_for(name: str, device: str, detector: HardwareDetector, matrix: Path
     """
     from hwmatrix.knowledge.priorities import order_of, priority_for, reason_for
 
-    kind = _classified(name, matrix)
+    kind = _classification_of(name, matrix)
     if device == _AUTO:
         order, reason = priority_for(kind), reason_for(kind)
     else:
@@ -212,7 +212,7 @@ def _device_for(name: str, device: str, detector: HardwareDetector, matrix: Path
     }
 
 
-def _classified(name: str, matrix: Path) -> Classification:
+def _classification_of(name: str, matrix: Path) -> Classification:
     """The model's classification: from its entry or its files if the name refers to one, else from the name."""
     from hwmatrix.knowledge.names import look_up
     from hwmatrix.models.classify import classify

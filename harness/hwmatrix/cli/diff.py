@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from hwmatrix.report.diff import Diff
 
 _LISTED: Final = 15
-"""Changes of a kind that a terminal shows."""
+"""The number of changes of each kind that the table shows."""
 
 
 class DiffFormat(enum.StrEnum):
-    """How a comparison is told."""
+    """How a comparison is printed."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
@@ -74,7 +74,7 @@ def _print_diff(diff: Diff) -> None:
     head = f"{diff.old.run.run_id} → {diff.new.run.run_id}: {diff.compared} cells compared, the speed of {diff.timed}"
     console.print(Text(head if diff.changes else f"{head}; nothing changed"), soft_wrap=True)
     if not diff.compared:
-        console.print(Text("no cell is in both: other models, sizes, targets or isolation"))
+        console.print(Text("no cell is in both runs: their models, sizes, targets or isolation differ"))
     for kind in diff.counts:
         changes = diff.of(kind)
         console.print(Text(f"\n{SYMBOLS[kind]} {TITLES[kind]} ({len(changes)})", style="bold"))

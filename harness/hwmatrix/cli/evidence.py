@@ -51,7 +51,7 @@ def evidence_command(
         databases = _databases(published)
         if check:
             _check(databases, file)
-            typer.echo(f"{file} is made of the {len(databases)} databases of {published}")
+            typer.echo(f"{file} matches the {len(databases)} databases of {published}")
             return
         made = collect(databases)
         write(made, file)
@@ -72,7 +72,7 @@ def _databases(published: Path) -> dict[str, Path]:
     """
     databases = published_databases(published)
     if not databases:
-        what = "there is no matrix.duckdb in it, nor in a folder of it"
+        what = "there is no matrix.duckdb in it or in one of its folders"
         raise ConfigError([Problem(where=str(published), what=what, hint="name the folder of published results: --published DIR")])
     return databases
 
@@ -81,7 +81,7 @@ def _check(databases: dict[str, Path], file: Path) -> None:
     """Compare a snapshot with the databases.
 
     Raises:
-        StoreError: it is made of others, or cannot be read.
+        StoreError: it does not match them, or cannot be read.
     """
     if not in_step(databases, read(file)):
         raise StoreError(f"{file}: it does not match the published results", advice="Update it: hwmatrix evidence --write.")

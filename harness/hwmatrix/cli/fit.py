@@ -31,7 +31,7 @@ _SIGNS: Final = {
     Verdict.EXTRAPOLATED: ("❔", "yellow"),
     Verdict.UNKNOWN: ("❔", "dim"),
 }
-"""Beside the word, never instead of it."""
+"""Printed before the verdict, never instead of it."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,7 +42,7 @@ def add_to(app: typer.Typer) -> None:
 Name = Annotated[str, typer.Argument(help="A name of matrix.yaml or of the database, a hub id, a checkpoint's folder.", metavar="MODEL")]
 Hardware = Annotated[
     list[str] | None,
-    typer.Option("--hw", help="On this hardware. [default: what is here, and what such models usually run on]", metavar="HW ..."),
+    typer.Option("--hw", help="On this hardware. [default: the hardware here, and what such models usually run on]", metavar="HW ..."),
 ]
 Memory = Annotated[int | None, typer.Option("--memory", help="Available memory in MiB. [default: the free memory here]", metavar="MB")]
 Batch = Annotated[int | None, typer.Option("--batch", help="Batch size. [default: the model's]", metavar="N")]
@@ -81,7 +81,7 @@ def fit_command(
     question = FitQuestion(
         model=model, hardware=tuple(hw or ()), memory_mb=memory, batch=batch, sequence_length=sequence_length, dtype=dtype
     )
-    question.check()  # before any hardware is asked
+    question.check()  # before any hardware is queried
     document = will_it_fit(question, HardwareDetector().detect(), database=database, cache=read_environment().cache)
     if output is Format.JSON:
         typer.echo(json.dumps(as_data(document), indent=2, ensure_ascii=False))
@@ -108,7 +108,7 @@ def _table(document: FitDocument) -> Table:
         table.add_column(column, no_wrap=True)
     for column in ("needs\nMiB", "there\nMiB", "largest\nbatch"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("stands on", no_wrap=True)
+    table.add_column("basis", no_wrap=True)
     for fit in document.hardware:
         sign, style = _SIGNS[fit.verdict]
         table.add_row(

@@ -1,4 +1,4 @@
-"""``hwmatrix gate``: whether a run holds what is expected, and is no worse than another."""
+"""``hwmatrix gate``: checks that a run meets the expectations and is no worse than another run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gate_command(
     matrix: Matrix = Path("matrix.yaml"),
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Pass if a run meets the expectations of matrix.yaml and is no worse than a baseline; otherwise exit with 8 and say why.
+    """Pass if a run meets the expectations of matrix.yaml and is no worse than a baseline; otherwise print why, and exit with 8.
 
     A failing cell needs an entry under expect: in matrix.yaml, with a reason and a link. An entry that no longer holds fails too. Examples:
 
@@ -65,10 +65,10 @@ def gate_command(
     elif violations:
         _print_violations(violations, matrix)
     if violations:
-        things = "one thing does" if len(violations) == 1 else f"{len(violations)} things do"
-        raise GateError(f"the gate failed: {things} not hold in run {side.run.run_id}")
+        count = "1 violation" if len(violations) == 1 else f"{len(violations)} violations"
+        raise GateError(f"the gate failed: {count} in run {side.run.run_id}")
     if output is Format.TABLE:
-        typer.echo(f"the gate is open: run {side.run.run_id}, {len(side.cells)} cells, nothing unexpected")
+        typer.echo(f"the gate passed: run {side.run.run_id}, {len(side.cells)} cells, nothing unexpected")
 
 
 def _print_violations(violations: tuple[Violation, ...], matrix: Path) -> None:

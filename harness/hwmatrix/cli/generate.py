@@ -126,7 +126,7 @@ def generate_command(
     spec = load(matrix).spec
     wish = Wish(size=size or Size.TINY, device=device, timeout_min=timeout, cache=read_environment().cache, database=database)
     listed = first_models(spec, priority or Priority.ALL)
-    left_out = _checked(names, spec, wish) if names else _unbuildable(listed, spec, wish)
+    left_out = _refuse_unbuildable(names, spec, wish) if names else _unbuildable(listed, spec, wish)
     wanted = [name for name in (dict.fromkeys(names) if names else listed) if name not in left_out]
     if clear_cache:
         for name in wanted:
@@ -157,7 +157,7 @@ def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | 
     if again is None:
         options = {"dtype": "--dtype", "output_file": "--output", "force": "--force"}
         problems += [
-            Problem(where=options[name], what="it has a meaning with --reproduce only", hint="leave it out")
+            Problem(where=options[name], what="it is only allowed with --reproduce", hint="leave it out")
             for name, value in details.items()
             if value
         ]
@@ -165,8 +165,8 @@ def _check(ways: dict[str, bool], *, names: list[str], again: tuple[str, str] | 
         raise ConfigError(problems)
 
 
-def _checked(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
-    """Check all named models before a file is written; only unnamed ones may be left out.
+def _refuse_unbuildable(names: list[str], spec: MatrixSpec, wish: Wish) -> dict[str, str]:
+    """Check all named models before a file is written: a named model may not be left out.
 
     Raises:
         ConfigError: lists every model that cannot have a test.
@@ -232,13 +232,13 @@ def _reproduce(
     if database is None:
         what, hint = (
             f"there is no database: {DEFAULT_OUTPUT / 'matrix.duckdb'} is missing",
-            "nox -s matrix makes one; or name it: --database FILE",
+            "nox -s matrix creates it; or name another: --database FILE",
         )
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     try:
         made = reproduce(name_on_record(cell[0], database), cell[1], database=database, dtype=dtype, size=size, force=force)
     except CellFailure as failure:
-        what = f"the model cannot be made here, so neither can its inputs: {failure}"
+        what = f"the model cannot be built here, and so its inputs cannot either: {failure}"
         raise ConfigError(
             [Problem(where=f"--reproduce {' '.join(cell)}", what=what, hint="use the versions that it was measured with")]
         ) from failure
@@ -246,7 +246,7 @@ def _reproduce(
         typer.echo(made.script, nl=False)
         return
     found = made.cell
-    file = file or _free(Path(f"reproduce_{slug(found.model.name)}_{slug(found.target.name)}.py"))
+    file = file or _replaceable(Path(f"reproduce_{slug(found.model.name)}_{slug(found.target.name)}.py"))
     try:
         write_atomically(file, made.script)
     except OSError as error:
@@ -274,14 +274,14 @@ def _reproduce(
     typer.echo(f"run: {facts['run']}")
 
 
-def _free(path: Path) -> Path:
-    """The path, if it may be written.
+def _replaceable(path: Path) -> Path:
+    """The path, if there is no file yet, or only an earlier script.
 
     Raises:
-        ConfigError: another file, not such a script, has this name.
+        ConfigError: another file has this name.
     """
     if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
         raise ConfigError(
-            [Problem(where=str(path), what="already exists, and is not such a script", hint="name another file with --output")]
+            [Problem(where=str(path), what="already exists, and is not a script by hwmatrix", hint="name another file with --output")]
         )
     return path

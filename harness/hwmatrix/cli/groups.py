@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hwmatrix.report.groups import FailureGroup
 
 _TITLES: Final = {
-    Scope.FACTORY: "models that could not be made, which counts against no hardware",
-    Scope.INFRASTRUCTURE: "around the cells",
+    Scope.FACTORY: "models that could not be built, which is not counted against any hardware",
+    Scope.INFRASTRUCTURE: "failures outside of the cells",
 }
 
 

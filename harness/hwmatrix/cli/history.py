@@ -27,7 +27,7 @@ DEFAULT_HISTORY: Final = Path("reports/history.duckdb")
 
 
 class HistoryFormat(enum.StrEnum):
-    """How a history is told."""
+    """How a history is printed."""
 
     TABLE = "table"
     MARKDOWN = "markdown"

@@ -1,4 +1,4 @@
-"""``hwmatrix images``: build the images of targets, describe what they are made of, and push them."""
+"""``hwmatrix images``: builds the images of targets, writes their SBOMs, and pushes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def images_command(
 ) -> None:
     """Build the images of the targets that can run here, or of the given targets. Unchanged images are not rebuilt.
 
-    An image whose label org.hwmatrix.push is never (qnn) is pushed nowhere. Logins are those of docker login. An example of that:
+    An image with the label org.hwmatrix.push=never (qnn) is never pushed. Logins are those of docker login. Example:
 
         hwmatrix images --targets cpu openvino --push registry.example/team/hwmatrix
     """
@@ -56,7 +56,7 @@ def images_command(
         reasons = {} if targets else {name: executor.unavailable(name) for name in loaded.spec.targets}
         for name, reason in reasons.items():
             if reason is not None:
-                view.say(f"{name}: not built, {reason} (name it with --targets to build it all the same)")
+                view.say(f"{name}: not built, {reason} (name it with --targets to build it anyway)")
         chosen = targets or [name for name, reason in reasons.items() if reason is None]
         failed = executor.prepare(chosen)
         for error in failed.values():

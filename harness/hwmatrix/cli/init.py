@@ -69,7 +69,7 @@ def init_command(
     _refuse_to_replace([matrix, *([WORKFLOW] if workflow else [])], force=force)
     plans = _plans(models or (), shipped, read_environment().cache)
     text = starter_matrix(plans, chosen, shipped)
-    loaded = _checked(text)
+    loaded = _loaded(text)
     files = {matrix: text}
     if workflow:
         files[WORKFLOW] = render_repository(loaded)
@@ -80,8 +80,8 @@ def init_command(
         _write(path, content)
         typer.echo(f"wrote {path}")
     if own_noxfile:
-        typer.echo(f"{NOXFILE} is yours and stays as it is; the session to add to it:\n\n{nox_session()}\n")
-    typer.echo("next: hwmatrix matrix, or nox -s matrix; reports come into reports/latest, which is nothing to commit")
+        typer.echo(f"{NOXFILE} is yours and is not changed; add this session to it:\n\n{nox_session()}\n")
+    typer.echo("next: hwmatrix matrix, or nox -s matrix; reports are written to reports/latest, which should not be committed")
 
 
 def _refuse_to_replace(paths: list[Path], *, force: bool) -> None:
@@ -108,12 +108,12 @@ def _plans(models: list[str] | tuple[str, ...], shipped: MatrixSpec, cache: Path
             continue
         if plan is None:
             near = near_miss(model.removeprefix(TYPE_PREFIX), types.found.by_name)
-            hint = f"a hub id has its owner's name in it (owner/name), a folder must be there; of types of transformers: {near}"
+            hint = f"a hub id contains the owner (owner/name), a folder must exist; types of transformers: {near}"
             problems.append(Problem(where="--models", what=f"{model!r} is unknown", hint=hint))
         elif not re.fullmatch(NAME_PATTERN, plan.architecture):
             problems.append(Problem(where=f"--models {model}", what=f"{plan.architecture!r} is not a valid architecture name"))
         elif plan.unbuildable is not None:
-            problems.append(Problem(where=f"--models {model}", what=f"it cannot be made: {plan.unbuildable}", hint="name a checkpoint"))
+            problems.append(Problem(where=f"--models {model}", what=f"it cannot be built: {plan.unbuildable}", hint="name a checkpoint"))
         else:
             plans.append(plan)
     if problems:
@@ -124,7 +124,7 @@ def _plans(models: list[str] | tuple[str, ...], shipped: MatrixSpec, cache: Path
 def _plan(model: str, types: TypeModels, cache: Path) -> ModelPlan | None:
     """The model of a folder, a type of transformers, or a checkpoint of the hub; None if it is none of these.
 
-    Checkpoints in hwmatrix's own matrix.yaml are known completely; for others the configuration is read. A name without an owner
+    For checkpoints in hwmatrix's own matrix.yaml nothing is downloaded; for others, the configuration is read. A name without an owner
     (``bert-base-uncased``) can only refer to the former.
     """
     spec, length = types.spec, types.spec.sizes[Size.FULL].sequence_length
@@ -143,7 +143,7 @@ def _plan(model: str, types: TypeModels, cache: Path) -> ModelPlan | None:
     return plan_for(model, hub.fetch_config(model, None, cache), Size.FULL, 1, length, hub_id=model, weights=HUB)
 
 
-def _checked(text: str) -> LoadedMatrix:
+def _loaded(text: str) -> LoadedMatrix:
     """Load the generated text like any matrix.yaml."""
     with tempfile.TemporaryDirectory(prefix="hwmatrix-init-") as folder:
         path = Path(folder) / MATRIX_FILE

@@ -20,58 +20,58 @@ from hwmatrix.errors import ConfigError, HwmatrixError, Problem
 if TYPE_CHECKING:
     from types import FrameType
 
-_COMMANDS: Final = {
-    "matrix": "running",
-    "init": "init",
-    "show": "answering",
-    "why": "answering",
-    "diff": "comparing",
-    "gate": "comparing",
-    "history": "history",
-    "report": "storing",
-    "badges": "storing",
-    "merge": "storing",
-    "publish": "publish",
-    "devices": "devices",
-    "detect": "detect",
-    "classify": "classify",
-    "types": "types",
-    "fit": "fit",
-    "evidence": "evidence",
-    "test": "test",
-    "generate": "generate",
-    "errors": "errors",
-    "groups": "groups",
-    "ops": "ops",
-    "images": "running",
-    "base": "running",
-    "plan": "planning",
-    "run": "planning",
-    "artifacts": "artifacts",
-    "runner": "runner",
-    "wait": "collecting",
-    "collect": "collecting",
-    "summary": "collecting",
-    "assets": "collecting",
-    "workflow": "workflow",
-    "pins": "workflow",
-    "schema": "schema",
-}
-"""Commands and their modules, in the order of the help: running one command imports only its own module."""
+_COMMANDS: Final = (
+    "matrix",
+    "init",
+    "show",
+    "why",
+    "diff",
+    "gate",
+    "history",
+    "report",
+    "badges",
+    "merge",
+    "publish",
+    "devices",
+    "detect",
+    "classify",
+    "types",
+    "fit",
+    "evidence",
+    "test",
+    "generate",
+    "errors",
+    "groups",
+    "ops",
+    "images",
+    "base",
+    "plan",
+    "run",
+    "artifacts",
+    "runner",
+    "wait",
+    "collect",
+    "summary",
+    "assets",
+    "workflow",
+    "pins",
+    "schema",
+)
+"""Commands, in the order of the help. Running one command imports only its own module."""
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 _LISTS: Final = frozenset(
     {"--add", "--architectures", "--fail-on", "--hw", "--models", "--require", "--resource-config", "--runners", "--status", "--targets"}
 )
 """Options that take several words: ``--models bert vit``."""
-_ALONE: Final = {"--compare": "newest"}
-"""Options that may be given without a value, and the default value in that case."""
+_DEFAULT_VALUES: Final = {"--compare": "newest"}
+"""Options that may be given without a value, and the value that they get then."""
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
-"""click's UsageError, wherever this version of typer has it: some versions include their own click."""
+"""click's UsageError. Some versions of typer include their own click."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return its exit code (docs/cli.md lists them). If the reader of its output is gone, it exits silently."""
+    """Run one command; return its exit code (docs/cli.md lists them). If the reader of the output is gone, exit silently."""
     code = 0
     with Outputs() as outputs:
         try:
@@ -96,7 +96,7 @@ def _main(argv: list[str] | None) -> int:
         words = spread(sys.argv[1:] if argv is None else argv)
         result = program(words[0] if words else None)(words, standalone_mode=False)
         if result == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
-            raise KeyboardInterrupt  # noqa: TRY301 - told in one place
+            raise KeyboardInterrupt  # noqa: TRY301 - handled below
     except HwmatrixError as error:
         _print_error(error, stderr)
         return error.exit_code
@@ -119,8 +119,8 @@ class _InOrder(TyperGroup):
 
 
 def _print_error(error: HwmatrixError, stderr: Console) -> None:
-    """Print an error; on a GitHub runner also as annotations, with everything escaped that could be a workflow command."""
-    words = f"error: {error}"  # names in it may be untrusted, with terminal control sequences
+    """Print an error. On a GitHub runner, print annotations too, and escape everything that could be a workflow command."""
+    words = f"error: {error}"  # may contain untrusted names with terminal control sequences
     text = "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in words)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from hwmatrix.host.github.log import annotation, harmless
@@ -138,7 +138,7 @@ def program(command: str | None = None) -> typer.Typer:
     app = typer.Typer(
         name="hwmatrix",
         cls=_InOrder,
-        help="Which Hugging Face models work on which hardware, how well, how fast, and where they don't, why.",
+        help="Find out which Hugging Face models work on which hardware, how well and how fast; and why others do not.",
         callback=_always_named,
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -149,14 +149,14 @@ def program(command: str | None = None) -> typer.Typer:
     return app
 
 
-def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer's signature
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer's signature
     if asked:
         typer.echo(f"hwmatrix {__version__}")
         raise typer.Exit
 
 
 def _always_named(
-    *, version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True)] = False
+    *, version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)] = False
 ) -> None:
     """Without this callback, typer treats a single command as the program itself."""
 
@@ -186,8 +186,8 @@ def spread(argv: list[str]) -> list[str]:
         elif word.startswith("-"):
             spreading = None
             words.append(word)
-            if word in _ALONE and (index + 1 == len(argv) or argv[index + 1].startswith("-")):
-                words.append(_ALONE[word])
+            if word in _DEFAULT_VALUES and (index + 1 == len(argv) or argv[index + 1].startswith("-")):
+                words.append(_DEFAULT_VALUES[word])
         elif spreading is not None:
             words += [spreading, word]
         else:

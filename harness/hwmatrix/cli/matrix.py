@@ -122,7 +122,7 @@ def _adapting(loaded: LoadedMatrix, adapt: bool | None) -> LoadedMatrix:  # noqa
 
 def _stale_rule(max_age: int | None, *, stale: bool) -> StaleRule | None:
     if max_age is not None and not stale:
-        raise ConfigError([Problem(where="--max-age", what="it says what is stale", hint="add --stale")])
+        raise ConfigError([Problem(where="--max-age", what="it needs --stale", hint="add --stale")])
     return StaleRule(max_age=dt.timedelta(days=max_age) if max_age is not None else None) if stale else None
 
 
@@ -130,4 +130,4 @@ def _refuse_with_resume(*given: object, everything: bool) -> None:
     """Refuse options that would change the plan of a resumed run."""
     if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
         what = "the last run is continued as it was planned"
-        raise ConfigError([Problem(where="--resume", what=what, hint="leave out what selects models, targets, isolation, timing, --adapt")])
+        raise ConfigError([Problem(where="--resume", what=what, hint="leave out options for models, targets, isolation, timing, --adapt")])

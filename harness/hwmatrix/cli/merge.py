@@ -1,4 +1,4 @@
-"""``hwmatrix merge``: from shards to a database, and from several databases to one."""
+"""``hwmatrix merge``: merges shards into a database, or several databases into one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def merge_command(
 ) -> None:
     """Merge the shards of runs into a database; or several databases into one with the latest verdict of every cell.
 
-    Merging again changes nothing. Broken shards are listed, and left out; a broken database is refused. Examples:
+    Merging again changes nothing. Broken shards are listed and left out; a broken database is refused. Examples:
 
         hwmatrix merge reports/latest/runs/20261120T072723Z-42934e
 
@@ -58,14 +58,14 @@ def _print_merge(report: MergeReport) -> None:
     for rejection in report.rejected:
         typer.echo(f"rejected {rejection.file}: {rejection.reason}")
     if report.withdrawn:
-        typer.echo(f"{len(report.withdrawn)} cells are not shown: their run was planned anew without them")
+        typer.echo(f"{len(report.withdrawn)} cells are not shown: a new plan of their run dropped them")
     typer.echo(
         f"{len(report.merged)} shards merged ({report.rows} rows), {len(report.known)} known before, {len(report.rejected)} rejected"
     )
 
 
 def _keeps_latest(database: Path) -> bool:
-    """Whether a database exists and keeps only latest verdicts: whole runs cannot be merged into it unchanged."""
+    """Whether a database exists and keeps only the latest verdicts: whole runs cannot be merged into it unchanged."""
     if not database.is_file():
         return False
     try:

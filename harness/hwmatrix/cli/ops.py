@@ -64,7 +64,7 @@ def ops_command(
     """
     environment, loaded, output = read_environment(), load(matrix), output_dir.absolute()
     if write_docs and matrix.parent == shipped_root() and harness_source() is None:
-        what = "there is no matrix.yaml here, beside which docs/ would be"
+        what = "there is no matrix.yaml here, beside which docs/ could be written"
         raise ConfigError([Problem(where="--write-docs", what=what, hint="hwmatrix init writes one")])
     names = _chosen(loaded, targets or ())
     _check_pattern(tests)
@@ -90,10 +90,10 @@ def _refuse_with_resume(targets: Sequence[str] | None, tests: str, isolation: Is
 
 
 def _chosen(loaded: LoadedMatrix, targets: Sequence[str]) -> list[str]:
-    """The targets asked for, or all that execute ONNX.
+    """The requested targets, or all that execute ONNX.
 
     Raises:
-        ConfigError: one is not in matrix.yaml, or executes no ONNX.
+        ConfigError: a target is not in matrix.yaml, or does not execute ONNX.
     """
     check_selection(loaded, Selection(targets=tuple(targets)))
     able = [name for name, target in loaded.spec.targets.items() if descriptor_of(target.backend).operators is not None]

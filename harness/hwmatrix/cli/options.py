@@ -44,7 +44,7 @@ class IsolationChoice(enum.StrEnum):
 
 
 class Priority(enum.StrEnum):
-    """Which models of matrix.yaml: those of its first suite, or all."""
+    """Which models of matrix.yaml to use: those of its first suite, or all."""
 
     HIGH = "high"
     ALL = "all"
@@ -54,22 +54,22 @@ FormatOption = Annotated[Format, typer.Option("--format", help="A table, or JSON
 
 
 def matrix_or_shipped(path: Path) -> Path:
-    """The file; if it is the default and does not exist, the one that comes with hwmatrix, with a message."""
+    """The file itself. If it is the default and does not exist: the packaged one, with a message."""
     if path != DEFAULT_MATRIX or path.exists():
         return path
-    told = f"no {path} here: using the one that comes with hwmatrix {hwmatrix.__version__} (hwmatrix init writes one for your own models)"
-    typer.echo(told, err=True)
+    note = f"no {path} here: using the one that comes with hwmatrix {hwmatrix.__version__} (hwmatrix init writes one for your own models)"
+    typer.echo(note, err=True)
     return shipped_root() / MATRIX_FILE
 
 
 def _unless_named(context: typer.Context, parameter: typer.CallbackParam, path: Path) -> Path:
-    """Check that a file that was named explicitly exists."""
+    """Fall back to the packaged matrix.yaml, unless a file was named explicitly."""
     source = context.get_parameter_source(parameter.name or "")
     return matrix_or_shipped(path) if source is not None and source.name == "DEFAULT" else path
 
 
 OwnMatrix = Annotated[Path, typer.Option("--matrix", help="The matrix.yaml to read.", metavar="FILE")]
-"""For commands that can do without one, or must not take the one that comes with hwmatrix for it."""
+"""For commands that work without a matrix.yaml, or must not fall back to the packaged one."""
 Matrix = Annotated[
     Path,
     typer.Option(
@@ -105,8 +105,8 @@ Adapt = Annotated[
 ]
 Database = Annotated[Path, typer.Option("--database", help="A merged database, or a folder of reports.", metavar="FILE")]
 RunId = Annotated[str | None, typer.Option("--run", help="A run's id. [default: the latest in the database]", metavar="ID")]
-PlannedFolder = Annotated[Path, typer.Argument(help="The folder of the planned run: it holds plan.json.", metavar="RUN")]
-JobStates = Annotated[Path, typer.Option("--states", help="What became of the targets' jobs.", metavar="FILE")]
+PlannedFolder = Annotated[Path, typer.Argument(help="The folder of the planned run, with plan.json.", metavar="RUN")]
+JobStates = Annotated[Path, typer.Option("--states", help="The states of the targets' jobs.", metavar="FILE")]
 OwnSize = Annotated[Size | None, typer.Option("--size", help="tiny or full; overrides the suite's size.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every model, in every size.")]
 Suite = Annotated[str | None, typer.Option("--suite", help="A suite of matrix.yaml. [default: default]")]
@@ -145,7 +145,7 @@ def known(option: str, names: Sequence[str], allowed: Collection[str]) -> tuple[
 
 
 def progress(*, verbose: bool) -> View:
-    """The progress display of a command: on stderr, so that stdout is only for results."""
+    """The progress display of a command. It is on stderr: stdout is only for results."""
     from hwmatrix.host.console import view
 
     return view(Console(stderr=True), verbose=verbose, on_github=os.environ.get("GITHUB_ACTIONS") == "true")

@@ -30,7 +30,7 @@ def pins_command(
 ) -> None:
     """Look up newer actions, package versions and the digest of the base image, and update the pins.
 
-    GITHUB_TOKEN, if set, is used to ask for releases of actions. Nothing is installed. An example of that:
+    GITHUB_TOKEN, if set, is used to ask for releases of actions. Nothing is installed. Example:
 
         hwmatrix pins --check
     """
@@ -46,4 +46,4 @@ def pins_command(
     for change in changes:
         typer.echo(f"{change.file}: {change.name} {change.old} -> {change.new}")
     if not changes:
-        typer.echo("everything is the newest already")
+        typer.echo("everything is up to date")

@@ -22,7 +22,7 @@ from hwmatrix.records import Isolation
 
 
 class PlanFormat(enum.StrEnum):
-    """How a plan is told. ``github`` is the job matrix of a workflow."""
+    """How a plan is printed. ``github`` is the job matrix of a workflow."""
 
     TABLE = "table"
     JSON = "json"
@@ -52,7 +52,7 @@ def plan_command(
 ) -> None:
     """Plan a run without executing anything. ``hwmatrix run`` executes the plan elsewhere, target by target.
 
-    Whether a target is available is found out where it runs. Examples:
+    Each machine determines which targets are available on it. Examples:
 
         hwmatrix plan --suite smoke
 
@@ -81,4 +81,4 @@ def plan_command(
     else:
         rows = [(job["target"], str(job["cells"]), ", ".join(job["runs_on"])) for job in job_matrices(plan, loaded)["include"]]
         print_table(("target", "cells", "runs on"), rows)
-        typer.echo(f"{len(plan.cells)} cells, {len(plan.models)} models; the plan lies in {folder.path}")
+        typer.echo(f"{len(plan.cells)} cells, {len(plan.models)} models; the plan is in {folder.path}")

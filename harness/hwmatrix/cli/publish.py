@@ -32,13 +32,13 @@ def publish_command(
     snapshot: Annotated[
         Path | None,
         typer.Option(
-            "--file", help="The compact form of it that answers are read from. [default: hwmatrix's, in its repository]", metavar="FILE"
+            "--file", help="The compact form of it, which answers are read from. [default: hwmatrix's, in its repository]", metavar="FILE"
         ),
     ] = None,
 ) -> None:
-    """Add runs to the published database, and write its reports and its compact form anew.
+    """Add runs to the published database, and rewrite its reports and its compact form.
 
-    Of every cell the latest verdict is kept, with the run that it came from; paths of this machine are cut. Examples:
+    For every cell, the latest verdict and its run are kept. Paths of this machine are shortened. Examples:
 
         hwmatrix publish
 
@@ -47,7 +47,7 @@ def publish_command(
     asked = places or [DEFAULT_OUTPUT]
     if places is None and not database_at(DEFAULT_OUTPUT).is_file():
         raise ConfigError(
-            [Problem(where=str(DEFAULT_OUTPUT), what="it has no matrix.duckdb", hint="hwmatrix matrix makes one, or name WHAT")]
+            [Problem(where=str(DEFAULT_OUTPUT), what="it has no matrix.duckdb", hint="hwmatrix matrix creates it; or name WHAT")]
         )
     kept, _ = merge_places(asked, published / DATABASE, publish=True)
     typer.echo(latest_in_words(kept, published / DATABASE))

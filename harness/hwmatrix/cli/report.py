@@ -1,4 +1,4 @@
-"""``hwmatrix report``: from a database to reports."""
+"""``hwmatrix report``: writes reports from a database."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def report_command(
         typer.Option("--history", help="Earlier runs for index.html. [default: ../history.duckdb, if it exists]", metavar="FILE"),
     ] = None,
     published: Annotated[
-        bool, typer.Option("--published", help="Of the published database (reports/published), and there unless --output-dir is given.")
+        bool, typer.Option("--published", help="Use the published database (reports/published); write there unless --output-dir is given.")
     ] = False,
     context: typer.Context,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
     """Write the reports of a merged database, or your own report: a query with a template for its rows (without one, JSON).
 
-    Examples of that:
+    For example:
 
         hwmatrix report
 
@@ -64,12 +64,12 @@ def report_command(
         _print_or_write(as_json(found) if template is None else render(found, template), file)
         return
     if template is not None or file is not None:
-        raise ConfigError([Problem(where="--template, --output", what="they belong to a query", hint="add --query")])
+        raise ConfigError([Problem(where="--template, --output", what="they need a query", hint="add --query")])
     write_all(database, output_dir, run=run, history=history, beside=not published)
 
 
 def write_all(database: Path, output_dir: Path, *, run: str | None = None, history: Path | None = None, beside: bool = True) -> None:
-    """Write all reports, and say which. ``beside``: the page shows the history that lies beside the folder, if there is one."""
+    """Write all reports, and print their names. ``beside``: the page shows the history beside the folder, if there is one."""
     reports = write_reports(database, output_dir, run_id=run, history=history, beside=beside)
     for path in [*reports, *write_operators(database, output_dir)]:
         typer.echo(f"wrote {path}")

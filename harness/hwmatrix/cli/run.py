@@ -38,7 +38,7 @@ def run_command(
 ) -> None:
     """Run some targets of a plan on this machine. This writes shards but no reports; merge them with ``hwmatrix merge``.
 
-    A target that is not available here leaves a shard that says so and why: that is a result. Examples:
+    For a target that is not available here, the shard contains the reason: that is a result, too. Example:
 
         hwmatrix run reports/latest/runs/20261120T072723Z-42934e --targets cuda
     """
@@ -47,7 +47,7 @@ def run_command(
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
         folder = run_part(whole, targets, loaded, workshop, output=output_dir.absolute(), view=view)
-        view.say(f"shards lie in {folder.shards}")
+        view.say(f"shards are in {folder.shards}")
 
 
 def _read(place: Path) -> Plan:
@@ -55,7 +55,7 @@ def _read(place: Path) -> Plan:
     try:
         return plan_from_json(path.read_bytes(), where=str(path))
     except OSError as error:
-        raise ConfigError([Problem(where=str(path), what=f"cannot be read: {error}", hint="name what hwmatrix plan wrote")]) from error
+        raise ConfigError([Problem(where=str(path), what=f"cannot be read: {error}", hint="name a plan by hwmatrix plan")]) from error
 
 
 def _check(plan: Plan, loaded: LoadedMatrix, targets: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ def _check(plan: Plan, loaded: LoadedMatrix, targets: Sequence[str]) -> None:
     ]
     if plan.matrix_sha256 != loaded.sha256:
         hint = "check out the commit that the plan was made from"
-        problems.append(Problem(where=str(loaded.path), what="it is not the one that the plan was made from", hint=hint))
+        problems.append(Problem(where=str(loaded.path), what="it differs from the one that the plan was made from", hint=hint))
     if plan.hwmatrix_version != hwmatrix.__version__:
         what = f"the plan was made by hwmatrix {plan.hwmatrix_version}, this is {hwmatrix.__version__}"
         problems.append(Problem(where="PLAN", what=what, hint="use the same version everywhere"))

@@ -55,7 +55,7 @@ def labels_command(
 ) -> None:
     """Print the labels that this machine should have as a runner, each with its evidence.
 
-    An example of that:
+    For example:
 
         ./config.sh --url https://github.com/OWNER/REPOSITORY --ephemeral --labels "$(hwmatrix runner labels --format line)"
     """
@@ -81,9 +81,9 @@ def check_command(
     matrix: Matrix = Path("matrix.yaml"),
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Say what is here for the jobs of each target, what is missing, and how to mend it. Nothing is built or executed.
+    """Show what this machine has for the jobs of each target, what is missing, and how to fix it. Nothing is built or executed.
 
-    Exit code 0 when every target that is named can run here (without names: any of them), else 6. Examples:
+    The exit code is 0 if all named targets can run here (without names: if any target can), else 6. Examples:
 
         hwmatrix runner check
 
@@ -111,7 +111,9 @@ def plan_command(
     matrix: Matrix = Path("matrix.yaml"),
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show which target would run on which of the given runners, and which targets have none. Examples.
+    """Show which target would run on which of the given runners, and which targets have no runner.
+
+    For example:
 
     hwmatrix runner plan --runners runners.yaml
 
@@ -123,7 +125,7 @@ def plan_command(
     if output is Format.JSON:
         typer.echo(json.dumps([dataclasses.asdict(it) for it in placed], indent=2))
         return
-    print_table(("target", "asks for", "runs on"), ((it.target, ", ".join(it.labels), _where(it)) for it in placed))
+    print_table(("target", "labels", "runs on"), ((it.target, ", ".join(it.labels), _where(it)) for it in placed))
     without = [it.target for it in placed if not it.runners and not it.hosted]
     if without:
         typer.echo(f"no runner for: {', '.join(without)}. Their cells become unavailable after github.wait_minutes.")
@@ -137,14 +139,14 @@ def prune_command(
     keep_gb: Annotated[
         float | None, typer.Option("--keep-gb", help="Stop when at most this much is left (GiB).", metavar="GB", min=0)
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Really remove the data. Without this option it is only listed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove the data. Without this option it is only listed.")] = False,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
     """Remove old data of hwmatrix: images, environments, bundles, exports, checkpoints, runs; least recently used first.
 
     By default, this is everything unused for 30 days. Never removed: images of this version or used by a container, locked bundles,
     the latest run, and running runs. While another hwmatrix command runs here, images and the cache are not touched.
-    To list what was unused for a week, and to remove data down to a size:
+    For example:
 
         hwmatrix runner prune --older-than 7
 
@@ -158,11 +160,11 @@ def prune_command(
     with contextlib.ExitStack() as stack:
         client = None if engine is None else stack.enter_context(contextlib.closing(engine.client(timeout_s=600)))
         if client is None:
-            typer.echo(f"images are not looked at: {problem}", err=True)
+            typer.echo(f"images are skipped: {problem}", err=True)
         reason = pruning.busy(client, pruning.others())
         items = pruning.guarded(_inventory(client, read_environment().cache, output_dir.absolute()), reason)
         if reason is not None:
-            typer.echo(f"images, environments and the cache are left alone: {reason}", err=True)
+            typer.echo(f"images, environments and the cache are skipped: {reason}", err=True)
         chosen = pruning.choose(items, rule, dt.datetime.now(dt.UTC))
         kept = [item for item in items if item not in chosen]
         outcomes = [pruning.remove(item, client) if yes else pruning.Outcome(item=item, problem=None) for item in chosen]
@@ -172,7 +174,7 @@ def prune_command(
         typer.echo(
             f"{outcome.item.kind.value:<12} {_mb(outcome.item.size):>9}  {outcome.item.used_at:%Y-%m-%d}  {outcome.item.name}: {state}"
         )
-    verb = "removed" if yes else "would be removed (say --yes)"
+    verb = "removed" if yes else "would be removed (with --yes)"
     total = _mb(sum(item.size for item in done))
     typer.echo(f"{len(done)} of {len(items)} {verb}: at least {total}; {len(kept)} stay with {_mb(sum(item.size for item in kept))}")
 
@@ -190,7 +192,7 @@ def _mb(size: int) -> str:
 
 
 def _print_checks(report: checking.Report) -> None:
-    """A line a finding, what to do under it; then a line a target."""
+    """Print one line per finding with the fix below it, then one line per target."""
     for it in report.findings:
         needed = f"  (for {', '.join(it.targets)})" if it.targets and it.state is not checking.State.OK else ""
         typer.echo(f"{it.state.value:<8} {it.what}: {it.fact}{needed}")

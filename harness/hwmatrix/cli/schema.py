@@ -13,7 +13,7 @@ from hwmatrix.matrix.spec import json_schema
 
 
 class Schema(enum.StrEnum):
-    """Formats of ours that have a JSON Schema."""
+    """The formats that have a JSON Schema."""
 
     MATRIX_FILE = "matrix-file"
     MATRIX = "matrix"
@@ -35,6 +35,6 @@ def add_to(app: typer.Typer) -> None:
     app.command("schema")(schema_command)
 
 
-def schema_command(which: Annotated[Schema, typer.Argument(help="Which format.")] = Schema.MATRIX_FILE) -> None:
+def schema_command(which: Annotated[Schema, typer.Argument(help="The format.")] = Schema.MATRIX_FILE) -> None:
     """Print the JSON Schema of matrix.yaml, or of a JSON report."""
     typer.echo(json.dumps((json_schema if which is Schema.MATRIX_FILE else REPORTS[which.value])(), indent=2))

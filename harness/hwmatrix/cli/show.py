@@ -1,6 +1,6 @@
 """``hwmatrix show``: the matrix of a run in a terminal."""
 
-# ruff: noqa: RUF001 - typographic signs are meant
+# ruff: noqa: RUF001 - typographic signs are intended
 from __future__ import annotations
 
 import dataclasses
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hwmatrix.report.rows import CellRow
 
 _MODEL_SHARE = 8
-"""Names of models have this part of the terminal's width at most; longer ones are folded."""
+"""Model names take at most this fraction of the terminal's width; longer names are folded."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def show_command(
 ) -> None:
     """Show the matrix of a run in the terminal, or a part of it.
 
-    Examples of that:
+    For example:
 
     hwmatrix show
 
@@ -67,15 +67,15 @@ def show_command(
     if status:
         wanted = {(cell.model, cell.size) for cell in cells if cell.status.value in status}
         cells = [cell for cell in cells if (cell.model, cell.size) in wanted]
-    if output is Format.JSON:  # matrix.json with these cells alone
+    if output is Format.JSON:  # matrix.json with only these cells
         typer.echo(matrix_json(dataclasses.replace(rows, cells=tuple(cells))), nl=False)
         return
     console = Console()
     console.print(Text(f"run {rows.run.run_id} of {rows.run.created_at:%Y-%m-%d %H:%M} UTC, hwmatrix {rows.run.hwmatrix_version}"))
-    here = {cell.target for cell in cells if cell.status is not Status.UNAVAILABLE} - _never_here(cells)
+    here = {cell.target for cell in cells if cell.status is not Status.UNAVAILABLE} - _untried_targets(cells)
     built = grid.build([cell for cell in cells if cell.target in here])
     if not here:
-        console.print("no cell is like that" if not cells else "no target is here")
+        console.print("no cell matches" if not cells else "no target is available")
     else:
         if built.common:
             console.print(Text(built.common, style="dim"), soft_wrap=True)
@@ -90,14 +90,14 @@ def show_command(
         console.print(Text(f"{numbers.plural(count, 'cell')} in doubt: {doubt} (hwmatrix why MODEL TARGET)", style="dim"), soft_wrap=True)
 
 
-def _never_here(cells: Sequence[CellRow]) -> set[str]:
-    """Targets of which no cell was tried: a column of them would say the same in every row."""
+def _untried_targets(cells: Sequence[CellRow]) -> set[str]:
+    """Targets of which no cell was tried: their columns would say the same in every row."""
     tried = {cell.target for cell in cells if cell.status not in {Status.UNAVAILABLE, Status.FACTORY_ERROR}}
     return {cell.target for cell in cells} - tried
 
 
 def _table(built: grid.Grid, width: int) -> Table:
-    """One table for all families, so that columns stand under each other."""
+    """One table for all families, so that their columns are aligned."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     heads = (word for section in built.sections for word in section.family.value.split("_"))
     longest = max(map(len, (*heads, *(row.model for section in built.sections for row in section.rows))))
@@ -120,5 +120,5 @@ def _table(built: grid.Grid, width: int) -> Table:
 
 
 def _short(label: str) -> str:
-    """A cell's label without its separator: a terminal is narrow, and the legend below has the words."""
+    """A cell's label without its separator, because terminals are narrow; the legend below explains it."""
     return label.replace(" · ", " ")

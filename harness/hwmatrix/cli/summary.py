@@ -36,7 +36,7 @@ def summary_command(
 ) -> None:
     """Append the matrix and the failures to the job summary ($GITHUB_STEP_SUMMARY), or print them.
 
-    In a workflow, failures also become annotations on the lines of matrix.yaml that have their models. An example of that:
+    In a workflow, failures also become annotations on the lines of their models in matrix.yaml. Example:
 
         hwmatrix summary --output-dir reports/latest
     """

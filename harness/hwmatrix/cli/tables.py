@@ -1,4 +1,4 @@
-"""How several commands print: rows as a table, facts by name, and the measurements that an answer stands on."""
+"""Output that several commands share: rows as a table, facts by name, and the measurements behind an answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
 
 
 def facts(features: dict[str, Any]) -> str:
-    """Facts by name, one a line; what is not known is left out."""
+    """Facts by name, one per line; unknown ones are left out."""
     return "\n".join(f"{name}: {_fact(value)}" for name, value in features.items() if value is not None)
 
 
@@ -41,7 +41,7 @@ def _fact(value: Any) -> str:
 
 
 def show_evidence(asked: Sequence[EvidenceAnswer], console: Console | None = None) -> None:
-    """Name the measurements that were asked, or say that there are none."""
+    """Print the measurements that were used, or that there are none."""
     from hwmatrix.knowledge.on_record import sentence
 
     console = console or Console()

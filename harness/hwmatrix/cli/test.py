@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.plan import Selection
 
 _SHOWN: Final = 160
-"""Characters of a reason on the screen; the JSON has all of it."""
-_KEPT: Final = Path("reports/tests")
+"""How many characters of a reason are printed; the JSON has all of it."""
+_DEFAULT_FOLDER: Final = Path("reports/tests")
 _TEMPORARY: Final = "tests"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialRequest:
-    """What was asked for: hardware (a target's name, a kind of hardware, ``auto``) or all of it; a batch; how far to go on."""
+    """The request: hardware (a target's name, a kind of hardware, ``auto``) or all of it, the batch, and what to try after a failure."""
 
     device: str
     everything: bool
@@ -99,7 +99,7 @@ def trial_command(
     """Test one model: run it on the requested hardware, and report where and how it actually ran.
 
     If that fails, it tries a smaller batch (out of memory), other hardware (missing or failing hardware), or the same again (crash).
-    Wrong numbers are a result and end the test. A model that fails everywhere is a result too. Examples:
+    Wrong outputs are a result and end the test. A model that fails everywhere is a result too. Examples:
 
         hwmatrix test --model bert
 
@@ -134,10 +134,10 @@ def trial_command(
 
 
 def _check_device(request: TrialRequest, loaded: LoadedMatrix) -> None:
-    """Refuse hardware that is none, and two requestes at once.
+    """Check the requested hardware.
 
     Raises:
-        ConfigError: one of the two.
+        ConfigError: it is unknown, or all hardware was requested too.
     """
     known = {AUTO, *(backend.value for backend in Backend), *loaded.spec.targets}
     if request.device not in known:
@@ -155,10 +155,10 @@ def _model_plan(site: TrialSite) -> ModelPlan:
 
 @contextlib.contextmanager
 def _kept_folder(output_dir: Path | None, selection: Selection, cache: Path, *, save: bool) -> Iterator[Path]:
-    """Where runs are kept; without --save a folder of the cache that is gone afterwards, since every place can use the cache."""
+    """The folder for runs; without --save a temporary one in the cache, because every isolation can access the cache."""
     if save:
         name = (*selection.models, *(model.name for model in selection.extra))[0]
-        yield (output_dir or _KEPT / re.sub(r"[^A-Za-z0-9._-]+", "-", name)).absolute()
+        yield (output_dir or _DEFAULT_FOLDER / re.sub(r"[^A-Za-z0-9._-]+", "-", name)).absolute()
         return
     above = cache / _TEMPORARY
     above.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def _on_record(database: Path | None) -> tuple[Evidence, ...]:
 
 
 def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: Sequence[str]) -> tuple[list[Trial], str]:
-    """What to try, and what its order stands on."""
+    """The trials, and the reason for their order."""
     spec = site.loaded.spec
     alone = AttemptPlan(
         order=(Backend.CPU.value,),
@@ -184,7 +184,7 @@ def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: 
             Trial(plan=dataclasses.replace(alone, order=(target.backend,)), targets={target.backend: name}, asked=True)
             for name, target in spec.targets.items()
         ]
-        return every, "all targets of matrix.yaml, each for itself: none stands in for another"
+        return every, "all targets of matrix.yaml, each on its own, without fallback to another"
     kind = classify(model.name, model_class=model.model_class, architecture=model.architecture)
     named = spec.targets.get(request.device)
     preferred = None if request.device == AUTO else named.backend if named else request.device
@@ -198,11 +198,11 @@ def _trials(request: TrialRequest, site: TrialSite, model: ModelPlan, measured: 
 
 
 def _raise_if_nothing_ran(trials: Sequence[Trial], ended: Ended) -> None:
-    """A model that fails is a result. That nothing could be tried at all is an error.
+    """Raise an error if nothing was executed. A model that fails is a result, not an error.
 
     Raises:
         HwmatrixError: an image, the engine or the store failed, and nothing else ran.
-        NoTargetAvailableError: none of the hardware can be had here.
+        NoTargetAvailableError: none of the hardware is available here.
     """
     if any(trial.executed for trial in trials):
         return
@@ -213,7 +213,7 @@ def _raise_if_nothing_ran(trials: Sequence[Trial], ended: Ended) -> None:
 
 
 def _print(document: ModelTestDocument, output: Format) -> None:
-    """Print it."""
+    """Print the outcome."""
     if output is Format.JSON:
         typer.echo(json.dumps(document, indent=2))
         return
@@ -234,7 +234,7 @@ def _cells(trial: TrialDocument) -> tuple[str, ...]:
     if trial["actual_batch"] not in {None, trial["batch"]}:
         batch += f" (asked: {trial['batch']})"
     cost = trial["cost"]
-    factor = f"{cost['factor']:.3g} x expected" if cost["factor"] is not None else "not measured"  # the JSON says where
+    factor = f"{cost['factor']:.3g} x expected" if cost["factor"] is not None else "not measured"  # the JSON has the reason
     actual = trial["actual_hardware"] or "-"
     if trial["actual_hardware"] and trial["execution"] not in {None, Execution.HARDWARE}:
         actual += f" ({trial['execution']})"
@@ -251,7 +251,7 @@ def _cells(trial: TrialDocument) -> tuple[str, ...]:
 
 
 def _attempt_line(attempt: AttemptDocument) -> str:
-    """An attempt that led nowhere, in one line."""
+    """A failed attempt, in one line."""
     reason = (attempt["reason"] or "").strip().partition("\n")[0]
     shown = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
     again = f", retry {attempt['retry']}" if attempt["retry"] else ""

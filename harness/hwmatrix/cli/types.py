@@ -47,7 +47,7 @@ def types_command(
     since: Since = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show the model types of transformers, the content of suite `all`, and the result of each in the pinned list.
+    """Show the model types of transformers (suite `all`), and the result of each in the pinned list.
 
     Nothing is built, and torch is not needed. Examples:
 
@@ -74,13 +74,13 @@ def types_command(
 
 
 def _show_differences(document: TypesDocument, console: Console) -> None:
-    """A line a difference, and how many there are of each."""
+    """Print one line per difference, and the number of each kind."""
     found = document.differences or ()
     for each in found:
         console.print(Text(visible(said(each))), soft_wrap=True)
     counts = collections.Counter(each.what for each in found)
-    told = f"{counts['new']} new, {counts['gone']} gone, {counts['class']} of another class, {counts['family']} of another family"
-    console.print(Text(f"transformers {document.version} and the pinned list of {document.compared_with}: {told}"), soft_wrap=True)
+    total = f"{counts['new']} new, {counts['gone']} gone, {counts['class']} of another class, {counts['family']} of another family"
+    console.print(Text(f"transformers {document.version} and the pinned list of {document.compared_with}: {total}"), soft_wrap=True)
 
 
 def _table(document: TypesDocument) -> Table:
@@ -91,12 +91,12 @@ def _table(document: TypesDocument) -> Table:
     table.add_column("pinned, override", overflow="fold", ratio=1)
     for entry in document.types:
         named = "\n".join(word for word in (entry.model_class, entry.mapping) if word)
-        table.add_row(*(Text(visible(cell, keep="\n")) for cell in (entry.name, named, entry.family.value, _known(entry))))
+        table.add_row(*(Text(visible(cell, keep="\n")) for cell in (entry.name, named, entry.family.value, _pinned_result(entry))))
     return table
 
 
-def _known(entry: TypeEntry) -> str:
-    """What the pinned list says of it, and what is set for it besides the rules."""
+def _pinned_result(entry: TypeEntry) -> str:
+    """The type's result in the pinned list, and its override."""
     if entry.status is None:
         lines = ["not in a pinned list"]
     elif entry.status == PASS:
@@ -106,9 +106,9 @@ def _known(entry: TypeEntry) -> str:
     if entry.override is not None:
         sets = f" of {', '.join(entry.override.sets)}" if entry.override.sets else ""
         lines.append(f"override{sets}: {entry.override.reason}")
-        lines += [f"text alone: {entry.override.text_path}"] if entry.override.text_path else []
-        told = entry.override.impossible is None or entry.message == short(entry.override.impossible)
-        lines += [] if told else [f"impossible: {entry.override.impossible}"]
+        lines += [f"text only: {entry.override.text_path}"] if entry.override.text_path else []
+        printed = entry.override.impossible is None or entry.message == short(entry.override.impossible)
+        lines += [] if printed else [f"impossible: {entry.override.impossible}"]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""``hwmatrix wait``: what a job of a workflow calls while the jobs of the targets run."""
+"""``hwmatrix wait``: called by a job of a workflow, to wait for the jobs of the targets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wait_command(
 ) -> None:
     """In a workflow, wait until each target's job has ended, or no runner has picked it up for github.wait_minutes.
 
-    It polls GitHub's API for the jobs of its own workflow run. An API failure only ends the waiting. An example of that:
+    It polls GitHub's API for the jobs of its own workflow run. An API failure only ends the waiting. Example:
 
         hwmatrix wait planned/runs/20261120T072723Z-42934e --states states.json
     """
@@ -55,13 +55,13 @@ def wait_command(
     write_states(reached, states)
     for name, what in reached.items():
         if what.state in {State.UNCLAIMED, State.SKIPPED, State.UNKNOWN, State.RUNNING}:
-            told = what.reason or "it is not known what became of its job"
-            typer.echo(annotation("warning", told, title=f"{name}: no verdicts"))
+            reason = what.reason or "the outcome of its job is not known"
+            typer.echo(annotation("warning", reason, title=f"{name}: no verdicts"))
     _output({"waiting": " ".join(name for name, what in reached.items() if what.state is State.UNCLAIMED)})
 
 
 def _output(values: dict[str, str]) -> None:
-    """Outputs of a workflow's step: what GITHUB_OUTPUT takes. None has line breaks, since names of targets have none."""
+    """Write the outputs of a workflow step to GITHUB_OUTPUT. No value has line breaks, because names of targets have none."""
     path = os.environ.get("GITHUB_OUTPUT")
     if path is not None:
         with Path(path).open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""``hwmatrix why``: why a cell is as it is."""
+"""``hwmatrix why``: explains the result of a cell."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def why_command(
 
 
 def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
-    """The answer as a person reads it, with styles."""
+    """The answer as lines of text, with their styles."""
     cell = answer.cell
     settings = f"{cell.size.value}, {cell.dtype.value}, batch {cell.batch}, {cell.sequence_length} tokens"
     lines = [(f"{grid.label(cell)}: {plain(cell.model)} on {cell.target} ({settings})", f"bold {LEVEL_STYLES[cell.level]}")]
     entered = [step for step in answer.steps if step.wall_ms is not None or step.ended_here]
     if entered:
-        told = (f"{step.stage.value}{_ms(step.wall_ms)}{' ✗' if step.ended_here else ''}" for step in entered)
-        lines.append((f"  how far:    {' → '.join(told)}", ""))
-    lines += _found(cell)
+        stages = (f"{step.stage.value}{_ms(step.wall_ms)}{' ✗' if step.ended_here else ''}" for step in entered)
+        lines.append((f"  how far:    {' → '.join(stages)}", ""))
+    lines += _measurement_lines(cell)
     if cell.started_at is not None:
         place = f" in {cell.isolation.value}" if cell.isolation else ""
         digest = f", image {cell.image_digest.removeprefix('sha256:')[:12]}" if cell.image_digest else ""
@@ -89,7 +89,7 @@ def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
     ]
     lines += [(f"  works:      {plain(each.differs)} ({grid.label(each.cell)})", "green") for each in answer.alternatives]
     if cell.status is not Status.PASS and not answer.alternatives:
-        lines.append(("  works:      nothing near it in this run", ""))
+        lines.append(("  works:      no similar configuration in this run", ""))
     if cell.versions:
         packages = ", ".join(f"{name} {version}" for name, version in sorted(cell.versions.items()))
         lines.append((f"  versions:   {plain(packages)}", "dim"))
@@ -101,10 +101,10 @@ def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
     return lines
 
 
-def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
-    """What was given to a model, and what was found of it."""
+def _measurement_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
+    """The inputs of the model, and what was measured."""
     if cell.inputs:
-        only = ": only the text path of a model that takes more" if cell.text_path else ""
+        only = ": only the text path of a model that accepts more" if cell.text_path else ""
         yield (f"  given:      {plain(', '.join(cell.inputs))}{only}", "")
     if cell.on_target is not None:
         yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
@@ -126,15 +126,15 @@ def _found(cell: CellRow) -> Iterator[tuple[str, str]]:
 
 
 def _noise(cell: CellRow) -> str:
-    """What the precision costs, and how many times its noise floor the target's error is."""
+    """The noise floor of the precision, and the target's error as a multiple of it."""
     if cell.loss is None or cell.excess is None:
         return ""
-    approximate = "; approximate: it passes since the task is done as well" if cell.approximate else ""
-    return f"; {cell.dtype.value} alone costs {numbers.scientific(cell.loss)}, excess {numbers.times(cell.excess)}{approximate}"
+    approximate = "; approximate: it passes because it does the task as well as the reference" if cell.approximate else ""
+    return f"; noise floor of {cell.dtype.value} {numbers.scientific(cell.loss)}, excess {numbers.times(cell.excess)}{approximate}"
 
 
 def _quality(cell: CellRow) -> str:
-    """The task's metric, its interval, the reference's, and how often both agree."""
+    """The task's metric with its interval, the reference's metric, and how often both agree."""
     interval = f"{numbers.percent(cell.quality_low)} to {numbers.percent(cell.quality_high)}"
     metric = (cell.quality_metric or "").replace("_", " ")
     own = f"{metric} {numbers.percent(cell.quality)} ({interval}; {cell.quality_inputs} inputs)"
@@ -143,11 +143,11 @@ def _quality(cell: CellRow) -> str:
 
 
 def _memory(cell: CellRow) -> Iterator[tuple[str, str]]:
-    """What it took of the host and of the device, and whose memory that is, or why nothing is told."""
+    """The memory on the host and on the device, with what was measured, or why nothing was."""
     sizes = (("peak", cell.peak_mb), ("added", cell.delta_mb), ("on the device", cell.device_peak_mb))
-    told = ", ".join(f"{what} {size:,.0f} MiB" for what, size in sizes if size is not None)
-    if told or cell.memory_detail:
-        yield (f"  memory:     {'; '.join(part for part in (told, plain(cell.memory_detail or '')) if part)}", "")
+    amounts = ", ".join(f"{what} {size:,.0f} MiB" for what, size in sizes if size is not None)
+    if amounts or cell.memory_detail:
+        yield (f"  memory:     {'; '.join(part for part in (amounts, plain(cell.memory_detail or '')) if part)}", "")
 
 
 def _ms(value: float | None) -> str:
@@ -157,4 +157,4 @@ def _ms(value: float | None) -> str:
 def _json_value(value: Any) -> str:
     if isinstance(value, dt.datetime):
         return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

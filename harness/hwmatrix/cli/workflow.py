@@ -1,4 +1,4 @@
-"""``hwmatrix workflow``: the workflow files of GitHub, made from matrix.yaml."""
+"""``hwmatrix workflow``: the workflow files for GitHub, generated from matrix.yaml."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def workflow_command(
 ) -> None:
     """Write the workflow files of GitHub Actions from matrix.yaml: ci.yml, matrix.yml, release.yml, pins.yml.
 
-    An action.yml beside matrix.yaml is written too, if there is one. An example of that:
+    An action.yml beside matrix.yaml is written too, if there is one. Example:
 
         hwmatrix workflow --check
     """
@@ -51,4 +51,4 @@ def workflow_command(
             problems.append(Problem(where=str(path), what="it does not match matrix.yaml", hint="update it with nox -s workflow"))
     if problems:
         raise ConfigError(problems)
-    typer.echo(f"{len(places)} workflow files are in step with {matrix}")
+    typer.echo(f"{len(places)} workflow files match {matrix}")

@@ -106,7 +106,7 @@ def test_several_models(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_name_that_nobody_knows_is_no_error_and_plainly_said(capsys: pytest.CaptureFixture[str]) -> None:
     shown = printed(capsys, "--model", "thing-one")
-    assert "thing-one: nobody knows what it is (confidence 0.00:" in shown
+    assert "thing-one: unknown kind of model (confidence 0.00:" in shown
     assert "recommended hardware: cpu (none)" in shown
     assert "recommended template: none" in shown
     assert "needs: not known: the size of thing-one is not known" in shown
@@ -163,9 +163,9 @@ def test_the_configuration_of_a_pool(capsys: pytest.CaptureFixture[str]) -> None
         ("--task text-generation --hw cudaa", "did you mean 'cuda'?"),
         ("--hw cudaa", "did you mean 'cuda'?"),
         ("--model bert --hw cudaa", "did you mean 'cuda'?"),
-        ("--model bert --task text-generation", "--model and --task are different questions"),
-        ("--resource-config bert --hw cuda", "--hw has no meaning with --resource-config"),
-        ("--models bert --hw cuda", "--hw has no meaning with --models"),
+        ("--model bert --task text-generation", "--model and --task cannot be combined"),
+        ("--resource-config bert --hw cuda", "--hw cannot be used with --resource-config"),
+        ("--models bert --hw cuda", "--hw cannot be used with --models"),
         ("--hw", "no value is given"),
         ("--resource-config --format json", "no value is given"),
         ("--model ../nowhere", "../nowhere"),

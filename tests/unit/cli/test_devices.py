@@ -101,7 +101,7 @@ def test_what_is_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert "devices CPU, GPU.0" in printed
     assert "  webgpu" in printed
     assert "no rocm" in printed
-    assert "here, and not in a container:" in printed
+    assert "here, but not in a container:" in printed
     assert "toolkit is not installed" in printed
     assert "best here: cuda; PyTorch device: cuda:0 (PyTorch 2.13.0+cu130)" in printed
 
@@ -305,8 +305,8 @@ def test_what_is_kept_is_used_and_can_be_forgotten(capsys: pytest.CaptureFixture
     [
         (("--list-devices", "--model", "bert"), "--model: it cannot be used together with --list-devices"),
         (("--clear-cache", "--list-devices"), "cannot be used together"),
-        (("--device", "cuda"), "--device cuda: it is given for no model"),
-        (("--list-devices", "--device", "cuda"), "it is given for no model"),
+        (("--device", "cuda"), "--device cuda: it needs a model"),
+        (("--list-devices", "--device", "cuda"), "it needs a model"),
         (("--model", "bert", "--device", "tpu"), "'tpu' is not a hardware name"),
         (("--model", "bert", "--device", "cudaa"), "did you mean"),
         (("--priority", "low"), "'low' is not one of"),
@@ -329,7 +329,7 @@ def test_every_backend_may_be_asked_for(capsys: pytest.CaptureFixture[str], back
 def test_a_backend_of_another_package_is_refused_as_such(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "_from_elsewhere", lambda: {"abacus": "abacus:DESCRIPTOR"})
     assert hwmatrix("--model", "bert", "--device", "abacus") == 2
-    assert "'abacus', a backend of another package" in " ".join(capsys.readouterr().err.split())
+    assert "'abacus' is a backend of another package" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_broken_cache_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

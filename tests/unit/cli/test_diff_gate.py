@@ -95,7 +95,7 @@ def test_what_is_no_database_is_told(argv: tuple[str, ...], capsys: pytest.Captu
 
 def test_the_gate_opens(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("gate", "--require", "cpu", "--baseline", "reports/latest") == 0
-    assert "the gate is open: run good, 1 cells" in capsys.readouterr().out
+    assert "the gate passed: run good, 1 cells" in capsys.readouterr().out
 
 
 def test_the_gate_stays_shut_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_the_gate_stays_shut_and_says_why(capsys: pytest.CaptureFixture[str]) ->
     assert "✗ unexpected failure: bert on cpu" in told.out
     assert "✗ regression: bert on cpu" in told.out
     assert "matrix.yaml:5" in told.out
-    assert "the gate failed: 2 things do not hold in run bad" in told.err
+    assert "the gate failed: 2 violations in run bad" in told.err
 
 
 def test_the_gate_as_json(capsys: pytest.CaptureFixture[str]) -> None:

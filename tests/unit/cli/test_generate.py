@@ -165,7 +165,7 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
         (("--model", "we{{ird}}"), 2, "not a valid model name"),
         (("--model", ""), 2, "it is empty"),
         (("--model", "./nothing"), 2, "is not a folder"),
-        (("--model", "bert", "--output", "x.py"), 2, "--output: it has a meaning with --reproduce only"),
+        (("--model", "bert", "--output", "x.py"), 2, "--output: it is only allowed with --reproduce"),
         (("--model", "bert", "--matrix", "other.yaml"), 2, "other.yaml: cannot be read"),
         (("--reproduce", "mixtral", "qnn"), 2, "reports/latest/matrix.duckdb is missing"),
         (("--reproduce", "mixtral", "qnn", "--all"), 2, "--all and --reproduce contradict each other"),
@@ -221,7 +221,7 @@ def test_a_script_can_be_printed_or_put_elsewhere(project: Path, capsys: pytest.
 def test_a_file_of_somebody_else_is_not_replaced_unasked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "reproduce_mixtral_qnn.py").write_text("x = 1\n", encoding="utf-8")
     assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--database", str(RECORDED)) == 2
-    assert "is not such a script" in capsys.readouterr().err
+    assert "is not a script by hwmatrix" in capsys.readouterr().err
     assert (project / "reproduce_mixtral_qnn.py").read_text(encoding="utf-8") == "x = 1\n"
 
 

@@ -69,7 +69,7 @@ def test_a_row_a_type_with_what_is_known_of_it(capsys: pytest.CaptureFixture[str
         "pass: text",
         "no_inputs: it wants ",
         "override of config: its images are square",
-        "text alone: it has too many tokens",
+        "text only: it has too many tokens",
         "override: for this test",
         "impossible: it needs time",
         "not in a pinned list",

@@ -131,7 +131,7 @@ def test_what_a_plan_made_anew_has_withdrawn_is_told_and_hides_nothing_else(tmp_
     now = part(dataclasses.replace(WHOLE, cells=WHOLE.cells[3:], withdrawn=("bert/tiny/cpu",)), ["cpu"])
     (folder / "plan.json").write_text(to_json(now))
     assert main.main(["merge", str(folder), "--database", str(tmp_path / "m.duckdb")]) == 0
-    assert "1 cells are not shown: their run was planned anew without them" in capsys.readouterr().out
+    assert "1 cells are not shown: a new plan of their run dropped them" in capsys.readouterr().out
     assert list(seen(tmp_path / "m.duckdb")) == ["gpt2/tiny/cpu", "vit/tiny/cpu"]
     assert merge([folder], tmp_path / "m.duckdb").withdrawn == ("bert/tiny/cpu",)
 

@@ -328,7 +328,7 @@ def test_without_yes_nothing_is_removed(place: Path, capsys: pytest.CaptureFixtu
     assert main.main(["runner", "prune", "--output-dir", str(place / "out")]) == 0
     told = capsys.readouterr()
     assert "would be removed" in told.out
-    assert "images are not looked at: no engine" in told.err
+    assert "images are skipped: no engine" in told.err
     assert left(place) == before
 
 
