@@ -23,8 +23,8 @@ UNMATCHED: Final = "unmatched"
 _STRICT = pydantic.ConfigDict(extra="forbid")
 
 
-def _whole(written: Any) -> Any:
-    """Convert a recommendation that is written as a plain string: it applies to every cell."""
+def _as_mapping(written: Any) -> Any:
+    """Convert a recommendation that is a plain string to a mapping: it applies to every cell."""
     return {"say": written} if isinstance(written, str) else written
 
 
@@ -75,7 +75,7 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ErrorType:
-    """One kind of error on some hardware: how to recognize it, how much it matters, what to do.
+    """One kind of error on some hardware: how to recognize it, how severe it is, what to do.
 
     ``hardware`` holds the names of backends or targets, or is ``any``. ``seen`` says where a real message was seen.
     """
@@ -85,7 +85,7 @@ class ErrorType:
     severity: Severity
     summary: Annotated[str, Field(min_length=1)]
     when: tuple[Rule, ...]
-    advice: Annotated[tuple[Annotated[Recommendation, BeforeValidator(_whole)], ...], Field(min_length=1, alias="recommendations")]
+    advice: Annotated[tuple[Annotated[Recommendation, BeforeValidator(_as_mapping)], ...], Field(min_length=1, alias="recommendations")]
     seen: Annotated[str, Field(min_length=1)]
 
     @property
@@ -94,7 +94,7 @@ class ErrorType:
         return self.for_cell()
 
     def for_cell(self, *, dtype: Dtype | None = None, batch: int | None = None) -> tuple[str, ...]:
-        """What to do about a cell with these settings: at least one recommendation, and none that the cell follows already."""
+        """What to do about a cell with these settings: at least one recommendation, and none that the cell already follows."""
         return tuple(each.say for each in self.advice if each.is_for(dtype, batch))
 
     def covers(self, hardware: str) -> bool:
@@ -104,7 +104,7 @@ class ErrorType:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Match:
-    """What an error was recognized as."""
+    """The type and severity of a recognized error."""
 
     type: str
     severity: Severity
@@ -125,12 +125,12 @@ def catalogue() -> tuple[ErrorType, ...]:
 
 def _entries(hardware: str) -> tuple[ErrorType, ...]:
     """The entries to try for this hardware: first those of its backend's own file, if its descriptor names one."""
-    own = _words_of(hardware) if hardware in names() else ()
+    own = _own_entries(hardware) if hardware in names() else ()
     return tuple(entry for entry in (*own, *catalogue()) if entry.covers(hardware))
 
 
 @functools.cache
-def _words_of(backend: str) -> tuple[ErrorType, ...]:
+def _own_entries(backend: str) -> tuple[ErrorType, ...]:
     place = descriptor_of(backend).errors
     if place is None:
         return ()
@@ -169,7 +169,7 @@ def match(
 def entry_for(error_type: str, hardware: str) -> ErrorType:
     """The catalogue's entry for a known type; an entry for this hardware takes precedence over one for any.
 
-    For a type that the catalogue lacks, or lacks for this hardware, it is the entry ``unmatched``.
+    If the catalogue does not have the type (for this hardware), it is the entry ``unmatched``.
     """
     found = [entry for entry in _entries(hardware) if entry.type == error_type]
     if not found:
@@ -180,13 +180,13 @@ def entry_for(error_type: str, hardware: str) -> ErrorType:
 def advice_for(error_type: str, hardware: str, *, dtype: Dtype | None = None, batch: int | None = None) -> tuple[str, ...]:
     """What to do about an error of this type on this hardware: at least one recommendation.
 
-    If the cell's precision or batch is known, the advice leaves out what the cell does already.
+    If the cell's precision or batch is known, the advice leaves out what the cell already does.
     """
     return entry_for(error_type, hardware).for_cell(dtype=dtype, batch=batch)
 
 
 def severity_of(error_type: str, hardware: str) -> Severity:
-    """How much an error of this type matters on this hardware."""
+    """How severe an error of this type is on this hardware."""
     return entry_for(error_type, hardware).severity
 
 

@@ -1,4 +1,4 @@
-"""The standard error record for all components, and the merging of records into one list."""
+"""The standard error record of all components, and the merging of records into one list."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def of_type(
 ) -> ReportedError:
     """An error record for a known type; severity (unless given) and recommendations come from the catalogue.
 
-    ``dtype`` and ``batch`` are those of the cell, if it happened in one: recommendations that the cell follows already are left out.
+    ``dtype`` and ``batch`` are those of the cell, if there is one: recommendations that the cell already follows are left out.
     """
     return ReportedError(
         hardware_type=hardware,
@@ -148,7 +148,7 @@ def in_utc(stamp: str | dt.datetime | None) -> str | None:
     """A time in the format of all records: UTC, whole seconds, ``2026-11-20T08:15:00Z``. A time without a zone counts as UTC.
 
     Raises:
-        ConfigError: the text is no time in ISO 8601.
+        ConfigError: the text is not a time in ISO 8601.
     """
     if stamp is None:
         return None

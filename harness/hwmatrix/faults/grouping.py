@@ -1,4 +1,4 @@
-"""Groups errors that have the same advice: the one grouping by advice that every report uses."""
+"""Groups errors that have the same advice. Every report uses this grouping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Advised(Protocol):
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """How severe it is."""
 
     @property
     def recommendations(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class AdviceGroup(Generic[Member]):
 def by_advice(
     found: Iterable[Member], error_of: Callable[[Member], Advised], hardware_of: Callable[[Member], str]
 ) -> tuple[AdviceGroup[Member], ...]:
-    """Group errors by type, severity and advice, keeping their order; ``hardware_of`` the first one selects the summary."""
+    """Group errors by type, severity and advice, keeping their order. The summary is the one for the hardware of the first member."""
     groups: dict[tuple[Severity, str, tuple[str, ...]], list[Member]] = {}
     for member in found:
         error = error_of(member)

@@ -1,6 +1,6 @@
 """An error's message and source line without model-specific parts: numbers, shapes, addresses, paths and names.
 
-Two errors with the same words and the same place most likely need one fix.
+Two errors with the same normalized message and the same place most likely need the same fix.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LONGEST: Final = 200
-"""The maximum length of normalized words, in characters. The rest of a message repeats it, or is a log."""
+"""The maximum length of a normalized message, in characters. The rest of a message repeats it, or is a log."""
 _SEARCHED: Final = 200_000
 """How many characters of a traceback or a message are read: a log may be of any length."""
 _SHORTEST_NAME: Final = 3
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_SAYS_NOTHING: Final = re.compile(
+_HEADER_LINE: Final = re.compile(
     r"^(Check '.*' failed at \S+|Exception from \S+|Exception|Traceback .*|Failed to export the model .*|Summary|Caused by|[-=*#\s]*)[:.]?$"
 )
 """Header lines. Runtimes print one or two of them before the actual error."""
-_TAKEN_OUT: Final = (
+_REPLACEMENTS: Final = (
     # If several exporters failed, the message of the first one counts.
     (r"^no exporter made an ONNX graph of this model: \w+: (.*?)(?:; \w+: [\w.]+: .*)?$", r"\1"),
     (r"\b(?:\w+\.)+(\w+(?:Error|Exception|Failure|Node))\b(?=:)", r"\1"),
@@ -40,7 +40,7 @@ _TAKEN_OUT: Final = (
     (r"[\[({]\s*-?[\d?*.]+(?:\s*[,x:]\s*-?[\d?*.]*)+\s*[\])}]", "<shape>"),
     (r"\b\d+(?:x\d+)+\b", "<shape>"),
     (r"\[\s*-?\d*\s*\]", "<shape>"),
-    # A quoted name that has digits, dots, colons or slashes is that of a tensor or a node; 'bbox' is that of an argument, and stays.
+    # A quoted name with digits, dots, colons or slashes is a tensor's or a node's; 'bbox' is an argument's, and stays.
     (r"(['\"`])(?!aten[.:]|prims[.:]|torchvision[.:])(?=[^'\"`\s]*[\d/.:])[\w./:<>-]+\1", "<name>"),
     (r"\bof \S+ exceeds\b", "of <name> exceeds"),
     (r"\b(?:[A-Za-z]\w*[./])+\d+(?:[./]\w+)*\b|\b[A-Za-z]\w*_\d+\b|\b[us]\d+\b", "<name>"),
@@ -48,7 +48,7 @@ _TAKEN_OUT: Final = (
     (r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)*(?:e[+-]?\d+)?(?![\w])", "<n>"),
     (r"\b\d+(?:\.\d+)?(?=(?:[KMGT]i?B|ms|s)\b)", "<n>"),
 )
-_RULES: Final = tuple((re.compile(pattern), to) for pattern, to in _TAKEN_OUT)
+_RULES: Final = tuple((re.compile(pattern), to) for pattern, to in _REPLACEMENTS)
 _REPEATED: Final = re.compile(r"(<\w+>)(?:\s*(?:,|and)?\s*\1)+")
 
 _FRAME: Final = re.compile(
@@ -56,9 +56,9 @@ _FRAME: Final = re.compile(
     r'(?:\n[ |]{4,}(?! *(?:File "|[~^]+ *$))(?P<code>[^\n]+))?',
     re.MULTILINE,
 )
-"""A frame in an installed package: only these can be fixed in a library; other frames are the caller's code."""
+"""A frame in an installed package. Other frames are the caller's code, where no library can be fixed."""
 _CAUSED_BY: Final = re.compile(r"\((?P<inside>transformers/[\w./-]+\.py):(?P<line>\d+) in (?P<function>[\w<>]+)\)")
-"""A frame in the form in which torch.export puts it into a message."""
+"""A frame as torch.export writes it into a message."""
 _BECAUSE: Final = re.compile(r"^The above exception was the direct cause", re.MULTILINE)
 _MEANWHILE: Final = re.compile(r"^During handling of the above exception", re.MULTILINE)
 _EXPORTER: Final = re.compile(r"^The exporter by \w+ failed:$", re.MULTILINE)
@@ -83,10 +83,10 @@ class _Frame:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where an error was raised. ``file`` is relative to transformers for its own code, else begins with the package's name.
+    """Where an error was raised. ``file`` is relative to transformers for its own code, else it begins with the package's name.
 
     ``code`` is the text of the line (the first line of a longer statement), None if no traceback has it. ``construct`` is the same for
-    models whose code was copied from one another: ``models/*/modeling_*.py::get_rope_index: for t, h, w in grid.tolist():``.
+    models with copied code: ``models/*/modeling_*.py::get_rope_index: for t, h, w in grid.tolist():``.
     """
 
     file: str
@@ -121,23 +121,23 @@ def normalized(message: str, names: Iterable[str] = ()) -> str:
     """
     text = _COLOURS.sub("", message[:_SEARCHED])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = next((line for line in lines if not _SAYS_NOTHING.match(line)), lines[0] if lines else "")
-    at = lines.index(telling) if telling else 0
-    if telling.endswith(":") and at + 1 < len(lines):
-        telling = f"{telling} {lines[at + 1]}"
+    line = next((each for each in lines if not _HEADER_LINE.match(each)), lines[0] if lines else "")
+    at = lines.index(line) if line else 0
+    if line.endswith(":") and at + 1 < len(lines):
+        line = f"{line} {lines[at + 1]}"
     for name in sorted({name for name in names if len(name) >= _SHORTEST_NAME}, key=len, reverse=True):
-        telling = re.sub(rf"(?<![\w:.-]){re.escape(name)}(?![\w-])", "<model>", telling)
+        line = re.sub(rf"(?<![\w:.-]){re.escape(name)}(?![\w-])", "<model>", line)
     for pattern, to in _RULES:
-        telling = pattern.sub(to, telling)
-    telling = _REPEATED.sub(r"\1", telling)
-    return telling if len(telling) <= LONGEST else f"{telling[: LONGEST - 1].rstrip()}…"
+        line = pattern.sub(to, line)
+    line = _REPEATED.sub(r"\1", line)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1].rstrip()}…"
 
 
 def site_of(traceback: str | None) -> Site | None:
-    """Where the error of a traceback was raised: the deepest frame in transformers, else in the deepest package; None: unknown.
+    """Where the error of a traceback was raised: the deepest frame in transformers, else the deepest one in another package, else None.
 
-    In a chain of causes, the first error counts. An earlier error during whose handling this one happened counts only if the error
-    itself has no such frame. Frames of hwmatrix and of the interpreter never count.
+    In a chain of causes, the first error counts. If the error was raised while another one was handled, the other one counts only if
+    the error itself has no such frame. Frames of hwmatrix and of the interpreter never count.
     """
     if not traceback:
         return None
@@ -152,18 +152,18 @@ def _site(traceback: str) -> Site | None:
     for frames in errors:
         own = [frame for frame in frames if frame.inside.startswith(_TRANSFORMERS) and not frame.inside.startswith(_WRAPPERS)]
         if own:
-            return _named(own)
-    return next((_made(frames[-1], frames[-1].function, transformers=False) for frames in errors if frames), None)
+            return _site_of_last(own)
+    return next((_site_at(frames[-1], frames[-1].function, transformers=False) for frames in errors if frames), None)
 
 
-def _named(frames: list[_Frame]) -> Site:
-    """The last frame; if its function has no name (``<listcomp>``), with that of the last named function of the same file."""
+def _site_of_last(frames: list[_Frame]) -> Site:
+    """The last frame. If its function has no name (``<listcomp>``), the last named function of the same file is used."""
     last = frames[-1]
     named = (frame.function for frame in reversed(frames) if frame.inside == last.inside and not frame.function.startswith("<"))
-    return _made(last, next(named, last.function), transformers=True)
+    return _site_at(last, next(named, last.function), transformers=True)
 
 
-def _made(frame: _Frame, function: str, *, transformers: bool) -> Site:
+def _site_at(frame: _Frame, function: str, *, transformers: bool) -> Site:
     file = frame.inside.removeprefix(_TRANSFORMERS) if transformers else frame.inside
     code = frame.code if frame.code is None or len(frame.code) <= _LONGEST_CODE else f"{frame.code[: _LONGEST_CODE - 1].rstrip()}…"
     return Site(file=file, function=function, transformers=transformers, line=frame.line, code=code)
@@ -171,8 +171,8 @@ def _made(frame: _Frame, function: str, *, transformers: bool) -> Site:
 
 def _frames(traceback: str) -> list[_Frame]:
     """The frames in packages other than hwmatrix, outermost first: the file relative to site-packages, and the function."""
-    told = (*_CAUSED_BY.finditer(traceback), *_FRAME.finditer(traceback))
-    found = (each.groupdict() for each in told)
+    matches = (*_CAUSED_BY.finditer(traceback), *_FRAME.finditer(traceback))
+    found = (each.groupdict() for each in matches)
     frames = (
         _Frame(
             inside=each["inside"].replace("\\", "/"),
