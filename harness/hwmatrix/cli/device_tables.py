@@ -232,11 +232,11 @@ def _is_here(answer: Mapping[str, Any], hardware: str) -> bool:
 def _print_reasons(console: Console, title: str, pairs: Iterable[tuple[str, str]]) -> None:
     """Print the reason for each name, grouping names with the same reason; nothing if there are none."""
     together: dict[str, list[str]] = {}
-    for name, said in pairs:
-        together.setdefault(said, []).append(name)
+    for name, reason in pairs:
+        together.setdefault(reason, []).append(name)
     if together:
         console.print(title)
-        _print_pairs(console, [(", ".join(names), said) for said, names in together.items()])
+        _print_pairs(console, [(", ".join(names), reason) for reason, names in together.items()])
 
 
 def _print(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -251,6 +251,6 @@ def _print(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str
 def _print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
     """Print names with their texts in two columns."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for name, said in pairs:
-        table.add_row(Text(f"  {name}"), Text(said))
+    for name, reason in pairs:
+        table.add_row(Text(f"  {name}"), Text(reason))
     console.print(table)

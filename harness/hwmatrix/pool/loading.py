@@ -298,12 +298,12 @@ class Loader:
         self._constructing = False
         return made, resident_mb() - before
 
-    def _too_large(self, needed_mb: float, device: Device, besides: str = "") -> OutOfMemoryError:
+    def _too_large(self, needed_mb: float, device: Device, addition: str = "") -> OutOfMemoryError:
         budget, taken = self._cache.budget(device.memory), self._cache.taken_mb(device.memory)
         message = (
             f"it needs {needed_mb:.0f} MiB of {device.memory}, and {taken:.0f} MiB of the budget of {budget or 0.0:.0f} MiB are in use"
         )
-        return OutOfMemoryError(message + besides, error_type="memory_pressure")
+        return OutOfMemoryError(message + addition, error_type="memory_pressure")
 
     def _outcome_of(self, error: Exception, device: Device, wall_ms: float) -> Tried:
         """What an error means for this device. A constructor without a ``device`` argument would raise it for every device."""

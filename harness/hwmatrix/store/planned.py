@@ -122,10 +122,10 @@ def _join(kind: str, found: Sequence[tuple[str, Hashable, Part]], join: Callable
     for place, name, part in found:
         by_name.setdefault(name, []).append((place, part))
     for name, parts in by_name.items():
-        said: dict[str, tuple[str, Any]] = {}
+        seen: dict[str, tuple[str, Any]] = {}
         for place, part in sorted(parts, key=lambda each: each[0]):
             for field, value in _facts(part):
-                other, before = said.setdefault(field, (place, value))
+                other, before = seen.setdefault(field, (place, value))
                 if before != value:
                     title = " ".join(name) if isinstance(name, tuple) else name
                     what = f"{kind} {title}: {field} is {before!r} in the one and {value!r} in the other"
