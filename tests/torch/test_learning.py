@@ -21,6 +21,8 @@ from hwmatrix.targets.torch.cpu import TorchCpu
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hwmatrix.models.learning.quality import Quality
+
 VIT = ModelPlan(
     name="vit",
     size=Size.TINY,
@@ -54,15 +56,32 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def on_the_cpu(bundle: Any, dtype: Dtype = Dtype.FLOAT32, change: Any = None) -> dict[str, Any]:
-    """What a cell on the CPU finds out of a bundle's model, after a change of its weights."""
+def on_the_cpu(bundle: Any, dtype: Dtype = Dtype.FLOAT32, change: Any = None) -> Quality:
+    """How a cell on the CPU does the task of a bundle's model, after a change of its weights."""
     target = TorchCpu(settings=Settings(dtype=dtype, batch=1, sequence_length=16, threads=1), options={})
     target.load(bundle)
     if change is not None:
         with torch.no_grad():
             change(target._model)
     target.prepare(bundle.input_arrays())
-    return cell._quality(target, bundle, 64)
+    found = cell._quality(target, bundle, 64)
+    assert found is not None
+    return found
+
+
+def ended(bundle: Any, plan: ModelPlan) -> dict[str, Any]:
+    """The last message of a cell on the CPU."""
+    told: list[dict[str, Any]] = []
+    job = cell.CellJob(
+        cell=cell_plan(),
+        model=plan,
+        target=dataclasses.replace(target_plan(), backend="cpu"),
+        bundle=bundle.path,
+        rule=None,
+        tolerance=Tolerance(relative_error=1e-3, reason="a test"),
+    )
+    cell.execute(job, told.append)
+    return told[-1]
 
 
 @pytest.mark.parametrize("plan", [VIT, GPT2], ids=lambda plan: plan.name)
@@ -78,10 +97,10 @@ def test_a_trained_bundle_has_held_out_examples_that_its_model_answers(plan: Mod
         name: list(array.shape) for name, array in bundle.input_arrays().items()
     }
     found = on_the_cpu(bundle)
-    assert found["quality"] == found["quality_reference"] >= 60 / 64
-    assert found["quality_agreement"] == 1.0
-    assert found["quality_inputs"] == 64
-    assert found["quality_detail"].startswith(f"task {training['task']}")
+    assert found.value == found.reference
+    assert found.value >= 60 / 64
+    assert found.agreement == 1.0
+    assert found.inputs == 64
 
 
 def test_training_from_one_seed_gives_one_bundle(cache: Path, tmp_path: Path) -> None:
@@ -97,29 +116,21 @@ def test_a_wrong_kernel_loses_the_task(cache: Path) -> None:
         kernel = model.vit.embeddings.patch_embeddings.projection.weight
         kernel.copy_(kernel.transpose(2, 3).clone())
 
-    assert on_the_cpu(find_or_build(VIT, cache), change=height_for_width)["quality"] < 0.9
+    assert on_the_cpu(find_or_build(VIT, cache), change=height_for_width).value < 0.9
 
 
 def test_half_precision_keeps_the_task(cache: Path) -> None:
     found = on_the_cpu(find_or_build(VIT, cache), Dtype.BFLOAT16)
-    assert found["quality_agreement"] >= 0.95
-    assert 0 < found["quality_kl"] < 0.05
+    assert found.agreement >= 0.95
+    assert found.kl is not None
+    assert 0 < found.kl < 0.05
 
 
 def test_what_a_cell_finds_out_passes_the_pipe(cache: Path) -> None:
-    bundle = find_or_build(VIT, cache)
-    told: list[dict[str, Any]] = []
-    job = cell.CellJob(
-        cell=cell_plan(),
-        model=VIT,
-        target=dataclasses.replace(target_plan(), backend="cpu"),
-        bundle=bundle.path,
-        rule=None,
-        tolerance=Tolerance(relative_error=1e-3, reason="a test"),
-    )
-    cell.execute(job, told.append)
-    assert told[-1]["verdict"] == "pass"
-    assert told[-1]["facts"]["quality"] >= 60 / 64
+    last = ended(find_or_build(VIT, cache), VIT)
+    assert last["verdict"] == "pass"
+    assert last["facts"]["quality"] >= 60 / 64
+    assert last["facts"]["quality_detail"].startswith("task orientation, learned in ")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +156,9 @@ def test_what_cannot_learn_keeps_random_weights_and_says_so(changed: dict[str, A
     assert bundle.training["reason"].endswith("; its weights are random")
     assert bundle.held_out() is None
     same_weights(bundle, plan)
-    assert on_the_cpu(bundle) == {"quality_detail": bundle.training["reason"]}
+    facts = ended(bundle, plan)["facts"]
+    assert facts["quality_detail"] == bundle.training["reason"]
+    assert "quality" not in facts
     verify(bundle.path)
 
 

@@ -14,7 +14,7 @@ from factory_plans import cell_plan, model_plan, target_plan
 pytest.importorskip("duckdb")
 
 from hwmatrix.measure.memory import HostUse
-from hwmatrix.records import Placement, Tolerance
+from hwmatrix.records import NoiseFloor, Placement, Tolerance
 from hwmatrix.runner import cell
 from hwmatrix.targets.protocol import DeviceUse
 
@@ -89,6 +89,7 @@ def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[
         expected_arrays=lambda: {"y": np.full(2, expected, np.float32)},
         training=None,
         held_out=lambda: None,
+        floor=lambda _dtype: NoiseFloor(outputs=None, reason="made by hand"),
     )
     monkeypatch.setattr(cell, "target_class", lambda _backend: Target)
     monkeypatch.setattr(cell.bundles, "verify", lambda _path: bundle)
