@@ -1,1 +1,1 @@
-"""What a model is: families, recipes, inputs, and the bundles that make runs comparable."""
+"""Models: families, recipes, inputs, and the bundles that make runs comparable."""

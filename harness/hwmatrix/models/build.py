@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 RECIPE: Final = "recipe"
 HUB: Final = "hub"
 _EAGER: Final = "eager"
-# Added to parameters that start out all alike (biases at 0, norms at 1): a backend that forgets one would go unnoticed.
-# 0.02 is the initializer_range that most configurations of transformers default to.
-_ROUGHNESS: Final = 0.02
-# What a parameter of a single 0 becomes: it is a gate, mostly, which starts closed and would shut out all that the model adds behind it,
-# the image of a model of text and images for example.
-_OPEN: Final = 0.5
-# Keys that every configuration takes, though they are no fields of its class.
+# Noise for parameters whose elements are all equal (biases at 0, norms at 1): without it, a backend that drops one would go unnoticed.
+# 0.02 is the default initializer_range of most configurations of transformers.
+_NOISE: Final = 0.02
+# Value of scalar parameters that start at 0. Most are closed gates, which would block everything behind them: the image of a
+# vision-language model, for example.
+_OPEN_GATE: Final = 0.5
+# Keys that every configuration accepts although its class has no such field.
 _COMMON_KEYS: Final = frozenset({"num_labels", "model_type"})
 
 
@@ -39,9 +39,9 @@ def build_model(plan: ModelPlan) -> torch.nn.Module:
     """The model of a plan: in evaluation mode, float32, eager attention, on the CPU.
 
     Raises:
-        FactoryError: it cannot be built, and the message says why: ``unbuildable``, ``unknown_class``, ``unknown_config_key``,
-            ``bad_config``, ``too_large``, ``weights_not_fetched``, ``build_failed``, or one of a broken checkpoint.
-        RefusedError: its weights could be loaded only by trusting code of strangers.
+        FactoryError: it cannot be built; the message says why (``unbuildable``, ``unknown_class``, ``unknown_config_key``,
+            ``bad_config``, ``too_large``, ``weights_not_fetched``, ``build_failed``, or an error of :func:`checkpoint.inspect`).
+        RefusedError: loading its weights would run untrusted code.
     """
     if plan.unbuildable:
         raise FactoryError(plan.unbuildable, error_type="unbuildable")
@@ -55,12 +55,11 @@ def build_model(plan: ModelPlan) -> torch.nn.Module:
 
 
 def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: str | None = "eager") -> torch.nn.Module:
-    """Load a checkpoint folder the way its users do, from safetensors only: what every target loads a bundle with.
+    """Load a checkpoint folder, from safetensors only. Every target loads bundles with it.
 
-    The model is in evaluation mode, on the CPU, and returns no cache unless it is asked for one: a single forward pass has no use
-    for it, and exporters, which do not pass ``use_cache`` on to inner models, would make it an output. ``attention`` is the
-    implementation of attention (``eager``, as the reference has it, or ``sdpa``); None leaves the choice to transformers, as its
-    users do.
+    The model is in evaluation mode, on the CPU, with ``use_cache`` off by default: a single forward pass needs no cache, and exporters,
+    which do not pass ``use_cache`` on to inner models, would make it an output. ``attention`` is the attention implementation:
+    ``eager`` as in the reference, ``sdpa``, or None for the default of transformers.
 
     Raises:
         FactoryError: it cannot be loaded (``load_failed``), lacks weights (``weights_incomplete``), or transformers has no such
@@ -75,7 +74,7 @@ def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: st
 
 
 def _attention(model_dir: Path) -> str | dict[str, str]:
-    """Eager attention, but another implementation for an architecture whose eager one is wrong: in the whole of it, or in parts by name."""
+    """Eager attention, or the override for an architecture whose eager attention is wrong (one for the whole model, or one per part)."""
     config = model_dir / "config.json"
     model_type = json.loads(config.read_bytes()).get("model_type", "") if config.is_file() else ""
     found = override(model_type).attention
@@ -98,41 +97,41 @@ def _load(model_dir: Path, model_class: str, dtype: Dtype, attention: str | dict
             output_loading_info=True,
         )
     except Exception as error:  # a model's own code may raise anything; it becomes data
-        raise FactoryError(f"{model_class} cannot be loaded: {_told(error)}", error_type="load_failed") from error
-    # transformers fills what a checkpoint lacks with random numbers, other ones every time.
+        raise FactoryError(f"{model_class} cannot be loaded: {_one_line(error)}", error_type="load_failed") from error
+    # transformers fills missing weights with random numbers, different ones each time.
     lacking = sorted({*info["missing_keys"], *(str(key[0]) for key in info["mismatched_keys"])})
     if lacking:
         some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")  # noqa: PLR2004 - enough to recognize them
-        message = f"the checkpoint lacks {len(lacking)} weights of {model_class} ({some}): name the class it was saved from"
+        message = f"the checkpoint lacks {len(lacking)} weights of {model_class} ({some}): name the class that it was saved from"
         raise FactoryError(message, error_type="weights_incomplete")
     return model.eval()  # type: ignore[no-any-return]
 
 
 def recipe_config(plan: ModelPlan) -> Any:
-    """The configuration of a recipe: the defaults of the architecture's class, and the plan's overrides.
+    """The configuration of a recipe: the defaults of the architecture's class with the plan's overrides.
 
     Raises:
-        FactoryError: unknown architecture, unknown key (named, with a near miss), or values that the class refuses.
+        FactoryError: unknown architecture, unknown key (with a suggestion), or values that the class rejects.
     """
     architectures = _transformers().CONFIG_MAPPING
     if plan.architecture not in architectures:
-        message = f"transformers has no architecture {plan.architecture!r}{_hint(plan.architecture, architectures.keys())}"
+        message = f"transformers has no architecture {plan.architecture!r}{_did_you_mean(plan.architecture, architectures.keys())}"
         raise FactoryError(message, error_type="unknown_architecture")
     config_class = architectures[plan.architecture]
     _check_keys(config_class, plan.config, "config")
     try:
         return config_class(**plan.config, attn_implementation="eager", experts_implementation="eager")
     except Exception as error:  # configurations validate themselves, each with errors of its own
-        raise FactoryError(f"{config_class.__name__} refuses the config: {_told(error)}", error_type="bad_config") from error
+        raise FactoryError(f"{config_class.__name__} refuses the config: {_one_line(error)}", error_type="bad_config") from error
 
 
 def parameter_count(plan: ModelPlan) -> int:
-    """How many parameters a recipe has, without using memory for them.
+    """The number of parameters of a recipe, without allocating them.
 
     Raises:
-        FactoryError: as :func:`build_model`; ``unbuildable`` is not looked at.
+        FactoryError: as :func:`build_model`, except ``unbuildable``, which is not checked.
     """
-    return _count(plan, recipe_config(plan))
+    return _parameters_of(plan, recipe_config(plan))
 
 
 def build_from(plan: ModelPlan, config: Any, *, most: int) -> torch.nn.Module:
@@ -142,14 +141,14 @@ def build_from(plan: ModelPlan, config: Any, *, most: int) -> torch.nn.Module:
         FactoryError: its class cannot be built from the configuration (``unknown_class``, ``build_failed``), or has more than
             ``most`` parameters (``too_large``).
     """
-    parameters = _count(plan, config)
+    parameters = _parameters_of(plan, config)
     if parameters > most:
-        message = f"{plan.model_class} has {parameters:,} parameters, and a tiny model has {most:,} at most"
+        message = f"{plan.model_class} has {parameters:,} parameters; a tiny model may have at most {most:,}"
         raise FactoryError(message, error_type="too_large")
-    return _built(plan, config)
+    return _from_seed(plan, config)
 
 
-def _count(plan: ModelPlan, config: Any) -> int:
+def _parameters_of(plan: ModelPlan, config: Any) -> int:
     import torch
 
     model_class = _class(plan.model_class)
@@ -157,7 +156,7 @@ def _count(plan: ModelPlan, config: Any) -> int:
         with torch.device("meta"):
             model = model_class(copy.deepcopy(config))  # some classes write into their configuration
     except Exception as error:  # a model's own code may raise anything; it becomes data
-        raise FactoryError(f"{plan.model_class} cannot be built: {_told(error)}", error_type="build_failed") from error
+        raise FactoryError(f"{plan.model_class} cannot be built: {_one_line(error)}", error_type="build_failed") from error
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -166,10 +165,10 @@ def _from_recipe(plan: ModelPlan) -> torch.nn.Module:
     if needed > free:
         message = f"{plan.name} needs {needed / 1e9:.1f} GB for its parameters in float32, and {free / 1e9:.1f} GB are free"
         raise FactoryError(message, error_type="too_large")
-    return _built(plan, recipe_config(plan))
+    return _from_seed(plan, recipe_config(plan))
 
 
-def _built(plan: ModelPlan, config: Any) -> torch.nn.Module:
+def _from_seed(plan: ModelPlan, config: Any) -> torch.nn.Module:
     import torch
 
     model_class = _class(plan.model_class)
@@ -178,16 +177,15 @@ def _built(plan: ModelPlan, config: Any) -> torch.nn.Module:
             torch.manual_seed(plan.seed)
             model = model_class(config).to(torch.float32).eval()
     except Exception as error:  # a model's own code may raise anything; it becomes data
-        raise FactoryError(f"{plan.model_class} cannot be built: {_told(error)}", error_type="build_failed") from error
-    _roughen(model, plan.seed)
+        raise FactoryError(f"{plan.model_class} cannot be built: {_one_line(error)}", error_type="build_failed") from error
+    _perturb_constants(model, plan.seed)
     return model  # type: ignore[no-any-return]
 
 
-def _roughen(model: torch.nn.Module, seed: int) -> None:
-    """Move every parameter whose elements are all alike a little, each element differently, and fill tables of zeros.
+def _perturb_constants(model: torch.nn.Module, seed: int) -> None:
+    """Add noise to every parameter whose elements are all equal, open scalar gates, and fill saved buffers that are all zero.
 
-    Such a table, of those that are saved but not trained by gradients, is the codebook of an audio codec before its training: with
-    every entry at zero, the codes would say nothing of the sound.
+    An untrained audio codec has such a buffer, its codebook. If all entries were zero, the codes would not depend on the audio.
     """
     import torch
 
@@ -199,13 +197,13 @@ def _roughen(model: torch.nn.Module, seed: int) -> None:
                 buffer.copy_(torch.randn(buffer.shape, generator=generator))
         for parameter in model.parameters():
             if parameter.numel() == 1 and not bool(parameter.any()):
-                parameter.fill_(_OPEN)
+                parameter.fill_(_OPEN_GATE)
             elif parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
-                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=_ROUGHNESS)
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=_NOISE)
 
 
 def _transformers() -> Any:
-    """transformers, imported late (it takes a second, and is not installed where runs are planned) and told to draw no bars."""
+    """transformers, without progress bars. Imported late: it takes a second, and is not installed where runs are planned."""
     import transformers
 
     logging: Any = transformers.utils.logging
@@ -219,17 +217,17 @@ def _class(name: str) -> Any:
     found = getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         models = [other for other in dir(transformers) if other[:1].isupper() and not other.endswith(("Config", "Processor", "Tokenizer"))]
-        message = f"transformers {transformers.__version__} has no model class {name!r}{_hint(name, models)}"
+        message = f"transformers {transformers.__version__} has no model class {name!r}{_did_you_mean(name, models)}"
         raise FactoryError(message, error_type="unknown_class")
     return found
 
 
 def _check_keys(config_class: Any, overrides: dict[str, Any], where: str) -> None:
-    """Name the first key that the configuration class does not know: it would be accepted, and have no effect."""
+    """Raise for the first key that the configuration class does not know: transformers would accept it and ignore it."""
     known = _known_keys(config_class)
     for key, value in overrides.items():
         if key not in known:
-            message = f"{where}: {config_class.__name__} has no {key!r}{_hint(key, known)}"
+            message = f"{where}: {config_class.__name__} has no {key!r}{_did_you_mean(key, known)}"
             raise FactoryError(message, error_type="unknown_config_key")
         if key in config_class.sub_configs and isinstance(value, dict):
             _check_keys(_nested_class(config_class, key, value), value, f"{where}.{key}")
@@ -243,16 +241,16 @@ def _known_keys(config_class: Any) -> set[str]:
 
 
 def _nested_class(config_class: Any, key: str, value: dict[str, Any]) -> Any:
-    """The class of a nested configuration: the one its model_type names, else the one that the outer class has by default."""
+    """The class of a nested configuration: the one that its model_type names, else the outer class's default."""
     architectures, named = _transformers().CONFIG_MAPPING, value.get("model_type")
     return architectures[named] if named in architectures else type(getattr(config_class(), key))
 
 
-def _hint(word: str, allowed: Any) -> str:
+def _did_you_mean(word: str, allowed: Any) -> str:
     near = closest(word, allowed)
     return f": did you mean {near!r}?" if near is not None else ""
 
 
-def _told(error: Exception) -> str:
-    """An error in one line, with its kind: half of them say nothing without it."""
+def _one_line(error: Exception) -> str:
+    """An error's class and message in one line. Many messages mean nothing without the class."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"

@@ -1,8 +1,8 @@
-"""Bundles: what makes runs comparable. Weights, configuration, inputs and expected outputs, in a folder named by its content.
+"""Bundles make runs comparable: weights, configuration, inputs and expected outputs, in a folder named by its content.
 
 ``<cache>/<key>/`` holds ``manifest.json``, ``model/`` (what ``save_pretrained`` writes, safetensors only), ``inputs.safetensors``
-and ``expected.safetensors``. The key is a checksum of everything that decides what is in it; the manifest has the size and SHA-256
-of every file, and its own SHA-256 is the bundle's digest. A manifest carries no time, machine or path: the same key built twice
+and ``expected.safetensors``. The key is a checksum of everything that determines the content. The manifest has the size and SHA-256
+of every file; its own SHA-256 is the bundle's digest. A manifest contains no time, machine or path: the same key built twice
 by the same versions on the same processor gives the same digest.
 """
 
@@ -42,14 +42,14 @@ _PARTIAL: Final = ".partial-"
 _KEY_LENGTH: Final = 64
 _LOG: Final = logging.getLogger(__name__)
 _PLANNED: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "role")
-"""The fields of a plan that decide what a bundle holds, besides its weights."""
+"""The fields of a plan that determine a bundle's content, besides its weights."""
 _TRAINED: Final = "recipe, trained/1"
-"""The weights of a trained recipe, with the version of tasks and training: a change of what they give must change it."""
+"""The weights of a trained recipe, with the version of tasks and training: raise it when a change gives other weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A verified bundle. ``digest`` is the SHA-256 of its manifest: the identity that results carry."""
+    """A verified bundle. ``digest`` is the SHA-256 of its manifest; results record it."""
 
     path: Path
     key: str
@@ -73,12 +73,12 @@ class Bundle:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of input that it gives the model: text, image, video, audio."""
+        """The kinds of input that the model gets: text, image, video, audio."""
         return [str(kind) for kind in self.manifest["modalities"]["given"]]
 
     @property
     def text_path(self) -> bool:
-        """Whether the model takes more than text and is given text alone."""
+        """Whether the model accepts more than text but gets text alone."""
         return bool(self.manifest["modalities"]["text_path_only"])
 
     def load_inputs(self) -> dict[str, torch.Tensor]:
@@ -95,7 +95,7 @@ class Bundle:
 
     @property
     def training(self) -> dict[str, Any] | None:
-        """How training went (``task``, ``accuracy``, ``steps``), or why the weights are random (``reason``); None: it was not asked for."""
+        """The result of training (``task``, ``accuracy``, ``steps``), or why the weights are random (``reason``); None: not requested."""
         found = self.manifest.get("training")
         return None if found is None else dict(found)
 
@@ -104,7 +104,7 @@ class Bundle:
         return NoiseFloor(**{"outputs": None, **self.manifest["floors"][dtype.value]})
 
     def held_out(self) -> HeldOut | None:
-        """The examples that a target's answers are judged by; None: the model has learned nothing."""
+        """The examples that a target's answers are judged by; None if the model is not trained."""
         training = self.training
         if training is None or "answers" not in training:
             return None
@@ -125,7 +125,7 @@ class Bundle:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Examples of a trained model's task that training never saw, one a batch; the first axis of every array counts them.
+    """Examples of a trained model's task that were not used in training, one per batch. The first axis of every array is the example.
 
     ``expected`` are the reference's outputs that hold the answers, ``labels`` the right answers.
     """
@@ -137,32 +137,32 @@ class HeldOut:
 
 
 def bundle_key(plan: ModelPlan) -> str:
-    """The SHA-256 of everything that decides what a bundle holds: 64 hexadecimal digits.
+    """The SHA-256 of everything that determines a bundle's content: 64 hexadecimal digits.
 
-    Names, hub ids and lines of matrix.yaml do not count, so the same recipe under two names is one bundle. The weights of a
-    folder count by content, so a changed checkpoint is another bundle.
+    Names, hub ids and lines of matrix.yaml do not count, so the same recipe under two names is one bundle. A folder's weights count
+    by content, so a changed checkpoint is another bundle.
 
     Raises:
-        FactoryError: the weights are neither a recipe nor a readable folder, or torch or transformers is not installed.
-        RefusedError: the folder's weights could be loaded only by trusting code of strangers.
+        FactoryError: the weights are neither a recipe nor a readable folder, or torch or transformers is missing.
+        RefusedError: loading the folder's weights would run untrusted code.
     """
     return _key_of(_identity(plan))
 
 
 def plan_part(of: ModelPlan | Mapping[str, Any]) -> str:
-    """What a bundle owes to its plan alone, of a plan, or of the identity in a manifest.
+    """The part of a bundle's identity that comes from the plan alone, as JSON. Takes a plan, or the identity in a manifest.
 
-    Other versions, or weights of another content, make another key of the same part.
+    Bundles that differ only in versions or in the content of their weights have different keys and the same part.
 
     Raises:
-        KeyError: it is no identity of this version.
+        KeyError: the identity is not of this version.
     """
     named = {name: of[name] for name in _PLANNED} if isinstance(of, Mapping) else _planned(of)
     return json.dumps(named, sort_keys=True)
 
 
 def find_or_build(plan: ModelPlan, cache: Path) -> Bundle:
-    """The bundle of a plan: from the cache if it is there and whole, else built. Safe for any number of processes at once.
+    """The bundle of a plan: from the cache if it is there and intact, else built. Safe for concurrent processes.
 
     Raises:
         FactoryError: as :func:`build`.
@@ -174,7 +174,7 @@ def find_or_build(plan: ModelPlan, cache: Path) -> Bundle:
 
 
 def find(plan: ModelPlan, cache: Path) -> Bundle | None:
-    """The bundle of a plan, if the cache has it. One that fails verification is logged and removed, never returned.
+    """The bundle of a plan, or None if the cache lacks it. A bundle that fails verification is logged and removed.
 
     Raises:
         FactoryError: as :func:`bundle_key`.
@@ -185,10 +185,10 @@ def find(plan: ModelPlan, cache: Path) -> Bundle | None:
 
 
 def build(plan: ModelPlan, cache: Path) -> Bundle:
-    """Build a bundle and put it into the cache, in place of one that may be there.
+    """Build a bundle and put it into the cache, replacing an existing one.
 
     Raises:
-        FactoryError: the model or its reference cannot be made; ``reference_not_finite`` when an expected output has NaN or Inf.
+        FactoryError: the model or its reference cannot be made; ``reference_not_finite`` if an expected output has NaN or Inf.
         BundleError: the cache cannot be written (``cache_not_writable``).
     """
     key = bundle_key(plan)
@@ -207,14 +207,14 @@ def verify(path: Path) -> Bundle:
         manifest = json.loads(raw)
         schema, key, identity, files = (manifest[name] for name in ("schema", "key", "identity", "files"))
     except FileNotFoundError as error:
-        raise BundleError(f"{path} has no {MANIFEST}: it is no bundle, or half of one", error_type="bundle_missing") from error
+        raise BundleError(f"{path} has no {MANIFEST}: it is not a bundle, or incomplete", error_type="bundle_missing") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path / MANIFEST} is broken: {error!r}", error_type="bundle_broken") from error
     if schema != BUNDLE_SCHEMA:
-        message = f"{path} is of version {schema!r}, this hwmatrix reads {BUNDLE_SCHEMA!r}: build it again"
+        message = f"{path} has version {schema!r}, this hwmatrix reads {BUNDLE_SCHEMA!r}: build it again"
         raise BundleError(message, error_type="bundle_version")
     if key != _key_of(identity):
-        raise BundleError(f"{path / MANIFEST} describes another bundle than its key {key} names", error_type="bundle_broken")
+        raise BundleError(f"{path / MANIFEST} does not match its key {key}", error_type="bundle_broken")
     folder.check(path, files)
     return Bundle(path=path, key=key, digest=hashlib.sha256(raw).hexdigest(), manifest=manifest)
 
@@ -228,19 +228,19 @@ def _find(key: str, cache: Path) -> Bundle | None:
         if bundle.key != key:
             raise BundleError(f"{path} holds the bundle {bundle.key}", error_type="bundle_broken")  # noqa: TRY301 - handled alike
     except BundleError as error:
-        _LOG.warning("removing a bundle that cannot be trusted: %s", error)
+        _LOG.warning("removing a damaged bundle: %s", error)
         folder.discard(path)
         return None
     return bundle
 
 
 def _build(plan: ModelPlan, key: str, cache: Path) -> Bundle:
-    """Build beside the final place, and rename: whoever is interrupted leaves no half bundle under the key. Needs the lock."""
+    """Build in a temporary folder, then rename, so that an interrupted build leaves nothing under the key. Needs the lock."""
     from hwmatrix.models.reference import fill
 
     partial = cache / _partial(key)
     try:
-        _sweep(cache, key)
+        _remove_leftovers(cache, key)
         partial.mkdir()
         described = fill(plan, partial)
         manifest = {"schema": BUNDLE_SCHEMA, "key": key, "identity": _identity(plan), **described, "files": folder.listing(partial)}
@@ -259,11 +259,11 @@ def _build(plan: ModelPlan, key: str, cache: Path) -> Bundle:
 
 
 def _identity(plan: ModelPlan) -> dict[str, Any]:
-    """What decides a bundle's content, as JSON. A change of how hwmatrix builds must change BUNDLE_SCHEMA."""
+    """What determines a bundle's content, as JSON. A change of how hwmatrix builds must change BUNDLE_SCHEMA."""
     return {
         "schema": BUNDLE_SCHEMA,
         **_planned(plan),
-        "weights": _weights_identity(plan),
+        "weights": _identity_of_weights(plan),
         "versions": {name: _version(name) for name in ("torch", "transformers")},
     }
 
@@ -272,7 +272,7 @@ def _planned(plan: ModelPlan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in _PLANNED}
 
 
-def _weights_identity(plan: ModelPlan) -> Any:
+def _identity_of_weights(plan: ModelPlan) -> Any:
     if plan.weights == RECIPE:
         return recipe_identity(plan)
     if plan.weights == FACTORY:
@@ -284,7 +284,7 @@ def _weights_identity(plan: ModelPlan) -> Any:
 
 
 def recipe_identity(plan: ModelPlan) -> str:
-    """What a manifest says of a recipe's weights."""
+    """How a manifest identifies a recipe's weights."""
     return _TRAINED if plan.trained else RECIPE
 
 
@@ -305,8 +305,8 @@ def _partial(key: str) -> str:
     return f"{_PARTIAL}{key}-{os.getpid()}"
 
 
-def _sweep(cache: Path, held: str) -> None:
-    """Remove what interrupted builds left. Whoever still builds holds the lock of its key; ``held`` is the key that we hold."""
+def _remove_leftovers(cache: Path, held: str) -> None:
+    """Remove the leftovers of interrupted builds. A running build holds the lock of its key; ``held`` is the key that we hold."""
     for partial in cache.glob(f"{_PARTIAL}*"):
         key = partial.name.removeprefix(_PARTIAL)[:_KEY_LENGTH]
         with (cache / folder.LOCKS / key).open("ab") as lock:
@@ -315,7 +315,7 @@ def _sweep(cache: Path, held: str) -> None:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            _LOG.warning("removing what an interrupted build left: %s", partial)
+            _LOG.warning("removing the leftovers of an interrupted build: %s", partial)
             shutil.rmtree(partial, ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
-"""The two models that show whether the results of a shard are valid.
+"""The two canary models, which show whether the results of a shard are valid.
 
-One must pass. The other's weights are not those that made its expected outputs, so a target that really runs the model and
-really compares must say ``mismatch``. A target that reports anything else has proved nothing about any model.
+One must pass. The other's expected outputs come from other weights than the bundle has, so a target that really runs the model and
+really compares must report ``mismatch``. If a target reports anything else, its results for other models prove nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WRONG: Final = "canary-wrong"
 
 
 def canary_plans() -> tuple[ModelPlan, ModelPlan]:
-    """The canary that must pass and the one that must not: the same tiny BERT, 30,000 parameters."""
+    """The canary that must pass and the one that must fail: the same tiny BERT with 30,000 parameters."""
     return _plan(GOOD, Role.CANARY_GOOD), _plan(WRONG, Role.CANARY_WRONG)
 
 

@@ -1,7 +1,7 @@
-"""Inspects a checkpoint folder by its files alone: what it is, and whether its weights can be trusted.
+"""Inspects the files of a checkpoint folder: what it is, and whether its weights are safe to load.
 
-Nothing here imports or runs anything that the folder brings along. Code and pickles of strangers are refused: a pickle can run
-any program when it is read, and a repository's own Python code does so openly.
+Nothing here imports or runs anything from the folder. Checkpoints that need pickles or their own Python code are refused: both can run
+arbitrary code when they are loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REFUSED_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", "
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What a folder holds: ``architecture`` is the configuration's model_type, ``weights`` the safetensors files it loads."""
+    """The content of a folder. ``architecture`` is the configuration's model_type, ``weights`` are the safetensors files to load."""
 
     folder: Path
     architecture: str
@@ -33,7 +33,7 @@ class Checkpoint:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that decides what is loaded: configuration, index, weights."""
+        """Every file that affects what is loaded: configuration, index, weights."""
         named = (self.folder / "config.json", self.folder / "generation_config.json", self.folder / SAFE_INDEX)
         return (*(path for path in named if path.is_file()), *self.weights)
 
@@ -43,7 +43,7 @@ def inspect(folder: Path) -> Checkpoint:
 
     Raises:
         RefusedError: it needs code of its own (``remote_code_refused``), or has only pickled weights (``pickle_refused``).
-        FactoryError: it is no checkpoint of transformers: configuration or weights are missing or broken.
+        FactoryError: it is not a checkpoint of transformers: configuration or weights are missing or broken.
     """
     config = inspect_config(folder)
     architecture, model_class = config["model_type"], config["architectures"][0]
@@ -51,11 +51,11 @@ def inspect(folder: Path) -> Checkpoint:
 
 
 def inspect_config(folder: Path) -> dict[str, Any]:
-    """Read a checkpoint's configuration alone: enough to refuse one before its weights are downloaded.
+    """Read a checkpoint's configuration alone, so that it can be refused before its weights are downloaded.
 
     Raises:
         RefusedError: it needs code of its own (``remote_code_refused``).
-        FactoryError: the configuration is missing, broken, or names no architecture or class.
+        FactoryError: the configuration is missing, broken, or lacks the architecture or class.
     """
     config = _config(folder)
     architecture, classes = config.get("model_type"), config.get("architectures")
@@ -78,9 +78,9 @@ def plan_for(
     revision: str | None = None,
     weights: str | None = None,
 ) -> ModelPlan:
-    """The plan of a checkpoint that no matrix.yaml lists. ``sequence_length`` is cut to the positions that the model has.
+    """The plan of a checkpoint that matrix.yaml does not list. ``sequence_length`` is cut to the number of positions of the model.
 
-    ``weights`` is where its weights will come from, if not from the folder: then only the folder's configuration is read.
+    ``weights`` is where its weights will come from if not from the folder; then only the folder's configuration is read.
 
     Raises:
         RefusedError: as :func:`inspect`.
@@ -107,19 +107,19 @@ def _config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FactoryError(f"{folder} is not a folder: name a checkpoint's folder", error_type="no_checkpoint")
     if not path.is_file():
-        found = "a pipeline of diffusers (model_index.json)" if (folder / "model_index.json").is_file() else "no checkpoint of transformers"
+        found = "a diffusers pipeline (model_index.json)" if (folder / "model_index.json").is_file() else "not a transformers checkpoint"
         raise FactoryError(f"{folder} has no config.json: it is {found}", error_type="no_checkpoint")
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise FactoryError(f"{path} cannot be read as JSON: {error}", error_type="config_broken") from error
     if not isinstance(config, dict):
-        raise FactoryError(f"{path} holds no JSON object", error_type="config_broken")
+        raise FactoryError(f"{path} is not a JSON object", error_type="config_broken")
     return config
 
 
 def _refuse_remote_code(folder: Path, auto_map: object, architecture: object, model_class: object) -> None:
-    """Refuse what only its own code can load. With transformers installed a native class is proof that it is not needed."""
+    """Refuse a checkpoint that needs its own code. If the installed transformers has the class itself, that code is not needed."""
     if not isinstance(auto_map, dict) or not auto_map:
         return
     native = _is_native(architecture, model_class)
@@ -127,14 +127,14 @@ def _refuse_remote_code(folder: Path, auto_map: object, architecture: object, mo
         native = "AutoConfig" not in auto_map
     if not native:
         message = (
-            f"{folder} can be loaded only by running code that it brings along ({', '.join(sorted(auto_map))} in auto_map), "
+            f"{folder} can be loaded only by running its own code ({', '.join(sorted(auto_map))} in auto_map), "
             "which hwmatrix never does: use a checkpoint whose architecture is part of transformers"
         )
         raise RefusedError(message, error_type="remote_code_refused")
 
 
 def _is_native(architecture: object, model_class: object) -> bool | None:
-    """Whether transformers itself has the architecture and the class; None where transformers is not installed."""
+    """Whether transformers itself has the architecture and the class; None if transformers is not installed."""
     try:
         transformers = importlib.import_module("transformers")
     except ImportError:
@@ -143,7 +143,7 @@ def _is_native(architecture: object, model_class: object) -> bool | None:
 
 
 def _weights(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files that loading reads: one, or the shards of an index."""
+    """The safetensors files to load: one, or the shards of an index."""
     single, index = folder / SAFE_WEIGHTS, folder / SAFE_INDEX
     if single.is_file():
         return (single,)
@@ -163,18 +163,18 @@ def _shards(folder: Path, index: Path) -> tuple[Path, ...]:
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise FactoryError(f"{index} is no index of safetensors files: {error}", error_type="weights_broken") from error
+        raise FactoryError(f"{index} is not an index of safetensors files: {error}", error_type="weights_broken") from error
     for name in names:
-        # An index is a stranger's file: it may name only its neighbors, and only safetensors.
+        # The index is untrusted: it may name only safetensors files in the same folder.
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise RefusedError(f"{index} names {name!r}, which is no safetensors file beside it", error_type="pickle_refused")
+            raise RefusedError(f"{index} names {name!r}, which is not a safetensors file in the same folder", error_type="pickle_refused")
         if not (folder / name).is_file():
             raise FactoryError(f"{index} names {name}, which is missing: download the checkpoint again", error_type="weights_broken")
     return tuple(folder / name for name in names)
 
 
 def _positions(config: dict[str, Any]) -> list[int]:
-    """How many tokens the text model has positions for: empty where it has no limit."""
+    """The numbers of positions that the configuration gives for text; empty if it has no limit."""
     text = config.get("text_config")
     sources = [config, text] if isinstance(text, dict) else [config]
     keys = ("max_position_embeddings", "n_positions", "max_target_positions")

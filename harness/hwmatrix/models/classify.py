@@ -1,7 +1,7 @@
 """Classifies a model from whatever is known: its configuration, its class, its tasks, or only its name.
 
-One procedure. Everything that is given speaks as a witness; how far each is believed was measured (docs/classification.md), the
-most credible decides, and a witness that contradicts it lowers the confidence. All facts stand in taxonomy.yaml.
+Each known fact is a witness with a measured confidence (docs/classification.md). The most credible witness decides, and each witness
+that contradicts it lowers the confidence. All facts are in taxonomy.yaml.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _FIRM: Final = frozenset({"head", "architecture", "mapping", "task", "stem"})
-"""Kinds of evidence that contradict one another when they differ; the others are known to stand on models of several families."""
+"""Kinds of evidence that contradict each other when they differ. The others occur on models of several families."""
 _PARTICULAR: Final = ("head", "task", "usual_head", "usual_task")
-"""Kinds of evidence that say which member of a family a model is, the most particular first."""
+"""Kinds of evidence that determine the subfamily, the most specific first."""
 _UNKNOWN: Final = "nothing says what it is: give its class, its tasks or its configuration"
 
 
@@ -46,13 +46,13 @@ def classify_model(
     tasks: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
 ) -> ModelClassification:
-    """Classify a model by its name and, where known, its class, its tasks (the hub's tags) and the methods that it is called by.
+    """Classify a model by its name and, if known, its class, its tasks (the hub's tags) and the methods called on it.
 
-    A model that nothing is known of has the family None and the confidence 0; ``source`` says what would help. What the values
-    mean is said at ``records.Classification``. Nothing is downloaded, and no framework is imported.
+    If nothing is known of a model, its family is None and its confidence 0; ``source`` says what would help. ``records.Classification``
+    explains the values. Nothing is downloaded, and no framework is imported.
 
     Raises:
-        ConfigError: the name is empty, a path, or has characters that no model name has; a task or method is no text.
+        ConfigError: the name is empty, a path, or has invalid characters; a task or method is not a string.
     """
     found = classify(model_name, model_class=model_class, tasks=tasks or (), methods=methods or ())
     return ModelClassification(
@@ -82,23 +82,23 @@ def classify(
     """Classify a model. Nothing is downloaded, and no framework is imported.
 
     Args:
-        model_name: a name of matrix.yaml or a hub id. It is asked for the family only where nothing more credible is given. Beside an
-            architecture or a configuration it may be anything, such as a folder's path, and then says nothing.
+        model_name: a name of matrix.yaml or a hub id. Its words decide only if nothing more credible is given. With an architecture or
+            a configuration it may be anything, such as a folder's path, which is then ignored.
         model_class: a class of transformers.
         architecture: a configuration's ``model_type``.
         tasks: the hub's pipeline tags. Unknown ones are mentioned in ``source``.
-        methods: names of methods that the model is called by.
+        methods: names of methods called on the model.
         config: the content of a config.json; ``architecture`` and ``model_class`` are read from it unless they are given.
-        parameters: how many parameters it has, where that is known. Of a model of which nothing is given but its name, its class, its tasks
-            and its methods, they are those of the checkpoint of that name that is listed in models/sizes.yaml.
-        known: another table than the one that hwmatrix comes with.
+        parameters: the number of parameters, if known. Without it, and without architecture and configuration, they are those of the
+            checkpoint of this name in models/sizes.yaml, if it is listed there.
+        known: a table to use instead of the packaged one.
 
     Raises:
-        ConfigError: the name is empty, a path, or has characters that no model name has, and there is neither an architecture nor a
-            configuration; a task or method is no text; the configuration's ``model_type`` or ``architectures`` are no text.
+        ConfigError: the name is empty, a path, or has invalid characters, and there is neither an architecture nor a configuration;
+            a task or method is not a string; the configuration's ``model_type`` or ``architectures`` are not strings.
     """
     known = known or taxonomy()
-    model = _known(model_class, architecture, tasks, methods, config or {})
+    model = _checked(model_class, architecture, tasks, methods, config or {})
     if not model.architecture:
         check_name(model_name)
     name = model_name if is_name(model_name) else ""
@@ -112,9 +112,9 @@ def classify(
         found = named.architecture
     subfamily = _subfamily(best, heard, known)
     if parameters is None and architecture is None and config is None:
-        parameters = _listed_parameters(name)
-    tier, sized = _size(name, parameters, best, known)
-    confidence, source = _judged(best, heard, known)
+        parameters = _parameters_listed(name)
+    tier, sized = _tier_and_note(name, parameters, best, known)
+    confidence, source = _confidence_and_source(best, heard, known)
     return Classification(
         model_name=model_name,
         architecture=found,
@@ -124,24 +124,24 @@ def classify(
         structure=structure_of(model.config, found, subfamily, known),
         confidence=confidence,
         evidence=best.evidence if best and best.subfamily else "none",
-        source="; ".join([source, *sized, *_unknown_words(model, known)]),
+        source="; ".join([source, *sized, *_unknown_tasks(model, known)]),
         parameters=parameters,
         size_tier=tier,
     )
 
 
-def _listed_parameters(name: str) -> int | None:
+def _parameters_listed(name: str) -> int | None:
     listed = listed_checkpoint(name)
     return listed.parameters if listed else None
 
 
-def _known(
+def _checked(
     model_class: str | None, architecture: str | None, tasks: Sequence[str], methods: Sequence[str], config: Mapping[str, Any]
 ) -> Known:
-    """What is given, checked.
+    """The given facts, checked.
 
     Raises:
-        ConfigError: something is not text where text belongs.
+        ConfigError: something is not a string that should be one.
     """
     problems = [
         Problem(where=where, what=f"{value!r} is not a list of strings", hint="give a list, such as ['fill-mask']")
@@ -156,7 +156,7 @@ def _known(
         problems.append(Problem(where="config.architectures", what=f"{classes!r} is not a list of class names", hint=hint))
     if problems:
         raise ConfigError(problems)
-    named = config.get("_class_name")  # what diffusers calls it
+    named = config.get("_class_name")  # the key that diffusers uses
     first = next(iter(classes), named if isinstance(named, str) else None)
     return Known(
         model_class=model_class or first, architecture=architecture or kind, tasks=tuple(tasks), methods=tuple(methods), config=config
@@ -171,11 +171,11 @@ def _subfamily(best: Witness | None, heard: Iterable[Witness], known: Taxonomy) 
     return next((same[kind] for kind in _PARTICULAR if kind in same), best.subfamily)
 
 
-def _judged(best: Witness | None, heard: Iterable[Witness], known: Taxonomy) -> tuple[float, str]:
-    """The confidence, lowered by what contradicts the most credible witness, and what was read, in words.
+def _confidence_and_source(best: Witness | None, heard: Iterable[Witness], known: Taxonomy) -> tuple[float, str]:
+    """The confidence, lowered by contradicting witnesses, and its explanation.
 
-    Two witnesses that err independently, with probabilities 1 - p and 1 - q, and say different things: the first is right
-    with p(1 - q) / (p(1 - q) + q(1 - p)), by Bayes' rule, if either is right.
+    Two witnesses that err independently, with probabilities 1 - p and 1 - q, disagree. If one of them is right, it is the first with
+    probability p(1 - q) / (p(1 - q) + q(1 - p)), by Bayes' rule.
     """
     if best is None:
         return 0.0, _UNKNOWN
@@ -193,20 +193,20 @@ def _judged(best: Witness | None, heard: Iterable[Witness], known: Taxonomy) -> 
     return round(confidence, 2), "; ".join([best.source, *against])
 
 
-def _size(name: str, parameters: int | None, best: Witness | None, known: Taxonomy) -> tuple[SizeTier | None, list[str]]:
-    """The size tier, and, where only the name says it, that word."""
+def _tier_and_note(name: str, parameters: int | None, best: Witness | None, known: Taxonomy) -> tuple[SizeTier | None, list[str]]:
+    """The size tier, and a note if it is guessed from the name."""
     if parameters is not None:
         return tier_of(parameters), []
     found = tier_in_name(name, known.family(best.subfamily) if best and best.subfamily else None, known)
     return (found[0], [f"its size is only guessed from {found[1]!r} in the name"]) if found else (None, [])
 
 
-def _unknown_words(model: Known, known: Taxonomy) -> list[str]:
-    """What was given and is in no table. Methods are many, so only those of the table count."""
+def _unknown_tasks(model: Known, known: Taxonomy) -> list[str]:
+    """A note for each given task that no table lists. Unknown methods are ignored."""
     unknown = [task for task in model.tasks if task not in known.tasks and task not in known.usual_tasks]
-    return [f"unknown task {task!r}{_near(task, (*known.tasks, *known.usual_tasks))}" for task in unknown]
+    return [f"unknown task {task!r}{_did_you_mean(task, (*known.tasks, *known.usual_tasks))}" for task in unknown]
 
 
-def _near(word: str, allowed: Iterable[str]) -> str:
+def _did_you_mean(word: str, allowed: Iterable[str]) -> str:
     same = next((other for other in allowed if joined(other) == joined(word)), None)
     return f" (did you mean {same!r}?)" if same else ""

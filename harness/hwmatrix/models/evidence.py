@@ -1,4 +1,4 @@
-"""What each known fact says about a model's kind, and with what confidence."""
+"""What each known fact says about a model's kind, and how credible it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEM_ENDS: Final = re.compile(r"(For[A-Z]\w*|LMHeadModel|Model|Encoder|Decoder|
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is known of a model, besides its name. ``architecture`` is a model_type, ``tasks`` are the hub's tags."""
+    """What is known about a model, besides its name. ``architecture`` is a model_type, ``tasks`` are the hub's tags."""
 
     model_class: str | None = None
     architecture: str | None = None
@@ -33,10 +33,10 @@ class Known:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Witness:
-    """One thing that says what a model is.
+    """One piece of evidence about what a model is.
 
     ``kind`` is a field of ``taxonomy.Confidence``, ``evidence`` the word for it in ``records.Classification``. ``subfamily`` is
-    None where the model is known and none of the families describes it. ``architecture`` is the one it was recognized by.
+    None if the model is known and belongs to no family. ``architecture`` is the one that was recognized.
     """
 
     kind: str
@@ -48,13 +48,13 @@ class Witness:
 
 
 def witnesses(model: Known, known: Taxonomy) -> list[Witness]:
-    """Everything that speaks, in the order in which equals are believed: the class is narrower than the architecture."""
+    """All witnesses. Of equally credible ones the first wins, so the class comes before the architecture, which is less specific."""
     stems = list(_stems(model, known))
     recognized = any(witness.architecture for witness in stems)
     return [
         *_heads(model.model_class, known),
         *_architectures(model.architecture, known),
-        *(() if recognized else _mapped(model, known)),
+        *(() if recognized else _auto_mappings(model, known)),
         *_tasks(model.tasks, known),
         *stems,
         *_methods(model.methods, known),
@@ -63,17 +63,17 @@ def witnesses(model: Known, known: Taxonomy) -> list[Witness]:
 
 
 def most_credible(heard: Iterable[Witness]) -> Witness | None:
-    """The witness with the highest confidence; of equal ones, the first."""
+    """The witness with the highest confidence; of equals, the first."""
     return max(heard, key=lambda witness: witness.confidence, default=None)
 
 
 def from_name(name: str, known: Taxonomy) -> Witness | None:
-    """What a name says: its last part, else an architecture that its owner is called by."""
+    """The witness in a name: its last part, else an architecture in the owner's name."""
     owner, _, last = name.rpartition("/")
     reading = read_words(last, known)
     if reading:
         kind = "type_in_name" if reading.architecture else "words_of_name"
-        return _read(kind, "name", reading, f"{reading.source} in the name", known)
+        return _from_reading(kind, "name", reading, f"{reading.source} in the name", known)
     reading = read_words(owner, known)
     if reading and reading.architecture and reading.subfamily:
         return _witness("words_of_name", "name", reading.subfamily, f"{reading.source} in the owner's name", known)
@@ -107,17 +107,17 @@ def _architectures(architecture: str | None, known: Taxonomy) -> Iterator[Witnes
             yield _witness("words_of_architecture", "architecture", reading.subfamily, source, known)
 
 
-def _mapped(model: Known, known: Taxonomy) -> Iterator[Witness]:
-    """The first mapping of the installed transformers that lists the class, else the architecture.
+def _auto_mappings(model: Known, known: Taxonomy) -> Iterator[Witness]:
+    """The first auto mapping of the installed transformers that lists the class, else the architecture.
 
-    Only where the table knows neither: a machine that plans a run has no transformers, and must say the same.
+    Not for what the table lists: a machine that plans a run has no transformers and must give the same answer.
     """
     if not (model.architecture or model.model_class) or (model.architecture and joined(model.architecture) in known.joined):
         return
     listed = mappings.installed()
     for table in (known.mappings, known.usual_mappings):
         for what, described in ((model.model_class, "the class"), (model.architecture, "the architecture")):
-            found = next((name for name in table if what and _lists(listed.get(name, {}), what)), None)
+            found = next((name for name in table if what and _has(listed.get(name, {}), what)), None)
             if found:
                 source = f"transformers' mapping {found}, which lists {described} {what}"
                 kind = "mapping" if table is known.mappings else "usual_head"
@@ -125,7 +125,7 @@ def _mapped(model: Known, known: Taxonomy) -> Iterator[Witness]:
                 return
 
 
-def _lists(mapping: dict[str, tuple[str, ...]], what: str) -> bool:
+def _has(mapping: dict[str, tuple[str, ...]], what: str) -> bool:
     return what in mapping or any(what in classes for classes in mapping.values())
 
 
@@ -137,14 +137,14 @@ def _tasks(tasks: tuple[str, ...], known: Taxonomy) -> Iterator[Witness]:
 
 
 def _stems(model: Known, known: Taxonomy) -> Iterator[Witness]:
-    """What the first half of a class's name says: ``Bert`` of ``BertForMaskedLM``."""
+    """The witness in the first half of a class name: ``Bert`` of ``BertForMaskedLM``."""
     stem = _STEM_ENDS.sub("", model.model_class or "")
     reading = read_words(stem, known) if stem else None
     if reading and reading.architecture:
         source = f"the architecture {reading.architecture} in the class's name"
-        yield _read("stem", "class", reading, source, known)
+        yield _from_reading("stem", "class", reading, source, known)
     elif reading and not model.architecture:
-        yield _read("words_of_class", "class", reading, f"{reading.source} in the class's name", known)
+        yield _from_reading("words_of_class", "class", reading, f"{reading.source} in the class's name", known)
 
 
 def _methods(methods: tuple[str, ...], known: Taxonomy) -> Iterator[Witness]:
@@ -158,7 +158,7 @@ def _diffusers(config: Mapping[str, Any], known: Taxonomy) -> Iterator[Witness]:
         yield _witness("words_of_class", "architecture", "image_generator", "a configuration of the diffusers library", known)
 
 
-def _read(kind: str, evidence: str, reading: Reading, source: str, known: Taxonomy) -> Witness:
+def _from_reading(kind: str, evidence: str, reading: Reading, source: str, known: Taxonomy) -> Witness:
     if reading.subfamily is None and reading.architecture:
         source += f", which is for {known.outside[reading.architecture]} and of none of the families"
     return _witness(kind, evidence, reading.subfamily, source, known, architecture=reading.architecture)

@@ -1,6 +1,6 @@
-"""The family of a model class, as a run needs it: the decision of :mod:`hwmatrix.models.classify` without a name, or an error.
+"""The family of a model class, as a run needs it: from the same evidence as :mod:`hwmatrix.models.classify`, but without a name.
 
-A machine that plans a run has no transformers. What the table holds is decided by the table alone, so that both sides say the same.
+A machine that plans a run has no transformers. The table alone decides for everything that it lists, so that all machines agree.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _MEDIUM: Final = frozenset({"architecture", "mapping", "stem"})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FamilyVerdict:
-    """A family, what it was read from, and how sure that is.
+    """A family, the evidence for it, and how certain it is.
 
     ``high``: the class is made for one task. ``medium``: the architecture has one use, or transformers lists the class under
-    one task. ``low``: the class could serve several families, and this is the usual one.
+    one task. ``low``: the class could belong to several families, and this is the usual one.
     """
 
     family: Family
@@ -38,10 +38,10 @@ def family_of(architecture: str, class_name: str, known: Taxonomy | None = None)
     """The family of a model class.
 
     ``architecture`` is a configuration's ``model_type`` (``bert``), ``class_name`` a class of transformers (``BertForMaskedLM``),
-    ``known`` another table than the one that hwmatrix comes with.
+    ``known`` a table to use instead of the packaged one.
 
     Raises:
-        FactoryError: neither says it (``error_type`` is ``family_unknown``).
+        FactoryError: the family is not known (``error_type`` is ``family_unknown``).
     """
     known = known or taxonomy()
     best = most_credible(witnesses(Known(model_class=class_name, architecture=architecture), known))

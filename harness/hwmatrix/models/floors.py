@@ -1,9 +1,9 @@
-"""Noise floors: how far a model's outputs move because of a precision alone, simulated by PyTorch on the CPU.
+"""Noise floors: how much a precision alone changes a model's outputs, simulated by PyTorch on the CPU.
 
-The floor of float32 is the relative L2 error of float32 against float64. The floor of every other precision is that of the simulated
-precision against float32: float16 and bfloat16 by casting the model, 8 and 16 bits by rounding weights, and the result of every operator,
-to an integer grid over its own range. A target that computes correctly in that precision has an error of about the floor; what exceeds it
-by far comes from the target.
+The floor of float32 is the relative L2 error of float32 against float64. The floor of every other precision is the error of the simulated
+precision against float32. float16 and bfloat16 are simulated by casting the model, 8 and 16 bits by rounding the weights and the result of
+every operator to an integer grid over its own range. A target that computes correctly in a precision has an error near the floor; a much
+larger error comes from the target.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _Tensors: TypeAlias = "dict[str, torch.Tensor]"
 _CAST: Final = {Dtype.FLOAT32: "float64", Dtype.FLOAT16: "float16", Dtype.BFLOAT16: "bfloat16"}
-"""What the model is cast to for each precision. float32 itself is compared with float64."""
+"""The type that the model is cast to for each precision. float32 itself is compared with float64."""
 _BITS: Final = {Dtype.A16W8: 16, Dtype.A8W8: 8}
-"""Bits of activations. Weights have 8."""
+"""Bits of the activations; weights have 8."""
 _WEIGHT_BITS: Final = 8
 MOST_PARAMETERS: Final = 300_000_000
-"""Larger models get no floors."""
+"""No floors are computed for larger models."""
 _NEVER: Final = -1e9
-"""Masks exclude positions by values below this. They take no part in a tensor's range: every runtime that quantizes replaces them."""
+"""Masks exclude positions by values below this. They do not count for a tensor's range: every runtime that quantizes replaces them."""
 
 
 def noise_floors(model: torch.nn.Module, runs: Sequence[_Tensors]) -> dict[str, dict[str, Any]]:
-    """The floor of each precision, as JSON: ``{"outputs": {name: relative L2 error}}``, or ``{"reason": why it is not known}``.
+    """The floor of each precision, as JSON: ``{"outputs": {name: relative L2 error}}``, or ``{"reason": why there is none}``.
 
     A precision in which an output is not finite also has ``"overflows": true``.
 
@@ -52,15 +52,15 @@ def noise_floors(model: torch.nn.Module, runs: Sequence[_Tensors]) -> dict[str, 
 
 
 def _floor(model: torch.nn.Module, runs: Sequence[_Tensors], plain: Sequence[_Tensors], dtype: Dtype) -> dict[str, Any]:
-    """Whatever a model raises in a precision that it was not written for becomes the reason."""
+    """The floor of one precision. If the model fails in that precision, the error becomes the reason."""
     try:
-        simulated = _cast_runs(model, runs, _CAST[dtype]) if dtype in _CAST else _rounded_runs(model, runs, _BITS[dtype])
-        return _compared(simulated, plain)
+        simulated = _outputs_when_cast(model, runs, _CAST[dtype]) if dtype in _CAST else _outputs_when_rounded(model, runs, _BITS[dtype])
+        return _relative_errors(simulated, plain)
     except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; it becomes data
         return {"reason": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _cast_runs(model: torch.nn.Module, runs: Sequence[_Tensors], name: str) -> list[_Tensors]:
+def _outputs_when_cast(model: torch.nn.Module, runs: Sequence[_Tensors], name: str) -> list[_Tensors]:
     import torch
 
     kind: torch.dtype = getattr(torch, name)
@@ -73,13 +73,13 @@ def _cast_runs(model: torch.nn.Module, runs: Sequence[_Tensors], name: str) -> l
         torch.set_default_dtype(before)
 
 
-def _rounded_runs(model: torch.nn.Module, runs: Sequence[_Tensors], bits: int) -> list[_Tensors]:
+def _outputs_when_rounded(model: torch.nn.Module, runs: Sequence[_Tensors], bits: int) -> list[_Tensors]:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
     class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        """Rounds what every operator gives. A view is not rounded again."""
+        """Rounds the results of every operator. A view is not rounded again."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = func(*args, **(kwargs or {}))
@@ -92,14 +92,14 @@ def _rounded_runs(model: torch.nn.Module, runs: Sequence[_Tensors], bits: int) -
 
     rounded = copy.deepcopy(model)
     for parameter in rounded.parameters():
-        if parameter.ndim > 1:  # biases and the factors of norms keep more bits in every runtime
+        if parameter.ndim > 1:  # every runtime keeps biases and the weights of norms in more bits
             parameter.data = _rounded(parameter.data, _WEIGHT_BITS)
     with Rounding():  # type: ignore[no-untyped-call]
         return [_outputs(rounded, run) for run in runs]
 
 
 def _rounded(tensor: torch.Tensor, bits: int) -> torch.Tensor:
-    """The nearest of 2**bits values between the smallest and the largest, zero among them."""
+    """Each element rounded to a grid of 2**bits values from the smallest to the largest, including zero."""
     import torch
 
     counted = tensor[(tensor > _NEVER) & torch.isfinite(tensor)]
@@ -117,7 +117,7 @@ def _outputs(model: torch.nn.Module, inputs: _Tensors) -> _Tensors:
     return flatten_outputs(model(**inputs, **call_options(model)))
 
 
-def _compared(simulated: Sequence[_Tensors], plain: Sequence[_Tensors]) -> dict[str, Any]:
+def _relative_errors(simulated: Sequence[_Tensors], plain: Sequence[_Tensors]) -> dict[str, Any]:
     import torch
 
     worst: dict[str, float] = {}
