@@ -75,7 +75,7 @@ def test_what_the_exporter_computed_in_advance_becomes_a_constant() -> None:
 def test_an_input_that_nobody_has_and_an_output_that_is_not_there_are_refused() -> None:
     taken, foreign = value("x"), value("cache")
     both = node("Add", [taken, foreign], "y")
-    with pytest.raises(ValueError, match="inputs that the model has not: cache"):
+    with pytest.raises(ValueError, match="inputs that the model does not have: cache"):
         fit(model([taken, foreign], [both.outputs[0]], [both]), inputs=["x"], expected=["y"], prepared={"other": X})
     taken = value("x")
     one = node("Neg", [taken], "y")
@@ -110,5 +110,5 @@ def test_an_inner_value_makes_way_for_a_name_that_is_needed() -> None:
 def test_another_number_of_outputs_than_names_is_refused() -> None:
     taken = value("x")
     one = node("Neg", [taken], "y")
-    with pytest.raises(ValueError, match="1 outputs, and the model has 2: y, z"):
+    with pytest.raises(ValueError, match="1 outputs, but the model has 2: y, z"):
         name_outputs(model([taken], [one.outputs[0]], [one]).graph, ["y", "z"])

@@ -1,7 +1,7 @@
 """Self-verifying folders: every file listed with its size and SHA-256, written to a temporary folder, then renamed.
 
-Whoever makes a folder writes its files, then a manifest with the :func:`listing` of them, then calls :func:`settle` and renames.
-Whoever reads one calls :func:`check` with the listing of its manifest.
+To make one, write its files, then a manifest with their :func:`listing`, then call :func:`settle` and rename the folder. To read one,
+call :func:`check` with the listing of its manifest.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LOCKS: Final = ".locks"
 MODEL_DIR: Final = "model"
 INPUTS: Final = "inputs.safetensors"
 EXPECTED: Final = "expected.safetensors"
-"""What a bundle has: the saved model, its inputs, and what the reference gives for them."""
+"""The files of a bundle: the saved model, its inputs, and the reference's outputs for them."""
 HELD_OUT: Final = "held_out.safetensors"
-"""What a bundle of a trained model has besides: inputs that training never saw, the reference's answers and the right ones."""
+"""A further file of trained models: inputs that training did not use, the reference's answers and the correct answers."""
 
 
 def listing(path: Path) -> dict[str, dict[str, Any]]:
-    """Size in bytes and SHA-256 of every file of a folder, by its name within the folder."""
+    """Size in bytes and SHA-256 of every file of a folder, by its path within the folder."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     return {str(file.relative_to(path)): {"size": file.stat().st_size, "sha256": sha256_of(file)} for file in files}
 
@@ -56,7 +56,7 @@ def check(path: Path, files: dict[str, dict[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def locked(cache: Path, key: str) -> Iterator[None]:
-    """Hold a key alone, among all processes and containers of this machine. The system releases it when a process dies.
+    """Lock a key against all other processes and containers of this machine. The system releases it when the process dies.
 
     Raises:
         BundleError: the cache cannot be written to (``cache_not_writable``).
@@ -73,16 +73,16 @@ def locked(cache: Path, key: str) -> Iterator[None]:
 
 
 def discard(path: Path) -> None:
-    """Remove a folder in such an order that what is left of it can never pass for a whole one."""
+    """Remove a folder, its manifest first, so that a partly removed one never looks complete."""
     (path / MANIFEST).unlink(missing_ok=True)
     if path.is_dir():
         shutil.rmtree(path)
 
 
 def settle(path: Path) -> None:
-    """Have every file of a folder on the disk, and readable for the users of all containers, before it is put in place."""
+    """Sync every file of a folder to disk and make it readable for the users of all containers, before it is put in place."""
     for file in path.rglob("*"):
-        file.chmod(0o755 if file.is_dir() else 0o644)  # safetensors are written for their owner alone
+        file.chmod(0o755 if file.is_dir() else 0o644)  # safetensors files are readable by their owner alone
         if file.is_file():
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
@@ -91,7 +91,7 @@ def settle(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Have a folder's own entries on the disk: what was renamed into it stays."""
+    """Sync a folder's own entries to disk, so that a rename into it is durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Downloads checkpoints from the hub: only safetensors and configuration, with a quick, clear error if the hub is unreachable."""
+"""Downloads checkpoints from the hub: only safetensors and configuration. Fails quickly and clearly if the hub is unreachable."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import ModelPlan
 
-TIMEOUT_S: Final = 4.0  # how long the hub may take to say which commit a name means; huggingface_hub asks twice
+TIMEOUT_S: Final = 4.0  # for resolving a revision to a commit; huggingface_hub asks twice
 _CONFIG: Final = ["*.json", "*.txt", "*.model"]
 _WEIGHTS: Final = [*_CONFIG, "*.safetensors"]
-_ELSEWHERE: Final = ["*/*"]  # other formats and other precisions lie in folders of a repository
+_SUBFOLDERS: Final = ["*/*"]  # repositories keep other formats and precisions there
 
 
 def fetch(hub_id: str, revision: str | None, cache: Path) -> Path:
-    """Download a checkpoint, or find it in ``cache``: the folder of its snapshot, whose name is the commit.
+    """Download a checkpoint, or find it in ``cache``. Returns the folder of its snapshot, whose name is the commit.
 
-    The configuration comes first, so that a repository that needs code of its own is refused before its weights are downloaded.
-    Without an answer from the hub, what an earlier call left in the cache is used.
+    The configuration comes first, so that a repository that needs its own code is refused before its weights are downloaded.
+    If the hub does not answer, the cached checkpoint of an earlier call is used.
 
     Raises:
         FactoryError: no answer within about 10 s and nothing cached (``hub_unreachable``), no such repository or revision
-            (``hub_not_found``), one that asks for an account (``hub_gated``), or no safetensors in it (``no_weights``).
-        RefusedError: it needs code of its own.
+            (``hub_not_found``), one that requires an account (``hub_gated``), or no safetensors in it (``no_weights``).
+        RefusedError: it needs its own code.
     """
     try:
         commit = _commit(hub_id, revision)
@@ -47,11 +47,11 @@ def fetch(hub_id: str, revision: str | None, cache: Path) -> Path:
 
 
 def fetch_config(hub_id: str, revision: str | None, cache: Path) -> Path:
-    """Download a checkpoint's configuration alone, or find it in ``cache`` or in the cache of the hub's own client: its folder.
+    """Download a checkpoint's configuration alone, or find it in ``cache`` or in the cache of the hub's own client. Returns its folder.
 
     Raises:
-        FactoryError: as :func:`fetch`, but for its weights, which are not asked for.
-        RefusedError: it needs code of its own.
+        FactoryError: as :func:`fetch`, except for weights, which are not needed.
+        RefusedError: it needs its own code.
     """
     folder = cached(hub_id, cache, revision=revision) or cached(hub_id, revision=revision)
     if folder is None:
@@ -61,7 +61,7 @@ def fetch_config(hub_id: str, revision: str | None, cache: Path) -> Path:
 
 
 def resolve(plan: ModelPlan, cache: Path) -> ModelPlan:
-    """The plan with its weights in a folder: unchanged unless they are on the hub, and then pinned to the commit that was fetched.
+    """The plan with its weights in a folder. Weights on the hub are fetched, and the plan is pinned to their commit.
 
     Raises:
         FactoryError: as :func:`fetch`.
@@ -74,32 +74,32 @@ def resolve(plan: ModelPlan, cache: Path) -> ModelPlan:
 
 
 def _commit(hub_id: str, revision: str | None) -> str:
-    """Which commit a revision means, asked with a timeout: ``snapshot_download`` would ask the same without one."""
+    """The commit of a revision, requested with a timeout: ``snapshot_download`` makes the same request without one."""
     import huggingface_hub
 
-    with _typed(hub_id, revision):
+    with _translated_errors(hub_id, revision):
         return str(huggingface_hub.HfApi().model_info(hub_id, revision=revision, timeout=TIMEOUT_S).sha)
 
 
 def _download(hub_id: str, commit: str, cache: Path, patterns: list[str]) -> Path:
     import huggingface_hub
 
-    with _typed(hub_id, commit):
+    with _translated_errors(hub_id, commit):
         folder = huggingface_hub.snapshot_download(
             hub_id,
             revision=commit,
             cache_dir=cache,
             allow_patterns=patterns,
-            ignore_patterns=_ELSEWHERE,
+            ignore_patterns=_SUBFOLDERS,
             etag_timeout=TIMEOUT_S,
         )
     return Path(folder)
 
 
 def cached(hub_id: str, cache: Path | None = None, *, revision: str | None = None) -> Path | None:
-    """The folder of a snapshot that an earlier download left, or None. Nobody is asked.
+    """The folder of a snapshot that is already downloaded, or None. Makes no network request.
 
-    ``cache`` None means the cache of the hub's own client. Without that client nothing is found.
+    ``cache`` None means the cache of the hub's own client. Without that client, the result is None.
     """
     try:
         import huggingface_hub
@@ -112,8 +112,8 @@ def cached(hub_id: str, cache: Path | None = None, *, revision: str | None = Non
 
 
 @contextlib.contextmanager
-def _typed(hub_id: str, revision: str | None) -> Iterator[None]:
-    """Turn what the hub's client raises into what to do about it."""
+def _translated_errors(hub_id: str, revision: str | None) -> Iterator[None]:
+    """Turn errors of the hub's client into errors that say what to do."""
     from huggingface_hub import errors
 
     at = f"{hub_id}@{revision}" if revision else hub_id
@@ -125,7 +125,7 @@ def _typed(hub_id: str, revision: str | None) -> Iterator[None]:
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
         message = f"the hub has no {at}, or does not show it without an account: check the name, or name a local checkpoint folder"
         raise FactoryError(message, error_type="hub_not_found") from error
-    except Exception as error:  # files, sockets, proxies, TLS and servers: each library below has errors of its own
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]  # what follows is advice that does not fit here
+    except Exception as error:  # files, sockets, proxies, TLS and servers: each library below has its own errors
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]  # the other lines are advice that does not apply here
         message = f"{at} cannot be fetched ({reason}): connect to the hub, name a local checkpoint folder, or use weights: recipe"
         raise FactoryError(message, error_type="hub_unreachable") from error

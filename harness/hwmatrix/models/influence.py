@@ -1,4 +1,4 @@
-"""Which inputs influence a model's outputs: an image whose change has no effect was not used."""
+"""Finds inputs that do not influence a model's outputs: if changing the image has no effect, the model does not use it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 def without_influence(run: Callable[[Tensors], Tensors], inputs: Tensors, outputs: Tensors) -> frozenset[str]:
-    """The kinds of input (``image``, ``video``, ``audio``) that can be others without any output becoming another.
+    """The kinds of input (``image``, ``video``, ``audio``) whose values can change without changing any output.
 
     Args:
         run: one forward pass.
-        inputs: those that gave ``outputs``; none of them is changed.
-        outputs: what the model makes of the inputs.
+        inputs: the inputs of ``outputs``. They are not modified.
+        outputs: the model's outputs for these inputs.
     """
     kinds = {counter.kind: [name for name in counter.inputs if name in inputs] for counter in COUNTERS}
-    return frozenset(kind for kind, names in kinds.items() if names and _same(run, inputs, names, outputs))
+    return frozenset(kind for kind, names in kinds.items() if names and _unchanged(run, inputs, names, outputs))
 
 
-def _same(run: Callable[[Tensors], Tensors], inputs: Tensors, names: list[str], outputs: Tensors) -> bool:
+def _unchanged(run: Callable[[Tensors], Tensors], inputs: Tensors, names: list[str], outputs: Tensors) -> bool:
     import torch
 
-    others = inputs | {name: _other(inputs[name]) for name in names}
+    others = inputs | {name: _with_other_values(inputs[name]) for name in names}
     try:
         changed = run(others)
     except FactoryError:
-        return False  # what a model refuses, it has read
+        return False  # a model that rejects the values has read them
     return changed.keys() == outputs.keys() and all(torch.equal(changed[name], outputs[name]) for name in outputs)
 
 
-def _other(tensor: torch.Tensor) -> torch.Tensor:
-    """Other values within the same range: each in another's place, and numbers of the other sign."""
+def _with_other_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Different values of the same range: moved by one place, and floating-point values negated."""
     other = tensor.flatten().roll(1).reshape(tensor.shape)
     return -other if tensor.is_floating_point() else other

@@ -1,6 +1,6 @@
 """Synthetic inputs: for each argument of a model's ``forward`` that carries data, a tensor of the right shape.
 
-The same plan always gives the same tensors. Values are what a processor would give: token ids without special ones, pixels and
+The same plan always gives the same tensors. Values resemble those of a processor: token ids without special tokens, pixels and
 spectrograms of zero mean and unit variance.
 """
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     import torch
 
-SAMPLING_RATE: Final = 16_000  # Hz: what wav2vec2 and its relatives were trained at; a waveform input lasts one second
-VIDEO_LABELS: Final = 3  # class labels that a film is compared with where text and film are given (XCLIP)
+SAMPLING_RATE: Final = 16_000  # Hz: the rate that wav2vec2 and similar models were trained at; a waveform input lasts one second
+VIDEO_LABELS: Final = 3  # captions that a video is compared with, for models of text and video (XCLIP)
 FRAMES_PER_POSITION: Final = 2  # Whisper's second convolution has stride 2
 
-# Arguments that change the shape of another one in a way that only the model's own processor knows.
+# Arguments that change the shape of another argument in a way that only the model's own processor knows.
 _COUPLED: Final = frozenset({"image_grid_thw", "video_grid_thw", "pixel_attention_mask", "pixel_position_ids"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Request:
-    """What a maker of an argument sees: the model's configuration, the arguments that it takes, and the plan."""
+    """What a maker of an argument gets: the model's configuration, the names of its arguments, and the plan."""
 
     config: Any
     text: Any
@@ -44,10 +44,10 @@ def make_inputs(model: torch.nn.Module, plan: ModelPlan) -> dict[str, torch.Tens
     """The inputs of one forward pass, on the CPU: integer tensors int64, others float32.
 
     Shapes: ``input_ids``, ``attention_mask`` and ``decoder_input_ids`` (batch, tokens); ``pixel_values`` (batch, channels, height,
-    width), with frames after the batch for films; ``input_features`` (batch, mel bins, frames); ``input_values`` (batch, samples).
+    width), with frames after the batch for videos; ``input_features`` (batch, mel bins, frames); ``input_values`` (batch, samples).
 
     Raises:
-        FactoryError: an argument that the model needs cannot be made up (``no_inputs``), or ``sequence_length`` does not suit it
+        FactoryError: a required argument cannot be generated (``no_inputs``), or the model does not support ``sequence_length``
             (``sequence_too_long``, ``sequence_too_short``).
     """
     import torch
@@ -89,13 +89,13 @@ def _input_ids(request: _Request) -> torch.Tensor | None:
             raise FactoryError(message, error_type="sequence_too_short")
         ids[:, :count] = stands_for_images
     elif "pixel_values" in request.names:
-        # Text is compared with images where it ends: these models read their text's vector at the end-of-text token.
+        # These models take the text's embedding from the end-of-text token.
         ids[:, -1] = _in_vocabulary(request, getattr(request.text, "eos_token_id", None), default=int(ids[0, -1]))
     return ids
 
 
 def _attention_mask(request: _Request) -> torch.Tensor | None:
-    """All ones, for text. Sound and images are not padded, and their models take no mask then."""
+    """All ones, for text. Audio and images are not padded and need no mask."""
     import torch
 
     if "input_ids" not in request.names or not hasattr(request.text, "vocab_size"):
@@ -127,13 +127,13 @@ def _pixel_values(request: _Request) -> torch.Tensor | None:
 
 
 def _input_features(request: _Request) -> torch.Tensor | None:
-    """A spectrogram as long as the encoder has positions: Whisper takes no other length."""
+    """A spectrogram that fills all positions of the encoder: Whisper accepts no other length."""
     bins, positions = (getattr(request.config, name, None) for name in ("num_mel_bins", "max_source_positions"))
     return _normal(request, (request.plan.batch, bins, FRAMES_PER_POSITION * positions)) if bins and positions else None
 
 
 def _input_values(request: _Request) -> torch.Tensor | None:
-    """One second of a waveform, or, where the model says so, a spectrogram of (time, mel bins)."""
+    """One second of a waveform, or a spectrogram (time, mel bins) if the configuration describes one."""
     if hasattr(request.config, "conv_stride"):
         return _normal(request, (request.plan.batch, SAMPLING_RATE))
     frames, bins = (getattr(request.config, name, None) for name in ("max_length", "num_mel_bins"))
@@ -151,7 +151,7 @@ _MAKERS: Final[dict[str, _Maker]] = {
 
 
 def _length(request: _Request, limit: str) -> int:
-    """The plan's sequence length, checked against the positions that the model has."""
+    """The plan's sequence length, checked against the model's number of positions."""
     length, most = request.plan.sequence_length, getattr(request.text, limit, None)
     if isinstance(most, int) and length > most:
         message = f"sequence_length {length} exceeds the model's {most} positions ({limit}): set sequence_length to {most} or less"
@@ -160,12 +160,12 @@ def _length(request: _Request, limit: str) -> int:
 
 
 def _random_ids(request: _Request, batch: int, length: int) -> torch.Tensor:
-    """Random token ids, never a special one: padding, ends and image tokens make a model skip or replace what follows."""
+    """Random token ids without special tokens: padding, end and image tokens make a model skip or replace what follows."""
     return plain_ids((request.config, request.text), request.text.vocab_size, (batch, length), request.generator)
 
 
 def plain_ids(configs: Iterable[Any], vocabulary: int, shape: tuple[int, int], generator: Any) -> torch.Tensor:
-    """Random token ids below ``vocabulary`` that none of the configurations has as a special one: (batch, length), int64."""
+    """Random token ids below ``vocabulary`` that are special tokens in none of the configurations: (batch, length), int64."""
     import torch
 
     special = {value for config in configs for value in _special_ids(config)}
@@ -184,19 +184,19 @@ def _in_vocabulary(request: _Request, token: int | list[int] | None, *, default:
 
 
 def image_token(config: Any) -> int | None:
-    """The token that stands for a part of an image in a text; None: there is none."""
+    """The token that stands for a part of an image in a text; None if there is none."""
     return next((value for name in ("image_token_index", "image_token_id") if isinstance(value := getattr(config, name, None), int)), None)
 
 
 def image_tokens(config: Any) -> int:
-    """How many tokens of the text stand for one image: one a patch, and one for the class where it is kept."""
+    """How many tokens of the text stand for one image: one per patch, and one for the class token if the model keeps it."""
     vision = config.vision_config
     size, patch = vision.image_size, vision.patch_size
     return int((size // patch) ** 2) + (getattr(config, "vision_feature_select_strategy", "default") == "full")
 
 
 def _frames(request: _Request) -> int | None:
-    """How many frames a film has: None for a model of single images."""
+    """The number of frames of a video; None for a model of single images."""
     vision = getattr(request.config, "vision_config", request.config)
     frames = getattr(vision, "num_frames", None)
     return frames if isinstance(frames, int) else None

@@ -1,4 +1,4 @@
-"""Full-size models of the packaged matrix.yaml: known by name everywhere, without torch."""
+"""Sizes of the full-size models of the packaged matrix.yaml, by name and without torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pass:
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedSize:
-    """A model of matrix.yaml in full size: what decides its shapes, its parameters, and passes of several sequence lengths."""
+    """A full-size model of matrix.yaml: what determines its shapes, its parameters, and passes of several sequence lengths."""
 
     model: str
     hub_id: str | None
@@ -60,12 +60,12 @@ def listed_sizes() -> tuple[ListedSize, ...]:
 
 
 def listed_size(name: str) -> ListedSize | None:
-    """The entry that a name stands for: its own, its hub id, the last part of that or, where it fits one alone, the beginning."""
+    """The entry that a name refers to: by its own name, its hub id, the last part of the hub id, or an unambiguous beginning."""
     return _entry(name, {size.model: size for size in listed_sizes()})
 
 
 def listed_checkpoint(name: str) -> ListedSize | None:
-    """The same by its hub id alone: the entry ``llama`` is one small Llama of many."""
+    """The entry that a name refers to by its hub id alone: ``llama`` would match only one small Llama of many."""
     return _entry(name, {size.hub_id: size for size in listed_sizes() if size.hub_id})
 
 

@@ -1,6 +1,6 @@
 """The auto mappings of the installed transformers (classes and model types), read as text.
 
-Importing them would import torch, which takes seconds. They are plain tables of strings, so reading the file is enough, and it
+Importing them would import torch, which takes seconds. They are plain tables of strings, so parsing the file is enough, and it
 also works where only transformers is installed.
 """
 
@@ -18,11 +18,11 @@ _PREFIX: Final = "MODEL_FOR_"
 _SUFFIXES: Final = ("_MAPPING_NAMES", "_NAMES")
 _LOG: Final = logging.getLogger(__name__)
 Mappings = dict[str, dict[str, tuple[str, ...]]]
-"""From a mapping's short name (``CAUSAL_LM``) to its model types, each with the classes that it lists for it."""
+"""From a mapping's short name (``CAUSAL_LM``) to its model types, each with its classes."""
 
 
 def installed() -> Mappings:
-    """The mappings of the installed transformers: empty where it is not installed, or keeps them in another form."""
+    """The mappings of the installed transformers; empty if it is not installed or stores them in another form."""
     spec = importlib.util.find_spec("transformers")
     if spec is None or not spec.origin:
         return {}
@@ -31,11 +31,11 @@ def installed() -> Mappings:
 
 @functools.cache
 def read(file: Path) -> Mappings:
-    """The mappings that stand in a ``modeling_auto.py``. What cannot be read is logged, and taken for nothing."""
+    """The mappings in a ``modeling_auto.py``. An unreadable file is logged and gives none."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        _LOG.warning("transformers' mappings cannot be read, so that only hwmatrix's own table is used: %s: %s", file, error)
+        _LOG.warning("transformers' mappings cannot be read, only hwmatrix's own table is used: %s: %s", file, error)
         return {}
     found: Mappings = {}
     for node in tree.body:
@@ -53,7 +53,7 @@ def _short(name: str) -> str:
 
 
 def _entries(entries: list[ast.expr], found: Mappings) -> dict[str, tuple[str, ...]]:
-    """The pairs of one mapping: written out, or taken over from one that stands above it."""
+    """The pairs of one mapping: written out, or copied from an earlier mapping."""
     pairs: dict[str, tuple[str, ...]] = {}
     for entry in entries:
         match entry:

@@ -9,14 +9,14 @@ from hwmatrix.errors import ConfigError, Problem
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 _LONGEST: Final = 200
-"""Twice what the hub allows."""
+"""Twice the hub's limit."""
 
 
 def check_name(model_name: str) -> None:
-    """Refuse what cannot be a model's name.
+    """Reject what cannot be a model's name.
 
     Raises:
-        ConfigError: it is empty, a path, or has characters that no model name has.
+        ConfigError: it is empty, a path, or has invalid characters.
     """
     where = "the model's name"
     if not isinstance(model_name, str) or not model_name.strip():
@@ -34,5 +34,5 @@ def check_name(model_name: str) -> None:
 
 
 def is_name(model_name: str) -> bool:
-    """Whether a model can have this name."""
+    """Whether this is a valid model name."""
     return bool(_NAME.fullmatch(model_name)) and len(model_name) <= _LONGEST and ".." not in model_name

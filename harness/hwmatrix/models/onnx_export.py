@@ -1,10 +1,10 @@
-"""ONNX exports of a bundle: created once in the reference image, and read by every target that executes ONNX.
+"""ONNX exports of a bundle: made once in the reference image, and read by every target that executes ONNX.
 
-There are two exporters, because neither exports every model: transformers' own, and ``torch.onnx.export``. The second is called where the
-first made no graph, and where a target chooses between graphs or has refused the first (``runner/exports``). What each gave lies under
-``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` where the weights do not fit into one protobuf file)
-and ``manifest.json`` with the SHA-256 of every file; or a manifest that holds the failure. A failure of an exporter is as much a result
-as a graph; but one that ran out of time has said nothing: that is on record for the cells of the same run, and the next run calls it again.
+There are two exporters, because neither exports every model: transformers' own, and ``torch.onnx.export``. The second is called if the
+first made no graph, and if a target chooses between graphs or rejected the first (``runner/exports``). Each result is stored under
+``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` if the weights do not fit into one protobuf file)
+and ``manifest.json`` with the SHA-256 of every file; or a manifest with the failure. A failure is a result like a graph. A timeout is
+not: it is recorded for the cells of the same run, and the next run calls the exporter again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ ONNX_DIR: Final = "onnx"
 MODEL_FILE: Final = "model.onnx"
 EXPORTERS: Final = onnx_exporters.EXPORTERS
 TIMED_OUT: Final = "ExporterTimedOut"
-"""The ``error_type`` of the failure of an exporter that was ended because its time was over."""
-_DIED: Final = "ExporterDied"
+"""The ``error_type`` of an exporter that was killed because it ran out of time."""
+_PROCESS_DIED: Final = "ExporterDied"
 _TIMED_OUT_BEFORE: Final = "no end within "
-"""How caches of hwmatrix 0.1 tell a timeout: by these words of a process that died."""
+"""How caches of hwmatrix 0.1 record a timeout: as a process that died, with this beginning of the message."""
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
-"""What decides how a graph looks, besides the model: another version makes another export."""
+"""The packages that determine a graph besides the model: another version makes another export."""
 _MODULES: Final = (
     "networkx",
     "onnx.checker",
@@ -56,20 +56,20 @@ _MODULES: Final = (
     "transformers.exporters.configs",
     "transformers.exporters.exporter_onnx",
 )
-"""What both exporters import when they are called (torch 2.13, transformers 5.23): some 2,200 modules."""
+"""Modules that the exporters import when they are called (torch 2.13, transformers 5.23), about 2,200 in all."""
 _NO_CONVERSION: Final = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
-"""How torch.onnx (2.13) names an operator that it cannot write as ONNX."""
-_MARKS: Final = re.compile(r"^ +[~^]+\n", re.MULTILINE)
-"""Lines of a traceback that only underline the one above: exporters go sixty frames deep."""
+"""How torch.onnx (2.13) reports an operator that it cannot convert to ONNX."""
+_UNDERLINES: Final = re.compile(r"^ +[~^]+\n", re.MULTILINE)
+"""Lines of a traceback that only underline the line above. They are dropped, since exporters' tracebacks have sixty frames."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnnxExport:
     """A verified export.
 
-    ``inputs`` are the graph's inputs, each named as the bundle's (an exporter leaves out what the graph does not read). ``outputs``
-    has, for each output of the graph in order, the reference's name of it, or None where the reference has no such output. ``fixed`` names
-    what the graph holds as constants: inputs of the bundle that tell extents, and what the exporter computed from the inputs.
+    ``inputs`` are the graph's inputs, named as in the bundle; inputs that the graph does not read are left out. ``outputs`` has the
+    reference's name of each output of the graph in order, or None if the reference has no such output. ``fixed`` names the constants of the
+    graph that were inputs: inputs of the bundle that describe sizes, and values that the exporter computed from the inputs.
     """
 
     exporter: str
@@ -83,7 +83,7 @@ class OnnxExport:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnnxFailure:
-    """Why an exporter gave nothing: its exception's class, its message, its traceback (None where the process died)."""
+    """Why an exporter made no graph: the exception's class, message and traceback (None if the process died)."""
 
     exporter: str
     error_type: str
@@ -92,14 +92,14 @@ class OnnxFailure:
 
     @property
     def timed_out(self) -> bool:
-        """Whether its time was over. That says nothing of the model: on a machine with less to do it may be done in time."""
-        return self.error_type == TIMED_OUT or (self.error_type == _DIED and self.message.startswith(_TIMED_OUT_BEFORE))
+        """Whether it ran out of time. That says nothing about the model: on a less busy machine the export may succeed."""
+        return self.error_type == TIMED_OUT or (self.error_type == _PROCESS_DIED and self.message.startswith(_TIMED_OUT_BEFORE))
 
 
 def preload() -> None:
-    """Import what the exporters need, once for all processes that are forked from this one: each would take two seconds for it.
+    """Import what the exporters need, once for all forked processes: the import takes two seconds.
 
-    What cannot be imported is left out: the exporter meets the same error, and there it is kept.
+    Import errors are ignored here; the exporter gets and records the same error.
     """
     for name in _MODULES:
         with contextlib.suppress(ImportError):
@@ -107,7 +107,7 @@ def preload() -> None:
 
 
 def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, ...]:
-    """What every exporter makes of a bundle: from the cache where it is there and whole, else made now. Needs torch.
+    """The result of every exporter for a bundle: from the cache if it is there and intact, else made now. Needs torch.
 
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
@@ -116,20 +116,20 @@ def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, .
 
 
 def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
-    """What one exporter makes of a bundle. Call it in a process that may die, and :func:`keep_failure` if it does.
+    """The result of one exporter for a bundle. Call it in a child process, and :func:`keep_failure` if that dies.
 
-    Memory that ran out is raised and not kept: with more of it, the same export may succeed. A timeout that is on record is forgotten.
+    Running out of memory is raised and not recorded: with more memory, the same export may succeed. A recorded timeout is discarded.
 
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
         MemoryError: memory ran out.
     """
-    with _held(bundle, cache, exporter):
-        kept = _kept(bundle, cache, exporter)
+    with _lock(bundle, cache, exporter):
+        kept = _cached(bundle, cache, exporter)
         if isinstance(kept, OnnxFailure) and kept.timed_out:
-            folder.discard(_place(bundle, cache, exporter))
+            folder.discard(_folder_of(bundle, cache, exporter))
             kept = None
-        return kept if kept is not None else _make(bundle, cache, exporter)
+        return kept if kept is not None else _export_now(bundle, cache, exporter)
 
 
 def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
@@ -138,27 +138,29 @@ def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
     """
-    with _held(bundle, cache, failure.exporter):
+    with _lock(bundle, cache, failure.exporter):
         _publish(bundle, cache, failure.exporter, lambda _: _failure_fields(failure))
 
 
 def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> bool:
-    """Whether the cache has what an exporter gave for a bundle: a graph, or, unless ``graph``, a failure that was no timeout."""
+    """Whether the cache has an exporter's result for a bundle: a graph or, unless ``graph``, a failure that was not a timeout."""
     try:
         failure = json.loads((cache / ONNX_DIR / key / exporter / MANIFEST).read_bytes())["failure"]
         return failure is None or not (graph or OnnxFailure(exporter=exporter, **failure).timed_out)
     except FileNotFoundError:
         return False
-    except (ValueError, KeyError, TypeError):  # broken: whoever reads it says so
+    except (ValueError, KeyError, TypeError):  # broken: reading it reports that
         return True
 
 
 def read_all(bundle: Bundle, cache: Path, *, only: str | None = None) -> tuple[OnnxExport | OnnxFailure, ...]:
-    """What the exporters gave that were called, every file verified, in their order, or what ``only`` one of them gave. Needs no torch.
+    """The recorded results of the exporters in order, or of ``only`` one, every file verified. Does not need torch.
+
+    A missing result is skipped if an earlier exporter made a graph.
 
     Raises:
-        BundleError: an export is missing that no graph of an exporter before it makes dispensable (``onnx_missing``), is made of
-            another bundle or by another version of hwmatrix (``bundle_version``), or damaged (``bundle_broken``).
+        BundleError: an export is missing (``onnx_missing``), belongs to another bundle or version of hwmatrix (``bundle_version``),
+            or is damaged (``bundle_broken``).
     """
     if only is not None:
         return (_read(bundle, cache, only),)
@@ -171,23 +173,23 @@ def read_all(bundle: Bundle, cache: Path, *, only: str | None = None) -> tuple[O
 
 
 def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
-    """What a cell fails with when no exporter made a graph: unsupported where the exporters name operators that ONNX lacks.
+    """The failure of a cell if no exporter made a graph: unsupported if the exporters name operators that ONNX lacks.
 
-    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``; ``export_timeout`` if any of them ran out of
-    time, since that one might have made a graph. The exporters' tracebacks are its notes, in their order: they name the line of the model
-    that no graph can hold.
+    The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``; ``export_timeout`` if any exporter ran out of
+    time, since it might have made a graph. The exporters' tracebacks are added as notes, in order: they name the line of the model that
+    cannot be exported.
     """
-    failure = _no_graph(failures)
+    failure = _combined_failure(failures)
     for each in failures:
         if each.traceback is not None:
             failure.add_note(f"\nThe exporter by {each.exporter} failed:\n{each.traceback.rstrip()}")
     return failure
 
 
-def _no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
+def _combined_failure(failures: Sequence[OnnxFailure]) -> CellFailure:
     told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
     if any(failure.timed_out for failure in failures):
-        return TimedOutError(f"an ONNX export ran out of time, which says nothing of the model: {told}", error_type="export_timeout")
+        return TimedOutError(f"an ONNX export ran out of time, which says nothing about the model: {told}", error_type="export_timeout")
     operators = tuple(dict.fromkeys(name for failure in failures for name in _NO_CONVERSION.findall(failure.message)))
     if operators and all(_NO_CONVERSION.search(failure.message) for failure in failures):
         return UnsupportedError(f"no exporter has an ONNX conversion for {', '.join(operators)}: {told}", needs=operators)
@@ -195,19 +197,19 @@ def _no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
     return CellFailure(f"no exporter made an ONNX graph of this model: {told}", error_type=error_type)
 
 
-def _place(bundle: Bundle, cache: Path, exporter: str) -> Path:
+def _folder_of(bundle: Bundle, cache: Path, exporter: str) -> Path:
     return cache / ONNX_DIR / bundle.key / exporter
 
 
 @contextlib.contextmanager
-def _held(bundle: Bundle, cache: Path, exporter: str) -> Iterator[None]:
-    """Only one process at a time makes an export."""
+def _lock(bundle: Bundle, cache: Path, exporter: str) -> Iterator[None]:
+    """Let only one process at a time make an export."""
     with folder.locked(cache / ONNX_DIR, f"{bundle.key}-{exporter}"):
         yield
 
 
-def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure | None:
-    """What is in the cache already, if it is whole and made by the versions that are installed here."""
+def _cached(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure | None:
+    """The result in the cache, if it is intact and made by the versions installed here."""
     try:
         manifest = _manifest(bundle, cache, exporter)
         return _read(bundle, cache, exporter) if manifest["versions"] == _versions() else None
@@ -216,7 +218,7 @@ def _kept(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailur
 
 
 def _read(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
-    path, manifest = _place(bundle, cache, exporter), _manifest(bundle, cache, exporter)
+    path, manifest = _folder_of(bundle, cache, exporter), _manifest(bundle, cache, exporter)
     try:
         folder.check(path, manifest["files"])
         if manifest["failure"] is not None:
@@ -235,8 +237,8 @@ def _read(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailur
 
 
 def _manifest(bundle: Bundle, cache: Path, exporter: str) -> dict[str, Any]:
-    """The manifest of an export of this very bundle."""
-    file = _place(bundle, cache, exporter) / MANIFEST
+    """The manifest of an export, checked to belong to this bundle."""
+    file = _folder_of(bundle, cache, exporter) / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(file.read_bytes())
         schema, digest, _ = manifest["schema"], manifest["bundle"], manifest["versions"]
@@ -246,13 +248,13 @@ def _manifest(bundle: Bundle, cache: Path, exporter: str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{file} is broken: {error!r}", error_type="bundle_broken") from error
     if schema != ONNX_SCHEMA or digest != bundle.digest:
-        message = f"{file.parent} is of version {schema!r} and bundle {digest!r}; wanted: {ONNX_SCHEMA!r}, {bundle.digest!r}"
+        message = f"{file.parent} has version {schema!r} and bundle {digest!r}; expected: {ONNX_SCHEMA!r}, {bundle.digest!r}"
         raise BundleError(message, error_type="bundle_version")
     return manifest
 
 
-def _make(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
-    """Export now. Whatever an exporter raises is data."""
+def _export_now(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
+    """Export now. An exporter's error is recorded, not raised."""
     try:
         _publish(bundle, cache, exporter, lambda path: EXPORTERS[exporter](bundle, path / MODEL_FILE))
     except (BundleError, MemoryError):
@@ -262,15 +264,15 @@ def _make(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailur
             exporter=exporter,
             error_type=f"{type(error).__module__}.{type(error).__qualname__}",
             message=told_of(error),
-            traceback=_MARKS.sub("", "".join(traceback.format_exception(error))),
+            traceback=_UNDERLINES.sub("", "".join(traceback.format_exception(error))),
         )
         _publish(bundle, cache, exporter, lambda _: _failure_fields(failure))
     return _read(bundle, cache, exporter)
 
 
 def _publish(bundle: Bundle, cache: Path, exporter: str, fill: Callable[[Path], dict[str, Any]]) -> None:
-    """Fill a folder aside, write its manifest, put it in place by one rename. Needs the lock."""
-    place = _place(bundle, cache, exporter)
+    """Fill a temporary folder, write its manifest and rename it into place. Needs the lock."""
+    place = _folder_of(bundle, cache, exporter)
     partial = place.with_name(f".partial-{exporter}")
     begin = time.perf_counter()
     try:
@@ -304,5 +306,5 @@ def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """The installed versions of what decides how a graph looks."""
+    """The installed versions of the packages that determine a graph."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES}

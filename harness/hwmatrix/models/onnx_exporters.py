@@ -1,4 +1,4 @@
-"""The two ONNX exporters: each turns a bundle into a graph file and the facts for its manifest."""
+"""The two ONNX exporters. Each turns a bundle into a graph file and the fields of its manifest."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 TRANSFORMERS: Final = "transformers"
 TORCH: Final = "torch"
 DATA_DEPENDENT: Final = "data-dependent"
-"""torch.export's word (2.13) for Python that asks for the value of a tensor."""
+"""torch.export's term (2.13) for Python code that reads the value of a tensor."""
 _EXPERTS: Final = "batched_mm"
 _INLINE_BYTES: Final = 3 * 2**29
-"""Protobuf messages end at 2 GiB (protobuf.dev, proto limits); half a GiB is left for the graph. Browsers like one file best."""
+"""Protobuf messages are limited to 2 GiB (protobuf.dev, proto limits); half a GiB is left for the graph. Browsers prefer one file."""
 
 
-def _by_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
-    """The exporter of transformers, which brings its own mendings of torch's and names outputs as the reference does."""
+def _with_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
+    """The exporter of transformers, which patches torch's exporter and names outputs as the reference does."""
     model, inputs = _loaded(bundle)
     try:
         program, prepared = _traced(model, inputs, fixed=())
@@ -38,23 +38,23 @@ def _by_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
             raise
     else:
         return _saved(bundle, program, file, prepared=prepared)
-    # Behind the handler: what stopped the first attempt is no cause of what may stop this one.
+    # Outside the handler, so that the first attempt's error does not become the cause of the second's.
     model, inputs = _loaded(bundle)
     program, prepared = _traced(model, inputs, fixed=fixed)
     return _saved(bundle, program, file, prepared=prepared, extents=fixed)
 
 
 def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """A graph (an ``onnx_ir.Model``) in which the inputs named are fixed, and what the exporter computed from the inputs in advance."""
+    """A graph (an ``onnx_ir.Model``) with the ``fixed`` inputs as constants, and what the exporter computed from the inputs in advance."""
     import torch
     from transformers.exporters.configs import OnnxConfig
     from transformers.exporters.exporter_onnx import OnnxExporter
     from transformers.exporters.utils import get_leaf_tensors, precompute_export_inputs
 
     exporter: Any = OnnxExporter
-    sample: dict[str, Any] = dict(inputs)  # to which the exporter adds what it computes in advance
-    with _quiet():
-        if fixed:  # while the extents are still there
+    sample: dict[str, Any] = dict(inputs)  # the exporter adds what it computes in advance
+    with _no_warnings():
+        if fixed:  # needs the size inputs, which are removed below
             with torch.no_grad():
                 precompute_export_inputs(model, sample)
         with onnx_extents.held(model, {name: sample.pop(name) for name in fixed}):
@@ -62,8 +62,8 @@ def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: S
     return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
 
 
-def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
-    """``torch.onnx.export`` over ``torch.export``, static shapes, of a module that returns the reference's outputs in order."""
+def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
+    """``torch.onnx.export`` via ``torch.export`` with static shapes, of a module that returns the reference's outputs in order."""
     import torch
 
     from hwmatrix.models.outputs import call_options, flatten_outputs
@@ -79,7 +79,7 @@ def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return tuple(flatten_outputs(self.inner(**dict(zip(inputs, tensors, strict=True)), **options)).values())
 
-    with _quiet(), torch.no_grad():
+    with _no_warnings(), torch.no_grad():
         names = list(flatten_outputs(model(**inputs, **options)))
         program = torch.onnx.export(Flat().eval(), tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False)
     assert program is not None  # noqa: S101 - dynamo=True always returns a program
@@ -87,14 +87,14 @@ def _by_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
     return _saved(bundle, program.model, file, prepared={})
 
 
-EXPORTERS: Final[dict[str, Callable[[Bundle, Path], dict[str, Any]]]] = {TRANSFORMERS: _by_transformers, TORCH: _by_torch}
+EXPORTERS: Final[dict[str, Callable[[Bundle, Path], dict[str, Any]]]] = {TRANSFORMERS: _with_transformers, TORCH: _with_torch}
 
 
 def _loaded(bundle: Bundle) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The model with eager attention, as the reference has it, and its inputs.
+    """The model with eager attention, as in the reference, and its inputs.
 
-    Experts are computed as one batched product. The reference's loop goes over the experts that were hit, and a graph cannot hold a
-    loop whose length depends on the data.
+    Experts are computed as one batched product. The reference loops over the experts that were hit, and a graph cannot express a loop
+    whose length depends on the data.
     """
     import torch
     import transformers
@@ -105,15 +105,15 @@ def _loaded(bundle: Bundle) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     logging.set_verbosity_error()
     torch.set_num_threads(1)
     model: Any = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32)
-    for part in model.modules():  # a model made of others does not say what these can
-        if isinstance(part, transformers.PreTrainedModel) and part._can_set_experts_implementation():  # noqa: SLF001 - as the exporter asks
+    for part in model.modules():  # a composite model does not say what its parts support
+        if isinstance(part, transformers.PreTrainedModel) and part._can_set_experts_implementation():  # noqa: SLF001 - as in the exporter
             part.set_experts_implementation(_EXPERTS)
     return model, bundle.load_inputs()
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Exporters warn of their own ways of calling torch; an export that went wrong raises."""
+def _no_warnings() -> Iterator[None]:
+    """Ignore warnings: they are about the exporters' own calls of torch. A failed export raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -122,10 +122,10 @@ def _quiet() -> Iterator[None]:
 def _saved(
     bundle: Bundle, program: Any, file: Path, *, prepared: Mapping[str, np.ndarray[Any, Any]], extents: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Write the graph (an ``onnx_ir.Model``), and say what the manifest must know of it. ``extents``: inputs whose values it holds.
+    """Write the graph (an ``onnx_ir.Model``) and return its manifest fields. ``extents`` are inputs whose values are constants in it.
 
     Raises:
-        ValueError: an input of the graph is none of the bundle's, or an output of the reference is missing.
+        ValueError: the graph has an input that the bundle does not have, or lacks an output of the reference.
     """
     import onnx_ir
 
@@ -138,7 +138,7 @@ def _saved(
 
 
 def told_of(error: Exception) -> str:
-    """An exporter's error with its causes, the deepest last: torch tells the reason there."""
+    """An exporter's error with its causes, the deepest last: that is where torch gives the reason."""
     chain: list[str] = []
     cause: BaseException | None = error
     while cause is not None:

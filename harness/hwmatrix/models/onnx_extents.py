@@ -1,8 +1,8 @@
 """Holds inputs that describe sizes (patch grids, image sizes, audio lengths) constant while a model is traced.
 
-Models read such inputs as Python numbers, to slice and to loop, and a graph can hold neither where the numbers are data. The shapes of
-an export are fixed in any case, and these inputs say nothing but shapes: with their values known, whatever follows from them alone is
-computed at the export, and the graph begins behind it.
+Models read such inputs as Python numbers, for slices and loops. A graph can express neither if the numbers are data. An export has fixed
+shapes anyway, and these inputs only describe shapes. With their values known, everything that depends on them alone is computed during
+the export and left out of the graph.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     import torch
 
 _EXTENTS: Final = re.compile(r"(?:^|_)(?:grid_thw|grid_hws|sizes?|shapes?|lens|lengths)$")
-"""How transformers (5.23) names inputs that tell extents: ``image_grid_thw``, ``target_sizes``, ``spatial_shapes``, ``feature_lens``."""
+"""Names of size inputs in transformers (5.23): ``image_grid_thw``, ``target_sizes``, ``spatial_shapes``, ``feature_lens``."""
 
 
 def extents(inputs: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    """The inputs that tell extents, by their names; only whole numbers do."""
+    """The names of the inputs that describe sizes. Only integer inputs can."""
     return tuple(name for name, value in inputs.items() if _EXTENTS.search(name) and not value.is_floating_point())
 
 
 @contextlib.contextmanager
 def held(model: torch.nn.Module, fixed: Mapping[str, Any]) -> Iterator[None]:
-    """Within it the model is called without these inputs, and gets them with the values that are given here.
+    """Call the model without the ``fixed`` inputs; it gets the values given here.
 
-    What is computed from them alone is computed, also while the model is traced.
+    What depends on them alone is really computed, even while the model is traced.
     """
     forward = model.forward
-    own = {name: _copied(value) for name, value in fixed.items()}  # here, not while a tracer looks on; a model may change them in place
+    own = {name: _clone_of(value) for name, value in fixed.items()}  # cloned outside the trace; a model may change them in place
 
     @functools.wraps(forward)
     def with_extents(*args: Any, **kwargs: Any) -> Any:
-        with _computing(own):
+        with _precomputing(own):
             return forward(*args, **kwargs, **own)
 
     signature = inspect.signature(forward)
@@ -51,15 +51,15 @@ def held(model: torch.nn.Module, fixed: Mapping[str, Any]) -> Iterator[None]:
         model.forward = forward
 
 
-def _copied(value: Any) -> Any:
+def _clone_of(value: Any) -> Any:
     return value.clone() if hasattr(value, "clone") else value
 
 
-def _computing(fixed: Mapping[str, Any]) -> Any:
-    """A mode of torch in which functions of nothing but known tensors are computed, and their results are known as well.
+def _precomputing(fixed: Mapping[str, Any]) -> Any:
+    """A torch mode that computes functions of known tensors only, and then knows their results as well.
 
     Raises (within it):
-        RuntimeError: a known tensor would get values that are not known: it has left the graph.
+        RuntimeError: a known tensor would be overwritten in place with unknown values.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -72,7 +72,7 @@ def _computing(fixed: Mapping[str, Any]) -> Any:
     class Computing(TorchFunctionMode):
         def __init__(self) -> None:
             super().__init__()
-            self.known = {id(tensor): tensor for tensor in tensors(list(fixed.values()))}  # kept, so that no identity is used twice
+            self.known = {id(tensor): tensor for tensor in tensors(list(fixed.values()))}  # kept alive, so that no id is reused
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             taken = tensors((args, kwargs or {}))
@@ -81,16 +81,16 @@ def _computing(fixed: Mapping[str, Any]) -> Any:
                     result = func(*args, **(kwargs or {}))
                 self.known.update({id(tensor): tensor for tensor in tensors(result)})
                 return result
-            if _changes(func) and taken and id(taken[0]) in self.known:
-                # No TypeError: Python would take that of an operator as a reason to try another.
-                raise RuntimeError(f"{func.__name__} changes a tensor that follows from extents alone by one that does not")
+            if _is_in_place(func) and taken and id(taken[0]) in self.known:
+                # Not a TypeError: if an operator raises one, Python tries the reflected operator.
+                raise RuntimeError(f"{func.__name__} writes unknown values into a tensor that depends on input sizes alone")
             return func(*args, **(kwargs or {}))
 
     return Computing()
 
 
-def _changes(func: Any) -> bool:
-    """Whether a function of torch changes its first argument: ``add_``, ``__setitem__``, ``__iadd__``."""
+def _is_in_place(func: Any) -> bool:
+    """Whether a torch function changes its first argument in place: ``add_``, ``__setitem__``, ``__iadd__``."""
     name = str(getattr(func, "__name__", ""))
     if name.startswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and name not in {"__index__", "__int__", "__invert__"})

@@ -1,8 +1,8 @@
 """The operator tests of the ONNX standard: written once where ``onnx`` is installed, and read by targets without it.
 
-``onnx.backend.test`` has a small graph, inputs, expected outputs and tolerances for each behavior of each operator. They lie under
-``<cache>/operator-tests/<version of onnx>/``: ``tests.json`` says what there is, ``tests.bin`` holds all graphs and tensors one after
-the other, ``manifest.json`` has the SHA-256 of both. No pickle, no protobuf.
+``onnx.backend.test`` has a small graph, inputs, expected outputs and tolerances for each behavior of each operator. They are stored under
+``<cache>/operator-tests/<version of onnx>/``: ``tests.json`` is the index, ``tests.bin`` contains all graphs and tensors one after
+another, ``manifest.json`` has the SHA-256 of both. No pickle, no protobuf.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _DATA: Final = "tests.bin"
 _EXPANDED: Final = re.compile(r"_expanded(?:_ver\d+)?$")
 _RANDOM: Final = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 _RANDOM_NAME: Final = re.compile(r"^test_training_dropout(?!_zero_ratio)")
-"""Dropout in training drops at random; with a ratio of zero it drops nothing."""
+"""Dropout in training is random, except with a ratio of zero, which drops nothing."""
 _NUMPY: Final = {"FLOAT": "float32", "DOUBLE": "float64", "BOOL": "bool", "STRING": "string"}
 NATIVE: Final = frozenset(
     {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "string"}
 )
-"""The element types that numpy has itself."""
+"""The element types that numpy supports."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """One tensor. ``element`` is its type in numpy's words where numpy has it (``float32``, also ``string``), else in ONNX's (``int4``).
+    """One tensor. ``element`` is numpy's name of its type (``float32``, also ``string``), else the name in ONNX (``int4``).
 
-    ``array`` has this shape for numpy's own types; for the others it holds the raw bytes (uint8, one dimension), packed as in ONNX
-    where elements are smaller than a byte.
+    For numpy's types ``array`` has the tensor's shape. For the others it has the raw bytes (uint8, one dimension); elements smaller
+    than a byte are packed as in ONNX.
     """
 
     element: str
@@ -55,20 +55,20 @@ class Tensor:
 
     @property
     def native(self) -> bool:
-        """Does numpy have this type?"""
+        """Whether numpy has this type."""
         return self.element in NATIVE
 
 
 Value = Tensor | tuple[Tensor, ...] | None
-"""A tensor, a sequence of tensors, or an optional that is empty."""
+"""A tensor, a sequence of tensors, or an empty optional."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorTest:
-    """One test: a graph (``model``, serialized), what goes in and what must come out, by name in the graph's order.
+    """One test: a graph (``model``, serialized), its inputs and its expected outputs, by name in the graph's order.
 
-    ``operator`` and ``domain`` name what is tested. ``expanded``: the graph is not the operator itself but its definition in terms of
-    other operators. ``random``: the values that come out are random, so that only types and shapes can be compared.
+    ``operator`` and ``domain`` name what is tested. ``expanded``: the graph is not the operator itself but its definition by other
+    operators. ``random``: the outputs are random, so only types and shapes can be compared.
     """
 
     name: str
@@ -86,7 +86,7 @@ class OperatorTest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorTests:
-    """All tests of a version of ONNX. ``digest`` is the SHA-256 of the manifest: the same tests on every target."""
+    """All tests of a version of ONNX. ``digest`` is the SHA-256 of the manifest: equal digests mean equal tests."""
 
     version: str
     digest: str
@@ -94,7 +94,7 @@ class OperatorTests:
 
 
 def make(cache: Path) -> Path:
-    """Write the tests of the installed version of onnx into the cache, or find them there; give their folder.
+    """Write the tests of the installed version of onnx into the cache, unless they are there. Returns their folder.
 
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
@@ -112,7 +112,7 @@ def make(cache: Path) -> Path:
 
 
 def read(cache: Path) -> OperatorTests:
-    """The tests that :func:`make` wrote (of the newest version that is there), verified.
+    """The tests of the newest version that :func:`make` wrote, verified.
 
     Raises:
         BundleError: there are none (``onnx_missing``), or they are damaged (``bundle_broken``).
@@ -140,7 +140,7 @@ def _check(place: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{place / MANIFEST} cannot be read: {error!r}", error_type="bundle_broken") from error
     if schema != TESTS_SCHEMA:
-        raise BundleError(f"{place} is of version {schema!r}, wanted: {TESTS_SCHEMA!r}", error_type="bundle_version")
+        raise BundleError(f"{place} has version {schema!r}, expected: {TESTS_SCHEMA!r}", error_type="bundle_version")
     folder.check(place, files)
 
 
@@ -175,7 +175,7 @@ def _write(place: Path, version: str) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         blob = bytearray()
-        entries = _collected(blob)
+        entries = _collect_tests(blob)
         (partial / _DATA).write_bytes(blob)
         (partial / _INDEX).write_text(json.dumps(entries) + "\n", encoding="utf-8")
         manifest = {"schema": TESTS_SCHEMA, "onnx": version, "files": folder.listing(partial)}
@@ -191,10 +191,10 @@ def _write(place: Path, version: str) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _collected(blob: bytearray) -> list[dict[str, Any]]:
-    """Every test of the standard, as the index has it; graphs and tensors are appended to ``blob``."""
+def _collect_tests(blob: bytearray) -> list[dict[str, Any]]:
+    """The index entries of every test of the standard. Graphs and tensors are appended to ``blob``."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some tests overflow and divide by zero: that is what they test
+        warnings.simplefilter("ignore")  # some tests overflow or divide by zero on purpose
         from onnx.backend.test.case.node import collect_testcases
 
         cases: list[Any] = sorted(collect_testcases(), key=lambda case: case.name)
@@ -223,18 +223,18 @@ def _entry(case: Any, tested: Any, keep: Callable[[bytes], int]) -> dict[str, An
         "rtol": case.rtol,
         "atol": case.atol,
         "model": [keep(model), len(model)],
-        "inputs": [[port.name, _kept(value, keep)] for port, value in zip(graph.input, inputs, strict=True)],
-        "outputs": [[port.name, _kept(value, keep)] for port, value in zip(graph.output, outputs, strict=True)],
+        "inputs": [[port.name, _stored_value(value, keep)] for port, value in zip(graph.input, inputs, strict=True)],
+        "outputs": [[port.name, _stored_value(value, keep)] for port, value in zip(graph.output, outputs, strict=True)],
     }
 
 
-def _kept(value: Any, keep: Callable[[bytes], int]) -> Any:
+def _stored_value(value: Any, keep: Callable[[bytes], int]) -> Any:
     from onnx import TensorProto, numpy_helper
 
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
-        return [_kept(element, keep) for element in value]
+        return [_stored_value(element, keep) for element in value]
     proto = value if isinstance(value, TensorProto) else numpy_helper.from_array(np.asarray(value))
     name = TensorProto.DataType.Name(proto.data_type)
     element = _NUMPY.get(name, name.lower())

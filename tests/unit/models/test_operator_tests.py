@@ -131,7 +131,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     place = tmp_path / operator_tests.TESTS_DIR / "1.0.0"
     place.mkdir(parents=True)
     (place / "manifest.json").write_text(json.dumps({"schema": "hwmatrix/operator-tests/0", "files": {}}))
-    with pytest.raises(BundleError, match="is of version 'hwmatrix/operator-tests/0'"):
+    with pytest.raises(BundleError, match="has version 'hwmatrix/operator-tests/0'"):
         operator_tests.read(tmp_path)
 
 
