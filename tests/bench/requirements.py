@@ -202,7 +202,7 @@ _CALIBRATION_HEAD: Final = """\
 # recomputes it from tests/unit/recorded/memory.csv. Memory in MiB, errors as shares.
 """
 _SIZES_HEAD: Final = """\
-# What the models of matrix.yaml take in full size, for machines without torch: bytes of one sample in float32, from the meta device.
+# Sizes of the full-size models of matrix.yaml, for machines without torch: bytes of one sample in float32, from the meta device.
 # Written by `nox -s calibrate`; see models/sizes.py for the meaning of each number.
 """
 

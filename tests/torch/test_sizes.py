@@ -126,14 +126,14 @@ def count_builds(monkeypatch: pytest.MonkeyPatch) -> list[ModelPlan]:
         return measured(plan, dtype)
 
     monkeypatch.setattr(sizes, "_measured", counting)
-    sizes._computed.cache_clear()
+    sizes._cached_size.cache_clear()
     return built
 
 
 def test_a_size_is_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = count_builds(monkeypatch)
     first = model_size(tiny("bert"), cache=tmp_path)
-    sizes._computed.cache_clear()
+    sizes._cached_size.cache_clear()
     assert model_size(dataclasses.replace(tiny("bert"), name="other"), cache=tmp_path) == first
     assert len(built) == 1
     model_size(tiny("bert", batch=2), cache=tmp_path)
@@ -170,7 +170,7 @@ def test_a_folder_that_changed_is_another_model(tmp_path: Path) -> None:
 
 
 def test_models_warn_nobody(capfd: pytest.CaptureFixture[str]) -> None:
-    sizes._computed.cache_clear()
+    sizes._cached_size.cache_clear()
     model_size(tiny("mamba"))
     assert capfd.readouterr().err == ""
 

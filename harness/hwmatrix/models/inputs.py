@@ -66,7 +66,7 @@ def make_inputs(model: torch.nn.Module, plan: ModelPlan) -> dict[str, torch.Tens
     needed = {name for name, parameter in parameters.items() if _is_required(parameter)} | {str(model.main_input_name)}
     missing = sorted(needed - inputs.keys() | (_COUPLED & request.names))
     if missing:
-        message = f"{plan.model_class} needs inputs that hwmatrix cannot make up: {', '.join(missing)}"
+        message = f"{plan.model_class} needs inputs that hwmatrix cannot generate: {', '.join(missing)}"
         raise FactoryError(message, error_type="no_inputs")
     return inputs
 

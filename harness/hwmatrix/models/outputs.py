@@ -1,4 +1,4 @@
-"""A model's outputs as named tensors, with the same naming for the reference and every target."""
+"""A model's outputs as named tensors, with the same names for the reference and every target."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import torch
 
-# Caches are a model's private state, of another layout on every runtime; losses are not asked for.
+# Caches are internal state with a different layout on every runtime; losses are not needed.
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
-# Weights of attention (projection_attentions, cross_attentions): eager attention alone gives them, without being asked by some models.
+# Attention weights (projection_attentions, cross_attentions): only eager attention returns them, in some models without being asked.
 _EAGER_ONLY: Final = "attentions"
 
 
 def call_options(model: torch.nn.Module) -> dict[str, Any]:
-    """The arguments, besides the inputs, of one plain forward pass: named outputs, and no cache for a next token."""
+    """The arguments of a forward pass besides the inputs: named outputs, and no KV cache."""
     parameters = inspect.signature(model.forward).parameters
     passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     options: dict[str, Any] = {}
     if "return_dict" in parameters or passes_on:
         options["return_dict"] = True
     config = _text_config(model)
-    streams = hasattr(config, "use_streaming")  # a codec of streams passes its own use_cache on, beside all that it is passed
+    streams = hasattr(config, "use_streaming")  # a streaming codec would pass use_cache on twice
     if "use_cache" in parameters or (passes_on and hasattr(config, "use_cache") and not streams):
         options["use_cache"] = False
     return options
@@ -32,11 +32,11 @@ def call_options(model: torch.nn.Module) -> dict[str, Any]:
 def flatten_outputs(output: Any) -> dict[str, torch.Tensor]:
     """Every tensor of a model's output by its dotted name (``logits``, ``vision_model_output.pooler_output``).
 
-    Members of sequences are numbered (``hidden_states.0``), a bare tensor is called ``output``, None, caches, weights of
-    attention and plain whole numbers (of the layer that features are for) are left out.
+    Members of sequences are numbered (``hidden_states.0``). A bare tensor is called ``output``. None, caches, attention weights and
+    plain integers (layer numbers of features) are left out.
 
     Raises:
-        TypeError: the output holds something that is neither a tensor nor a container of tensors; it is named.
+        TypeError: the output contains something that is neither a tensor nor a container of tensors; the message names it.
     """
     flat: dict[str, torch.Tensor] = {}
     _flatten(output, "", flat)
@@ -62,5 +62,5 @@ def _text_config(model: torch.nn.Module) -> Any:
     config: Any = getattr(model, "config", None)
     try:
         return config.get_text_config() if hasattr(config, "get_text_config") else config
-    except ValueError:  # it has several, and says so
+    except ValueError:  # it has several
         return config

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 _FLOOR_EXAMPLES: Final = 8
-"""Held-out examples that noise floors are taken from, besides the bundle's inputs."""
+"""How many held-out examples noise floors are computed from, besides the bundle's inputs."""
 _ROUNDING: Final = 1e-6
-"""The relative L2 error between two runs that is rounding in float32, and no random number."""
+"""Two runs that differ by at most this relative L2 error differ by float32 rounding, not by random numbers."""
 
 
 def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
-    """Write model, inputs and expected outputs into an empty folder, and return what a manifest says of them.
+    """Write model, inputs and expected outputs into an empty folder, and return their manifest fields.
 
-    The expected outputs are those of the model loaded back from the folder, so that saving and loading are part of the proof.
+    The expected outputs come from the model loaded back from the folder, so that they cover saving and loading.
 
     Raises:
         FactoryError: the model, its inputs or its outputs cannot be made (``reference_failed``, ``reference_not_finite``,
@@ -59,7 +59,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         if taught is not None:
             made = {"training": taught.described}
             if taught.examples:
-                _save_tensors(_held_out(model, taught, plan), folder / HELD_OUT)
+                _save_tensors(_held_out_tensors(model, taught, plan), folder / HELD_OUT)
                 runs += [example.inputs for example in taught.examples[:_FLOOR_EXAMPLES]]
     if plan.role is Role.CANARY_WRONG:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
@@ -69,10 +69,10 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         "model_class": plan.model_class,
         "architecture": plan.architecture,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "inputs": _described(inputs),
-        "expected": _described(expected),
+        "inputs": _tensor_specs(inputs),
+        "expected": _tensor_specs(expected),
         "floors": _floors(model, [inputs, *runs]),
-        "modalities": modalities(model, inputs, ignored=_ignored(model, inputs, expected, plan)),
+        "modalities": modalities(model, inputs, ignored=_without_influence(model, inputs, expected, plan)),
         **made,
     }
 
@@ -81,13 +81,13 @@ _Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
 
 def from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Tensors, _Tensors, dict[str, Any]]:
-    """The first of a type's configurations that builds, saves, loads and runs: the model, its inputs, its outputs, how it was made.
+    """The first of a type's configurations that builds, saves, loads and runs: its model, inputs, outputs and manifest fields.
 
-    The model is saved into ``model_dir``, and loaded from there.
+    The model is saved into ``model_dir`` and loaded from there.
 
     Raises:
-        FactoryError: none does; why the first did not.
-        BundleError: it cannot be written (``cache_not_writable``).
+        FactoryError: none works; the error is that of the first.
+        BundleError: the model cannot be written (``cache_not_writable``).
     """
     failures: list[FactoryError] = []
     for level, config in attempts(plan):
@@ -104,8 +104,8 @@ def from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Te
     raise failures[0]
 
 
-def _held_out(model: torch.nn.Module, taught: Taught, plan: ModelPlan) -> _Tensors:
-    """The examples in one file: ``input.*``, ``expected.*`` (the reference, one batch after the other) and ``labels``, stacked."""
+def _held_out_tensors(model: torch.nn.Module, taught: Taught, plan: ModelPlan) -> _Tensors:
+    """The examples as stacked tensors: ``input.*``, ``expected.*`` (outputs of the reference, batch by batch) and ``labels``."""
     import torch
 
     tensors: dict[str, list[torch.Tensor]] = {"labels": [example.labels for example in taught.examples]}
@@ -129,24 +129,24 @@ def _synthesised(model: torch.nn.Module, plan: ModelPlan) -> _Tensors:
     except FactoryError:
         raise
     except Exception as error:  # a configuration's own code may raise anything; it becomes data
-        message = f"inputs of {plan.model_class} cannot be made up: {type(error).__name__}: {error}"
+        message = f"inputs of {plan.model_class} cannot be generated: {type(error).__name__}: {error}"
         raise FactoryError(message, error_type="no_inputs") from error
 
 
 def _expected(model: torch.nn.Module, inputs: _Tensors, plan: ModelPlan) -> _Tensors:
-    """What the model makes of its inputs, twice alike: a model that draws random numbers as it runs gives nothing to compare with."""
+    """The model's outputs. It runs twice: if the outputs differ, the model uses random numbers and nothing can be compared with it."""
     once, again = _run(model, inputs, plan), _run(model, inputs, plan)
     other = sorted(
-        name for name in once.keys() | again.keys() if name not in once or name not in again or not _alike(once[name], again[name])
+        name for name in once.keys() | again.keys() if name not in once or name not in again or not _nearly_equal(once[name], again[name])
     )
     if other:
-        message = f"{plan.model_class} gives other numbers each time it runs ({', '.join(other[:3])}): nothing can be compared with them"
+        message = f"{plan.model_class} returns different numbers in each run ({', '.join(other[:3])}): nothing can be compared with them"
         raise FactoryError(message, error_type="reference_not_repeatable")
     return once
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """The same numbers, but for rounding: ViLT shuffles the patches of an image, and sums them in another order then."""
+def _nearly_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are equal except for rounding: ViLT shuffles the patches of an image, so the order of its sums varies."""
     import torch
 
     if one.shape != other.shape or not one.is_floating_point():
@@ -155,7 +155,7 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(difference <= _ROUNDING * size)
 
 
-def _ignored(model: torch.nn.Module, inputs: _Tensors, expected: _Tensors, plan: ModelPlan) -> frozenset[str]:
+def _without_influence(model: torch.nn.Module, inputs: _Tensors, expected: _Tensors, plan: ModelPlan) -> frozenset[str]:
     return without_influence(lambda others: _run(model, others, plan), inputs, expected)
 
 
@@ -173,14 +173,14 @@ def _run(model: torch.nn.Module, inputs: dict[str, torch.Tensor], plan: ModelPla
         raise FactoryError(f"{plan.model_class} returns no tensors", error_type="reference_failed")
     broken = [name for name, tensor in expected.items() if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())]
     if broken:
-        message = f"{plan.model_class} gives NaN or infinity on the CPU in float32 ({', '.join(broken)}): nothing can be compared with it"
+        message = f"{plan.model_class} returns NaN or infinity on the CPU in float32 ({', '.join(broken)}): nothing can be compared with it"
         raise FactoryError(message, error_type="reference_not_finite")
     return expected
 
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """One thread and deterministic kernels, for as long as the reference runs."""
+    """Run with one thread and deterministic kernels, as the reference does."""
     import torch
 
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
@@ -194,13 +194,13 @@ def deterministic() -> Iterator[None]:
 
 
 def _save_model(model: Any, model_dir: Path) -> None:
-    """Save as safetensors, under no name: the folder it came from must not show in what is compared by checksum."""
+    """Save as safetensors, without the path that the model was loaded from: it would change the checksum."""
     model.config._name_or_path = ""  # noqa: SLF001 - transformers has no other way to set it
     try:
         model.save_pretrained(model_dir)
     except OSError:
         raise
-    except Exception as error:  # safetensors has an error of its own for a full disk
+    except Exception as error:  # safetensors has its own error for a full disk
         raise _write_error(error, model_dir) from error
 
 
@@ -208,11 +208,11 @@ def _save_tensors(tensors: dict[str, torch.Tensor], file: Path) -> None:
     from safetensors.torch import save_file
 
     try:
-        # A copy each: outputs may share memory, which the format has no way to say.
+        # Copies: outputs may share memory, which the format cannot express.
         save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, file)
     except OSError:
         raise
-    except Exception as error:  # safetensors has an error of its own for a full disk
+    except Exception as error:  # safetensors has its own error for a full disk
         raise _write_error(error, file) from error
 
 
@@ -224,6 +224,6 @@ def _write_error(error: Exception, where: Path) -> Exception:
     return FactoryError(f"the model cannot be saved: {type(error).__name__}: {error}", error_type="save_failed")
 
 
-def _described(tensors: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+def _tensor_specs(tensors: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
     kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
     return [{"name": name, "shape": list(tensor.shape), "dtype": kinds[name]} for name, tensor in tensors.items()]

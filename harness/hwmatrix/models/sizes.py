@@ -1,8 +1,8 @@
-"""The size of a model before it runs: its weights, and the peak of one forward pass, without allocating either.
+"""The size of a model before it runs: its weights, and the peak memory of one forward pass, without allocating either.
 
-The model is built on torch's meta device, where tensors have shapes and no storage, and its forward pass is run there while a
-dispatch mode adds up the tensors that are alive. That takes about a tenth of a second. Where a forward pass depends on values,
-which such tensors lack, a formula takes its place, and the result says so.
+The model is built on torch's meta device, where tensors have shapes but no storage. Its forward pass runs there while a dispatch mode adds
+up the live tensors, which takes about a tenth of a second. If the forward pass depends on values, which meta tensors do not have,
+a formula replaces it, and the result says so.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 SIZES_DIR: Final = "sizes"
 FORWARD: Final = "forward"
-"""``method`` of a size whose activations are those of a forward pass on the meta device."""
+"""``method`` of a size whose activations come from a forward pass on the meta device."""
 FORMULA: Final = "formula"
 """``method`` of a size whose activations are estimated from the configuration's dimensions."""
-_SCHEMA: Final = "hwmatrix/size/2"  # a change of what is counted must change it
-_STANDS_FOR: Final = {Dtype.A16W8: Dtype.FLOAT16, Dtype.A8W8: Dtype.FLOAT16}
-"""What is computed on the meta device in place of the quantized precisions, which it does not have."""
+_SCHEMA: Final = "hwmatrix/size/2"  # change it when what is counted changes
+_COMPUTED_AS: Final = {Dtype.A16W8: Dtype.FLOAT16, Dtype.A8W8: Dtype.FLOAT16}
+"""The precisions that replace the quantized ones on the meta device, which does not support those."""
 
 
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """What a model with some settings takes, in bytes, whatever executes it.
+    """The size of a model with some settings, in bytes, independent of what executes it.
 
-    ``stored_bytes`` are its weights in the checkpoint, in ``stored_dtype`` (float32 for a recipe), ``weight_bytes`` the same, buffers
-    included, in the precision that is computed in. Tied weights count once there; ``tied_bytes`` is what they take as often as they are
-    used again, in ``stored_dtype``, as in graphs that hold each use apart. ``dtypes`` are the bytes of weights by torch's name of the type.
-    ``activation_bytes`` is the most that the tensors of one forward pass take at one time, weights and inputs left out, with the
-    attention that transformers chooses by itself. ``output_bytes`` are all outputs in float32, ``largest_output_bytes`` the largest of
-    them. ``method`` is ``forward``, ``formula`` (and ``note`` says why), or ``table`` (the one that comes with hwmatrix).
+    ``stored_bytes`` are its weights in the checkpoint, in ``stored_dtype`` (float32 for a recipe). ``weight_bytes`` are its weights and
+    buffers in the precision of the computation. Tied weights count once in both; ``tied_bytes`` is the size of their further uses in
+    ``stored_dtype``, for graphs that store each use separately. ``dtypes`` are the bytes of weights by torch's name of the type.
+    ``activation_bytes`` is the peak size of the tensors of one forward pass, without weights and inputs, with the default attention of
+    transformers. ``output_bytes`` are all outputs in float32, ``largest_output_bytes`` the largest of them. ``method`` is ``forward``,
+    ``formula`` (``note`` says why), or ``table`` (the packaged one).
     """
 
     parameters: int
@@ -71,33 +71,33 @@ class ModelSize:
 
 
 def model_size(plan: ModelPlan, dtype: Dtype = Dtype.FLOAT32, *, cache: Path | None = None) -> ModelSize:
-    """The size of a plan's model with the plan's batch and sequence length. ``unbuildable`` is not looked at: nothing is built.
+    """The size of a plan's model with the plan's batch and sequence length. ``unbuildable`` is ignored: nothing is built.
 
-    With ``cache`` (the folder that also holds bundles) the result is kept in ``<cache>/sizes`` under a checksum of everything that
-    decides it; without, for as long as this process lives.
+    With ``cache`` (the folder that also contains bundles) the result is cached in ``<cache>/sizes`` under a checksum of everything that
+    determines it; without, in this process.
 
     Raises:
         FactoryError: torch or transformers is not installed (``not_installed``), the model's weights have not been fetched
             (``weights_not_fetched``), it is made from its type alone (``made_from_type``), it cannot be built, or its inputs cannot be
-            made up, as of ``build_model`` and ``make_inputs``.
+            generated, as for ``build_model`` and ``make_inputs``.
     """
     if plan.weights == FACTORY:
-        message = f"{plan.name} is made from its type alone, and how large such a model is shows when it is built: measure it"
+        message = f"{plan.name} is made from its type alone: its size is known only once it is built, so measure it"
         raise FactoryError(message, error_type="made_from_type")
     key = _key(plan, dtype)
     file = cache / SIZES_DIR / f"{key}.json" if cache is not None else None
     if file is not None:
-        with contextlib.suppress(OSError, StoreError):  # missing, or damaged: it is made again in a moment
+        with contextlib.suppress(OSError, StoreError):  # missing or damaged: it is computed again
             return from_json(ModelSize, file.read_bytes(), where=str(file))
-    size = _computed(key, to_json(plan), dtype)
+    size = _cached_size(key, to_json(plan), dtype)
     if file is not None:
-        _keep(file, size)
+        _write_cache(file, size)
     return size
 
 
 @functools.lru_cache(maxsize=256)
-def _computed(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG001 - the key tells a folder's content as well
-    """The plan comes as JSON, since a plan cannot be hashed."""
+def _cached_size(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG001 - the key covers a folder's content as well
+    """The size of a plan, which is passed as JSON because it is not hashable."""
     try:
         import torch  # noqa: F401
         import transformers
@@ -106,7 +106,7 @@ def _computed(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG001 -
         raise FactoryError(message, error_type="not_installed") from error
     logging: Any = transformers.utils.logging
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # what a model warns of concerns who runs it
+    logging.set_verbosity_error()  # warnings are for whoever runs the model
     try:
         return _measured(from_json(ModelPlan, plan, where="the plan"), dtype)
     finally:
@@ -138,7 +138,7 @@ def _measured(plan: ModelPlan, dtype: Dtype) -> ModelSize:
         weight_bytes=sum(_weight_bytes(tensor, dtype) for tensor in weights),
         dtypes=kinds,
         input_bytes=sum(tensor.nbytes for tensor in inputs.values()),
-        activation_bytes=peak // 2 if dtype is Dtype.A8W8 else peak,  # computed in float16 above, of two bytes
+        activation_bytes=peak // 2 if dtype is Dtype.A8W8 else peak,  # computed above in float16, which has two bytes
         output_bytes=sum(outputs),
         largest_output_bytes=max(outputs, default=0),
         method=method,
@@ -147,12 +147,12 @@ def _measured(plan: ModelPlan, dtype: Dtype) -> ModelSize:
 
 
 def _dtype(model: torch.nn.Module) -> torch.dtype:
-    """What a model computes in."""
+    """The type that a model computes in."""
     return next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
 
 
 def _stored(plan: ModelPlan, model: torch.nn.Module) -> tuple[int, str]:
-    """The bytes of a checkpoint's weights and their type: of a recipe, which is saved in float32, or of a folder's files."""
+    """The bytes of a checkpoint's weights and their type: of a recipe, which is saved as float32, or of a folder's files."""
     if plan.weights != RECIPE:
         checkpoint = inspect(Path(plan.weights))
         named = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or Dtype.FLOAT32.value
@@ -161,7 +161,7 @@ def _stored(plan: ModelPlan, model: torch.nn.Module) -> tuple[int, str]:
 
 
 def _bytes_as(dtype: str, tensors: list[torch.Tensor]) -> int:
-    """What tensors take with floating-point numbers of this type; a type that torch does not name is taken for float32."""
+    """The bytes of tensors with floating-point numbers of this type; a type unknown to torch counts as float32."""
     import torch
 
     element = getattr(getattr(torch, dtype, None), "itemsize", torch.float32.itemsize)
@@ -169,8 +169,8 @@ def _bytes_as(dtype: str, tensors: list[torch.Tensor]) -> int:
 
 
 def _weight_bytes(tensor: torch.Tensor, dtype: Dtype) -> int:
-    """The quantized precisions keep weights in 8 bits."""
-    return tensor.numel() if dtype in _STANDS_FOR and tensor.is_floating_point() else tensor.nbytes
+    """The bytes of a weight. The quantized precisions store weights in 8 bits."""
+    return tensor.numel() if dtype in _COMPUTED_AS and tensor.is_floating_point() else tensor.nbytes
 
 
 def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -179,28 +179,28 @@ def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _on_meta(plan: ModelPlan, dtype: Dtype) -> torch.nn.Module:
-    """The model without storage, in evaluation mode, with the attention that transformers chooses for its users.
+    """The model without storage, in evaluation mode, with the default attention of transformers.
 
     Raises:
-        FactoryError: as of :func:`model_size`.
+        FactoryError: as for :func:`model_size`.
     """
     import torch
     import transformers
 
     config = _config(plan)
     if not isinstance(getattr(transformers, plan.model_class, None), type):
-        parameter_count(plan)  # raises what is wrong with the name of the class
+        parameter_count(plan)  # raises what is wrong with the class name
     try:
         with torch.device("meta"):
             model = getattr(transformers, plan.model_class)(config)
-        return model.to(getattr(torch, _STANDS_FOR.get(dtype, dtype).value)).eval()  # type: ignore[no-any-return]
+        return model.to(getattr(torch, _COMPUTED_AS.get(dtype, dtype).value)).eval()  # type: ignore[no-any-return]
     except Exception as error:  # a model's own code may raise anything; it becomes data
         message = f"{plan.model_class} cannot be built: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
         raise FactoryError(message, error_type="build_failed") from error
 
 
 def _config(plan: ModelPlan) -> Any:
-    """The configuration of a recipe, or of a checkpoint's folder, of which only its config.json is read."""
+    """The configuration of a recipe, or of a checkpoint's folder, whose config.json alone is read."""
     import transformers
 
     if plan.weights == HUB:
@@ -212,17 +212,17 @@ def _config(plan: ModelPlan) -> Any:
         inspect_config(folder)
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config._experts_implementation = "eager"  # noqa: SLF001 - as every target loads it; transformers offers no other way
-    config._attn_implementation = None  # noqa: SLF001 - "whatever is the default", for nested configurations too
+    config._attn_implementation = None  # noqa: SLF001 - the default, for nested configurations too
     return config
 
 
 def _forward(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], *, known: list[torch.Tensor]) -> tuple[int, list[int]]:
-    """Run one forward pass: the most that was alive at one time besides ``known``, and each output's size in float32, in bytes."""
+    """Run one forward pass. Returns the peak of live bytes besides ``known``, and the bytes of each output in float32."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    tallies = _Alive(known)
+    tallies = _LiveStorages(known)
     aten = torch.ops.aten
     questions = {aten.is_nonzero.default, aten.item.default, aten._local_scalar_dense.default}  # noqa: SLF001 - their only names
 
@@ -238,7 +238,7 @@ def _forward(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], *, know
                     tallies.add(tensor, is_any=func.overloadpacket is aten.any)
             return result
 
-    # Experts are chosen by values: with this, each is given every token, the most that any of them can get.
+    # Experts are chosen by values. With this patch, each expert gets every token, which is the upper bound.
     shapes: Any = importlib.import_module("torch.fx.experimental._config")
     watch: Any = Watch
     with shapes.patch(meta_nonzero_assume_all_nonzero=True), torch.inference_mode(), watch():
@@ -247,17 +247,17 @@ def _forward(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], *, know
     return tallies.peak, [tensor.numel() * (4 if tensor.is_floating_point() else tensor.element_size()) for tensor in outputs.values()]
 
 
-class _Alive:
-    """Counts the bytes of storages that are alive. One that a tensor no longer holds is told by its finalizer."""
+class _LiveStorages:
+    """Counts the bytes of live storages. A finalizer reports each storage that is freed."""
 
     def __init__(self, known: list[torch.Tensor]) -> None:
         self.live = self.peak = 0
-        self._known = [tensor.untyped_storage() for tensor in known]  # kept, so that their ids stay theirs
+        self._known = [tensor.untyped_storage() for tensor in known]  # kept alive, so that their ids are not reused
         self._sizes: dict[int, int] = {id(storage): 0 for storage in self._known}
         self._any: set[int] = set()
 
     def add(self, tensor: torch.Tensor, *, is_any: bool) -> None:
-        """A result of an operator: a new storage, or a view of one that is counted already."""
+        """Count an operator's result, unless it is a view of a storage that is counted already."""
         storage = tensor.untyped_storage()
         if id(storage) in self._sizes:
             return
@@ -269,9 +269,9 @@ class _Alive:
         self.peak = max(self.peak, self.live)
 
     def answer(self, tensor: torch.Tensor) -> bool | None:
-        """What a question about values is answered with: masks are all ones, as in the inputs; nothing unusual is found anywhere.
+        """The assumed value of a boolean tensor: masks are all ones, as in the inputs, and ``any()`` finds nothing unusual.
 
-        Models ask ``mask.all()``, to leave the mask out, and ``values.isinf().any()``, to mend them. None: it is no such question.
+        Models call ``mask.all()`` to leave the mask out, and ``values.isinf().any()`` to fix values. None for other types.
         """
         return None if str(tensor.dtype) != "torch.bool" else id(tensor.untyped_storage()) not in self._any
 
@@ -283,8 +283,8 @@ class _Alive:
 def _by_dimensions(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[int, list[int]]:
     """Activations and output from a transformer's dimensions, in bytes.
 
-    At its widest a layer holds, for each token, the residual stream, its normalized copy and the two sides of the feed-forward network,
-    2 x hidden + 2 x intermediate elements; at the end there are the logits, once in the precision computed in. The larger counts.
+    At its peak a layer stores, for each token, the residual stream, its normalized copy and the two sides of the feed-forward network:
+    2 x hidden + 2 x intermediate elements. The logits come at the end, in the precision of the computation. The larger of both counts.
     """
     text: Any = model.config.get_text_config()
     hidden = next((width for name in ("hidden_size", "d_model") if isinstance(width := getattr(text, name, None), int)), 0)
@@ -293,14 +293,14 @@ def _by_dimensions(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[int,
     ids = [tensor for name, tensor in inputs.items() if name.endswith("input_ids")]
     tokens = max((tensor.numel() for tensor in ids), default=0)
     if not hidden or not tokens:
-        tokens, hidden, inner = sum(tensor.numel() for tensor in inputs.values()), 1, 1  # four times its input, for want of dimensions
+        tokens, hidden, inner = sum(tensor.numel() for tensor in inputs.values()), 1, 1  # no dimensions known: four times the input
     element = _dtype(model).itemsize
     logits = tokens * int(getattr(text, "vocab_size", 0)) if ids else 0
     return max(tokens * 2 * (hidden + inner), logits) * element, [4 * (logits or tokens * hidden)]
 
 
 def _key(plan: ModelPlan, dtype: Dtype) -> str:
-    """A checksum of everything that decides a size."""
+    """A checksum of everything that determines a size."""
     identity = {
         "schema": _SCHEMA,
         "architecture": plan.architecture,
@@ -322,8 +322,8 @@ def _versions() -> Iterator[tuple[str, str | None]]:
             yield name, None
 
 
-def _keep(file: Path, size: ModelSize) -> None:
-    """Write it under a temporary name and rename. A cache that cannot be written costs a tenth of a second, and no more."""
+def _write_cache(file: Path, size: ModelSize) -> None:
+    """Write it under a temporary name and rename. If the cache is not writable, the size is computed again, in a tenth of a second."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_together({file: to_json(size)}, durable=False)

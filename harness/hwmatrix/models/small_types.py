@@ -1,6 +1,6 @@
 """The number types of ONNX that numpy lacks, read from their raw bytes: bfloat16, 8-bit and 4-bit floats, 4-bit and 2-bit integers.
 
-Sources: the ONNX standard, "Float stored in 8 bits", "4 bit floating point types", "4 bit integer types"; IEEE 754 for what is alike.
+Sources: the ONNX standard, "Float stored in 8 bits", "4 bit floating point types", "4 bit integer types"; IEEE 754 for the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Float:
-    """A floating-point type of at most 8 bits. ``nans`` are the bit patterns that are no number; ``infinite`` the infinite ones."""
+    """A floating-point type of at most 8 bits. ``nans`` and ``infinite`` are the bit patterns of NaN and infinity."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -50,18 +50,18 @@ _FLOATS: Final = {
     "float4e2m1": _Float(exponent_bits=2, mantissa_bits=1, bias=1),
 }
 _BITS: Final = {"float4e2m1": 4, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
-"""Types of which several lie in one byte, the first in its lowest bits."""
+"""Types with several elements per byte, the first in the lowest bits."""
 
 
 def numbers(element: str, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    """The values of ``count`` elements, as float32 or int8: one dimension.
+    """The values of ``count`` elements as a one-dimensional array of float32 or int8.
 
     Raises:
         ValueError: there is no such type.
     """
     if element == "bfloat16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    if element == "float8e8m0":  # powers of two alone
+    if element == "float8e8m0":  # powers of two only
         exponents = raw.astype(np.float64) - 127
         return np.where(raw == 0xFF, np.nan, np.exp2(exponents)).astype(np.float32)  # noqa: PLR2004 - its only NaN
     bits = _unpacked(raw, _BITS[element])[:count] if element in _BITS else raw

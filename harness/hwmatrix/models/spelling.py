@@ -1,4 +1,4 @@
-"""Which entry of a list of models a name refers to: users write hub ids, their last parts, and short forms."""
+"""Finds the entry of a list of models that a name refers to: users write hub ids, their last parts, and short forms."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def entry_for(name: str, hub_ids: Mapping[str, str | None]) -> str | None:
-    """The entry that a name stands for: entries' names before hub ids, and those before their last parts.
+    """The entry that a name refers to. Entries' names take precedence over hub ids, and those over their last parts.
 
-    ``hub_ids`` are those of the entries, None where an entry has none. Upper and lower case, ``-`` and ``_`` are the same.
+    ``hub_ids`` are the entries' hub ids, None if an entry has none. Case is ignored, and ``-`` and ``_`` are equal.
     """
     wanted, folded = _folded(name), _of_entries(hub_ids)
     spellings = (
@@ -23,7 +23,7 @@ def entry_for(name: str, hub_ids: Mapping[str, str | None]) -> str | None:
 
 
 def abbreviated_entry(name: str, hub_ids: Mapping[str, str | None]) -> str | None:
-    """The one entry whose hub id, with or without its owner, begins with the name and goes on after a hyphen."""
+    """The only entry whose hub id, with or without its owner, begins with the name and a hyphen; None if there are several."""
     beginning = f"{_folded(name)}-"
     found = [
         entry

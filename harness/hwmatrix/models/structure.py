@@ -1,4 +1,4 @@
-"""A model's structure and size: from its configuration and parameters if known, else from tables and names."""
+"""A model's structure and size: from its configuration and parameters if known, else from tables and its name."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _STATES: Final = ("state_size", "ssm_state_size", "mamba_d_state")
 _DIFFUSERS: Final = "_diffusers_version"
 _UNITS: Final = {"b": 1e9, "m": 1e6}
 _BOUNDS: Final = ((10e6, SizeTier.TINY), (100e6, SizeTier.SMALL), (1e9, SizeTier.MEDIUM), (10e9, SizeTier.LARGE))
-"""The number of parameters that each tier stays below, as records.SizeTier says."""
+"""The upper bounds of the tiers in parameters (exclusive), as in records.SizeTier."""
 
 
 def structure_of(config: Mapping[str, Any], architecture: str | None, subfamily: str | None, known: Taxonomy) -> Structure | None:
-    """How a model is built: what its configuration says, else its architecture, else what its subfamily usually is.
+    """A model's structure, from its configuration, else its architecture, else the usual one of its subfamily.
 
-    The particular comes before the general: experts, states and diffusion before speech, and that before encoders and decoders.
+    Specific structures come first: experts, states and diffusion before speech, speech before encoders and decoders.
     """
-    parts = list(_parts(config))
+    parts = list(_language_configs(config))
     usual = known.subfamilies[subfamily].structure if subfamily else None
     listed = known.structures.get(architecture or "")
     experts = [part[key] for part in parts for key in _EXPERTS if isinstance(part.get(key), int)]
@@ -42,7 +42,7 @@ def structure_of(config: Mapping[str, Any], architecture: str | None, subfamily:
 
 
 def is_of_diffusers(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration is that of a part or a pipeline of the diffusers library."""
+    """Whether a configuration belongs to a pipeline of the diffusers library, or to a part of one."""
     return _DIFFUSERS in config
 
 
@@ -52,9 +52,9 @@ def tier_of(parameters: int) -> SizeTier:
 
 
 def tier_in_name(name: str, family: Family | None, known: Taxonomy) -> tuple[SizeTier, str] | None:
-    """The size tier that a name gives away, and the word that did: a number of parameters, else a word such as ``base``.
+    """The size tier in a name, and the word that says it: a number of parameters, else a word such as ``base``.
 
-    Of several numbers the largest counts: the smaller ones are active parameters of a mixture of experts.
+    Of several numbers the largest counts: smaller ones are the active parameters of a mixture of experts.
     """
     numbers = {match.group(): _number(match.group()) for match in COUNT.finditer(name)}
     if numbers:
@@ -69,15 +69,15 @@ def tier_in_name(name: str, family: Family | None, known: Taxonomy) -> tuple[Siz
 
 
 def _number(count: str) -> float:
-    """How many parameters ``7b``, ``1.3B``, ``350M`` or ``8x7B`` means."""
+    """The number of parameters that ``7b``, ``1.3B``, ``350M`` or ``8x7B`` stands for."""
     times, _, each = count.lower().rpartition("x")
     return float(times or 1) * float(each[:-1].lstrip("ae")) * _UNITS[each[-1]]
 
 
-def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A configuration, and those within it that say how its language model is built."""
+def _language_configs(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A configuration and its nested configurations of language models."""
     yield config
     for key in ("text_config", "llm_config", "language_config", "thinker_config"):
         inner = config.get(key)
         if isinstance(inner, dict):
-            yield from _parts(inner)
+            yield from _language_configs(inner)

@@ -75,7 +75,7 @@ class _File:
     architectures: dict[str, Words]
 
     def __post_init__(self) -> None:
-        """Refuse a subfamily that nobody defined."""
+        """Refuse undefined subfamilies."""
         tables = (self.heads, self.usual_heads, self.tasks, self.usual_tasks, self.methods, self.words, self.usual_words)
         named = {name for table in (*tables, self.architectures) for name in table}
         unknown = (named | {*self.mappings.values(), *self.usual_mappings.values()}) - self.subfamilies.keys()
@@ -85,10 +85,10 @@ class _File:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Taxonomy:
-    """What is known of kinds of models: each table leads from what is read of a model to the name of a subfamily.
+    """What is known about kinds of models. Each table maps a fact about a model to the name of a subfamily.
 
-    The tables are those of taxonomy.yaml, which explains them. ``structures`` leads from an architecture to its structure,
-    ``outside`` to what an architecture without a family is for.
+    The tables are those of taxonomy.yaml, which explains them. ``structures`` maps an architecture to its structure,
+    ``outside`` an architecture without a family to its purpose.
     """
 
     subfamilies: dict[str, Subfamily]
@@ -118,13 +118,13 @@ class Taxonomy:
         return one is other or frozenset({one, other}) in self.compatible
 
     def only(self, architectures: frozenset[str]) -> Taxonomy:
-        """The same table as if it knew no other architectures than these: how it is tested on types that it never saw."""
+        """The same table with these architectures only, to test it on types that it does not know."""
         kept = {name: subfamily for name, subfamily in self.architectures.items() if name in architectures}
         return dataclasses.replace(self, architectures=kept)
 
     @functools.cached_property
     def joined(self) -> dict[str, str]:
-        """Architectures, those outside the families too, by their letters and digits alone, in lower case: ``blip-2`` is ``blip2``."""
+        """All architectures, with or without a family, by their letters and digits in lower case: ``blip2`` for ``blip-2``."""
         return {joined(name): name for name in (*self.outside, *self.architectures)}
 
 
@@ -135,45 +135,45 @@ def joined(text: str) -> str:
 
 @functools.cache
 def taxonomy() -> Taxonomy:
-    """The table that hwmatrix comes with."""
+    """The packaged table."""
     text = (importlib.resources.files("hwmatrix.models") / "taxonomy.yaml").read_text(encoding="utf-8")
     return parse(text)
 
 
 def parse(text: str) -> Taxonomy:
-    """A table from the text of a taxonomy.yaml.
+    """Parse the text of a taxonomy.yaml.
 
     Raises:
-        ValueError: it is wrong: a key or a subfamily that does not exist, or a word that stands in two places of a table.
+        ValueError: a key or subfamily does not exist, or a word occurs twice in a table.
     """
     file = pydantic.TypeAdapter(_File).validate_python(yaml.safe_load(text))
     return Taxonomy(
         subfamilies=file.subfamilies,
         compatible=frozenset(frozenset(pair) for pair in file.compatible),
         confidence=file.confidence,
-        heads=_turned("heads", file.heads),
-        usual_heads=_turned("usual_heads", file.usual_heads),
-        tasks=_turned("tasks", file.tasks),
-        usual_tasks=_turned("usual_tasks", file.usual_tasks),
-        methods=_turned("methods", file.methods),
+        heads=_inverted("heads", file.heads),
+        usual_heads=_inverted("usual_heads", file.usual_heads),
+        tasks=_inverted("tasks", file.tasks),
+        usual_tasks=_inverted("usual_tasks", file.usual_tasks),
+        methods=_inverted("methods", file.methods),
         mappings=file.mappings,
         usual_mappings=file.usual_mappings,
-        words=_turned("words", file.words),
-        usual_words=_turned("usual_words", file.usual_words),
-        sizes=_turned("sizes", file.sizes),
+        words=_inverted("words", file.words),
+        usual_words=_inverted("usual_words", file.usual_words),
+        sizes=_inverted("sizes", file.sizes),
         sizes_of=file.sizes_of,
-        structures=_turned("structures", file.structures),
-        outside=_turned("outside", file.outside),
-        architectures=_turned("architectures", file.architectures),
+        structures=_inverted("structures", file.structures),
+        outside=_inverted("outside", file.outside),
+        architectures=_inverted("architectures", file.architectures),
     )
 
 
-def _turned(table: str, kinds: dict[Kind, tuple[str, ...]]) -> dict[str, Kind]:
-    """From kind -> words to word -> kind."""
+def _inverted(table: str, kinds: dict[Kind, tuple[str, ...]]) -> dict[str, Kind]:
+    """Map each word to its kind."""
     found: dict[str, Kind] = {}
     for kind, words in kinds.items():
         for word in words:
             if word in found:
-                raise ValueError(f"{table}: {word!r} stands under {found[word]} and under {kind}")
+                raise ValueError(f"{table}: {word!r} is listed under {found[word]} and under {kind}")
             found[word] = kind
     return found

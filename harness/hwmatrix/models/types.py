@@ -1,7 +1,7 @@
 """The model types that transformers can build, each with its class: the content of suite ``all``.
 
-Read from the tables of strings of the transformers that is installed here, so that neither torch nor transformers is imported; where it
-is not installed, or keeps its tables in another form, from the pinned list of the newest version that has one.
+They are read from the tables in the source of the installed transformers, without importing it or torch. If it is not installed, or its
+tables have another form, they come from the newest pinned list.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ UNKNOWN: Final = "(unknown version)"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelType:
-    """A model type of transformers: the class that stands for it, and the auto mapping (``CAUSAL_LM``) which names that class.
+    """A model type of transformers: the class to build for it, and the auto mapping (``CAUSAL_LM``) that lists the class.
 
-    ``mapping`` is None where the type is known from a pinned list.
+    ``mapping`` is None if the type comes from a pinned list.
     """
 
     name: str
@@ -52,9 +52,9 @@ class ModelType:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TypeList:
-    """The types of one version of transformers, by name. ``installed``: the version is the one that is installed here.
+    """The types of one version of transformers, by name. ``installed``: this version is installed here.
 
-    ``note`` says in words why it is not, or what is missing in its tables; it is empty where there is nothing to say.
+    ``note`` says why it is not, or what is missing in its tables; it may be empty.
     """
 
     version: str
@@ -70,9 +70,9 @@ class TypeList:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What became of one type since a pinned list: ``what`` is ``new``, ``gone``, ``class`` or ``family``.
+    """The change of one type since a pinned list: ``what`` is ``new``, ``gone``, ``class`` or ``family``.
 
-    ``before`` and ``now`` are its classes or families. ``passed``: it passed then.
+    ``before`` and ``now`` are its classes or families. ``passed``: it passed in the list.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Difference:
 
 
 def installed_version() -> str | None:
-    """The version of the transformers that is installed here; None: it is not."""
+    """The version of the installed transformers; None if it is not installed."""
     try:
         return importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError:
@@ -99,7 +99,7 @@ def installed_version() -> str | None:
 
 
 def model_types() -> tuple[ModelType, ...]:
-    """Every type that some auto mapping of transformers has a class for, by name: :func:`listing` says of which version."""
+    """Every type for which an auto mapping of transformers lists a class, by name. :func:`listing` gives the version."""
     return listing().types
 
 
@@ -107,13 +107,13 @@ def listing() -> TypeList:
     """The types of the installed transformers, else those of the newest pinned list.
 
     Raises:
-        StoreError: it is not installed, and the pinned list is damaged.
+        StoreError: transformers is not installed, and the pinned list is damaged.
     """
     found = mappings.installed()
     version = installed_version() or UNKNOWN
     if not found:
         pins = newest()
-        why = f"transformers {version} keeps its tables of models in a form that hwmatrix cannot read"
+        why = f"transformers {version} stores its tables of models in a form that hwmatrix cannot read"
         if importlib.util.find_spec("transformers") is None:
             why = "transformers is not installed here"
         return TypeList(
@@ -125,12 +125,12 @@ def listing() -> TypeList:
 
 
 def is_type(name: str) -> bool:
-    """Whether a name is that of a type, with or without ``type:`` before it."""
+    """Whether this is the name of a type, with or without the prefix ``type:``."""
     return name.removeprefix(TYPE_PREFIX) in listing().by_name
 
 
 def compare(before: PinnedList, now: Iterable[ModelType]) -> tuple[Difference, ...]:
-    """What has changed since a pinned list: types that are new, then those that are gone, then those of another class or family."""
+    """The changes since a pinned list: new types, then types that are gone, then types with another class or family."""
     kinds = {kind.name: kind for kind in now}
     old = before.types
     found = [
@@ -175,10 +175,9 @@ def _type(name: str, tables: dict[str, dict[str, tuple[str, ...]]]) -> ModelType
 
 
 def _family(name: str, tables: dict[str, dict[str, tuple[str, ...]]]) -> Family:
-    """What the table of types says; of a type that it does not know, what any of its classes, or its name, gives away.
+    """The family in the table of types. For a type that it does not list, the family by the rules of ``classify``.
 
-    The rules are those of ``classify``. The first class that has a family decides, in the order in which the most particular of
-    transformers' tables are asked.
+    The first of its classes that has a family decides, from the most specific of transformers' tables to the least.
     """
     known = taxonomy()
     if name in known.architectures:

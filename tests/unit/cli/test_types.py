@@ -143,7 +143,7 @@ def test_tables_of_another_form_are_compared_with_a_word(
     fake.install(monkeypatch, tmp_path, "MAPPINGS = load()\n")
     monkeypatch.setattr(types_document.listing.__globals__["importlib"].util, "find_spec", lambda _name: object())
     text = printed(capsys, "--compare")
-    assert text.startswith("transformers 9.9.0 keeps its tables of models in a form that hwmatrix cannot read: the types are those of ")
+    assert text.startswith("transformers 9.9.0 stores its tables of models in a form that hwmatrix cannot read: the types are those of ")
     assert document(capsys, "--compare")["installed"] is False
 
 

@@ -99,7 +99,7 @@ def test_tables_of_another_form_give_a_word_and_the_pinned_list(monkeypatch: pyt
     found = listing()
     assert (found.version, found.installed) == (pins.newest().version, False)
     assert found.note.startswith(
-        "transformers 9.9.0 keeps its tables of models in a form that hwmatrix cannot read: the types are those of "
+        "transformers 9.9.0 stores its tables of models in a form that hwmatrix cannot read: the types are those of "
     )
 
 

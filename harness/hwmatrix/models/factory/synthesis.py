@@ -61,12 +61,12 @@ def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> d
             inputs[name] = _described(described, request)
     missing = sorted(needed - inputs.keys())
     if missing:
-        message = f"{plan.model_class} needs inputs that hwmatrix cannot make up: {', '.join(missing)}"
+        message = f"{plan.model_class} needs inputs that hwmatrix cannot generate: {', '.join(missing)}"
         raise FactoryError(message, error_type="no_inputs")
     _place_tokens(request, inputs, override)
     _place_in_space(request, inputs, override)
     if not inputs:
-        raise FactoryError(f"{plan.model_class} takes no input that hwmatrix can make up", error_type="no_inputs")
+        raise FactoryError(f"{plan.model_class} takes no input that hwmatrix can generate", error_type="no_inputs")
     return inputs
 
 
