@@ -1,4 +1,4 @@
-"""What words indicate: words in a model's name, in an unknown architecture, or in a class name."""
+"""What the words in a model's name, an unknown architecture or a class name say about the model."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 COUNT: Final = re.compile(r"(?<![A-Za-z0-9.])(?:\d+x)?[AEae]?\d+(?:\.\d+)?[BbMm](?![A-Za-z0-9])")
 """A number of parameters in a name: ``7b``, ``1.3B``, ``350M``, ``8x7B``, ``A3B`` (active ones), ``E4B`` (effective ones)."""
 _PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-"""A run of digits, or of letters up to the next hump: ``Qwen2.5-VL`` is Qwen, 2, 5, VL."""
+"""A run of digits, or of letters split at capitals: ``Qwen2.5-VL`` is Qwen, 2, 5, VL."""
 _SHORTEST_PART: Final = 4
-"""Letters that a known architecture must have to be recognized within a word: ``roberta`` in ``distilroberta``."""
+"""The least letters of a known architecture to be recognized within a word: ``roberta`` in ``distilroberta``."""
 _SHORTEST_END: Final = 3
-"""Letters that a word for a purpose must have to be recognized at the end of another, and two names to be of one line."""
+"""The least letters of a purpose word to be recognized at the end of another word, and of a beginning that two names share."""
 Pieces = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What words say. ``architecture`` is the known one that they name, if they do; otherwise they only hint at the subfamily.
+    """What words say. ``architecture`` is the known architecture that they name; if it is None, they only hint at the subfamily.
 
-    ``subfamily`` is None where the architecture is one that no family describes.
+    ``subfamily`` is None if the architecture belongs to no family.
     """
 
     subfamily: str | None
@@ -38,20 +38,20 @@ class Reading:
 
 
 def read_words(text: str, known: Taxonomy) -> Reading | None:
-    """What a text of words and numbers says a model is, or None where none of them says anything.
+    """What a text of words and numbers says about a model; None if it says nothing.
 
-    The first known architecture that stands in it as words of its own decides: names begin with the line that a model is of, and
-    go on with its parts and sizes. A word for a purpose beside it (``vision``, ``asr``) says more, where the two differ. Without
-    either: architectures that begin alike, a known architecture within a word, words that say it only where nothing else does,
-    and a number of billions, which language models are named by.
+    The first known architecture in separate words decides: names begin with the model's line, followed by its parts and sizes. A purpose
+    word beside it (``vision``, ``asr``) overrides it if the two differ. If there is neither, these decide, in this order: architectures
+    with the same beginning, a known architecture within a word, words that count only if nothing else decides, and a number of
+    billions, which is typical of language models.
     """
     runs = [tuple(piece.lower() for piece in _PIECE.findall(part)) for part in COUNT.split(text)]
     named = next((found for run in runs if (found := _named(run, known)).architecture), _Named())
     word = _purpose([*named.beside, *(piece for run in runs if run is not named.run for piece in run)], known.words)
     if named.architecture is None:
-        hints = (_hint(word, known.words), *(_kin(run, known) for run in runs), *(_within(run, known) for run in runs))
-        usual = _hint(_purpose([piece for run in runs for piece in run], known.usual_words), known.usual_words)
-        return next(filter(None, (*hints, usual, _billions(text))), None)
+        hints = (_reading_of(word, known.words), *(_same_line(run, known) for run in runs), *(_within(run, known) for run in runs))
+        usual = _reading_of(_purpose([piece for run in runs for piece in run], known.usual_words), known.usual_words)
+        return next(filter(None, (*hints, usual, _language_model_size(text))), None)
     subfamily = known.architectures.get(named.architecture)
     if subfamily is None:
         return Reading(subfamily=None, architecture=named.architecture, source=repr(named.architecture))
@@ -63,7 +63,7 @@ def read_words(text: str, known: Taxonomy) -> Reading | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Named:
-    """A known architecture in a run of words, and the words beside it."""
+    """A known architecture in a run of words, and the other words of the run."""
 
     architecture: str | None = None
     run: Pieces = ()
@@ -71,7 +71,7 @@ class _Named:
 
 
 def _named(run: Pieces, known: Taxonomy) -> _Named:
-    """The first known architecture in a run of words, and of those that begin there the longest."""
+    """The first known architecture in a run of words; of several that begin at the same word, the longest."""
     for first in range(len(run)):
         for end in range(len(run), first, -1):
             spelt = "".join(run[first:end])
@@ -81,19 +81,19 @@ def _named(run: Pieces, known: Taxonomy) -> _Named:
 
 
 def _purpose(pieces: Sequence[str], words: dict[str, str]) -> str | None:
-    """The first word, in the table's order, that says what a model is for: on its own, or at the end of another (``FastVLM``)."""
+    """The first purpose word, in the table's order: a separate word, or the end of one (``FastVLM``)."""
     for word in words:
         if any(piece == word or (len(word) >= _SHORTEST_END and piece.endswith(word)) for piece in pieces):
             return word
     return None
 
 
-def _hint(word: str | None, words: dict[str, str]) -> Reading | None:
+def _reading_of(word: str | None, words: dict[str, str]) -> Reading | None:
     return Reading(subfamily=words[word], architecture=None, source=repr(word)) if word else None
 
 
-def _kin(run: Pieces, known: Taxonomy) -> Reading | None:
-    """What most known architectures are that begin with the same words, the longest such beginning first."""
+def _same_line(run: Pieces, known: Taxonomy) -> Reading | None:
+    """The most frequent subfamily of the known architectures with the same beginning. The longest shared beginning counts."""
     for beginning in _beginnings(run):
         kin = [name for short, name in known.joined.items() if short.startswith(beginning) and name in known.architectures]
         kin = [name for name in kin if not _has_purpose(name, known)]
@@ -111,12 +111,12 @@ def _beginnings(run: Pieces) -> Iterator[str]:
 
 
 def _has_purpose(architecture: str, known: Taxonomy) -> bool:
-    """Whether an architecture's own name has a word for a purpose: then it is not what its line usually is."""
+    """Whether an architecture's name has a purpose word: then it is not typical of its line."""
     return _purpose([piece.lower() for piece in _PIECE.findall(architecture)], known.words) is not None
 
 
 def _within(run: Pieces, known: Taxonomy) -> Reading | None:
-    """A known architecture at the end, else at the beginning of a word."""
+    """A known architecture at the end of a word, else at its beginning."""
     for word in run:
         for fits in (word.endswith, word.startswith):
             parts = [name for name in known.joined if len(name) >= _SHORTEST_PART and fits(name)]
@@ -127,6 +127,6 @@ def _within(run: Pieces, known: Taxonomy) -> Reading | None:
     return None
 
 
-def _billions(text: str) -> Reading | None:
+def _language_model_size(text: str) -> Reading | None:
     counted = next((match.group() for match in COUNT.finditer(text) if match.group()[-1] in "Bb"), None)
     return Reading(subfamily="causal_lm", architecture=None, source=f"{counted!r}, as language models are named") if counted else None

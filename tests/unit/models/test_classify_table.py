@@ -83,7 +83,7 @@ def test_no_two_architectures_are_spelt_alike() -> None:
     ("written", "instead", "error"),
     [
         ("  contrastive: >-", "  contrasting: >-", "not among the subfamilies: contrasting"),
-        ("    bert big_bird", "    bert bert big_bird", "'bert' stands under masked_lm and under masked_lm"),
+        ("    bert big_bird", "    bert bert big_bird", "'bert' is listed under masked_lm and under masked_lm"),
         ("version: 1", "version: 2", "version"),
         ("version: 1", "version: 1\nnovelty: {}", "novelty"),
         ("head: 0.98", "head: 1.0", "less than 1"),

@@ -1,10 +1,10 @@
-"""Which task a model can learn: by the head of its class, and by what it takes."""
+"""Chooses the task that a model can learn, by the head of its class and its inputs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.models import inputs as made_up
+from hwmatrix.models import inputs as synthetic
 from hwmatrix.models.learning import tasks
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ _TONES: Final = 4
 
 
 def task_of(model: torch.nn.Module, plan: ModelPlan) -> tasks.Task:
-    """The task of a model, with sizes from its configuration and the plan's sequence length.
+    """The task for a model, with sizes from its configuration and the plan's sequence length.
 
     Raises:
-        CannotLearnError: there is none for its class, or its vocabulary is too small.
+        CannotLearnError: there is no task for its class, or its vocabulary is too small.
     """
     import torch
 
@@ -42,13 +42,13 @@ def task_of(model: torch.nn.Module, plan: ModelPlan) -> tasks.Task:
     elif shape is not None and name.endswith("ForImageClassification"):
         found = tasks.Orientation(kinds=config.num_labels, shape=shape)
     elif words is not None:
-        found = _of_text(name, config, words, length) if shape is None else _of_text_and_images(config, words, length, shape)
+        found = _text_task(name, config, words, length) if shape is None else _image_and_text_task(config, words, length, shape)
     if found is not None:
         return found
     raise tasks.CannotLearnError(f"there is no task for {name}: give it random weights (weights: recipe)")
 
 
-def _of_text(name: str, config: Any, words: torch.Tensor, length: int) -> tasks.Task | None:
+def _text_task(name: str, config: Any, words: torch.Tensor, length: int) -> tasks.Task | None:
     if name.endswith("ForMaskedLM"):
         return tasks.MaskedRecovery(words=words[1:], mask=int(words[0]), length=length)
     if config.is_encoder_decoder:
@@ -56,16 +56,16 @@ def _of_text(name: str, config: Any, words: torch.Tensor, length: int) -> tasks.
         start = int(start if start is not None else config.pad_token_id or 0)
         if not hasattr(config, "num_mel_bins"):
             return tasks.Reversal(words=words, start=start, length=length)
-        frames = made_up.FRAMES_PER_POSITION * config.max_source_positions
+        frames = synthetic.FRAMES_PER_POSITION * config.max_source_positions
         return tasks.SpokenTones(words=words, start=start, length=length, bins=config.num_mel_bins, frames=frames)
     return tasks.Copy(words=words, length=length) if name.endswith(("ForCausalLM", "LMHeadModel")) else None
 
 
-def _of_text_and_images(config: Any, words: torch.Tensor, length: int, shape: tuple[int, int, int]) -> tasks.Task:
+def _image_and_text_task(config: Any, words: torch.Tensor, length: int, shape: tuple[int, int, int]) -> tasks.Task:
     text, vision = config.get_text_config(), config.vision_config
-    token = made_up.image_token(config)
+    token = synthetic.image_token(config)
     if token is not None:
-        count = made_up.image_tokens(config)
+        count = synthetic.image_tokens(config)
         return tasks.ImageThenText(words=words, image_token=token, image_tokens=count, length=length, kinds=_ORIENTATIONS, shape=shape)
     end = text.eos_token_id if isinstance(text.eos_token_id, int) and text.eos_token_id < text.vocab_size else text.vocab_size - 1
     if hasattr(vision, "num_frames"):

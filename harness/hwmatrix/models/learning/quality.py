@@ -1,4 +1,4 @@
-"""How well a model does its task on a target: the task's own metric on held-out inputs, beside the reference's answers to the same inputs.
+"""How well a model does its task on a target: the task's metric on held-out inputs, compared with the reference's answers.
 
 Answers are read from outputs in one of four ways:
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 IGNORED: Final = -100
-"""A label that is not asked for, as in PyTorch's cross-entropy."""
+"""A label that does not count, as in PyTorch's cross-entropy."""
 METRICS: Final = {"tokens": "exact_match", "class": "accuracy", "ctc": "exact_match", "pairs": "retrieval_accuracy"}
-"""The metric of each kind of answers, by the name that the field gives it."""
+"""The usual name of the metric of each kind of answers."""
 _Z95: Final = 1.959963984540054
 """The 97.5th percentile of the normal distribution."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answers:
-    """How answers are read from outputs: ``kind`` as above, ``outputs`` the names, ``blank`` the class of CTC that says nothing."""
+    """How answers are read from outputs: ``kind`` as above, ``outputs`` the names of the outputs, ``blank`` the blank class of CTC."""
 
     kind: str
     outputs: tuple[str, ...]
@@ -38,7 +38,7 @@ class Answers:
 
     @property
     def metric(self) -> str:
-        """What the share of right examples is called."""
+        """The name of the share of correct examples."""
         return METRICS[self.kind]
 
 
@@ -46,10 +46,10 @@ class Answers:
 class Quality:
     """The task's metric on a target.
 
-    ``value`` and ``reference`` are the shares of examples that the target and the reference get right, ``low`` and ``high`` the 95 %
-    interval of ``value`` (Wilson 1927). ``agreement`` is the share of answers that are the reference's, right or wrong. ``kl`` is the mean
-    Kullback-Leibler divergence of the target's probabilities from the reference's in nats, None for embeddings; ``cosine`` the mean cosine
-    between the target's and the reference's outputs. ``inputs`` is how many examples were tried.
+    ``value`` and ``reference`` are the shares of examples that the target and the reference get right. ``low`` and ``high`` are the 95 %
+    interval of ``value`` (Wilson 1927). ``agreement`` is the share of answers equal to the reference's, right or wrong. ``kl`` is the mean
+    Kullback-Leibler divergence of the target's probabilities from the reference's in nats, None for embeddings. ``cosine`` is the mean
+    cosine similarity of the target's and the reference's outputs. ``inputs`` is the number of examples.
     """
 
     metric: str
@@ -64,7 +64,7 @@ class Quality:
 
 
 def quality(answers: Answers, actual: Mapping[str, Array], expected: Mapping[str, Array], labels: Array) -> Quality:
-    """Compare a target's outputs on held-out examples with the reference's. First axis of all arrays: the examples.
+    """Compare a target's outputs on held-out examples with the reference's. The first axis of all arrays is the example.
 
     Raises:
         ValueError: an output is missing, has another shape than the reference's, or there are no examples.
@@ -72,12 +72,12 @@ def quality(answers: Answers, actual: Mapping[str, Array], expected: Mapping[str
     for name in answers.outputs:
         if name not in actual or actual[name].shape != expected[name].shape:
             shape = list(actual[name].shape) if name in actual else "nothing"
-            raise ValueError(f"{name} has {shape} in place of {list(expected[name].shape)}")
+            raise ValueError(f"{name} has {shape} instead of {list(expected[name].shape)}")
     count = len(labels)
     if not count:
         raise ValueError("there are no examples")
     right = int(correct(answers, actual, labels).sum())
-    asked = _asked(answers, labels)
+    asked = _counted(answers, labels)
     ours, theirs = _choices(answers, actual, labels), _choices(answers, expected, labels)
     low, high = wilson(right, count)
     return Quality(
@@ -94,10 +94,12 @@ def quality(answers: Answers, actual: Mapping[str, Array], expected: Mapping[str
 
 
 def correct(answers: Answers, outputs: Mapping[str, Array], labels: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which examples are right: (examples,)."""
+    """Which examples are correct: (examples,)."""
     chosen = _choices(answers, outputs, labels)
     if answers.kind == "ctc":
-        return np.array([_spoken(row, answers.blank) == [int(label) for label in asked] for row, asked in zip(chosen, labels, strict=True)])
+        return np.array(
+            [_ctc_decoded(row, answers.blank) == [int(label) for label in asked] for row, asked in zip(chosen, labels, strict=True)]
+        )
     if answers.kind == "pairs":
         return np.asarray(labels[chosen] == labels)
     right = (chosen == labels) | (labels == IGNORED)
@@ -105,7 +107,7 @@ def correct(answers: Answers, outputs: Mapping[str, Array], labels: Array) -> np
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share, by Wilson's score: it stays within 0 and 1, and is no point where all or none are right."""
+    """The 95 % interval of a share, by Wilson's score: it stays within 0 and 1, and has a width even if all or none are correct."""
     share, square = right / count, _Z95**2
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = _Z95 * math.sqrt(share * (1 - share) / count + square / (4 * count**2)) / (1 + square / count)
@@ -113,7 +115,7 @@ def wilson(right: int, count: int) -> tuple[float, float]:
 
 
 def _choices(answers: Answers, outputs: Mapping[str, Array], labels: Array) -> Array:
-    """The class chosen at each place; for pairs, the number of the text that is nearest to each image (the first of equal captions)."""
+    """The class chosen at each position; for pairs, the index of the text nearest to each image (the first of equal captions)."""
     if answers.kind != "pairs":
         return np.asarray(outputs[answers.outputs[0]].argmax(axis=-1))
     images, texts = (_unit(outputs[name].astype(np.float64)) for name in answers.outputs)
@@ -121,19 +123,19 @@ def _choices(answers: Answers, outputs: Mapping[str, Array], labels: Array) -> A
     return np.asarray(first[(images @ texts[first].T).argmax(axis=1)]) if len(first) > 1 else np.asarray(first[caption])
 
 
-def _asked(answers: Answers, labels: Array) -> Any:
-    """The places that count, as an index: those with a label; for CTC and pairs, all."""
+def _counted(answers: Answers, labels: Array) -> Any:
+    """An index of the positions that count: those with a label; for CTC and pairs, all."""
     return labels != IGNORED if answers.kind in {"tokens", "class"} else slice(None)
 
 
-def _spoken(frames: Array, blank: int | None) -> list[int]:
+def _ctc_decoded(frames: Array, blank: int | None) -> list[int]:
     """Classes of frames without repeats, then without blanks."""
     kept = [int(value) for index, value in enumerate(frames) if index == 0 or value != frames[index - 1]]
     return [value for value in kept if value != blank]
 
 
 def _divergence(actual: Array, expected: Array) -> float:
-    """Mean KL(reference || target) over positions, of logits (..., classes), in nats."""
+    """Mean KL(reference || target) over positions in nats, from logits (..., classes)."""
     ours, theirs = _log_softmax(actual), _log_softmax(expected)
     return max(0.0, float(np.mean(np.sum(np.exp(theirs) * (theirs - ours), axis=-1))))
 
@@ -145,7 +147,7 @@ def _log_softmax(logits: Array) -> Array:
 
 
 def _cosines(actual: Array, expected: Array) -> float:
-    """The mean over examples of the cosine between both."""
+    """The cosine similarity of both, averaged over the examples."""
     ours, theirs = (_unit(array.astype(np.float64).reshape(len(array), -1)) for array in (actual, expected))
     return float(np.mean(np.clip((ours * theirs).sum(axis=1), -1.0, 1.0)))
 

@@ -1,12 +1,11 @@
-"""Synthetic tasks with known answers, one for each way that a model takes data in and gives an answer.
+"""Synthetic tasks with known answers, one for each combination of inputs and outputs of a model.
 
-Every example is drawn from a seeded generator, so a training set is endless and a held-out set is another seed. Tokens, pixels and waves
-are those that :mod:`hwmatrix.models.inputs` would make random: the same names, shapes and dtypes.
+Every example is drawn from a seeded generator, so the training set is endless and the held-out set has another seed. Tokens, pixels and
+waveforms have the same names, shapes and dtypes as those of :mod:`hwmatrix.models.inputs`.
 
 The tasks follow published ones: copying and reversing sequences (Graves et al., Neural Turing Machines, 2014), recovering masked tokens
-(Devlin et al., BERT, 2019), telling the orientation of gratings (as psychophysics does), captions matched with images by contrast (Radford
-et al., CLIP, 2021), sequences of tones, decoded as in
-connectionist temporal classification (Graves et al., 2006).
+(Devlin et al., BERT, 2019), recognizing the orientation of gratings (as in psychophysics), matching captions with images (Radford et al.,
+CLIP, 2021), and sequences of tones, decoded as in connectionist temporal classification (Graves et al., 2006).
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ if TYPE_CHECKING:
 
 _Tensor: TypeAlias = "torch.Tensor"
 WORDS: Final = 16
-"""How many different tokens text tasks use, at most."""
+"""The most different tokens that text tasks use."""
 _FEWEST_WORDS: Final = 12
 _LOWEST_HZ: Final = 300.0
 _OCTAVES: Final = 3.5
 _NOISE: Final = 0.3
-"""The standard deviation of the noise in pictures and spectrograms, whose own is 1."""
+"""The standard deviation of the noise in images and spectrograms; that of the signal is 1."""
 _SPAN: Final = 8
-"""Tokens that are to be remembered at once, at most: longer texts repeat them."""
+"""The most tokens that a model must remember at once: longer texts repeat them."""
 
 
 class CannotLearnError(Exception):
-    """A model cannot be taught a task: the message says why. It keeps its random weights, which is no failure of a cell."""
+    """A model cannot learn a task; the message says why. It keeps its random weights, and its cells do not fail because of it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Examples of a task: ``inputs`` are arguments of ``forward``, ``labels`` the right answers (int64; ``IGNORED``: none is asked)."""
+    """Examples of a task: ``inputs`` are arguments of ``forward``, ``labels`` the correct answers (int64; ``IGNORED`` does not count)."""
 
     inputs: dict[str, _Tensor]
     labels: _Tensor
 
 
 class Task(Protocol):
-    """A task. ``answer`` is how its answers are read from ``outputs``: a kind of :mod:`hwmatrix.models.learning.quality`."""
+    """A task. ``answer`` says how answers are read from ``outputs``: a kind of :mod:`hwmatrix.models.learning.quality`."""
 
     @property
     def name(self) -> str:
-        """What the task is called in reports."""
+        """The name of the task in reports."""
         ...
 
     @property
@@ -68,7 +67,7 @@ class Task(Protocol):
         ...
 
     def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
-        """What training makes small: a scalar."""
+        """The loss to minimize: a scalar."""
         ...
 
 
@@ -79,7 +78,7 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _divergence(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Mean Kullback-Leibler divergence of rows of logits from the wanted probabilities: 0 where they are met."""
+    """Mean Kullback-Leibler divergence of rows of logits from the wanted probabilities; 0 if they are equal."""
     import torch
 
     divergence: torch.Tensor = torch.nn.functional.kl_div(logits.log_softmax(1), wanted, reduction="batchmean")
@@ -87,12 +86,12 @@ def _divergence(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 
 def words_of(configs: Any, vocabulary: int, count: int = WORDS) -> torch.Tensor:
-    """The tokens that text tasks use: the same few ordinary ones of a vocabulary, spread over it."""
+    """The tokens that text tasks use: a fixed selection without special tokens, spread over the vocabulary."""
     import torch
 
     ordinary = torch.unique(plain_ids(configs, vocabulary, (1, 64 * vocabulary), torch.Generator().manual_seed(0)))
     if len(ordinary) < _FEWEST_WORDS:
-        message = f"a vocabulary of {vocabulary} tokens has {len(ordinary)} that are not special, and tasks need {_FEWEST_WORDS}"
+        message = f"a vocabulary of {vocabulary} tokens has only {len(ordinary)} that are not special; tasks need {_FEWEST_WORDS}"
         raise CannotLearnError(message)
     chosen = torch.linspace(0, len(ordinary) - 1, min(count, len(ordinary))).long()
     words: torch.Tensor = ordinary[chosen]
@@ -107,7 +106,7 @@ def _pick(words: torch.Tensor, shape: tuple[int, ...], generator: torch.Generato
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Copy:
-    """Some tokens, a separator, and the same tokens again: the second time, each is the answer at the position before it."""
+    """Some tokens, a separator, and the same tokens again. In the copy, each token is the answer at the position before it."""
 
     words: _Tensor
     length: int
@@ -137,7 +136,7 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedRecovery:
-    """Tokens that are said twice, some of them masked once: the other copy says what stood there."""
+    """A sequence of tokens twice, with some tokens masked in one copy: the other copy has the answer."""
 
     words: _Tensor
     mask: int
@@ -172,7 +171,7 @@ class MaskedRecovery:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reversal:
-    """Tokens in, then a filler; the same tokens out of the decoder, the last one first, which sees the right answer so far."""
+    """Tokens and a filler; the decoder returns the tokens in reverse order. It gets the correct answer so far (teacher forcing)."""
 
     words: _Tensor
     start: int
@@ -216,7 +215,7 @@ def gratings(classes: torch.Tensor, kinds: int, shape: tuple[int, int, int], gen
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Orientation:
-    """Which way the stripes of a noisy grating run."""
+    """Recognize the orientation of a noisy grating's stripes."""
 
     kinds: int
     shape: tuple[int, int, int]
@@ -253,7 +252,7 @@ def moving(angle: torch.Tensor, frames: int, shape: tuple[int, int, int], genera
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Motion:
-    """In which direction a dot moves."""
+    """Recognize the direction in which a dot moves."""
 
     kinds: int
     frames: int
@@ -277,7 +276,7 @@ class Motion:
 
 
 def captions(classes: torch.Tensor, words: torch.Tensor, length: int, end: int) -> torch.Tensor:
-    """What tells a class in words: (count, length) tokens, two that name the class, repeated, then the end of the text."""
+    """A caption for each class: (count, length) tokens. Two tokens that name the class are repeated; the last is the end of the text."""
     import torch
 
     first, second = words[classes % 4], words[4 + classes // 4]
@@ -288,7 +287,7 @@ def captions(classes: torch.Tensor, words: torch.Tensor, length: int, end: int) 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageCaptions:
-    """Which caption goes with an image: the embeddings of both are nearest."""
+    """Match images with their captions: the embeddings of a pair are the nearest."""
 
     words: _Tensor
     end: int
@@ -310,7 +309,7 @@ class ImageCaptions:
         return Examples(inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}, labels=labels)
 
     def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
-        """Divergence of both choices, of a caption for an image and of an image for a caption. Equal captions share the probability."""
+        """Divergence in both directions: image to caption and caption to image. Equal captions share the probability."""
         logits = outputs["logits_per_image"]
         same = (labels[:, None] == labels[None, :]).float()
         rows = _divergence(logits, same / same.sum(1, keepdim=True))
@@ -320,9 +319,9 @@ class ImageCaptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VideoCaptions:
-    """Which of the captions says along which axis a dot moves.
+    """Choose the caption that names the axis along which a dot moves.
 
-    Not in which direction: between the frames, XCLIP has no notion of their order but a table that starts at zero.
+    The axis, not the direction: XCLIP knows the order of frames only from a table that starts at zero.
     """
 
     words: _Tensor
@@ -352,7 +351,7 @@ class VideoCaptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageThenText:
-    """An image before a text of questions and other tokens: the answer to each question names the orientation of the image's stripes."""
+    """An image, then a text of questions and other tokens. The answer to each question is the orientation of the image's stripes."""
 
     words: _Tensor
     image_token: int
@@ -373,7 +372,7 @@ class ImageThenText:
         ids = _pick(self.words[1 + self.kinds :], (count, self.length), generator)
         ids[:, : self.image_tokens] = self.image_token
         at = torch.arange(self.image_tokens, self.length, 2)
-        ids[:, at] = self.words[0]  # a question; the token behind it is not the answer, so each answer needs the image
+        ids[:, at] = self.words[0]  # a question; the next token is not the answer, so each answer needs the image
         labels = torch.full_like(ids, IGNORED)
         labels[:, at] = said[:, None]
         pixels = gratings(label, self.kinds, self.shape, generator)
@@ -386,7 +385,7 @@ class ImageThenText:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpokenTones:
-    """A spectrogram of tones, one band after another, written down by the decoder."""
+    """Transcribe a sequence of tones from a spectrogram, with a decoder."""
 
     words: _Tensor
     start: int
@@ -405,8 +404,8 @@ class SpokenTones:
 
         spoken = self.spoken
         heard = torch.randint(self.tones, (count, spoken), generator=generator)
-        said = torch.arange(self.frames) * spoken // self.frames  # which tone a frame belongs to
-        band = torch.arange(self.bins) * self.tones // self.bins  # and which tone a frequency
+        said = torch.arange(self.frames) * spoken // self.frames  # the tone of each frame
+        band = torch.arange(self.bins) * self.tones // self.bins  # the tone of each frequency bin
         loud = band[None, :, None] == heard[:, None, said]
         spectrum = 2.0 * loud + _NOISE * torch.randn(count, self.bins, self.frames, generator=generator)
         text = self.words[heard].repeat(1, math.ceil(self.length / spoken))[:, : self.length]
@@ -420,7 +419,7 @@ class SpokenTones:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToneSequence:
-    """Tones one after the other in a second of sound, read from the classes of its frames as CTC does: repeats and blanks dropped."""
+    """Transcribe a sequence of tones in one second of audio. Frames are decoded as in CTC: repeats and blanks are dropped."""
 
     words: _Tensor
     blank: int
@@ -435,7 +434,7 @@ class ToneSequence:
 
         tones, each = len(self.words), SAMPLING_RATE // self.spoken
         steps = torch.randint(1, tones, (count, self.spoken), generator=generator)
-        heard = steps.cumsum(1) % tones  # never the same tone twice in a row: nobody could tell without a gap
+        heard = steps.cumsum(1) % tones  # never the same tone twice in a row: without a gap they sound like one
         pitch = _LOWEST_HZ * 2.0 ** (heard * (_OCTAVES / (tones - 1)))
         phase = torch.rand(count, self.spoken, 1, generator=generator) * 2 * math.pi
         wave = math.sqrt(2) * torch.sin(2 * math.pi * pitch[..., None] * (torch.arange(each) / SAMPLING_RATE) + phase)
@@ -443,7 +442,7 @@ class ToneSequence:
         return Examples(inputs={"input_values": wave}, labels=self.words[heard])
 
     def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy of each frame with the tone that sounds then, which is known here: no alignment is searched for."""
+        """Cross-entropy of each frame with its tone. The alignment is known, so none is searched for."""
         import torch
 
         logits = outputs["logits"]

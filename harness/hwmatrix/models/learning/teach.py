@@ -1,4 +1,4 @@
-"""Teaching a model of a recipe its task, for a bundle: what becomes of it, the inputs of the bundle and the held-out examples."""
+"""Trains the model of a recipe for a bundle, and draws the bundle's inputs and held-out examples."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _Tensors: TypeAlias = "dict[str, torch.Tensor]"
 EXAMPLES: Final = 64
-"""Held-out examples that a bundle has: at this count, all right means at least 94 % with 95 % confidence."""
+"""Held-out examples of a bundle. If all of this many are correct, at least 94 % are, with 95 % confidence."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Taught:
-    """What a model has learned. ``described`` is for the bundle's manifest.
+    """The result of training. ``described`` is for the bundle's manifest.
 
-    ``inputs`` are the arguments of one forward pass at the plan's batch, ``examples`` the held-out ones at that batch, ``outputs`` the
-    names of those that hold answers. Without examples nothing was learned, and the weights are the recipe's random ones.
+    ``inputs`` are the arguments of one forward pass at the plan's batch, ``examples`` the held-out examples at that batch, ``outputs`` the
+    names of the outputs with answers. If there are no examples, training failed and the weights are the recipe's random ones.
     """
 
     described: dict[str, Any]
@@ -35,7 +35,7 @@ class Taught:
 
 
 def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
-    """Train a model in place. One that cannot learn gets its random weights back, and the reason is told."""
+    """Train a model in place. If it cannot learn, it gets its random weights back, and ``described`` has the reason."""
     import torch
 
     described: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Training a tiny model until it has learned its task, deterministically from a seed, and the held-out examples that show it."""
+"""Trains a tiny model until it has learned its task, as held-out examples show. Deterministic for a seed."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from hwmatrix.models.learning.tasks import Examples, Task
 
 LEARNED: Final = 0.99
-"""The share of held-out examples that a model must get right, all of an example's answers at once."""
+"""The share of held-out examples that a model must get right. An example counts only if all of its answers are correct."""
 _SETTLED: Final = 0.1
-"""The loss on held-out examples below which training stops: answers are then no near ties, which any rounding would turn over."""
+"""Training stops below this loss on held-out examples: answers are then clear enough that rounding does not change them."""
 _NEARLY: Final = 0.8
 _SLOWER: Final = 0.7
-"""Each time that more than this share is right, and not enough, the rate is lowered: large steps go past what is left to learn."""
+"""The learning rate is lowered by this factor at each evaluation above _NEARLY: large steps would overshoot."""
 _MOST_STEPS: Final = 1500
 _EVERY: Final = 50
 _BATCH: Final = 64
-_BATCH_OF_SOUNDS: Final = 32  # a second of sound is 16,000 numbers
+_BATCH_OF_SOUNDS: Final = 32  # a second of audio has 16,000 samples
 _HELD_OUT: Final = 256
 _RATE: Final = 3e-3
-_RATE_OF_STATE_SPACES: Final = 1e-2  # their recurrences start almost closed, and learn to copy three times as slowly at 3e-3
+_RATE_OF_STATE_SPACES: Final = 1e-2  # their recurrences start almost closed; at 3e-3 they learn to copy three times as slowly
 _WARM_UP: Final = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Learned:
-    """How training went: the share of held-out examples that were right (0 to 1), their mean loss, and the steps that it took."""
+    """The result of training: the share of held-out examples that are correct (0 to 1), their mean loss, and the number of steps."""
 
     accuracy: float
     loss: float
@@ -45,8 +45,7 @@ def train(model: torch.nn.Module, task: Task, seed: int) -> Learned:
     """Train in place with AdamW, without dropout, on one thread. The same seed gives the same weights on the same machine.
 
     Raises:
-        CannotLearnError: it did not learn the task in its budget, or its loss is not finite. The weights are
-            then what training left.
+        CannotLearnError: it did not learn the task within its budget, or its loss is not finite. The weights stay as training left them.
     """
     import torch
 
@@ -70,19 +69,19 @@ def train(model: torch.nn.Module, task: Task, seed: int) -> Learned:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % _EVERY == 0:
-            learned = _held_out(model, task, held_out, options, step)
+            learned = _evaluated(model, task, held_out, options, step)
             if learned.accuracy >= LEARNED and learned.loss <= _SETTLED:
                 break
             if learned.accuracy >= _NEARLY:
                 rate *= _SLOWER
     optimizer.zero_grad()
     if learned.accuracy < LEARNED:
-        share = f"{learned.accuracy:.1%} of held-out examples of {task.name} after {learned.steps} steps"
-        raise CannotLearnError(f"it gets right {share}, and must get {LEARNED:.0%}")
+        reached = f"{learned.accuracy:.1%} of held-out examples of {task.name} are correct after {learned.steps} steps"
+        raise CannotLearnError(f"{reached}, and {LEARNED:.0%} are needed")
     return learned
 
 
-def _held_out(model: torch.nn.Module, task: Task, examples: Examples, options: dict[str, Any], steps: int) -> Learned:
+def _evaluated(model: torch.nn.Module, task: Task, examples: Examples, options: dict[str, Any], steps: int) -> Learned:
     import torch
 
     with torch.inference_mode():
