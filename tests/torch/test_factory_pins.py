@@ -60,9 +60,9 @@ def test_what_is_lost_is_told_by_name_with_its_error(pins: Path) -> None:
     done = built("bert", IMPOSSIBLE, "mamba2", "--against", str(pins))
     assert done.returncode == 1, done.stderr
     of = f"in the pinned list of {installed_version()}"
-    assert f"WORSE than {of}: bert: it was given image and text, and gets no image any more" in done.stdout
-    assert f"WORSE than {of}: {IMPOSSIBLE}: it passed, and is unbuildable now: " in done.stdout
-    assert f"better than {of}: mamba2: it is new, and passes" in done.stdout
+    assert f"WORSE than {of}: bert: it got image and text, and no longer gets image" in done.stdout
+    assert f"WORSE than {of}: {IMPOSSIBLE}: it passed, and now has unbuildable: " in done.stdout
+    assert f"better than {of}: mamba2: it is new and passes" in done.stdout
 
 
 def test_a_list_is_written_of_what_was_built_and_keeps_the_rest(pins: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_list_is_written_of_what_was_built_and_keeps_the_rest(pins: Path) -> N
     ("arguments", "said"),
     [
         (("berd",), "transformers has no such type: berd"),
-        (("--part", "20/20"), "give a part and of how many"),
-        (("--part", "x"), "give a part and of how many"),
+        (("--part", "20/20"), "give a part and the number of parts"),
+        (("--part", "x"), "give a part and the number of parts"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_built(arguments: tuple[str, ...], said: str) -> None:

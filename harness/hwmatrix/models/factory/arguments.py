@@ -1,6 +1,6 @@
 """Generators for the arguments of a model's ``forward``: one per argument, based on the model's configuration.
 
-Shapes are those of transformers' own processors. A maker gives None for what the model does not need.
+Shapes are those of transformers' own processors. A maker returns None if the model does not need the argument.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hwmatrix.records import ModelPlan
 if TYPE_CHECKING:
     import torch
 
-_SECOND: Final = 16_000
+_SAMPLES: Final = 16_000
 _FRAMES: Final = 64
 _IMAGE: Final = 64
-_FILM: Final = 2
+_VIDEO_FRAMES: Final = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a maker of an argument sees: the model, its configuration, the names of its arguments, the plan, a generator of numbers."""
+    """What a maker of an argument gets: the model, its configuration, the names of its arguments, the plan, a random generator."""
 
     model: Any
     config: Any
@@ -36,7 +36,7 @@ class Request:
     generator: Any
 
     def within(self, *names: str) -> Any:
-        """The first configuration of these names within the main one, or that of the model it wraps; the main one where none is."""
+        """The first nested configuration with one of these names, here or in the wrapped model's configuration; else the main one."""
         found = (getattr(config, name, None) for config in configurations(self.config) for name in names)
         return next((item for item in found if hasattr(item, "to_dict")), self.config)
 
@@ -51,14 +51,14 @@ _Maker: TypeAlias = Callable[[Request], "torch.Tensor | None"]
 
 
 def text_config(request: Request) -> Any:
-    """The configuration that the text has its vocabulary from: None where the model reads none."""
+    """The configuration with the text's vocabulary; None if the model takes no text."""
     wrapped = (_text_config_of(item) for item in configurations(request.config))
     candidates = (*wrapped, request.config, *(getattr(request.config, name, None) for name in _TEXT_CONFIGS))
     return next((item for item in candidates if isinstance(getattr(item, "vocab_size", None), int)), None)
 
 
 def _text_config_of(config: Any) -> Any:
-    """What transformers takes for the text's configuration; None where it finds several."""
+    """The text configuration according to transformers; None if it finds several."""
     try:
         return config.get_text_config()
     except ValueError:
@@ -69,7 +69,7 @@ _TEXT_CONFIGS: Final = ("text_config", "text_encoder", "text_encoder_config", "d
 
 
 def random_ids(request: Request, batch: int, length: int) -> torch.Tensor:
-    """Token ids, never a special one: (batch, length)."""
+    """Token ids without special tokens: (batch, length)."""
     text = text_config(request)
     return plain_ids((request.config, text), text.vocab_size, (batch, length), request.generator)
 
@@ -85,7 +85,7 @@ def _input_ids(request: Request) -> torch.Tensor | None:
     ids = random_ids(request, request.plan.batch, length)
     eos = getattr(text, "eos_token_id", None)
     if "pixel_values" in request.names and isinstance(eos, int) and 0 <= eos < text.vocab_size:
-        ids[:, -1] = eos  # models that compare text with images read their text's vector there
+        ids[:, -1] = eos  # models that compare text with images take the text's embedding from this token
     return ids
 
 
@@ -109,7 +109,7 @@ def _decoder_input_ids(request: Request) -> torch.Tensor | None:
 
 
 def _bbox(request: Request) -> torch.Tensor:
-    """Boxes of words on a page: left, top, right, bottom, in order, each in 0 to 1000, as layout models take them."""
+    """Boxes of words on a page, as for layout models: left, top, right, bottom, each from 0 to 1000."""
     import torch
 
     corners = torch.randint(0, 100, (request.plan.batch, request.plan.sequence_length, 2), generator=request.generator)
@@ -118,7 +118,7 @@ def _bbox(request: Request) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Grid:
-    """An image cut into patches, as Qwen2-VL and its relatives take it: how many patches high and wide, numbers in a patch."""
+    """An image cut into patches, as for Qwen2-VL and similar models: its height and width in patches, and the numbers in a patch."""
 
     high: int
     wide: int
@@ -126,12 +126,12 @@ class _Grid:
 
 
 def _number(config: Any, *names: str) -> int | None:
-    """The first of these fields that is a whole number."""
+    """The first of these fields that is an integer."""
     return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
 
 
 def _grid(request: Request) -> _Grid:
-    """Two places of tokens high and wide, each of as many patches as the model merges into one token."""
+    """Two by two tokens, each of as many patches as the model merges into one token."""
     vision = request.within("vision_config")
     patch = getattr(vision, "patch_size", None)
     merge = _number(vision, "spatial_merge_size", "merge_size") or 2
@@ -143,7 +143,7 @@ def _grid(request: Request) -> _Grid:
 
 
 def _grid_thw(request: Request) -> torch.Tensor:
-    """Frames, height and width in patches, of one image: (1, 3)."""
+    """Frames, height in patches and width in patches of one image: (1, 3)."""
     import torch
 
     grid = _grid(request)
@@ -167,12 +167,12 @@ def _hidden_states(request: Request) -> torch.Tensor | None:
 
 
 def _spatial_shapes(request: Request) -> torch.Tensor:
-    """How many patches high and wide an image of any size is: (1, 2)."""
+    """The height and width of an image in patches: (1, 2)."""
     return _grid_thw(request)[:, 1:]
 
 
 def _pixel_attention_mask(request: Request) -> torch.Tensor | None:
-    """Which patches are no padding, for images that come as rows of patches: all."""
+    """The mask of images that come as rows of patches: no patch is padding."""
     import torch
 
     if "spatial_shapes" not in request.names:
@@ -182,7 +182,7 @@ def _pixel_attention_mask(request: Request) -> torch.Tensor | None:
 
 
 def _flattened_patches(request: Request) -> torch.Tensor:
-    """An image as rows of patches, each behind its row and its column, counted from 1: (batch, patches, 2 + numbers in a patch)."""
+    """An image as patches, each preceded by its row and column, counted from 1: (batch, patches, 2 + numbers in a patch)."""
     import torch
 
     side = 4
@@ -192,7 +192,7 @@ def _flattened_patches(request: Request) -> torch.Tensor:
 
 
 def _image_sizes(request: Request) -> torch.Tensor | None:
-    """Height and width that an image had before it was cut into tiles, for models that must know: (batch, 2)."""
+    """Height and width of an image before it was cut into tiles, for models that need them: (batch, 2)."""
     import torch
 
     counting = getattr(request.model, "get_image_features", None)
@@ -204,7 +204,7 @@ def _image_sizes(request: Request) -> torch.Tensor | None:
 
 
 def _resolution(request: Request) -> tuple[int, int] | None:
-    """One of the resolutions that a model cuts its images into tiles by, if it does: the second, as the first may be one tile."""
+    """The second of the resolutions at which a model cuts images into tiles (the first may be a single tile); None if there are none."""
     known = getattr(request.config, "image_grid_pinpoints", None)
     if not known:
         return None
@@ -233,16 +233,18 @@ def _pixel_values(request: Request) -> torch.Tensor | None:
         frames = getattr(vision, "frames_per_clip", None)
     resolution = _resolution(request) if "image_sizes" in request.names else None
     if resolution is not None:
-        frames = 1 + (resolution[0] // height) * (resolution[1] // width)  # the whole image, made smaller, and its tiles
+        frames = 1 + (resolution[0] // height) * (resolution[1] // width)  # the downscaled whole image, and its tiles
     return request.normal(request.plan.batch, *((frames,) if isinstance(frames, int) else ()), channels, height, width)
 
 
 def _pixel_values_videos(request: Request) -> torch.Tensor | None:
     if "pixel_values" in request.names and "pixel_values_videos" not in request.required:
-        return None  # an image is enough for models of both
+        return None  # for models of both, an image is enough
     vision = request.within("vision_config", "video_config", "backbone_config")
     height, width = _sides(vision, request.config)
-    frames = next((n for n in (getattr(vision, name, None) for name in ("num_frames", "frames_per_clip")) if isinstance(n, int)), _FILM)
+    frames = next(
+        (n for n in (getattr(vision, name, None) for name in ("num_frames", "frames_per_clip")) if isinstance(n, int)), _VIDEO_FRAMES
+    )
     return request.normal(request.plan.batch, frames, getattr(vision, "num_channels", 3), height, width)
 
 
@@ -260,13 +262,13 @@ def _sides(*configs: Any) -> tuple[int, int]:
 
 
 def _input_features(request: Request) -> torch.Tensor | None:
-    """A spectrogram: (batch, mel bins, frames) where the model says how many positions it has, (batch, frames, mel bins) elsewhere."""
+    """A spectrogram: (batch, mel bins, frames) if the configuration gives the number of positions, else (batch, frames, mel bins)."""
     shape = _spectrogram(request)
     return None if shape is None else request.normal(request.plan.batch, *shape)
 
 
 def _features_mask(request: Request) -> torch.Tensor | None:
-    """Which frames of a spectrogram are no padding: all, (batch, frames)."""
+    """The mask of a spectrogram, (batch, frames): no frame is padding."""
     import torch
 
     shape = _spectrogram(request) if "input_features" in request.names else None
@@ -292,13 +294,13 @@ def _spectrogram(request: Request) -> tuple[int, int] | None:
 
 
 def _input_values(request: Request) -> torch.Tensor | None:
-    """One second of a waveform, or, where the model says so, a spectrogram of (time, mel bins)."""
+    """One second of a waveform, or a spectrogram (time, mel bins) if the configuration describes one."""
     audio = request.within("audio_config", "encoder_config", "speech_config", "audio_encoder", "encoder")
     frames, bins = (getattr(audio, name, None) for name in ("max_length", "num_mel_bins"))
     if isinstance(frames, int) and isinstance(bins, int) and not hasattr(audio, "conv_stride"):
         return request.normal(request.plan.batch, frames, bins)
     channels = getattr(audio, "audio_channels", None)
-    return request.normal(request.plan.batch, *((channels,) if isinstance(channels, int) else ()), _SECOND)
+    return request.normal(request.plan.batch, *((channels,) if isinstance(channels, int) else ()), _SAMPLES)
 
 
 MAKERS: Final[dict[str, _Maker]] = {

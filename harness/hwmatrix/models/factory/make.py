@@ -1,4 +1,4 @@
-"""A tiny model of a type with its inputs: built by the rules, or by gentler ones if those fail, within a cap on parameters."""
+"""A tiny model of a type with its inputs: built by the rules, or by gentler ones if those fail, with a limit on parameters."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 FACTORY: Final = "factory"
-"""The weights of a plan whose model is made from its type alone."""
+"""``weights`` of a plan whose model is made from its type alone."""
 MOST_PARAMETERS: Final = 20_000_000
-"""A cap, in parameters: a tiny model of more is none, and all bundles of a sweep must fit on a disk."""
+"""The limit of a tiny model: all bundles of a sweep must fit on a disk."""
 _PACKAGE: Final = re.compile(r"requires? the (?:`|')?([\w.-]+)(?:`|')? (?:library|package)|No module named '([\w.]+)'")
 
 
@@ -28,7 +28,7 @@ def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
     """The configurations to try, smallest first: the level of the rules, and an instance of the type's configuration class.
 
     Raises:
-        FactoryError: the type is unknown, cannot be built here at all, or its class refuses its configuration on every level.
+        FactoryError: the type is unknown, cannot be built here at all, or its class rejects its configuration on every level.
     """
     import transformers
 
@@ -44,7 +44,7 @@ def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
     for level in (known.level,) if known.level else (SMALL, GENTLE):
         try:
             config = tiny_config(config_class, known, level)
-        except Exception as error:  # noqa: BLE001 - configurations validate themselves, each with errors of its own
+        except Exception as error:  # noqa: BLE001 - configurations validate themselves, each with its own errors
             text = f"{config_class.__name__} refuses the config: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
             failure = failure or FactoryError(text, error_type="bad_config")
             failure.__cause__ = failure.__cause__ or error
@@ -56,11 +56,11 @@ def attempts(plan: ModelPlan) -> Iterator[tuple[str, Any]]:
 
 
 def adjusted(model: torch.nn.Module, plan: ModelPlan) -> torch.nn.Module:
-    """The model itself, its weights rescaled where its override says so (``gain``).
+    """The model, with its weights rescaled if its override has a ``gain``.
 
-    A weight that sums n numbers gets the deviation gain / sqrt(n), with which n numbers of unit variance sum up to a variance of
-    gain squared; one that is held as direction and length (weight norm) gets lengths of gain on average, which comes to the same.
-    Others stay: what is not drawn around zero is no such weight.
+    A weight that sums n numbers gets the standard deviation gain / sqrt(n), so that n numbers of unit variance give a variance of
+    gain squared. A weight stored as direction and length (weight norm) gets lengths of gain on average, which has the same effect.
+    Other parameters, such as those not centered at zero, stay unchanged.
     """
     import torch
 
@@ -78,23 +78,23 @@ def adjusted(model: torch.nn.Module, plan: ModelPlan) -> torch.nn.Module:
 
 
 def modalities(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, ignored: frozenset[str]) -> dict[str, Any]:
-    """What a bundle's manifest says of its inputs: the kinds that the model can take, and those that its outputs depend on.
+    """The manifest fields of a bundle's inputs: the kinds that the model can take, and those that its outputs depend on.
 
-    ``ignored`` are kinds that were passed and changed nothing (``influence``): they count as not given.
+    ``ignored`` are kinds that do not influence the outputs (``influence``): they count as not given.
     """
     import inspect
 
     passed = given(inputs)
     takes = passed | given(inspect.signature(model.forward).parameters)
     got, media = passed - ignored, {counter.kind for counter in COUNTERS}
-    film = _takes_films(model.config)
+    film = _takes_video(model.config)
     told = {"takes": takes, "given": got}
     kinds = {name: sorted("video" if film and kind == "image" else kind for kind in values) for name, values in told.items()}
     return {**kinds, "text_path_only": bool(takes & media) and not got & media}
 
 
-def _takes_films(config: Any) -> bool:
-    """Whether what comes as ``pixel_values`` are frames of a film: so many of them, or a token for films and none for images."""
+def _takes_video(config: Any) -> bool:
+    """Whether ``pixel_values`` are frames of a video: the configuration counts frames, or has a video token and no image token."""
     tokens = {counter.kind: token_id(config, counter) for counter in COUNTERS}
     if tokens["video"] is not None and tokens["image"] is None:
         return True

@@ -1,4 +1,4 @@
-"""Which kinds of input a model takes, and how many tokens of its text represent an image, a video or audio."""
+"""The kinds of input that a model takes, and how many tokens of its text represent an image, a video or audio."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Counter:
     """One kind of input that becomes tokens.
 
-    ``method`` of the model gives its features, of which each takes the place of one token; ``inputs`` are the names it may come
-    under; ``tokens`` the fields of the configuration that may hold the token's id.
+    ``method`` of the model returns its features, each of which replaces one token. ``inputs`` are the possible names of the argument,
+    ``tokens`` the possible fields of the configuration with the token's id.
     """
 
     kind: str
@@ -70,33 +70,33 @@ COUNTERS: Final = (
         tokens=("audio_token_id", "audio_token_index"),
     ),
 )
-"""In this order they stand in the text."""
+"""In the order of their tokens in the text."""
 
 
 def given(inputs: Any) -> frozenset[str]:
     """The kinds of input among these names: ``text``, ``image``, ``video``, ``audio``."""
     kinds = {counter.kind for counter in COUNTERS if any(name in inputs for name in counter.inputs)}
-    if {"hidden_states", "grid_thw"} <= set(inputs):  # a vision tower, whose image comes as rows of patches under this name
+    if {"hidden_states", "grid_thw"} <= set(inputs):  # a vision tower takes an image's patches under this name
         kinds |= {"image"}
     return frozenset(kinds | ({"text"} if {"input_ids", "decoder_input_ids", "classes_input_ids"} & set(inputs) else set()))
 
 
 def places(model: Any, inputs: dict[str, torch.Tensor]) -> Iterator[tuple[int, int]]:
-    """For each kind of input that becomes tokens of the text: the token, and how many the model makes of its input.
+    """For each kind of input that becomes tokens of the text: the token, and the number of tokens that the model makes of the input.
 
     Raises:
-        FactoryError: the model cannot tell (``no_inputs``).
+        FactoryError: the model fails on the input (``no_inputs``).
     """
     for counter in COUNTERS:
         present = [name for name in counter.inputs if name in inputs]
         token = token_id(model.config, counter)
         method = method_of(model, counter.method)
         if present and token is not None and method is not None:
-            yield token, _count(method, inputs, counter)
+            yield token, _feature_count(method, inputs, counter)
 
 
 def configurations(config: Any) -> tuple[Any, ...]:
-    """A configuration, and that of the model of images and text that it wraps, where it wraps one."""
+    """A configuration, and that of the vision-language model that it wraps, if any."""
     wrapped = getattr(config, "vlm_config", None)
     return (config,) if wrapped is None else (config, wrapped)
 
@@ -108,15 +108,15 @@ def token_id(config: Any, counter: Counter) -> int | None:
 
 
 def method_of(model: Any, name: str) -> Any:
-    """A method of the model, or of the one within it: that which names most of its arguments, which one that passes all on does not."""
+    """The method of the model or of an inner model that names the most arguments: one that only forwards ``**kwargs`` names few."""
     wrapped = getattr(model, "vlm", None)
     holders = (model, getattr(model, "model", None), wrapped, getattr(wrapped, "model", None))
     methods = [method for holder in holders if (method := getattr(holder, name, None)) is not None]
     return max(methods, key=lambda method: len({*inspect.signature(method).parameters} - {"args", "kwargs"}), default=None)
 
 
-def _count(method: Any, inputs: dict[str, torch.Tensor], counter: Counter) -> int:
-    """How many features the model makes of its input: each takes the place of one token."""
+def _feature_count(method: Any, inputs: dict[str, torch.Tensor], counter: Counter) -> int:
+    """How many features the model makes of its input: each replaces one token."""
     import torch
 
     accepted = inspect.signature(method).parameters
@@ -131,7 +131,7 @@ def _count(method: Any, inputs: dict[str, torch.Tensor], counter: Counter) -> in
 
 
 def _tensors(features: Any) -> list[torch.Tensor]:
-    """The features that go into the text: ``pooler_output`` of an output of transformers, else all of a list, else the tensor itself."""
+    """The features that replace tokens: ``pooler_output`` of a transformers output, else all of a list, else the tensor itself."""
     if hasattr(features, "to_tuple"):
         pooled = getattr(features, "pooler_output", None)
         return _tensors(pooled if pooled is not None else features.to_tuple()[0])

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 PASS: Final = Status.PASS.value
 PARTS: Final = 20
-"""Into how many parts a list is divided where only one of them is tried at a time."""
+"""How many parts a list is divided into if only one of them is tried at a time."""
 _STRICT: Final = pydantic.ConfigDict(extra="forbid")
 _PACKAGE: Final = "hwmatrix.models.factory"
 _FOLDER: Final = "pinned"
 _VERSION: Final = re.compile(r"\d+(\.\d+)*[\w.]*", re.ASCII)
 _PART: Final = re.compile(r"(\d+)/(\d+)", re.ASCII)
-_HEAD: Final = """\
-# Written by `nox -s types -- --write`: what became of each model type of this version of transformers (docs/architectures.md).
-# status is pass, or the type of the error; inputs are the kinds of input that the tiny model was given.
+_HEADER: Final = """\
+# Written by `nox -s types -- --write`: the result of each model type of this version of transformers (docs/architectures.md).
+# status is pass or the type of the error; inputs are the kinds of input of the tiny model.
 """
 _LONGEST_MESSAGE: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PinnedType:
-    """One type: the class that stood for it, ``pass`` or the type of the error, and the kinds of input that it was given.
+    """One type: the class built for it, ``pass`` or the type of the error, and the kinds of input that it got.
 
-    ``message`` says why it does not pass; two lists that differ in it alone say the same.
+    ``message`` says why it does not pass; it does not count when lists are compared.
     """
 
     model_class: Annotated[str, Field(alias="class", pattern=r"^[A-Za-z_]\w*$")]
@@ -55,7 +55,7 @@ class PinnedType:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PinnedList:
-    """What became of all types of one version of transformers, by name."""
+    """The results of all types of one version of transformers, by name."""
 
     version: Annotated[str, Field(pattern=_VERSION.pattern)]
     types: dict[str, PinnedType]
@@ -75,7 +75,7 @@ def pinned_versions() -> tuple[str, ...]:
 
 @functools.cache
 def pinned(version: str) -> PinnedList | None:
-    """The list of one version of transformers; None: it has none.
+    """The list of one version of transformers; None if there is none.
 
     Raises:
         StoreError: the list is damaged.
@@ -85,7 +85,7 @@ def pinned(version: str) -> PinnedList | None:
     file = importlib.resources.files(_PACKAGE) / _FOLDER / f"{version}.yaml"
     found = parse(file.read_text(encoding="utf-8"), where=file.name)
     if found.version != version:
-        raise StoreError(f"{file.name}: it says that it is of {found.version}", advice=_AGAIN)
+        raise StoreError(f"{file.name}: its version is {found.version}", advice=_AGAIN)
     return found
 
 
@@ -106,10 +106,10 @@ _AGAIN: Final = "Write it again with nox -s types -- --write, or install hwmatri
 
 
 def parse(text: str, *, where: str) -> PinnedList:
-    """A list from its text.
+    """Parse the text of a list.
 
     Raises:
-        StoreError: it is no such list.
+        StoreError: it is not such a list.
     """
     try:
         return pydantic.TypeAdapter(PinnedList).validate_python(yaml.safe_load(text))
@@ -122,9 +122,9 @@ def parse(text: str, *, where: str) -> PinnedList:
 
 
 def written(pins: PinnedList) -> str:
-    """The list as text: sorted, one type a line, so that a change of one type is a change of one line."""
+    """The list as text: sorted, one type per line, so that a change of one type changes one line."""
     lines = [f"  {_scalar(name)}: {_entry(pins.types[name])}" for name in sorted(pins.types)]
-    return "\n".join([f"{_HEAD}version: {_scalar(pins.version)}", "types:" if lines else "types: {}", *lines, ""])
+    return "\n".join([f"{_HEADER}version: {_scalar(pins.version)}", "types:" if lines else "types: {}", *lines, ""])
 
 
 def _entry(entry: PinnedType) -> str:
@@ -135,66 +135,66 @@ def _entry(entry: PinnedType) -> str:
 
 
 def _scalar(word: str) -> str:
-    """A word as YAML has it: quoted where YAML would read something else (``5.23``, ``on``)."""
+    """A word as YAML: quoted if YAML would read something else (``5.23``, ``on``)."""
     plain = re.fullmatch(r"[A-Za-z][\w-]*", word) is not None and isinstance(yaml.safe_load(word), str)
     return word if plain else _quoted(word)
 
 
 def _quoted(text: str) -> str:
-    """On one line, with everything escaped that YAML would not read again."""
+    """A text in quotes on one line, escaped so that YAML reads it back unchanged."""
     return str(yaml.safe_dump(text, default_style='"', width=math.inf)).strip()
 
 
 def short(message: str) -> str:
-    """A message for a list: on one line, not too long, without what differs from run to run (addresses, folders for the moment)."""
+    """A message for a list: one line of limited length, without what differs from run to run (addresses, temporary folders)."""
     line = " ".join(message.split())
     line = re.sub(r"0x[0-9a-f]{6,}", "0x...", line)
-    line = re.sub(r"/tmp/[^\s'\",:;)]+", "...", line)  # noqa: S108 - nothing is put there
+    line = re.sub(r"/tmp/[^\s'\",:;)]+", "...", line)  # noqa: S108 - nothing is written there
     return line if len(line) <= _LONGEST_MESSAGE else f"{line[: _LONGEST_MESSAGE - 3]}..."
 
 
 def worse(before: PinnedType, now: PinnedType) -> str | None:
-    """What a type that passed has lost since, in words; None: nothing."""
+    """The regression of a type that passed, in words; None if there is none."""
     if not before.passes:
         return None
     if not now.passes:
-        return f"it passed, and is {now.status} now: {now.message or 'no message'}"
+        return f"it passed, and now has {now.status}: {now.message or 'no message'}"
     lost = sorted(set(before.inputs) - set(now.inputs))
-    return f"it was given {' and '.join(before.inputs)}, and gets no {' and no '.join(lost)} any more" if lost else None
+    return f"it got {' and '.join(before.inputs)}, and no longer gets {' and '.join(lost)}" if lost else None
 
 
 def better(before: PinnedType | None, now: PinnedType) -> str | None:
-    """What a type can do that the list does not know of, in words; None: nothing."""
+    """The improvement of a type over the list, in words; None if there is none."""
     if not now.passes:
         return None
     if before is None or not before.passes:
-        return "it passes now" if before is not None else "it is new, and passes"
+        return "it passes now" if before is not None else "it is new and passes"
     won = sorted(set(now.inputs) - set(before.inputs))
-    return f"it is given {' and '.join(won)} now" if won else None
+    return f"it gets {' and '.join(won)} now" if won else None
 
 
 def part_of(names: tuple[str, ...], part: int, parts: int = PARTS) -> tuple[str, ...]:
-    """One of ``parts`` equal parts of the names, which together are all of them: each n-th name."""
+    """One of ``parts`` equal parts of the names: every n-th name."""
     return names[part % parts :: parts]
 
 
 def part_asked(environment: Mapping[str, str], variable: str, *, day: int) -> tuple[int, int]:
-    """Which part to try, and of how many: as the variable says (``7/20``), else by the day.
+    """Which part to try, and the number of parts: from the environment variable (``7/20``), else by the day.
 
     Raises:
-        ValueError: the variable says something else.
+        ValueError: the variable has another form.
     """
     asked = environment.get(variable)
     if not asked:
         return day % PARTS, PARTS
     found = _PART.fullmatch(asked)
     if found is None or not int(found[1]) < int(found[2]):
-        raise ValueError(f"{variable}={asked!r}: give a part and of how many, from 0/20 to 19/20, or 0/1 for all")
+        raise ValueError(f"{variable}={asked!r}: give a part and the number of parts, from 0/20 to 19/20, or 0/1 for all")
     return int(found[1]), int(found[2])
 
 
 def _order(version: str) -> tuple[Any, ...]:
-    """Versions by their numbers: 5.9 stands before 5.23, and a release candidate before its release."""
+    """Sort key of a version: 5.9 comes before 5.23, and a release candidate before its release."""
     numbers = re.match(r"[\d.]*", version)
     release = numbers[0] if numbers else ""
     rest = version.removeprefix(release)

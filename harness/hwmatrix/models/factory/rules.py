@@ -1,4 +1,4 @@
-"""The rules of rules.yaml and the overrides of overrides/*.yaml: read, validated, and indexed by field."""
+"""Reads and validates the rules of rules.yaml and the overrides of overrides/*.yaml."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ class Rules:
 
     @functools.cached_property
     def limits(self) -> dict[str, dict[str, int]]:
-        """For each level of rules, from a field to its highest value.
+        """For each level of rules, the limit of each field.
 
         Raises:
-            ValueError: a field stands in two places of one table.
+            ValueError: a field occurs twice in one table.
         """
-        return {"small": _turned(self.small), "staged": _turned(self.staged), "gentle": _turned(self.gentle)}
+        return {"small": _inverted(self.small), "staged": _inverted(self.staged), "gentle": _inverted(self.gentle)}
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Tensor:
     """An input that an override describes.
 
-    ``shape`` has whole numbers, and ``batch`` and ``sequence`` for those of the plan. ``values``, instead of a shape, are all the
-    numbers themselves. ``kind`` is what they are: ``normal`` (float32, zero mean and unit variance), ``uniform`` (float32 in [0, 1)),
-    ``ids`` (int64 below ``below``), ``ones``, ``zeros`` (int64), ``mask`` (booleans, all true), ``no_padding`` (all false),
-    ``float_ones`` (float32), ``grid`` (int64, the x and y of each place of a square, row by row, of shape (batch, places, 2)) or
-    ``token_kinds`` (int64 of the text's shape: 0 for text, 1 for an image, 2 for a film, 3 for sound).
+    ``shape`` has integers, and ``batch`` and ``sequence`` for those of the plan. ``values`` gives all numbers instead of a shape.
+    ``kind`` is one of ``normal`` (float32, zero mean and unit variance), ``uniform`` (float32 in [0, 1)), ``ids`` (int64 less than
+    ``below``), ``ones``, ``zeros`` (int64), ``mask`` (booleans, all true), ``no_padding`` (all false), ``float_ones`` (float32), ``grid``
+    (int64, the x and y of each position of a square, row by row, of shape (batch, positions, 2)) or ``token_kinds`` (int64 of the text's
+    shape: 0 for text, 1 for an image, 2 for a video, 3 for audio).
     """
 
     shape: tuple[int | Literal["batch", "sequence"], ...] | None = None
@@ -74,26 +74,26 @@ class Tensor:
     below: Annotated[int, Field(gt=0)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what describes nothing, or two things."""
+        """Refuse an ambiguous or incomplete description."""
         if (self.shape is None) == (self.values is None):
             raise ValueError("an input needs either a shape or values")
         if (self.kind == "ids") != (self.below is not None) and self.values is None:
-            raise ValueError("kind: ids needs below, and nothing else takes it")
+            raise ValueError("kind: ids needs below, and no other kind accepts it")
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Override:
     """What one type needs besides the rules.
 
-    ``config`` is laid over the tiny configuration, nested ones within it. ``base`` are arguments without which the class cannot even
-    make its default one. ``drop`` are fields to leave to the class. ``model_class`` is another class than the auto mappings name
-    first. ``inputs`` are made as described, in place of the rules' own; None leaves one out. ``tokens`` says how often a token (a field
-    of the configuration that holds its id, or the id) stands at the beginning of the text. ``sequence`` is another sequence length.
-    ``part`` is the configuration within the main one that ``model_class`` is built from, where the whole has no forward pass of its own.
-    ``gain`` rescales the weights so that what goes through a layer grows that many times: for classes that draw them at one deviation
-    whatever their width, and whose signal fades out on its way through narrow layers. ``attention`` is the implementation of it to use
-    where eager is asked for, but wrong: of the whole model, or of parts by the name of their configuration; other parts choose their own.
-    ``text_path`` says why the type gets text alone although it could take more. ``impossible`` says why nothing can be built here.
+    ``config`` is merged into the tiny configuration, including nested ones. ``base`` are arguments that the class needs even for its
+    default configuration. ``drop`` are fields left to the class's defaults. ``model_class`` replaces the first class of the auto mappings.
+    ``inputs`` replace those of the rules; None leaves one out. ``tokens`` says how often a token (its id, or the field of the configuration
+    with its id) occurs at the beginning of the text. ``sequence`` is another sequence length. ``part`` is the nested configuration that
+    ``model_class`` is built from if the whole model has no forward pass. ``gain`` rescales the weights so that each layer multiplies its
+    signal by it: for classes whose initialization ignores the width, so that the signal fades out in narrow layers. ``attention`` is the
+    implementation to use if eager attention is wrong: for the whole model, or for parts by the name of their configuration; other parts
+    use their default. ``text_path`` says why the type gets text alone although it could take more. ``impossible`` says why the type
+    cannot be built here.
     """
 
     reason: Annotated[str, Field(min_length=10)]
@@ -117,35 +117,35 @@ _NOTHING: Final = Override(reason="the rules alone")
 
 @functools.cache
 def rules() -> Rules:
-    """The rules that hwmatrix comes with."""
+    """The packaged rules."""
     return pydantic.TypeAdapter(Rules).validate_python(yaml.safe_load(_text("rules.yaml")))
 
 
 @functools.cache
 def overrides() -> dict[str, Override]:
-    """What single types need besides, by type.
+    """The overrides by type.
 
     Raises:
-        ValueError: a type stands in two files, or an override is wrong.
+        ValueError: a type is in two files, or an override is invalid.
     """
     found: dict[str, Override] = {}
     for file in _override_files():
         entries = pydantic.TypeAdapter(dict[str, Override]).validate_python(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
         twice = sorted(found.keys() & entries.keys())
         if twice:
-            raise ValueError(f"{file.name}: {', '.join(twice)} stand in another file too")
+            raise ValueError(f"{file.name}: another file has these types too: {', '.join(twice)}")
         found |= entries
     return found
 
 
 def override(model_type: str) -> Override:
-    """What one type needs besides the rules: nothing, mostly."""
+    """The override of one type. Most types need none."""
     return overrides().get(model_type, _NOTHING)
 
 
 @functools.cache
 def digest(model_type: str) -> str:
-    """SHA-256 of all that decides how a type is built, apart from code: the rules and its own override."""
+    """SHA-256 of what determines how a type is built, apart from code: the rules and its override."""
     entry = pydantic.TypeAdapter(Override).dump_json(override(model_type))
     return hashlib.sha256(_text("rules.yaml").encode() + entry).hexdigest()
 
@@ -159,12 +159,12 @@ def _text(name: str) -> str:
     return (importlib.resources.files(_PACKAGE) / name).read_text(encoding="utf-8")
 
 
-def _turned(table: Fields) -> dict[str, int]:
-    """From value -> fields to field -> value."""
+def _inverted(table: Fields) -> dict[str, int]:
+    """Map each field to its value."""
     found: dict[str, int] = {}
     for value, names in table.items():
         for name in names:
             if name in found:
-                raise ValueError(f"rules.yaml: {name} stands under {found[name]} and under {value}")
+                raise ValueError(f"rules.yaml: {name} is listed under {found[name]} and under {value}")
             found[name] = value
     return found

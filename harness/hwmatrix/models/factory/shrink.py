@@ -1,4 +1,4 @@
-"""Reduces a configuration: the default one of its class, with fewer and narrower layers, but still consistent."""
+"""Reduces the default configuration of a class: fewer and narrower layers that are still consistent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tiny_config(config_class: Any, override: Override, level: str) -> Any:
     """An instance of a configuration class of transformers, made small by the rules of a level (``small`` or ``gentle``).
 
     Raises:
-        Exception: whatever the class raises on what it does not like.
+        Exception: whatever the class raises on values that it rejects.
     """
     values = config_class(**override.base).to_dict()
     for name in override.drop:
@@ -34,7 +34,7 @@ def tiny_config(config_class: Any, override: Override, level: str) -> Any:
 
 
 class _Shrinking:
-    """Makes a configuration and all within it small, by the rules of one level."""
+    """Makes a configuration and its nested ones small, by the rules of one level."""
 
     def __init__(self, level: str) -> None:
         self._known = rules()
@@ -43,7 +43,7 @@ class _Shrinking:
         self._tokens = _Tokens()
 
     def all(self, values: dict[str, Any]) -> dict[str, Any]:
-        """One configuration and all within it."""
+        """Shrink one configuration and its nested ones."""
         kept = _kept_layers(values, self._known)
         small = {name: self._one(name, value, values, kept) for name, value in values.items() if name not in self._known.derived}
         _fit_stages(small, values)
@@ -93,7 +93,7 @@ class _Shrinking:
 
 
 def _kept_layers(values: dict[str, Any], known: Rules) -> dict[int, list[int]]:
-    """For each count of layers, which of them stay: two at least, and one of each kind."""
+    """For each number of layers, which of them stay: at least two, and one of each kind."""
     stages = {len(values[name]) for name in known.depths if isinstance(values.get(name), (list, tuple))}
     kept: dict[int, list[int]] = {}
     for count in {values[name] for name in known.layers if isinstance(values.get(name), int)} - stages:  # num_layers may count stages
@@ -108,7 +108,7 @@ def _kept_layers(values: dict[str, Any], known: Rules) -> dict[int, list[int]]:
 
 
 def _shared_heads(name: str, value: int, values: dict[str, Any], known: Rules) -> int:
-    """As many heads of keys and values as heads where they are, one where there is one, else half of them."""
+    """The number of key and value heads: all heads if it was all of them, one if it was one, else half of them."""
     paired = ("linear_num_value_heads",) if name == "linear_num_key_heads" else known.heads_of
     heads = next((values[other] for other in paired if isinstance(values.get(other), int)), None)
     few = known.limits[SMALL]["num_attention_heads"]
@@ -118,7 +118,7 @@ def _shared_heads(name: str, value: int, values: dict[str, Any], known: Rules) -
 
 
 def _fit_heads(small: dict[str, Any]) -> None:
-    """What some classes leave open, though their layers ask for it: the width of a head, and how many share keys and values."""
+    """Set the width of a head and the number of key and value heads if the class leaves them None, though its layers need them."""
     width, heads = small.get("hidden_size"), small.get("num_attention_heads")
     if not isinstance(width, int) or not isinstance(heads, int):
         return
@@ -128,7 +128,7 @@ def _fit_heads(small: dict[str, Any]) -> None:
 
 
 def _fit_stages(small: dict[str, Any], values: dict[str, Any]) -> None:
-    """Which layers a backbone gives: the last ones of those that are left. As many layers stay as it gives."""
+    """Let a backbone return its last remaining layers. It keeps at least as many layers as it returns."""
     named = values.get("out_features")
     indices = values.get("out_indices")
     wanted = len(named) if isinstance(named, (list, tuple)) else len(indices) if isinstance(indices, (list, tuple)) else 0
@@ -141,7 +141,7 @@ def _fit_stages(small: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def _fit_layer_numbers(small: dict[str, Any], known: Rules) -> None:
-    """Lists that name single layers: what was beyond the last layer that is left becomes that one."""
+    """Adjust lists of layer numbers: numbers beyond the last remaining layer become that layer."""
     count = next((small[name] for name in known.layers if isinstance(small.get(name), int)), None)
     for name in known.layer_numbers:
         numbers = small.get(name)
@@ -150,7 +150,7 @@ def _fit_layer_numbers(small: dict[str, Any], known: Rules) -> None:
 
 
 def _fit_image(values: dict[str, Any]) -> None:
-    """Images of a few patches a side."""
+    """Set the image size to a few patches per side."""
     size, patch = values.get("image_size"), values.get("patch_size")
     if isinstance(patch, (list, tuple)) and patch and all(isinstance(item, int) for item in patch):
         patch = patch[-1]
@@ -164,7 +164,7 @@ def _fit_image(values: dict[str, Any]) -> None:
 
 
 def _fit_resolutions(small: dict[str, Any], values: dict[str, Any]) -> None:
-    """Resolutions that images are cut into tiles by: as many tiles as before, of the vision tower's new image size."""
+    """Adjust the resolutions for tiles: as many tiles as before, of the vision tower's new image size."""
     known = values.get("image_grid_pinpoints")
     before = (values.get("vision_config") or {}).get("image_size")
     after = (small.get("vision_config") or {}).get("image_size")
@@ -173,20 +173,20 @@ def _fit_resolutions(small: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def _fit_window(values: dict[str, Any]) -> None:
-    """Windows in pixels, of models that make one token of several patches: as many pixels as make one token."""
+    """Adjust windows in pixels, for models that merge several patches into one token: at least the pixels of one token."""
     patch, merge, window = (values.get(name) for name in ("patch_size", "spatial_merge_size", "window_size"))
     if isinstance(patch, int) and isinstance(merge, int) and isinstance(window, int):
         values["window_size"] = max(window, patch * merge)
 
 
 class _Tokens:
-    """Special tokens below the vocabulary: each at a place of its own, from the end, and the same one everywhere."""
+    """Moves special tokens into the vocabulary: each gets its own id, from the end, and the same id everywhere."""
 
     def __init__(self) -> None:
         self._moved: dict[int, int] = {}
 
     def fit(self, values: dict[str, Any]) -> None:
-        """Move those of one configuration. Its vocabulary may be that of a configuration within."""
+        """Move the special tokens of one configuration. Its vocabulary size may be in a nested configuration."""
         nested = (value for value in values.values() if isinstance(value, dict))
         sizes = (item.get("vocab_size") for item in (values, *nested))
         vocabulary = next((size for size in sizes if isinstance(size, int)), None)
@@ -205,7 +205,7 @@ class _Tokens:
 
 
 def _fit_rotary(values: dict[str, Any]) -> None:
-    """Sections of a rotary embedding over several axes: they share half of a head."""
+    """Adjust the sections of a rotary embedding with several axes: together they cover half of a head."""
     for holder in (values.get("rope_parameters"), values.get("rope_scaling")):
         if not isinstance(holder, dict):
             continue
@@ -228,7 +228,7 @@ def _head(values: dict[str, Any]) -> int:
 
 
 def _merged(values: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """``over`` laid over ``values``: mappings within each other, everything else replaced."""
+    """``over`` merged into ``values``: mappings are merged recursively, everything else is replaced."""
     merged = dict(values)
     for name, value in over.items():
         within = merged.get(name)

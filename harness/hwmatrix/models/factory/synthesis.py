@@ -1,7 +1,7 @@
 """Generates inputs for any architecture from its configuration and the arguments of its ``forward``.
 
-What an argument needs is read from the configuration where it says so, counted by the model itself where it can (how many tokens of the
-text stand for an image), and taken from the type's override where neither does.
+The properties of an argument come from the configuration, from the model itself (how many tokens of the text stand for an image), or, if
+neither has them, from the type's override.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> d
     """The inputs of one forward pass, on the CPU: integers int64, others float32.
 
     Raises:
-        FactoryError: an argument that the model needs cannot be made up (``no_inputs``).
+        FactoryError: a required argument cannot be generated (``no_inputs``).
     """
     import torch
 
@@ -50,7 +50,7 @@ def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> d
     for name in parameters:
         if name in override.inputs:
             described = override.inputs[name]
-            made = None if described is None else _described(described, request)
+            made = None if described is None else _from_description(described, request)
         else:
             made = MAKERS[name](request) if name in MAKERS else None
         if made is not None:
@@ -58,13 +58,13 @@ def synthesise(model: torch.nn.Module, plan: ModelPlan, override: Override) -> d
     for name in override.inputs.keys() - parameters.keys():  # for a forward that takes **kwargs
         described = override.inputs[name]
         if described is not None:
-            inputs[name] = _described(described, request)
+            inputs[name] = _from_description(described, request)
     missing = sorted(needed - inputs.keys())
     if missing:
         message = f"{plan.model_class} needs inputs that hwmatrix cannot generate: {', '.join(missing)}"
         raise FactoryError(message, error_type="no_inputs")
-    _place_tokens(request, inputs, override)
-    _place_in_space(request, inputs, override)
+    _insert_tokens(request, inputs, override)
+    _add_positions(request, inputs, override)
     if not inputs:
         raise FactoryError(f"{plan.model_class} takes no input that hwmatrix can generate", error_type="no_inputs")
     return inputs
@@ -74,8 +74,8 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
 
 
-def _described(described: Tensor, request: Request) -> torch.Tensor:
-    """A tensor as an override has it."""
+def _from_description(described: Tensor, request: Request) -> torch.Tensor:
+    """The tensor that an override describes."""
     import torch
 
     if described.values is not None:
@@ -93,21 +93,21 @@ def _described(described: Tensor, request: Request) -> torch.Tensor:
         "no_padding": lambda: torch.zeros(shape, dtype=torch.bool),
         "float_ones": lambda: torch.ones(shape),
         "grid": lambda: _square(*shape),
-        "token_kinds": lambda: torch.zeros(shape, dtype=torch.int64),  # until the tokens are in their places
+        "token_kinds": lambda: torch.zeros(shape, dtype=torch.int64),  # replaced once the tokens are inserted
     }
     return makers[described.kind]()
 
 
 def _square(batch: int, places: int, _axes: int) -> torch.Tensor:
-    """The x and y of each place of a square: (batch, places, 2)."""
+    """The x and y of each position of a square: (batch, positions, 2)."""
     import torch
 
     side = math.isqrt(places)
     return torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(1).expand(batch, -1, -1)
 
 
-def _place_tokens(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
-    """Put the tokens that stand for images, films and sounds at the beginning of the text, as many as the model makes of each."""
+def _insert_tokens(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
+    """Put the tokens for images, videos and audio at the beginning of the text, as many as the model needs of each."""
     import torch
 
     ids = inputs.get("input_ids")
@@ -129,11 +129,11 @@ def _place_tokens(request: Request, inputs: dict[str, torch.Tensor], override: O
         ids[:, start : start + count] = token
         start += count
     inputs["input_ids"] = ids
-    _fit_text(request, inputs, override)
+    _match_text_length(request, inputs, override)
 
 
-def _fit_text(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
-    """Make what goes with the text as long as the text, and say which of its tokens stand for what."""
+def _match_text_length(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
+    """Give the masks the text's length, and set the kinds of its tokens."""
     import torch
 
     ids = inputs["input_ids"]
@@ -148,10 +148,10 @@ def _fit_text(request: Request, inputs: dict[str, torch.Tensor], override: Overr
             inputs[name] = _kinds_of_tokens(request.config, ids)
 
 
-def _place_in_space(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
-    """Give a model whose tokens have places in time, height and width those places, as it works them out itself before it generates.
+def _add_positions(request: Request, inputs: dict[str, torch.Tensor], override: Override) -> None:
+    """Add position ids in time, height and width for models that use them, computed by the model's own method.
 
-    Left to the forward pass, they are worked out there in Python, token by token, which no exporter can follow.
+    Otherwise the forward pass computes them in Python, token by token, which no exporter can trace.
     """
     method = method_of(request.model, "get_rope_index")
     if method is None or "position_ids" not in request.names or "position_ids" in override.inputs:
@@ -165,7 +165,7 @@ def _place_in_space(request: Request, inputs: dict[str, torch.Tensor], override:
 
 
 def _kinds_of_tokens(config: Any, ids: torch.Tensor) -> torch.Tensor:
-    """0 for text, 1 for an image, 2 for a film, 3 for sound: as the processors of transformers tell them."""
+    """0 for text, 1 for an image, 2 for a video, 3 for audio, as in the processors of transformers."""
     import torch
 
     kinds = torch.zeros_like(ids)
@@ -177,7 +177,7 @@ def _kinds_of_tokens(config: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _token(config: Any, name: str | int) -> int:
-    """A token by its id, or by the field of the configuration that has it.
+    """A token's id, given as itself or as the name of a field of the configuration.
 
     Raises:
         FactoryError: the configuration has no such field.

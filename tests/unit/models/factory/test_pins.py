@@ -85,7 +85,7 @@ def test_versions_are_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         assert pins.pinned("4.0.0") is None
         (tmp_path / "pinned" / "6.0.0.yaml").write_text(written(PinnedList(version="5.0.0", types={})), encoding="utf-8")
         pins.pinned.cache_clear()
-        with pytest.raises(StoreError, match=r"6\.0\.0\.yaml: it says that it is of 5\.0\.0"):
+        with pytest.raises(StoreError, match=r"6\.0\.0\.yaml: its version is 5\.0\.0"):
             pins.newest()
         for file in (tmp_path / "pinned").iterdir():
             file.unlink()
@@ -99,16 +99,16 @@ def test_versions_are_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     ("before", "now", "lost", "won"),
     [
         (pin("pass", "text"), pin("pass", "text"), None, None),
-        (pin("pass", "text"), pin("build_failed", message="no"), "it passed, and is build_failed now: no", None),
-        (pin("pass", "text"), pin("died"), "it passed, and is died now: no message", None),
+        (pin("pass", "text"), pin("build_failed", message="no"), "it passed, and now has build_failed: no", None),
+        (pin("pass", "text"), pin("died"), "it passed, and now has died: no message", None),
         (
             pin("pass", "image", "text"),
             pin("pass", "text"),
-            "it was given image and text, and gets no image any more",
+            "it got image and text, and no longer gets image",
             None,
         ),
-        (pin("pass", "text"), pin("pass", "image", "text"), None, "it is given image now"),
-        (pin("pass", "image"), pin("pass", "text"), "it was given image, and gets no image any more", "it is given text now"),
+        (pin("pass", "text"), pin("pass", "image", "text"), None, "it gets image now"),
+        (pin("pass", "image"), pin("pass", "text"), "it got image, and no longer gets image", "it gets text now"),
         (pin("no_inputs"), pin("pass", "text"), None, "it passes now"),
         (pin("no_inputs"), pin("build_failed"), None, None),
     ],
@@ -118,7 +118,7 @@ def test_what_a_type_has_lost_and_won(before: PinnedType, now: PinnedType, lost:
 
 
 def test_a_new_type_that_passes_is_told() -> None:
-    assert better(None, pin("pass", "text")) == "it is new, and passes"
+    assert better(None, pin("pass", "text")) == "it is new and passes"
     assert better(None, pin("no_inputs")) is None
 
 
@@ -141,7 +141,7 @@ def test_the_part_comes_from_the_day_unless_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("asked", ["3", "8/8", "9/8", "-1/8", "1/0", "a/b", "1/2/3", "1 / 2"])
 def test_a_part_that_is_none_is_refused(asked: str) -> None:
-    with pytest.raises(ValueError, match="give a part and of how many"):
+    with pytest.raises(ValueError, match="give a part and the number of parts"):
         part_asked({"PART": asked}, "PART", day=7)
 
 
