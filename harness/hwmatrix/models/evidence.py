@@ -83,7 +83,7 @@ def from_name(name: str, known: Taxonomy) -> Witness | None:
 def _heads(model_class: str | None, known: Taxonomy) -> Iterator[Witness]:
     if joined((model_class or "").removesuffix("Model")) in known.joined:
         return  # AyaVisionModel is the whole of aya_vision, not a vision model of aya
-    for kind, table, usual in (("head", known.heads, ""), ("usual_head", known.usual_heads, ", as usual")):
+    for kind, table, usual in (("head", known.heads, ""), ("usual_head", known.usual_heads, ", usually")):
         head = max((head for head in table if (model_class or "").endswith(head)), key=len, default=None)
         if head:
             yield _witness(kind, "class", table[head], f"the class's head {head}{usual}", known)
@@ -98,7 +98,7 @@ def _architectures(architecture: str | None, known: Taxonomy) -> Iterator[Witnes
         source = f"the architecture {name}"
         yield _witness("architecture", "architecture", known.architectures[name], source, known, architecture=name)
     elif name in known.outside:
-        source = f"{name} is for {known.outside[name]}, which none of the families describes"
+        source = f"{name} is for {known.outside[name]}, which no family covers"
         yield _witness("architecture", "architecture", None, source, known, architecture=name)
     else:
         reading = read_words(architecture, known)
@@ -131,7 +131,7 @@ def _has(mapping: dict[str, tuple[str, ...]], what: str) -> bool:
 
 def _tasks(tasks: tuple[str, ...], known: Taxonomy) -> Iterator[Witness]:
     for task in tasks:
-        for kind, table, usual in (("task", known.tasks, ""), ("usual_task", known.usual_tasks, ", as usual")):
+        for kind, table, usual in (("task", known.tasks, ""), ("usual_task", known.usual_tasks, ", usually")):
             if task in table:
                 yield _witness(kind, "task", table[task], f"the task {task}{usual}", known)
 
@@ -150,7 +150,7 @@ def _stems(model: Known, known: Taxonomy) -> Iterator[Witness]:
 def _methods(methods: tuple[str, ...], known: Taxonomy) -> Iterator[Witness]:
     for method in methods:
         if method in known.methods:
-            yield _witness("method", "method", known.methods[method], f"the method {method}, as usual", known)
+            yield _witness("method", "method", known.methods[method], f"the method {method}, usually", known)
 
 
 def _diffusers(config: Mapping[str, Any], known: Taxonomy) -> Iterator[Witness]:
@@ -160,7 +160,7 @@ def _diffusers(config: Mapping[str, Any], known: Taxonomy) -> Iterator[Witness]:
 
 def _from_reading(kind: str, evidence: str, reading: Reading, source: str, known: Taxonomy) -> Witness:
     if reading.subfamily is None and reading.architecture:
-        source += f", which is for {known.outside[reading.architecture]} and of none of the families"
+        source += f", which is for {known.outside[reading.architecture]} and belongs to no family"
     return _witness(kind, evidence, reading.subfamily, source, known, architecture=reading.architecture)
 
 

@@ -129,4 +129,4 @@ def _within(run: Pieces, known: Taxonomy) -> Reading | None:
 
 def _language_model_size(text: str) -> Reading | None:
     counted = next((match.group() for match in COUNT.finditer(text) if match.group()[-1] in "Bb"), None)
-    return Reading(subfamily="causal_lm", architecture=None, source=f"{counted!r}, as language models are named") if counted else None
+    return Reading(subfamily="causal_lm", architecture=None, source=f"{counted!r}, as in names of language models") if counted else None

@@ -52,7 +52,7 @@ def test_unknown_says_what_to_do() -> None:
 
 
 def test_what_no_family_describes_says_so() -> None:
-    with pytest.raises(FactoryError, match="autoformer is for time series, which none of the families describes: give it an entry"):
+    with pytest.raises(FactoryError, match="autoformer is for time series, which no family covers: give it an entry"):
         family_of("autoformer", "AutoformerModel")
 
 
