@@ -83,4 +83,4 @@ def nothing_published(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 def no_size_of_an_earlier_test() -> None:
     """Sizes are kept for a process's life, so one made with torch would answer a test that hides torch."""
     if (sizes := sys.modules.get("hwmatrix.models.sizes")) is not None:
-        sizes._computed.cache_clear()
+        sizes._cached_size.cache_clear()

@@ -64,13 +64,13 @@ class Attempt:
 
 
 def next_change(rule: AdaptRule, failed: Failed, tried: Sequence[Attempt] = ()) -> Change | None:
-    """The next change to try, given that none of ``tried`` worked; None when nothing is left that could help.
+    """The next change to try, given that none of ``tried`` worked; None if nothing is left that could help.
 
     ==============================================  ==========================================================================
-    memory was short (``oom``, ``factory_error``)   half the batch, ``rule.halvings`` times at most, for as long as nothing but memory is
-                                                    short; after ``oom`` then precisions with smaller weights
-    ``mismatch``, ``unsupported``, ``error``,       each other export, if the target exports; then the precisions that the rule
-    ``crash``                                       lists for one that is not float32, or that the target does not compute in
+    out of memory (``oom``, ``factory_error``)      half the batch, at most ``rule.halvings`` times, while the only failure is lack of
+                                                    memory; after ``oom`` then precisions with smaller weights
+    ``mismatch``, ``unsupported``, ``error``,       each other export, if the target exports; then the precisions of the rule, if the
+    ``crash``                                       cell's is not float32 or the target does not support it
     any other                                       nothing
     ==============================================  ==========================================================================
 
@@ -90,7 +90,7 @@ def _changes(rule: AdaptRule, failed: Failed) -> Iterator[Change]:
             if smaller is not None:
                 batch = smaller
                 yield Change(batch=batch)
-        if failed.status is Status.OOM:  # the reference is in float32, whatever the cell computes in
+        if failed.status is Status.OOM:  # for ``factory_error`` the reference ran out of memory, which is in float32 for every cell
             yield from (Change(dtype=dtype) for dtype in precisions if _BITS[dtype] < _BITS[failed.dtype])
     elif failed.status in _WRONG:
         if failed.error_type != _UNSUPPORTED_DTYPE and rule.export and (failed.export is not None or failed.status is Status.CRASH):

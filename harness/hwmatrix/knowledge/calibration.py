@@ -3,10 +3,10 @@
     load = constant + stored x S + weights x W + copied x K + tied x T
     run  = constant + stored x S + weights x W + tied x T + activations x A + comparison x C
 
-The peak is the larger of the two, all in MiB. S are the weights as the checkpoint holds them, W in the precision that is computed in,
-K both of them where they differ, T those that are used more than once, A what one forward pass holds at most, C what comparing the
-outputs with the reference takes. docs/requirements.md says more of each. ``nox -s calibrate`` measures, fits
-(``tests/bench/memory_fit.py``) and writes calibration.yaml.
+The peak is the larger of the two, all in MiB. S are the weights in the checkpoint, W the weights in the compute precision, K the sum of
+both if the precisions differ (else 0), T the further uses of tied weights, A the peak of one forward pass, C the comparison of the outputs
+with the reference. docs/requirements.md explains each. ``nox -s calibrate`` measures, fits (``tests/bench/memory_fit.py``) and writes
+calibration.yaml.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _FILE: Final = "calibration.yaml"
 _MIB: Final = 2**20
 _RESULTS: Final = 2
-"""The outputs themselves, and the reference's, both in float32."""
+"""Two sets of outputs in float32: the target's and the reference's."""
 _DOUBLES: Final = 8
-"""parity.py has four copies in float64 of the output that it compares: twice the bytes of float32 each."""
+"""parity.py makes four float64 copies of the output that it compares, each twice the size of float32."""
 
 
 Coefficient = Annotated[float, Field(ge=0)]
-"""No coefficient is negative, since each stands for memory."""
+"""No coefficient is negative, since each is an amount of memory."""
 
 
 @STRICT
@@ -52,7 +52,7 @@ class Features:
 
 
 MEASURES: Final = ("stored", "weights", "activations", "comparison")
-"""The features with a calibrated range. What is copied or tied follows from the first two, or is a part of them."""
+"""The features with a calibrated range. ``copied`` and ``tied`` depend on the first two."""
 
 
 @STRICT
@@ -118,9 +118,9 @@ class Errors:
 class BackendCalibration:
     """One backend: the coefficients, the cells that they were fitted to, and their errors.
 
-    ``ranges`` are the smallest and the largest value of each feature among the cells that were fitted. ``in_sample`` are these cells;
-    ``left_out`` are the same, each estimated by a fit without any cell of its model; ``held_out`` are cells of other models, which no
-    fit has seen (None where none was measured).
+    ``ranges`` are the smallest and the largest value of each feature among the fitted cells. ``in_sample`` are the errors on these cells.
+    ``left_out`` are those on the same cells if each is estimated by a fit without its model. ``held_out`` are those on cells of other
+    models, which no fit used (None if none was measured).
     """
 
     coefficients: Coefficients
@@ -133,11 +133,11 @@ class BackendCalibration:
 
     @property
     def margin(self) -> float:
-        """The 90th percentile of the relative error, on models that the fit did not see."""
+        """The 90th percentile of the relative error on models that were not used for the fit."""
         return max(self.left_out.p90, self.held_out.p90 if self.held_out else 0.0)
 
     def outside(self, features: Features, dtype: Dtype) -> tuple[str, ...]:
-        """What about a model lies outside the calibrated ranges, in words; empty if nothing does."""
+        """Each feature of a model outside the calibrated ranges, in words; empty if there is none."""
         found = [] if dtype in self.dtypes else [f"{dtype.value} was not calibrated ({', '.join(self.dtypes)} were)"]
         for term, (low, high) in self.ranges.items():
             value = getattr(features, term)
@@ -160,13 +160,13 @@ class Calibration:
 
 @functools.cache
 def calibration() -> Calibration:
-    """The calibration that comes with hwmatrix."""
+    """The packaged calibration."""
     text = (importlib.resources.files("hwmatrix.knowledge") / _FILE).read_text(encoding="utf-8")
     return pydantic.TypeAdapter(Calibration).validate_python(yaml.safe_load(text))
 
 
 def features_of(size: ModelSize, dtype: Dtype) -> Features:
-    """What the formula needs of a model's size."""
+    """The inputs of the formula for a model's size."""
     stored, weights = size.stored_bytes / _MIB, size.weight_bytes / _MIB
     return Features(
         stored=stored,
@@ -181,4 +181,4 @@ def features_of(size: ModelSize, dtype: Dtype) -> Features:
 def _distance(value: float, low: float, high: float) -> str:
     """How far outside a range."""
     calibrated = f"calibrated from {low:,.0f} to {high:,.0f} MiB"
-    return f"is {value / high:.1f} times the largest ({calibrated})" if value > high > 0 else f"is outside what was {calibrated}"
+    return f"is {value / high:.1f} times the largest ({calibrated})" if value > high > 0 else f"is outside the range ({calibrated})"

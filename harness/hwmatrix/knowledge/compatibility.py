@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hwmatrix.records import Family
 
 LEVELS: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, Level.NONE)
-"""The best first."""
+"""All levels, the best first."""
 WORKING: Final = frozenset({Level.HIGH, Level.MEDIUM})
 """Low is not included: it means a fallback, which ran elsewhere, or a model that works only with other settings than requested."""
 _ONLY_TINY: Final = "only tiny models were executed, which tells nothing about speed"
@@ -132,7 +132,7 @@ def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
     """
     expected = priors_for(family, hardware) if family is not None else ()
     if not expected:
-        said = f"nothing is on record or expected of {family.value} on {hardware.value}" if family else "what the model is for is not known"
+        said = f"nothing is on record or expected for {family.value} on {hardware.value}" if family else "the model's family is not known"
         return Compatibility(hardware=hardware, compatible=None, level=None, basis=Basis.NONE, reason=f"{said}: only a run can tell")
     works = {prior.works for prior in expected}
     levels = [prior.level for prior in expected if prior.level is not None]
@@ -213,7 +213,7 @@ def _of_others(nearness: Nearness, records: Sequence[Evidence]) -> Compatibility
 
 
 def _size_of(records: Sequence[Evidence]) -> Size | None:
-    """The size of all of these records; None where they differ."""
+    """The size of all of these records; None if they differ."""
     sizes = {record.size for record in records}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -223,14 +223,14 @@ def _outcome(record: Evidence) -> str:
 
 
 def describe(record: Evidence) -> str:
-    """How one cell ended, in words: status and settings, and either its speed or its error."""
+    """The result of one cell in words: status and settings, and either its speed or its error."""
     settings = f"{record.size.value}, {record.dtype.value}, batch {record.batch}, run {record.run_id}"
     told = f"{record.status.value} ({settings})"
     if record.level not in WORKING:
         message = (record.message or record.error_type or "no message").strip().splitlines()[0]
         return f"{told}: {message}"
     if record.execution is not Execution.HARDWARE:
-        return f"{told}, in {record.execution.value}: its speed means nothing"
+        return f"{told}, in {record.execution.value}: its speed is not meaningful"
     if record.size is Size.TINY and record.backend is not Backend.CPU:
         return f"{told}; {_ONLY_TINY}"
     speed_up = _speed_up(record)

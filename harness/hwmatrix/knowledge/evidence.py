@@ -71,7 +71,7 @@ class Evidence:
     def nearness(self, *, plan: ModelPlan | None, model_name: str, architecture: str | None, family: Family | None) -> Nearness | None:
         """How closely this record matches a model; None if it is unrelated.
 
-        The same model has the same name and, where both have one, the same hub id. Names count without regard to case.
+        The same model has the same name and, if both have one, the same hub id. Case does not matter.
         """
         if self._is(plan, model_name):
             return Nearness.MODEL
@@ -100,13 +100,13 @@ _PARSERS: Final[dict[str, Any]] = {
 
 
 def default_database(output_dir: Path) -> Path | None:
-    """The merged database of a folder of reports, or None if there is none yet."""
+    """The merged database of a folder of reports; None if there is none yet."""
     path = output_dir / DATABASE
     return path if path.is_file() else None
 
 
 def read_evidence(database: Path) -> tuple[Evidence, ...]:
-    """Everything that a merged database has on record, the newest run first. The file is not changed.
+    """All cells of a merged database, the newest run first. The file is not changed.
 
     Cells of other packages' backends are left out: there is no advice for them.
 
@@ -122,7 +122,7 @@ def evidence_of(row: Mapping[str, Any], where: Path) -> Evidence:
     """One row as a record. ``row`` has the fields of :class:`Evidence` as plain values; ``where`` is the file that it is from.
 
     Raises:
-        StoreError: it holds a word that this version does not know.
+        StoreError: it contains a value that this version does not know.
     """
     fields: dict[str, Any] = {}
     for name, value in row.items():
@@ -131,7 +131,7 @@ def evidence_of(row: Mapping[str, Any], where: Path) -> Evidence:
             fields[name] = value if parser is None else parser(value)
         except ValueError as error:
             advice = "Use the hwmatrix that wrote it, or run the models again."
-            raise StoreError(f"{where}: it holds {value!r} as {name}, which this hwmatrix does not know", advice=advice) from error
+            raise StoreError(f"{where}: it has {value!r} as {name}, which this hwmatrix does not know", advice=advice) from error
     return Evidence(**fields)
 
 
@@ -142,5 +142,5 @@ def stamp(moment: dt.datetime | None) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def folded(name: str | None) -> str:
-    """A name as names are compared: without regard to case, ``-`` and ``_`` alike; empty for None."""
+    """A name in the form used for comparison: lower case, with ``-`` for ``_``; empty for None."""
     return (name or "").lower().replace("_", "-")

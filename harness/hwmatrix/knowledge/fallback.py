@@ -1,4 +1,4 @@
-"""What to try after a failed attempt: a policy without side effects, and the report of every fallback.
+"""What to try after a failed attempt (a policy without side effects), and the report of every fallback.
 
 The policy depends only on statuses and hardware, so that a run of cells, the resource pool and a scheduler can all use it.
 """
@@ -106,7 +106,7 @@ class Cost:
 class FallbackReport:
     """What was expected and what happened: every attempt, the hardware that finally executed the model, and the cost.
 
-    ``actual`` is None where nothing executed the model. ``batch`` is the batch that was asked for, ``actual_batch`` the one that ran.
+    ``actual`` is None if nothing executed the model. ``batch`` is the requested batch, ``actual_batch`` the one that ran.
     """
 
     model: str
@@ -120,7 +120,7 @@ class FallbackReport:
 
     @property
     def fell_back(self) -> bool:
-        """Whether the model ran on other hardware, or with a smaller batch, than requested. Any GPU of the requested kind counts as it."""
+        """Whether the model ran on other hardware or with a smaller batch than requested. Any GPU of the requested kind will do."""
         as_expected = self.actual is not None and self.expected in {self.actual, kind_of(self.actual)}
         return not as_expected or self.actual_batch != self.batch
 
@@ -133,7 +133,7 @@ class FallbackReport:
 
     @property
     def recommendations(self) -> tuple[str, ...]:
-        """What to do about the attempts that failed, from the catalogue, each once. An unrecognized error has none of its own."""
+        """Advice on the failed attempts from the catalogue, each once. There is none for unrecognized errors."""
         advice: list[str] = []
         for tried in self.attempts:
             if tried.status is not Status.PASS and tried.error_type not in {None, UNMATCHED}:
@@ -150,7 +150,9 @@ class FallbackReport:
         else:
             batch = f" with batch {self.actual_batch} instead of {self.batch}" if self.actual_batch != self.batch else ""
             what = f"{self.model} ran on {self.actual}{batch}; {self.expected} was expected"
-        why = "; ".join(f"{tried.attempt.hardware}: {tried.status.value}" + _because(tried) for tried in self.attempts[: self._failures])
+        why = "; ".join(
+            f"{tried.attempt.hardware}: {tried.status.value}{_reason_suffix(tried)}" for tried in self.attempts[: self._failures]
+        )
         return f"{what} ({why})" if why else what
 
     @property
@@ -158,7 +160,7 @@ class FallbackReport:
         return len(self.attempts) - (self.status in _EXECUTED)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON. What was not measured is None."""
+        """Plain values, for JSON. Values that were not measured are None."""
         return {
             "model": self.model,
             "expected_hardware": self.expected,
@@ -186,12 +188,12 @@ class FallbackReport:
 
 
 def general_purpose(hardware: str) -> bool:
-    """Whether PyTorch runs a model's own code there, so that no converter can lack an operator."""
+    """Whether PyTorch runs a model's own code there, so that no converter is needed."""
     return hardware in tuple(Backend) and descriptor_of(hardware).torch_device is not None
 
 
 def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | None:
-    """The next attempt after those that were tried; None when nothing is left that could help.
+    """The next attempt after those in ``tried``; None if nothing is left that could help.
 
     ===================  =========================================================================================
     ``unavailable``      the next hardware in order
@@ -201,12 +203,12 @@ def next_attempt(plan: AttemptPlan, tried: Sequence[Tried] = ()) -> Attempt | No
     ``crash``            the same again, ``plan.retries`` times; then the next hardware in order
     ``timeout``          the same
     ``infra_error``      the same
-    ``mismatch``         nothing: wrong numbers are a result, and another hardware's right ones would hide them
-    ``factory_error``    half the batch if memory was short for the reference; else nothing: no hardware makes the model
-    ``pass``             nothing, and neither for ``fallback`` (the target itself computed elsewhere) and ``not_run`` (cut off)
+    ``mismatch``         nothing: wrong numbers are a result, and correct ones from other hardware would hide it
+    ``factory_error``    half the batch if the reference ran out of memory; else nothing: other hardware cannot help
+    ``pass``             nothing; the same for ``fallback`` (the target itself computed elsewhere) and ``not_run`` (cut off)
     ===================  =========================================================================================
 
-    The same arguments give the same answer, and every answer is another attempt, so that a loop over it ends.
+    The same arguments give the same answer, and every answer is a new attempt, so a loop over it ends.
     """
     if not tried:
         return Attempt(hardware=plan.order[0], batch=plan.batch)
@@ -273,7 +275,7 @@ def _left(plan: AttemptPlan, tried: Sequence[Tried]) -> list[str]:
     return [hardware for hardware in after if hardware not in before]
 
 
-def _because(tried: Tried) -> str:
+def _reason_suffix(tried: Tried) -> str:
     return f", {tried.reason.splitlines()[0]}" if tried.reason else ""
 
 

@@ -1,4 +1,4 @@
-"""Whether a model fits: from measured peaks, else from the calibrated estimate. Beyond both, the answer is neither yes nor no."""
+"""Whether a model fits: from measured peaks, else from the calibrated estimate. Beyond the calibrated range the answer is open."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def will_it_fit(
     subject = subject_of(question, found, own=recorded.own_memory, cache=cache)
     plan = subject.plan
     models = []
-    for backend in wanted or _usual(plan, machine, question.dtype):
+    for backend in wanted or _default_hardware(plan, machine, question.dtype):
         asked = Question(model_name=question.model, plan=plan, backend=backend, dtype=precision_of(backend, question.dtype))
         models.append(ModelMemory(asked, found, cache))
     if question.sequence_length is not None:
@@ -104,7 +104,7 @@ def _check_length(model: ModelMemory) -> None:
         raise ConfigError([Problem(where="--sequence-length", what=str(model.size))])
 
 
-def _usual(plan: ModelPlan, machine: Mapping[str, Detection], dtype: Dtype | None) -> tuple[Backend, ...]:
+def _default_hardware(plan: ModelPlan, machine: Mapping[str, Detection], dtype: Dtype | None) -> tuple[Backend, ...]:
     """The usual hardware for such models, in order, then other hardware of this machine; only hardware with the precision."""
     order = order_of(classify(plan.name, model_class=plan.model_class, architecture=plan.architecture))
     here = [backend for backend in Backend if availability_of(backend, machine).available]
@@ -232,7 +232,7 @@ class ModelMemory:
         return next((number for number in own if number is not None), None)
 
     def need(self, batch: int) -> Need | None:
-        """What a batch takes: as measured, else by the formula, else None."""
+        """The memory of a batch: as measured, else by the formula, else None."""
         if batch in self.peaks:
             peak, cell = self.peaks[batch]
             return Need(
@@ -254,10 +254,10 @@ class ModelMemory:
         estimate = estimate_for(at_batch(size, batch / asked.plan.batch), asked.backend, asked.dtype, source=source)
         nearest = min(self.peaks, key=lambda known: abs(math.log(known / batch)), default=None)
         share, told = 1.0, ""
-        if nearest is not None:  # what was measured corrects the formula
+        if nearest is not None:  # the measured peak corrects the formula
             formula = estimate_for(at_batch(size, nearest / asked.plan.batch), asked.backend, asked.dtype).peak_mb
             share = self.peaks[nearest][0] / formula
-            told = f"; corrected by the peak that was measured at batch {nearest} in run {self.peaks[nearest][1].run_id}"
+            told = f"; corrected by the peak measured at batch {nearest} in run {self.peaks[nearest][1].run_id}"
         peak, sure = estimate.peak_mb * share, estimate.basis is Basis.ESTIMATED
         return Need(
             batch=batch,
@@ -278,31 +278,31 @@ class ModelMemory:
 def reason_of(verdict: Verdict, need: Need | None, memory: int | None, *, model: ModelMemory, there: Availability) -> str:
     """The verdict's reason as a sentence. ``need`` decides; ``there`` explains unknown memory, ``model`` an unknown need."""
     if memory is None:
-        missing = "it does not tell its memory" if there.available else f"it is not on this machine: {there.reason}"
-        return f"{missing}. --memory says how much there is"
+        missing = "its amount of memory is not known" if there.available else f"it is not on this machine: {there.reason}"
+        return f"{missing}. Give its memory with --memory"
     if verdict is Verdict.DOES_NOT_FIT and model.weights_mb is not None and model.weights_mb > memory:
-        return f"its weights alone take {model.weights_mb:,.0f} MiB, {model.weights_mb - memory:,.0f} more than there are"
+        return f"its weights alone take {model.weights_mb:,.0f} MiB, {model.weights_mb - memory:,.0f} more than available"
     if need is None:
-        return f"its size cannot be told: {model.unknown}"
+        return f"its size is not known: {model.unknown}"
     if verdict is Verdict.EXTRAPOLATED:
-        return _beyond(need, memory)
+        return _extrapolation_reason(need, memory)
     if need.low_mb is None or need.high_mb is None:
-        short = f", {need.peak_mb - memory:,.0f} more than there are" if verdict is Verdict.DOES_NOT_FIT else ""
-        return f"{_whose(need, model)} measured peak is {need.peak_mb:,.0f} MiB{short}"
+        short = f", {need.peak_mb - memory:,.0f} more than available" if verdict is Verdict.DOES_NOT_FIT else ""
+        return f"{_whose_peak(need, model)} measured peak is {need.peak_mb:,.0f} MiB{short}"
     takes = "it takes" if need.batch == model.asked.plan.batch else f"a batch of {need.batch} takes"
     between = f"{takes} between {need.low_mb:,.0f} and {need.high_mb:,.0f} MiB in nine cases of ten"
     told = {
         Verdict.FITS: between,
-        Verdict.DOES_NOT_FIT: f"{between}, at least {need.low_mb - memory:,.0f} more than there are",
+        Verdict.DOES_NOT_FIT: f"{between}, at least {need.low_mb - memory:,.0f} more than available",
         Verdict.UNKNOWN: f"too close to tell: {between}",
     }
     return told[verdict]
 
 
-def _beyond(need: Need, memory: int) -> str:
+def _extrapolation_reason(need: Need, memory: int) -> str:
     would = "would fit" if need.peak_mb <= memory else "would not fit"
-    return f"neither yes nor no: by the formula it {would} with {need.peak_mb:,.0f} MiB, beyond everything that was measured"
+    return f"not certain: by the formula it {would} with {need.peak_mb:,.0f} MiB, but that is beyond everything that was measured"
 
 
-def _whose(need: Need, model: ModelMemory) -> str:
+def _whose_peak(need: Need, model: ModelMemory) -> str:
     return "its" if need.batch == model.asked.plan.batch else f"with a batch of {need.batch}, its"

@@ -64,12 +64,12 @@ class FitQuestion:
         if problems:
             raise ConfigError(problems)
         wanted = tuple(dict.fromkeys(Backend(name) for name in self.hardware))
-        problems = [self._without(backend) for backend in wanted if self.dtype is not None and self.dtype not in precisions_of(backend)]
+        problems = [self._unsupported(backend) for backend in wanted if self.dtype is not None and self.dtype not in precisions_of(backend)]
         if problems:
             raise ConfigError(problems)
         return wanted
 
-    def _without(self, backend: Backend) -> Problem:
+    def _unsupported(self, backend: Backend) -> Problem:
         has = ", ".join(dtype.value for dtype in precisions_of(backend))
         what = f"{backend.value} does not compute in {self.dtype.value if self.dtype else 'it'}"
         return Problem(where="--dtype", what=what, hint=f"it has {has}: name one of them, or other hardware")
@@ -98,11 +98,11 @@ def subject_of(
 ) -> Subject:
     """The model that a name refers to.
 
-    It is looked up in matrix.yaml, as a checkpoint, in local records (``own``), in the table that comes with hwmatrix, and in other
+    It is looked up in matrix.yaml, as a checkpoint, in local records (``own``), in the packaged table of sizes, and in other
     records, in this order. A tiny model on record comes last: whether a model fits is a question about its full size.
 
     Raises:
-        ConfigError: nothing but the name is known: its size cannot be guessed.
+        ConfigError: only the name is known, which does not determine its size.
     """
     name = question.model
     subject = _looked_up(name, cache) or _on_record(name, _full(own)) or _in_table(name)

@@ -54,8 +54,8 @@ def memory_on_record(database: Path) -> tuple[MemoryOnRecord, ...]:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(database: Path, modified: int, size: int) -> tuple[MemoryOnRecord, ...]:  # noqa: ARG001 - a changed file is another one
-    """Read once for many questions."""
+def _read(database: Path, modified: int, size: int) -> tuple[MemoryOnRecord, ...]:  # noqa: ARG001 - a changed file is read again
+    """Read a database, cached."""
     with reading(database) as connection:
         rows = records(connection, "memory_measured")
     return tuple(memory_of(row | {"started_at": stamp(row["started_at"])}, database) for row in rows if row["backend"] in tuple(Backend))
@@ -70,7 +70,7 @@ def named(name: str, found: tuple[MemoryOnRecord, ...]) -> tuple[MemoryOnRecord,
 
 
 def same_model(plan: ModelPlan, other: ModelPlan | None) -> bool:
-    """Whether two plans are of the same model, settings aside: everything that decides the model's shapes is equal."""
+    """Whether two plans are of the same model, settings aside: everything that determines the model's shapes is equal."""
     return other is not None and _identity(plan) == _identity(other)
 
 
@@ -82,7 +82,7 @@ def memory_of(row: Mapping[str, Any], where: Path) -> MemoryOnRecord:
     """One row as a record. ``row`` has the fields of :class:`MemoryOnRecord` as plain values; ``where`` is the file that it is from.
 
     Raises:
-        StoreError: it holds a word that this version does not know, or a model that it cannot read.
+        StoreError: it contains a value that this version does not know, or a model that it cannot read.
     """
     plan = _plan(row["plan"], f"{where}, run {row['run_id']}") if row["plan"] is not None else None
     try:
@@ -94,5 +94,5 @@ def memory_of(row: Mapping[str, Any], where: Path) -> MemoryOnRecord:
 
 @functools.lru_cache(maxsize=2048)
 def _plan(text: str, where: str) -> ModelPlan:
-    """A model as its run describes it. Many cells are of one model."""
+    """A model as its run describes it; cached, since many cells share a model."""
     return from_json(ModelPlan, text, where=where)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_MATRIX: Final = Path("matrix.yaml")
 CONFIG: Final = "config.json"
 _SIZES: Final = {Size.TINY: SizeSpec(), Size.FULL: SizeSpec(sequence_length=128)}
-"""Batch and sequence length if there is no matrix.yaml: as in the one that comes with hwmatrix."""
+"""Batch and sequence length if there is no matrix.yaml: those of the packaged one."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -45,8 +45,8 @@ def look_up(name: str, *, spec: MatrixSpec | None = None, cache: Path | None = N
     checkpoint without weights.
 
     Raises:
-        ConfigError: the name is a path and no checkpoint can be read there, or it is empty or has characters that no model name has;
-            the working folder's matrix.yaml is wrong.
+        ConfigError: the name is a path and no checkpoint can be read there, or it is empty or has invalid characters; the working
+            folder's matrix.yaml is wrong.
     """
     if spec is None and DEFAULT_MATRIX.is_file():
         spec = load(DEFAULT_MATRIX).spec
@@ -63,7 +63,7 @@ def listed_name(name: str, spec: MatrixSpec, *, cache: Path | None = None) -> st
     """The entry of matrix.yaml that a name refers to, the same for every command; None if it refers to something else.
 
     In this order: the entry of exactly that name; None if a checkpoint's folder has the name; the entry with this name, hub id, or last
-    part of a hub id (ignoring case, and ``-`` and ``_`` are the same); None if a checkpoint in ``cache`` or in the cache of the hub's own
+    part of a hub id (case is ignored, and ``-`` and ``_`` are equal); None if a checkpoint in ``cache`` or in the cache of the hub's own
     client has the name, or a type of transformers; the only entry whose hub id it abbreviates (``facebook/wav2vec2-base`` for
     ``facebook/wav2vec2-base-960h``).
     """
@@ -119,12 +119,12 @@ def _from_folder(name: str, size: Size, spec: MatrixSpec | None) -> ModelPlan:
 
 
 def _as_name(folder: Path) -> str:
-    """A folder's name, reduced to the characters that a model's name may have."""
+    """A folder's name, reduced to the characters that are valid in a model's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-._") or "checkpoint"
 
 
 def _from_cache(name: str, size: Size, spec: MatrixSpec | None, cache: Path | None) -> ModelPlan | None:
-    """The model of an earlier download. If it cannot be used, that is logged and the result is None."""
+    """The model of an earlier download; None if there is none. One that cannot be used is logged."""
     folder = (hub.cached(name, cache) if cache else None) or hub.cached(name)
     if folder is None:
         return None
@@ -133,7 +133,7 @@ def _from_cache(name: str, size: Size, spec: MatrixSpec | None, cache: Path | No
         weights = None if _has_weights(folder) else HUB
         plan = plan_for(name, folder, size, defaults.batch, defaults.sequence_length, hub_id=name, revision=folder.name, weights=weights)
     except CellFailure as failure:
-        _LOG.warning("%s is in the hub's cache and cannot be used, so that only its name is known: %s", name, failure)
+        _LOG.warning("%s is in the hub's cache but cannot be used, so only its name is known: %s", name, failure)
         return None
     return dataclasses.replace(plan, selector=name)
 
@@ -153,7 +153,7 @@ def _defaults(size: Size, spec: MatrixSpec | None) -> SizeSpec:
 
 SOURCE: Final = "the table of sizes that comes with hwmatrix"
 _LENGTH: Final = 128
-"""Tokens in full size, as in the matrix.yaml of hwmatrix. A model with a lower maximum or a higher minimum gets that."""
+"""Tokens in full size, as in the packaged matrix.yaml, within the model's minimum and maximum."""
 
 
 def shipped_model(name: str) -> ModelPlan | None:

@@ -1,7 +1,7 @@
 """Recorded measurements and their sources: the one place that decides which measurements an answer uses.
 
 If a database is named, only that one is used. Otherwise each cell comes from the first source that has it: reports/latest of the working
-folder, the published results of the working folder, and the snapshot that comes with hwmatrix.
+folder, the published results of the working folder, and the packaged snapshot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LATEST: Final = Path("reports/latest")
 PUBLISHED: Final = Path("reports/published")
 SNAPSHOT: Final = Path(str(importlib.resources.files("hwmatrix.knowledge") / "published.json.gz"))
-"""The snapshot that comes with hwmatrix, made from the databases that its own repository publishes."""
+"""The packaged snapshot, made from the databases that hwmatrix's own repository publishes."""
 
 
 class Place(enum.StrEnum):
@@ -85,7 +85,7 @@ class OnRecord:
 
     @property
     def own(self) -> tuple[Evidence, ...]:
-        """The cells of the named database or of the working folder's own runs, without published ones."""
+        """The cells of the named database or of the working folder's own runs, without the published ones."""
         return tuple(record for source in self.sources if source.place in {Place.NAMED, Place.LATEST} for record in source.evidence)
 
     @property
@@ -107,7 +107,7 @@ class OnRecord:
 
 
 NOTHING: Final = OnRecord(sources=(), evidence=(), memory=())
-"""Nothing was measured."""
+"""No measurements."""
 
 
 def on_record(named: Path | None = None, *, latest: Path = LATEST) -> OnRecord:
@@ -120,10 +120,10 @@ def on_record(named: Path | None = None, *, latest: Path = LATEST) -> OnRecord:
     The result is cached until one of the files changes.
 
     Raises:
-        StoreError: the database that is named is missing, or one that is there cannot be read.
+        StoreError: the named database is missing, or an existing one cannot be read.
     """
     files = _files(named, latest)
-    return _asked(tuple(files.items()), tuple(_state(path) for paths in files.values() for path in paths))
+    return _cached_sources(tuple(files.items()), tuple(_state(path) for paths in files.values() for path in paths))
 
 
 def sentence(asked: EvidenceAnswer) -> str:
@@ -170,8 +170,11 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _asked(files: tuple[tuple[Place, tuple[Path, ...]], ...], state: tuple[tuple[int, int], ...]) -> OnRecord:  # noqa: ARG001 - a changed file is another one
-    """Read the sources once for many questions. If the snapshot matches the published results, it is read instead, which is faster."""
+def _cached_sources(
+    files: tuple[tuple[Place, tuple[Path, ...]], ...],
+    state: tuple[tuple[int, int], ...],  # noqa: ARG001 - a changed file is read again
+) -> OnRecord:
+    """Read the sources, cached. If the snapshot matches the published results, it is read instead, which is faster."""
     sources: list[Source] = []
     for place, paths in files:
         if place is Place.PUBLISHED:
@@ -220,10 +223,10 @@ def _of_database(path: Path, place: Place) -> Source:
     evidence, memory = read_evidence(path), memory_on_record(path)
     with reading(path) as connection:
         executed = executed_of(records(connection, "executions"))
-    return Source(place=place, where=_shown(path), evidence=evidence, memory=memory, executed=executed)
+    return Source(place=place, where=_relative_to_here(path), evidence=evidence, memory=memory, executed=executed)
 
 
-def _shown(path: Path) -> str:
-    """A path as a person would write it here."""
+def _relative_to_here(path: Path) -> str:
+    """A path, relative to the working folder if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""The order in which hardware is tried for a model: data in priorities.yaml, and the rule that selects a list."""
+"""The order in which hardware is tried for a model: the data of priorities.yaml, and the rule that selects an order."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Priorities:
 
     @pydantic.model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Every order ends with the CPU and names nothing twice, every kind has one rule."""
+        """Check that every order ends with the CPU and lists nothing twice, and that every kind has one rule."""
         orders = [self.unknown, *(rule.hardware for rule in self.priorities)]
         for order in orders:
             if order[-1] is not _LAST or len(set(order)) < len(order):
-                raise ValueError(f"{', '.join(order)}: must end with {_LAST.value} and name nothing twice")
+                raise ValueError(f"{', '.join(order)}: must end with {_LAST.value} and list nothing twice")
         kinds = [kind for rule in self.priorities for kind in (*rule.structures, *rule.families)]
         if len(set(kinds)) < len(kinds):
             raise ValueError("a structure or a family has two rules")
@@ -70,7 +70,7 @@ class Priorities:
 
 @functools.cache
 def priorities() -> Priorities:
-    """priorities.yaml, checked."""
+    """The validated priorities.yaml."""
     text = (importlib.resources.files("hwmatrix.knowledge") / "priorities.yaml").read_text(encoding="utf-8")
     return pydantic.TypeAdapter(Priorities).validate_python(yaml.safe_load(text))
 
@@ -81,7 +81,7 @@ def priority_for(classification: Classification) -> tuple[str, ...]:
     A rule for the structure takes precedence over one for the family. If neither is known or has a rule, it is the order ``unknown``.
     """
     rule = _rule_for(classification)
-    return _words(rule.hardware if rule else priorities().unknown)
+    return _names_of(rule.hardware if rule else priorities().unknown)
 
 
 def reason_for(classification: Classification, *, preferred: str | None = None) -> str:
@@ -93,8 +93,8 @@ def reason_for(classification: Classification, *, preferred: str | None = None) 
     rule = _rule_for(classification)
     if preferred is not None:
         listed = rule is not None and backend_of(preferred) in rule.hardware
-        return f"{preferred} was asked for; after it: {rule.stands_on if rule and listed else f'the chain of {preferred}'}"
-    return rule.stands_on if rule else "no rule fits a model of an unknown kind: the order that most kinds have in common"
+        return f"{preferred} was requested; after it: {rule.stands_on if rule and listed else f'the chain of {preferred}'}"
+    return rule.stands_on if rule else "no rule for a model of unknown kind: the order that most kinds share"
 
 
 def chain_from(hardware: str) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def order_of(
     for hardware in begun:
         backend_of(hardware)
     known = classification is not None and _rule_for(classification) is not None
-    expected = priority_for(classification) if classification is not None and known else _words(priorities().unknown)
+    expected = priority_for(classification) if classification is not None and known else _names_of(priorities().unknown)
     if preferred is not None:
         listed = known and preferred in expected
         expected = expected[expected.index(preferred) + 1 :] if listed else chain_from(preferred)
@@ -134,7 +134,7 @@ def order_of(
 
 
 def guess_from_name(model_name: str) -> Classification:
-    """What a model is by its name alone, if the classifier cannot be used. Its confidence is 0, since it was never evaluated."""
+    """A classification by name alone, for use without the classifier. Its confidence is 0, since this was never evaluated."""
     rule = next((rule for rule in priorities().names if rule.pattern.search(model_name.lower())), None)
     return Classification(
         model_name=model_name,
@@ -153,7 +153,7 @@ def backend_of(hardware: str) -> Backend:
     """The backend of this name.
 
     Raises:
-        ConfigError: there is none; the hint names what there is.
+        ConfigError: there is none; the hint names the nearest.
     """
     try:
         return Backend(hardware)
@@ -171,5 +171,5 @@ def _rule_for(classification: Classification) -> Priority | None:
     return next(by_structure, None) or next(by_family, None)
 
 
-def _words(order: Sequence[Backend]) -> tuple[str, ...]:
+def _names_of(order: Sequence[Backend]) -> tuple[str, ...]:
     return tuple(backend.value for backend in order)

@@ -1,7 +1,7 @@
-"""Profiles: for each hardware, whether a model works there, and separately whether that hardware is available and large enough.
+"""Profiles: for each hardware, whether a model works there and, separately, whether that hardware is available and large enough.
 
 The two are separate answers: a model may work on hardware that this system lacks, and fail on hardware that it has. A caller's own
-profile overrides what is known of a model, never which hardware is available.
+profile overrides what is known about a model, never which hardware is available.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def availability_of(hardware: Backend, detections: Mapping[str, Detection]) -> A
     found = detections.get(hardware.value)
     if hardware is Backend.CPU or (found is not None and found.available):
         return Availability(available=True, reason=None, memory_mb=_memory_left(hardware, detections))
-    reason = "detection says nothing of it" if found is None else found.reason or "no reason is given"
+    reason = "it was not detected" if found is None else found.reason or "no reason is given"
     return Availability(available=False, reason=reason, memory_mb=None)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _UNKNOWN_ERROR: Final = 0.5
 """The safety margin for hardware without measurements, whose estimation error is unknown: 50 %."""
 _WORTH_TELLING: Final = 0.1
-"""The share of the peak above which the note mentions the comparison with the reference, which only cells perform."""
+"""The note mentions the comparison with the reference, which only cells perform, above this share of the peak."""
 _LARGEST_BATCH: Final = 4096
 _CORES: Final = ((10**7, 1), (10**8, 2), (10**9, 4), (10**10, 8))
 """Cores by parameters, up to and including: a rule of thumb, not a measurement. Beyond the last there are 16."""
@@ -85,30 +85,30 @@ def requirements_for(
     """What a model needs on a kind of hardware.
 
     Args:
-        plan: the model, from ``look_up``; None: the name is looked up in the records and in the models that come with hwmatrix.
+        plan: the model, from ``look_up``; None: the name is looked up in the records and in the packaged models.
         model_name: the name to answer with.
         classification: what the model is; its number of parameters is used if nothing better is known.
         hardware: the name of a backend: ``cpu``, ``cuda``, ``openvino``, ...
         dtype: the precision to compute in.
         batch: samples in one forward pass; None: as the plan says.
         sequence_length: tokens of a text; None: as the plan says.
-        available_mb: memory that the model may have; None: what this machine has free.
+        available_mb: the memory for the model; None: this machine's free memory.
         database: a merged database with measurements; None: the default sources (``on_record``).
         cache: the cache folder, for sizes; None: they are not cached.
-        found: measurements that were read already, instead of ``database``.
+        found: measurements that are already read, instead of ``database``.
 
     Raises:
         ConfigError: there is no such hardware, or the batch or sequence length is invalid.
         RequirementsError: the model's size is not known.
         StoreError: the database cannot be read.
     """
-    backend = _checked(hardware, batch, sequence_length)
+    backend = _checked_backend(hardware, batch, sequence_length)
     found = found or on_record(database)
     plan, by_name = (plan, "") if plan is not None else _by_name(model_name, classification, found)
     plan = dataclasses.replace(plan, batch=batch or plan.batch, sequence_length=sequence_length or plan.sequence_length)
     asked = Question(model_name=model_name, plan=plan, backend=backend, dtype=dtype)
-    size, source = _size(asked, cache)
-    estimate = _measured(asked, found.memory) or estimate_for(size, backend, dtype, source=source)
+    size, source = _size_and_source(asked, cache)
+    estimate = _measured_estimate(asked, found.memory) or estimate_for(size, backend, dtype, source=source)
     free = available_memory_mb(backend) if available_mb is None else available_mb
     fitting, fit_note = _largest_batch(asked, size, estimate, free)
     return Requirements(
@@ -121,7 +121,7 @@ def requirements_for(
         min_memory_mb=math.ceil(estimate.peak_mb),
         recommended_memory_mb=math.ceil(estimate.peak_mb * (1 + estimate.margin)),
         cpu_cores=_cores(size.parameters),
-        # Runtimes other than PyTorch need a converted file (an ONNX graph, OpenVINO's IR), as large as the checkpoint.
+        # Runtimes other than PyTorch also need a converted file (an ONNX graph, OpenVINO's IR), as large as the checkpoint.
         disk_space_mb=math.ceil(size.stored_bytes / _MIB * (1 if descriptor_of(backend).torch_device else 2)),
         batch_size=fitting,
         parameters=size.parameters,
@@ -172,15 +172,15 @@ def estimate_for(size: ModelSize, backend: Backend, dtype: Dtype, *, source: str
     if size.method == FORMULA:
         notes.append(f"activations from the model's dimensions: {size.note}")
     if fitted is None:
-        return _bare(size, backend, features, notes)
+        return _uncalibrated(size, backend, features, notes)
     peak = fitted.coefficients.peak(features)
     comparing = fitted.coefficients.run.comparison * features.comparison
     if comparing > _WORTH_TELLING * peak and expected(fitted.coefficients.run, features) == peak:
-        notes.insert(0, f"{comparing:,.0f} MiB of it are the comparison with the reference, which only a cell makes")
+        notes.insert(0, f"{comparing:,.0f} MiB of it are for the comparison with the reference, which only cells perform")
     outside = fitted.outside(features, dtype)
     if outside:
-        told, margin, basis = f"extrapolated beyond what was calibrated: {', '.join(outside)}", _UNKNOWN_ERROR, Basis.EXTRAPOLATED
-        peak = max(peak, features.weights + features.activations)  # only within the calibrated range do some weights stay unread on disk
+        told, margin, basis = f"extrapolated beyond the calibrated range: {', '.join(outside)}", _UNKNOWN_ERROR, Basis.EXTRAPOLATED
+        peak = max(peak, features.weights + features.activations)  # only the calibrated range shows which weights stay unread on disk
     else:
         told, margin, basis = _reliability_note(fitted), 0.0, Basis.ESTIMATED
     return Estimate(peak_mb=peak, margin=max(fitted.margin, margin), basis=basis, note="; ".join([told, *notes]))
@@ -190,18 +190,18 @@ def _reliability_note(fitted: BackendCalibration) -> str:
     return f"estimated from its size: nine in ten such estimates were within {fitted.margin:.0%} of the measured peak"
 
 
-def _bare(size: ModelSize, backend: Backend, features: Features, notes: list[str]) -> Estimate:
+def _uncalibrated(size: ModelSize, backend: Backend, features: Features, notes: list[str]) -> Estimate:
     """Weights plus activations, for backends without recorded peaks to calibrate on."""
     weights = size.weight_bytes / _MIB if memory_kind(backend) == "device" else features.copied or features.stored
-    left_out = "without what driver and runtime keep for themselves" if memory_kind(backend) == "device" else "without the process itself"
-    told = f"no measurement on {backend.value} is on record: weights and activations, {left_out}"
+    left_out = "without the memory of driver and runtime" if memory_kind(backend) == "device" else "without the process itself"
+    told = f"no measurement on {backend.value} is on record: weights and activations only, {left_out}"
     return Estimate(peak_mb=weights + features.activations, margin=_UNKNOWN_ERROR, basis=Basis.EXTRAPOLATED, note="; ".join([told, *notes]))
 
 
 def _by_name(name: str, classification: Classification, found: OnRecord) -> tuple[ModelPlan, str]:
     """The model of a name without a plan, and a note about it.
 
-    Full-size models come first: local records, then the models that come with hwmatrix, then other records; then tiny models on record.
+    Full-size models come first: local records, then the packaged models, then other records; then tiny models on record.
 
     Raises:
         RequirementsError: none has this name.
@@ -212,14 +212,14 @@ def _by_name(name: str, classification: Classification, found: OnRecord) -> tupl
     tiny = next((cell.plan for cell in named(name, found.memory) if cell.plan is not None), None)
     if tiny is None:
         raise _unknown(name, classification)
-    return tiny, "only its tiny form is known, and this is what that needs"
+    return tiny, "only its tiny form is known; these are its requirements"
 
 
 def _full(name: str, memory: tuple[MemoryOnRecord, ...]) -> ModelPlan | None:
     return next((cell.plan for cell in named(name, memory) if cell.size is Size.FULL and cell.plan is not None), None)
 
 
-def _checked(hardware: str, batch: int | None, sequence_length: int | None) -> Backend:
+def _checked_backend(hardware: str, batch: int | None, sequence_length: int | None) -> Backend:
     problems = [
         Problem(where=name, what=f"{value} is not a valid number of {kind}", hint="give 1 or more")
         for name, value, kind in (("batch", batch, "samples"), ("sequence_length", sequence_length, "tokens"))
@@ -246,20 +246,20 @@ def _unknown(name: str, classification: Classification) -> RequirementsError:
     )
 
 
-def _size(asked: Question, cache: Path | None) -> tuple[ModelSize, str]:
+def _size_and_source(asked: Question, cache: Path | None) -> tuple[ModelSize, str]:
     try:
         return known_size(asked.plan, asked.dtype, cache=cache)
     except FactoryError as failure:
         advice = {
-            "not_installed": "Install torch and transformers here, or ask for a model of the matrix.yaml that comes with hwmatrix.",
+            "not_installed": "Install torch and transformers here, or name a model of the packaged matrix.yaml.",
             "weights_not_fetched": "Download the checkpoint, and name its folder.",
-        }.get(failure.error_type, "Mend its configuration, or ask for other settings.")
+        }.get(failure.error_type, "Fix its configuration, or use other settings.")
         reason = asked.plan.unbuildable if failure.error_type == "unknown_architecture" and asked.plan.unbuildable else str(failure)
-        raise RequirementsError(f"the size of {asked.model_name} cannot be told: {reason}", advice=advice) from failure
+        raise RequirementsError(f"the size of {asked.model_name} is not known: {reason}", advice=advice) from failure
 
 
 def peaks_on_record(asked: Question, found: Iterable[MemoryOnRecord]) -> dict[int, tuple[float, MemoryOnRecord]]:
-    """The measured peak in MiB of the model on that backend in that precision and length, by batch; of several the newest."""
+    """The newest measured peak in MiB of the model by batch, on the same backend, with the same precision and sequence length."""
     peaks: dict[int, tuple[float, MemoryOnRecord]] = {}
     for cell in found:
         peak = cell.device_peak_mb if memory_kind(asked.backend) == "device" else cell.peak_mb
@@ -270,13 +270,13 @@ def peaks_on_record(asked: Question, found: Iterable[MemoryOnRecord]) -> dict[in
 
 
 def at_batch(size: ModelSize, times: float) -> ModelSize:
-    """The same model with so many times the samples: what depends on them grows with their number."""
+    """The size at ``times`` the batch: inputs, activations and outputs grow in proportion."""
     per_sample = ("input_bytes", "activation_bytes", "output_bytes", "largest_output_bytes")
     return dataclasses.replace(size, **{name: round(getattr(size, name) * times) for name in per_sample})
 
 
-def _measured(asked: Question, found: tuple[MemoryOnRecord, ...]) -> Estimate | None:
-    """The newest peak of the very same cell, if one is on record."""
+def _measured_estimate(asked: Question, found: tuple[MemoryOnRecord, ...]) -> Estimate | None:
+    """The newest measured peak of the same cell; None if none is on record."""
     if asked.plan.batch not in (peaks := peaks_on_record(asked, found)):
         return None
     peak, cell = peaks[asked.plan.batch]
@@ -286,19 +286,19 @@ def _measured(asked: Question, found: tuple[MemoryOnRecord, ...]) -> Estimate | 
 
 
 def _largest_batch(asked: Question, size: ModelSize, estimate: Estimate, free: int | None) -> tuple[int, str]:
-    """The largest power of two that fits by the estimate, at least 1; and what there is to say about it."""
+    """The largest power of two that fits by the estimate, at least 1, and a note."""
     if free is None:
-        return 1, f"batch_size is 1: there is no {asked.backend.value} here, or it does not tell its memory"
+        return 1, f"batch_size is 1: there is no {asked.backend.value} here, or its memory is not known"
     formula = estimate_for(size, asked.backend, asked.dtype).peak_mb
-    share = estimate.peak_mb / formula if formula else 1.0  # what was measured corrects the formula
+    share = estimate.peak_mb / formula if formula else 1.0  # the measured peak corrects the formula
     batch = 1
     while batch < _LARGEST_BATCH and share * _at(2 * batch, asked, size).peak_mb <= free:
         batch *= 2
     needed = share * _at(1, asked, size).peak_mb
     if needed > free:
-        return 1, f"it does not fit here: a batch of 1 takes {needed:,.0f} MiB, and {free:,} MiB are available"
+        return 1, f"it does not fit here: a batch of 1 takes {needed:,.0f} MiB, but {free:,} MiB are available"
     sure = estimate.basis is Basis.EXTRAPOLATED or _at(batch, asked, size).basis is Basis.ESTIMATED
-    return batch, "" if sure else f"batch_size {batch} is beyond what was calibrated"
+    return batch, "" if sure else f"batch_size {batch} is beyond the calibrated range"
 
 
 def _at(batch: int, asked: Question, size: ModelSize) -> Estimate:
@@ -311,16 +311,16 @@ def _cores(parameters: int) -> int:
 
 
 DEVICES: Final = frozenset({Backend.CUDA, Backend.ROCM, Backend.MPS})
-"""Backends whose tensors lie in a device's memory. Apple's GPUs share the host's."""
+"""Backends whose tensors are in device memory. Apple's GPUs share the host's."""
 
 
 def memory_kind(backend: Backend) -> str:
-    """Which memory a model's requirement is of: ``device`` or ``host``."""
+    """The memory that a model's requirement is about: ``device`` or ``host``."""
     return "device" if backend in DEVICES else "host"
 
 
 def available_memory_mb(backend: Backend) -> int | None:
-    """MiB that a model could have here now; None where there is no such device, or it does not tell.
+    """The memory in MiB that is free for a model here now; None if there is no such device, or its memory is not known.
 
     Of several GPUs, the one with the most free memory counts.
     """
@@ -334,7 +334,7 @@ def available_memory_mb(backend: Backend) -> int | None:
 
 
 def _of_gpus(features: Mapping[str, Any]) -> int | None:
-    """What a GPU's driver tells: what is free, or what there is less what is used."""
+    """The most free memory of a GPU: as the driver reports it, else the total minus the used memory."""
     free = []
     for gpu in features.get("gpus", ()):
         total = gpu.get("memory_mb")
@@ -349,10 +349,10 @@ _ACTIVATION_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 
 
 
 def known_size(plan: ModelPlan, dtype: Dtype, *, cache: Path | None = None) -> tuple[ModelSize, str]:
-    """A model's size with the plan's settings, and where it is from, in words (empty: from the model itself).
+    """A model's size with the plan's settings, and its source in words (empty: the model itself).
 
     Raises:
-        FactoryError: as of ``model_size``; ``not_installed`` where torch or transformers is missing and the table has no such model.
+        FactoryError: as for ``model_size``; ``not_installed`` if torch or transformers is missing and the table does not list the model.
     """
     try:
         return model_size(plan, dtype, cache=cache), ""
@@ -362,7 +362,7 @@ def known_size(plan: ModelPlan, dtype: Dtype, *, cache: Path | None = None) -> t
         listed = _listed(plan)
         if listed is None:
             raise
-        return _scaled(listed, plan, dtype), "size from the table that comes with hwmatrix, since torch is not installed here"
+        return _scaled(listed, plan, dtype), "size from the packaged table, since torch is not installed here"
 
 
 def _listed(plan: ModelPlan) -> ListedSize | None:
@@ -373,7 +373,7 @@ def _listed(plan: ModelPlan) -> ListedSize | None:
 
 
 def _scaled(listed: ListedSize, plan: ModelPlan, dtype: Dtype) -> ModelSize:
-    """The listed pass at another batch and sequence length: in proportion to the batch, and linear between the lengths listed."""
+    """The listed passes scaled to a batch and sequence length: in proportion to the batch, linear between the listed lengths."""
     weights, activations = _WEIGHT_BYTES[dtype], _ACTIVATION_BYTES[dtype]
     at = {name: _interpolated(name, listed.passes, plan.sequence_length) * plan.batch for name in _PASS_FIELDS}
     return ModelSize(
@@ -395,7 +395,7 @@ _PASS_FIELDS: Final = ("input_bytes", "activation_bytes", "output_bytes", "large
 
 
 def _interpolated(field: str, passes: tuple[Pass, ...], length: int) -> float:
-    """Between the two listed lengths around it; beyond them on the line through the nearest two."""
+    """Linear interpolation between the neighboring listed lengths; extrapolation from the nearest two beyond them."""
     ordered = sorted(passes, key=lambda entry: entry.sequence_length)
     if len(ordered) == 1:
         return float(getattr(ordered[0], field))

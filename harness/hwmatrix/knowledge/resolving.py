@@ -1,4 +1,4 @@
-"""Which device to use for a model, even if detection or the classifier is missing or broken."""
+"""Chooses a device for a model, even if detection or the classifier is missing or broken."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 AUTO: Final = "auto"
 _FAILURES: Final = (ImportError, OSError, HwmatrixError, CellFailure)
-"""How a part says that it is missing or cannot answer. Anything else is a bug of it, and stays one."""
+"""The errors of a part that is missing or cannot answer. Any other error is a bug and is raised."""
 _LOG: Final = logging.getLogger(__name__)
 
 
 class Level(enum.StrEnum):
-    """How a device was found: with all parts, or with what was left of them."""
+    """The parts that chose the device: all, or those that are not missing."""
 
     FULL = "full"
-    BASIC_DETECTION = "basic_detection"  # detection is missing: PyTorch was asked what it can use
-    NAME_HEURISTIC = "name_heuristic"  # the classifier is missing: the model's name was looked at
-    PREFERENCE = "preference"  # both are missing: what the user asked for, unchecked
-    DEFAULT = "default"  # both are missing and nothing was asked for: the CPU
+    BASIC_DETECTION = "basic_detection"  # without detection: the devices that PyTorch can use
+    NAME_HEURISTIC = "name_heuristic"  # without the classifier: the words of the model's name
+    PREFERENCE = "preference"  # without both: the requested hardware, unchecked
+    DEFAULT = "default"  # without both and without a request: the CPU
 
 
-_IN_ITS_PLACE: Final = {
-    Level.BASIC_DETECTION: "what PyTorch says it can use",
+_REPLACEMENTS: Final = {
+    Level.BASIC_DETECTION: "the devices that PyTorch can use",
     Level.NAME_HEURISTIC: "the words of the model's name",
-    Level.PREFERENCE: "the hardware that was asked for, unchecked",
+    Level.PREFERENCE: "the requested hardware, unchecked",
     Level.DEFAULT: "the CPU",
 }
 
@@ -50,8 +50,8 @@ _IN_ITS_PLACE: Final = {
 class Resolution:
     """The device for a model, and how it was found.
 
-    ``torch_device`` is None for hardware that PyTorch does not drive. ``passed_over`` is hardware that came before it in order and is
-    not here, each with the reason; ``missing`` says which parts could not answer, and why.
+    ``torch_device`` is None for hardware that PyTorch does not support. ``passed_over`` is the hardware before it in the order that is
+    not available, each with the reason. ``missing`` says which parts could not answer, and why.
     """
 
     model: str
@@ -66,25 +66,25 @@ class Resolution:
 def resolve_device(
     model: str, preference: str | None = None, *, detect: Detect | None = None, classify: Classify | None = None
 ) -> Resolution:
-    """The best hardware for a model that is here.
+    """The best available hardware for a model.
 
     Args:
         model: its name.
-        preference: the hardware that a person wants; it is taken if it is here. ``auto`` means none.
-        detect: what is here, by hardware type; the detector of this machine unless given.
-        classify: what a model is; the classifier unless given.
+        preference: the hardware that the user wants; it is used if it is available. ``auto`` means none.
+        detect: returns the available hardware by type; by default this machine's detector.
+        classify: returns what a model is; by default the classifier.
 
-    A part that fails with an error of ours, an ImportError or an OSError counts as missing, which one warning and ``level`` and
-    ``missing`` tell: detection is replaced by what PyTorch says, the classifier by the model's name. Without both, the preference is
-    taken as it is, or the CPU.
+    A part that fails with an error of ours, an ImportError or an OSError counts as missing. A warning, ``level`` and ``missing`` report
+    it. PyTorch replaces detection, and the model's name replaces the classifier. Without both, the preference is used unchecked, or the
+    CPU.
 
     Raises:
-        ConfigError: the preference is no hardware.
+        ConfigError: the preference is not a hardware name.
     """
     preferred = None if preference in {None, AUTO} else backend_of(str(preference)).value
     missing: list[str] = []
-    found = _asked("detection", detect or _detect, missing)
-    kind = _asked("classification", lambda: (classify or _classify)(model), missing)
+    found = _answer_of("detection", detect or _detect, missing)
+    kind = _answer_of("classification", lambda: (classify or _classify)(model), missing)
     if found is None and kind is None:
         level = Level.DEFAULT if preferred is None else Level.PREFERENCE
         _warn(missing, level)
@@ -97,18 +97,19 @@ def resolve_device(
     passed_over: list[Tried] = []
     while (attempt := next_attempt(plan, passed_over)) is not None and (reason := absent[attempt.hardware]) is not None:
         passed_over.append(Tried(attempt=attempt, status=Status.UNAVAILABLE, reason=reason))
-    hardware = attempt.hardware if attempt is not None else Backend.CPU.value  # this code runs on one, whatever a detector says
+    hardware = attempt.hardware if attempt is not None else Backend.CPU.value  # this code runs on a CPU, even if it was not detected
     return _resolution(model, hardware, level, kind, passed_over=tuple(passed_over), missing=tuple(missing))
 
 
 def torch_name(hardware: Backend) -> str | None:
-    """What PyTorch calls devices of this kind (ROCm's are ``cuda``, too); None for hardware that it does not drive."""
+    """PyTorch's name for devices of this kind (``cuda`` for ROCm, too); None for hardware that it does not support."""
     return descriptor_of(hardware).torch_device
 
 
 def torch_absences() -> dict[str, str | None]:
-    """What PyTorch itself says: for each hardware why it cannot be used, or None where it can. The CPU always can."""
-    reasons: dict[str, str | None] = dict.fromkeys((backend.value for backend in Backend), "only PyTorch was asked, which does not know it")
+    """For each hardware, why PyTorch cannot use it, or None if it can. The CPU always can be used."""
+    unknown = "not checked: PyTorch does not know it, and detection is missing"
+    reasons: dict[str, str | None] = dict.fromkeys((backend.value for backend in Backend), unknown)
     reasons[Backend.CPU] = None
     try:
         import torch
@@ -117,19 +118,19 @@ def torch_absences() -> dict[str, str | None]:
             name.value: f"PyTorch cannot be imported: {error}" for name in Backend if torch_name(name) and name is not Backend.CPU
         }
     gpu = torch.cuda.is_available()
-    reasons[Backend.CUDA] = None if gpu and torch.version.cuda else f"PyTorch {torch.__version__} finds no GPU of NVIDIA's"
-    reasons[Backend.ROCM] = None if gpu and torch.version.hip else f"PyTorch {torch.__version__} finds no GPU of AMD's"
-    reasons[Backend.MPS] = None if torch.backends.mps.is_available() else f"PyTorch {torch.__version__} finds no GPU of Apple's"
+    reasons[Backend.CUDA] = None if gpu and torch.version.cuda else f"PyTorch {torch.__version__} finds no NVIDIA GPU"
+    reasons[Backend.ROCM] = None if gpu and torch.version.hip else f"PyTorch {torch.__version__} finds no AMD GPU"
+    reasons[Backend.MPS] = None if torch.backends.mps.is_available() else f"PyTorch {torch.__version__} finds no Apple GPU"
     return reasons
 
 
 def _absences(found: Mapping[str, Detection]) -> dict[str, str | None]:
     """For each hardware why it is not available, or None if it is."""
-    reasons: dict[str, str | None] = dict.fromkeys((backend.value for backend in Backend), "detection says nothing of it")
+    reasons: dict[str, str | None] = dict.fromkeys((backend.value for backend in Backend), "it was not detected")
     return reasons | {name: None if each.available else each.reason or "no reason is given" for name, each in found.items()}
 
 
-def _asked(part: str, ask: Callable[[], Answer], missing: list[str]) -> Answer | None:
+def _answer_of(part: str, ask: Callable[[], Answer], missing: list[str]) -> Answer | None:
     """The part's answer; None if the part is missing, which is added to ``missing``."""
     try:
         return ask()
@@ -139,9 +140,9 @@ def _asked(part: str, ask: Callable[[], Answer], missing: list[str]) -> Answer |
 
 
 def _warn(missing: Sequence[str], level: Level) -> None:
-    """Log one warning for everything that is missing: why, and what is used instead."""
+    """Log one warning for all missing parts: why, and what is used instead."""
     if missing:
-        _LOG.warning("missing: %s; in its place: %s", "; ".join(missing), _IN_ITS_PLACE[level])
+        _LOG.warning("missing: %s; used instead: %s", "; ".join(missing), _REPLACEMENTS[level])
 
 
 def _resolution(model: str, hardware: str, level: Level, kind: Classification | None, **details: tuple[Any, ...]) -> Resolution:
@@ -151,14 +152,14 @@ def _resolution(model: str, hardware: str, level: Level, kind: Classification | 
 
 
 def _detect() -> Mapping[str, Detection]:
-    """This machine's detector, imported now: if the import fails, the next level takes over."""
+    """Detect this machine's hardware. The detector is imported here: if that fails, the next level takes over."""
     from hwmatrix.hardware.api import HardwareDetector
 
     return HardwareDetector().detect()
 
 
 def _classify(model: str) -> Classification:
-    """The classifier, imported now for the same reason as the detector."""
+    """Classify a model. The classifier is imported here for the same reason."""
     from hwmatrix.models.classify import classify
 
     return classify(model)

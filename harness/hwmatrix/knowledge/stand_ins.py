@@ -1,10 +1,10 @@
 """Replacements for parts of hwmatrix that cannot be imported, so that the other parts continue to work.
 
-| missing | in its place |
+| missing | replacement |
 |---|---|
-| hardware detection | PyTorch is asked which devices it can use |
+| hardware detection | the devices that PyTorch can use |
 | the model classifier | the words of a model's name |
-| both | the hardware that the caller asks for, unchecked; else the CPU |
+| both | the hardware that the caller requests, unchecked; else the CPU |
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 DETECTION: Final = "hardware detection"
 CLASSIFIER: Final = "the model classifier"
 _MODULES: Final = {DETECTION: "hwmatrix.hardware.api", CLASSIFIER: "hwmatrix.models.classify"}
-_IN_ITS_PLACE: Final = {
-    frozenset({DETECTION}): "PyTorch is asked which devices it can use",
-    frozenset({CLASSIFIER}): "models are judged by the words of their names",
-    frozenset({DETECTION, CLASSIFIER}): "hardware is what the caller asks for, unchecked, else the CPU; models are judged by their names",
+_REPLACEMENTS: Final = {
+    frozenset({DETECTION}): "PyTorch decides which devices it can use",
+    frozenset({CLASSIFIER}): "models are classified by the words of their names",
+    frozenset({DETECTION, CLASSIFIER}): "the requested hardware is used unchecked, else the CPU; models are classified by their names",
 }
-_UNKNOWN: Final = "nobody could look: hardware detection and the model classifier are missing"
+_UNKNOWN: Final = "not checked: hardware detection and the model classifier are missing"
 _MIB: Final = 2**20
 _LOG: Final = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def missing_parts() -> Mapping[str, str]:
     for part, module in _MODULES.items():
         try:
             importlib.import_module(module)
-        except (ImportError, OSError) as error:  # OSError: a library of it cannot be loaded
+        except (ImportError, OSError) as error:  # OSError: one of its libraries cannot be loaded
             found[part] = f"{type(error).__name__}: {error}"
     if found:
         _LOG.warning("%s", _sentence(found))
@@ -94,7 +94,7 @@ def detect(kind: Backend) -> Detection:
 
 
 def classify(model_name: str, **known: Any) -> Classification:
-    """As ``hwmatrix.models.classify.classify``; if that is missing, a guess from the name and from what the caller knows.
+    """As ``hwmatrix.models.classify.classify``; if that is missing, a guess from the name and the given facts.
 
     Raises:
         ConfigError: as there; never if the classifier is missing.
@@ -146,18 +146,18 @@ def _torch_kinds() -> list[str]:
 
 def _sentence(found: Mapping[str, str]) -> str:
     parts = " and ".join(f"{part} ({reason})" for part, reason in found.items())
-    return f"{parts} cannot be imported: {_IN_ITS_PLACE[frozenset(found)]}"
+    return f"{parts} cannot be imported: {_REPLACEMENTS[frozenset(found)]}"
 
 
 def _as_pytorch_says(kind: Backend, reason: str | None, now: str) -> Detection:
     here = reason is None
-    name = f"{kind.value}, as PyTorch says" if here and kind is not Backend.CPU else kind.value if here else None
+    name = f"{kind.value}, according to PyTorch" if here and kind is not Backend.CPU else kind.value if here else None
     features = _features(kind) if here else {}
     return Detection(hardware_type=kind.value, available=here, name=name, features=features, reason=reason, detected_at=now)
 
 
 def _features(kind: Backend) -> dict[str, Any]:
-    """The facts that others ask for: memory in MiB."""
+    """The features that callers use: memory in MiB."""
     if not descriptor_of(kind).several:
         left = psutil.virtual_memory().available // _MIB
         return {"available_memory_mb": left, "memory_left_mb": left} if kind is Backend.CPU else {}

@@ -224,7 +224,7 @@ def test_after_a_device_comes_what_a_test_would_try(
 ) -> None:
     told = answer(capsys, "--model", model, "--device", device)
     assert told["order"] == order == list(order_of(classify(model), preferred=device))
-    assert told["order_reason"].startswith(f"{device} was asked for; after it: ")
+    assert told["order_reason"].startswith(f"{device} was requested; after it: ")
     assert reason in told["order_reason"]
 
 

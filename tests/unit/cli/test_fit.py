@@ -68,7 +68,7 @@ def test_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert "109,514,298 parameters" in told
     assert row(told, "cpu").split()[1:] == ["✅", "fits", "float32", "892", "1,000", "1", "measured"]
     assert "❌ does not fit" in row(told, "openvino")
-    assert "its measured peak is 1,464 MiB, 464 more than there are" in told
+    assert "its measured peak is 1,464 MiB, 464 more than available" in told
     assert "measured on cpu in run 20261120T073313Z-6565c5, cell bert/full/cpu/float32/b1-s128-t1" in told
 
 
@@ -82,7 +82,7 @@ def test_the_reports_of_the_folder_are_the_default(capsys: pytest.CaptureFixture
 def test_beyond_what_was_measured_the_exit_code_is_0_and_the_answer_no_yes(capsys: pytest.CaptureFixture[str]) -> None:
     told = ask(capsys, "bert", "--hw", "cpu", "--batch", "4", "--memory", "1000")
     assert "❔ extrapolated" in row(told, "cpu")
-    assert "neither yes nor no: by the formula it would not fit" in told
+    assert "not certain: by the formula it would not fit" in told
     assert "times the largest (calibrated from" in told
     assert re.search(r"--batch 1: fits, with \d{3} to \d{3} MiB \(estimated\)", told)
 
@@ -91,7 +91,7 @@ def test_nothing_asked_means_what_is_here_and_what_is_usual(capsys: pytest.Captu
     told = ask(capsys, "bert")
     assert [row(told, hardware).split()[2] for hardware in ("cuda", "rocm", "mps", "cpu")] == ["unknown", "unknown", "unknown", "fits"]
     assert "2,000" in row(told, "cpu")
-    assert "--memory says how much there is" in told
+    assert "Give its memory with --memory" in told
     assert "\x1b" not in told
     assert "\x07" not in told
 

@@ -198,7 +198,7 @@ def test_what_lies_outside_is_said_with_how_far() -> None:
     assert size.startswith("stored of 9,000 MiB is 1")
     assert "times the largest (calibrated from" in size
     (small,) = found.outside(dataclasses.replace(inside, stored=1.0), Dtype.FLOAT32)
-    assert "is outside what was calibrated from" in small
+    assert "is outside the range (calibrated from" in small
 
 
 def test_features_are_what_the_formula_says() -> None:

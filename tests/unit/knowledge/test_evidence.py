@@ -143,7 +143,7 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path: Path, path: Path) ->
         (other, "not a merged database of hwmatrix"),
         (change(path, "UPDATE meta SET value = '99'"), "schema version 99, this hwmatrix reads 1, 2"),
         (change(tmp_path / "b.duckdb", "DELETE FROM meta"), "schema version none"),
-        (change(tmp_path / "c.duckdb", "UPDATE planned SET family = 'smell'"), "holds 'smell' as family"),
+        (change(tmp_path / "c.duckdb", "UPDATE planned SET family = 'smell'"), "has 'smell' as family"),
         (change(tmp_path / "d.duckdb", "CREATE OR REPLACE VIEW matrix AS SELECT 1 AS one, run_id FROM runs"), "cannot be read as a merged"),
     ]
     for database, said in cases:

@@ -130,7 +130,7 @@ def test_beyond_what_was_calibrated_it_says_how_far_and_never_yes() -> None:
     found = on("cpu", batch=64, memory_mb=10**6)
     assert found.need is not None
     assert found.verdict is Verdict.EXTRAPOLATED
-    assert "neither yes nor no: by the formula it would fit" in found.reason
+    assert "not certain: by the formula it would fit" in found.reason
     assert "times the largest (calibrated from" in found.need.stands_on
     assert (found.need.low_mb, found.need.high_mb) == (None, None)
     assert "would not fit" in on("cpu", batch=64, memory_mb=1000).reason
@@ -164,7 +164,7 @@ def test_the_largest_batch_and_the_one_beyond() -> None:
     assert (found.largest.batch, found.largest.basis) == (1, Basis.MEASURED)
     assert found.largest_extrapolated.batch > 1
     assert found.largest_extrapolated.peak_mb <= 6000
-    assert "corrected by the peak that was measured at batch 1" in found.largest_extrapolated.stands_on
+    assert "corrected by the peak measured at batch 1" in found.largest_extrapolated.stands_on
     assert (on("cpu", memory_mb=100).largest, on("cpu", memory_mb=100).largest_extrapolated) == (None, None)
 
 
@@ -208,7 +208,7 @@ def test_hardware_that_is_not_here_has_a_need_and_no_verdict() -> None:
     assert (there.memory_mb, there.memory_kind, there.here, there.memory_asked) == (6000, "device", True, False)
     untold = on("cpu", here=machine(None))
     assert (untold.verdict, untold.memory_mb) == (Verdict.UNKNOWN, None)
-    assert "does not tell its memory" in untold.reason
+    assert "its amount of memory is not known" in untold.reason
 
 
 def test_a_device_is_judged_by_its_own_memory(tmp_path: Path) -> None:

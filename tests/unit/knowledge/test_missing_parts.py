@@ -118,12 +118,12 @@ def test_without_detection_the_classifier_asks_pytorch(
     answer = classifier.classify_model("bert-base-uncased")
     assert (answer["family"], answer["recommended_hardware"], answer["torch_device"]) == ("embedding", hardware, device)
     assert answer["hardware_profile"]["cuda"]["available_memory_mb"] == (6000 if gpus else None)
-    assert "only PyTorch was asked" in answer["hardware_profile"]["openvino"]["unavailable_because"]
+    assert "PyTorch does not know it" in answer["hardware_profile"]["openvino"]["unavailable_because"]
     classifier.recommend_model_for_task("text-generation")
     classifier.get_optimal_resource_pool_config(["bert-base-uncased", "gpt2"])
     told = warning(caplog)
     assert told.startswith("hardware detection (ModuleNotFoundError: ")
-    assert told.endswith("cannot be imported: PyTorch is asked which devices it can use")
+    assert told.endswith("cannot be imported: PyTorch decides which devices it can use")
     assert told in [reason["text"] for reason in answer["reasons"]]
 
 
@@ -174,7 +174,7 @@ def test_without_the_classifier_the_name_is_judged(caplog: pytest.LogCaptureFixt
     assert (answer["family"], answer["confidence"]) == (family, 0.0)
     told = warning(caplog)
     assert told.startswith("the model classifier (ModuleNotFoundError: ")
-    assert told.endswith("cannot be imported: models are judged by the words of their names")
+    assert told.endswith("cannot be imported: models are classified by the words of their names")
     assert served(package, {"device": "cpu"}) == "cpu"
 
 
@@ -199,7 +199,7 @@ def test_without_both_the_caller_s_hardware_is_taken_and_else_the_cpu(
     told = warning(caplog)
     assert told.startswith("hardware detection (")
     assert " and the model classifier (" in told
-    assert "hardware is what the caller asks for, unchecked, else the CPU" in told
+    assert "the requested hardware is used unchecked, else the CPU" in told
 
 
 def test_the_reporter_tells_of_a_part_that_is_missing() -> None:

@@ -217,7 +217,7 @@ def test_a_cached_checkpoint_that_cannot_be_used_is_only_a_name(
     cached(here / "cache", "someone/mine", config)
     with caplog.at_level(logging.WARNING):
         assert look_up("someone/mine", spec=SPEC, cache=here / "cache") is None
-    assert "someone/mine is in the hub's cache and cannot be used, so that only its name is known" in caplog.text
+    assert "someone/mine is in the hub's cache but cannot be used, so only its name is known" in caplog.text
 
 
 def test_without_the_hub_s_client(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

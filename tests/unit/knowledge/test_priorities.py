@@ -117,7 +117,7 @@ def test_unknown_hardware_is_refused_with_what_there_is(wrong: str) -> None:
     ("old", "new", "message"),
     [
         ("hardware: [cuda, rocm, cpu]", "hardware: [cuda, rocm]", "must end with cpu"),
-        ("unknown: [cuda, rocm, mps, openvino, cpu]", "unknown: [cuda, cuda, cpu]", "name nothing twice"),
+        ("unknown: [cuda, rocm, mps, openvino, cpu]", "unknown: [cuda, cuda, cpu]", "list nothing twice"),
         ("families: [vision]", "families: [video]", "has two rules"),
         ("hardware: [cuda, rocm, cpu]", "hardware: [gpu, cpu]", "Input should be"),
         ("version: 1", "version: 2", "Input should be 1"),

@@ -107,4 +107,4 @@ def test_memory_is_that_of_the_best_gpu_or_what_is_left_of_the_host() -> None:
 
 def test_a_detector_that_says_nothing() -> None:
     assert availability_of(Backend.CPU, {}).available
-    assert availability_of(Backend.CUDA, {}).reason == "detection says nothing of it"
+    assert availability_of(Backend.CUDA, {}).reason == "it was not detected"

@@ -125,7 +125,7 @@ def test_a_model_that_works_nowhere_here_is_recommended_nowhere() -> None:
 def test_a_model_of_an_unknown_kind_gets_the_cpu_and_no_more() -> None:
     found = chosen(subject("thing", None), [], "cuda", memory_mb=None)
     assert (found.hardware, found.basis) == (Backend.CPU, "none")
-    assert "what the model is for is not known" in texts(found)
+    assert "the model's family is not known" in texts(found)
 
 
 def test_only_what_was_asked_for_is_considered() -> None:

@@ -172,7 +172,7 @@ def test_the_batch_is_the_largest_power_of_two_that_fits() -> None:
 
 
 def test_a_batch_beyond_the_calibration_is_called_so() -> None:
-    assert "is beyond what was calibrated" in ask(available_mb=1_000_000).note
+    assert "is beyond the calibrated range" in ask(available_mb=1_000_000).note
 
 
 def test_what_was_measured_corrects_the_batch(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_the_formula_stands_on_what_it_says() -> None:
     guessed = estimate_for(size(method="formula", note="the forward pass needs values"), Backend.CPU, Dtype.FLOAT32)
     assert "activations from the model's dimensions: the forward pass needs values" in guessed.note
     compared = estimate_for(size(output_bytes=30 * MIB, largest_output_bytes=30 * MIB), Backend.CPU, Dtype.FLOAT32)
-    assert "MiB of it are the comparison with the reference" in compared.note
+    assert "MiB of it are for the comparison with the reference" in compared.note
     assert "comparison" not in inside.note
     device = estimate_for(size(), Backend.CUDA, Dtype.FLOAT32)
     assert device.peak_mb == 410

@@ -100,7 +100,7 @@ def test_what_pytorch_says(built: dict[str, Any], expected: str, pytorch: Callab
     reasons = torch_absences()
     assert set(reasons) == set(ALL)
     assert {name for name, reason in reasons.items() if reason is None} == {"cpu", expected}
-    assert reasons["openvino"] == "only PyTorch was asked, which does not know it"
+    assert reasons["openvino"] == "not checked: PyTorch does not know it, and detection is missing"
     assert resolve_device("vit", "openvino", detect=failing(ImportError()), classify=classified(Family.VISION)).hardware == "cpu"
 
 
@@ -130,7 +130,7 @@ def test_without_both_the_preference_counts_unchecked_and_else_the_cpu(caplog: p
     assert len(caplog.records) == 3  # one for each question
     assert all("detection: " in record.message and "classification: " in record.message for record in caplog.records)
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == [
-        "the hardware that was asked for, unchecked",
+        "the requested hardware, unchecked",
         "the CPU",
         "the CPU",
     ]
@@ -144,7 +144,7 @@ def test_a_bug_of_a_part_is_not_a_missing_part() -> None:
 def test_detection_that_forgets_a_kind_says_so() -> None:
     found = resolve_device("bert", "cuda", detect=lambda: {"cpu": detection("cpu")}, classify=classified(Family.EMBEDDING))
     assert found.hardware == "cpu"
-    assert found.passed_over[0].reason == "detection says nothing of it"
+    assert found.passed_over[0].reason == "it was not detected"
 
 
 def test_the_parts_of_this_package_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
