@@ -1,4 +1,4 @@
-"""The answers of the integration as plain dictionaries, whose keys are the public contract (docs/integration.md)."""
+"""The answers of the integration as plain dictionaries. Their keys are the public contract (docs/integration.md)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NUMBERS: Final = ("min_memory_mb", "recommended_memory_mb", "cpu_cores", "disk_
 class ReasonAnswer(TypedDict):
     """One statement and its basis.
 
-    The basis is ``measured``, ``estimated``, ``extrapolated``, ``prior`` or ``none``; ``detected``, by this machine's detector; or
-    ``override``, the caller's own profile.
+    The basis is ``measured``, ``estimated``, ``extrapolated``, ``prior``, ``none``, ``detected`` (by this machine's detector) or
+    ``override`` (the caller's own profile).
     """
 
     basis: str
@@ -29,7 +29,7 @@ class ReasonAnswer(TypedDict):
 
 
 class CompatibilityAnswer(TypedDict):
-    """Whether a model works on some hardware (None: not known), at which level, and on which basis."""
+    """Whether a model works on some hardware (None: not known), at which level, and the basis of the answer."""
 
     compatible: bool | None
     level: str | None
@@ -56,10 +56,10 @@ class RequirementsAnswer(TypedDict):
 class ModelAnswer(TypedDict):
     """What a model is, where it works, where to run it here, and what it needs there.
 
-    ``basis`` is the basis of each answer, ``nearness`` says whose measurements decided about the hardware (this ``model``'s, or
-    another's of its ``architecture`` or ``family``; None: no measurements), and ``reasons`` why it is recommended. ``expected`` is what
-    the design documents say about this model. ``evidence`` names the sources of measurements. ``torch_device`` is PyTorch's device
-    for the hardware: ``cpu`` if PyTorch does not support it.
+    ``basis`` is the basis of each answer. ``nearness`` says whose measurements decided about the hardware: this ``model``'s, or those of
+    its ``architecture`` or ``family`` (None: no measurements). ``reasons`` explain the recommended hardware. ``expected`` is what the
+    design documents say about this model. ``evidence`` names the sources of measurements. ``torch_device`` is PyTorch's device for the
+    hardware, ``cpu`` if PyTorch does not support it.
     """
 
     model_name: str
@@ -80,9 +80,9 @@ class ModelAnswer(TypedDict):
 
 
 class TaskModel(TypedDict):
-    """One model for a task. ``fit`` says whether it was made for it; ``available`` whether the hardware is on this system.
+    """One model for a task. ``fit`` says how it fits the task, ``available`` whether the hardware is on this system.
 
-    ``basis``, ``nearness`` and ``reasons`` are of the hardware.
+    ``basis``, ``nearness`` and ``reasons`` are about the hardware.
     """
 
     model_name: str
@@ -100,7 +100,7 @@ class TaskModel(TypedDict):
 
 
 class RefusedModel(TypedDict):
-    """A model that fits the task and is not recommended, and why."""
+    """A model that fits the task but is not recommended, and why."""
 
     model_name: str
     fit: str
@@ -118,7 +118,7 @@ class TaskAnswer(TypedDict):
 
 
 class PoolAnswer(TypedDict):
-    """The configuration of a resource pool for a set of models; memory in MiB. ``evidence`` names the measurements that were asked."""
+    """The configuration of a resource pool for a set of models; memory in MiB. ``evidence`` names the sources of measurements."""
 
     resource_pool_config: dict[str, Any]
     resource_requirements: dict[str, Any]
@@ -140,9 +140,9 @@ def compatibility_answer(found: Compatibility) -> CompatibilityAnswer:
 
 
 def requirements_answer(profile: HardwareProfile, model_name: str) -> RequirementsAnswer:
-    """What a model needs: as estimated or measured, else as the design documents say about this model, else None.
+    """What a model needs: measured or estimated, else as the design documents say about this model, else None.
 
-    If several documents name a number, the largest counts. A caller's own peak replaces both amounts of memory.
+    If several documents give a number, the largest counts. A caller's own peak replaces both amounts of memory.
     """
     found = profile.requirements
     numbers: dict[str, Any] = dict.fromkeys(_NUMBERS)
@@ -154,10 +154,10 @@ def requirements_answer(profile: HardwareProfile, model_name: str) -> Requiremen
     elif examples:
         numbers = {name: max(getattr(example.requirements, name) for example in examples) for name in _NUMBERS}
         titles = ", ".join(dict.fromkeys(example.document for example in examples))
-        basis, note = Basis.PRIOR.value, f"the largest that the design documents say ({titles}); {note}"
+        basis, note = Basis.PRIOR.value, f"the largest number in the design documents ({titles}); {note}"
     if profile.override is not None and profile.override.peak_mb is not None:
         numbers["min_memory_mb"] = numbers["recommended_memory_mb"] = profile.override.peak_mb
-        basis, note = profile.peak_basis, f"memory: what the caller's profile says; the rest: {basis}: {note}"
+        basis, note = profile.peak_basis, f"memory: from the caller's profile; the rest: {basis}: {note}"
     return RequirementsAnswer(
         min_memory_mb=numbers["min_memory_mb"],
         recommended_memory_mb=numbers["recommended_memory_mb"],
@@ -173,7 +173,7 @@ def requirements_answer(profile: HardwareProfile, model_name: str) -> Requiremen
 
 
 def expectations(model_name: str) -> list[dict[str, Any]]:
-    """What the design documents say about this model, each with its title: shown beside the answer, never mixed into it."""
+    """What the design documents say about this model, each with its title. Shown beside the answer, never mixed into it."""
     return [_expected(example) for example in examples_for(model_name)]
 
 

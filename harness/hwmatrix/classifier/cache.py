@@ -1,7 +1,7 @@
 """The cache of classifications: one DuckDB file that several processes may share. Everything also works without it, but slower.
 
-What is in the way of using it now (another process writes, the disk is full, it may not be written) is logged, and the answer is
-computed. A file that is broken is moved aside under the suffix ``.broken`` and begun anew. A database that is not ours is refused.
+If the file cannot be used now (another process writes, the disk is full, it is not writable), that is logged, and the answer is computed.
+A broken file is renamed with the suffix ``.broken`` and replaced by a new one. A database of something else is refused.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA: Final = "hwmatrix/classifications/1"
-_OURS: Final = "hwmatrix/classifications/"
+_SCHEMA_PREFIX: Final = "hwmatrix/classifications/"
 _LOG: Final = logging.getLogger(__name__)
 _WAIT_S: Final = 1.0
-"""How long to wait for others. One entry takes some 20 ms to write."""
-_HERE: Final = threading.Lock()
-"""DuckDB lets a process open a file either for reading or for writing: threads take turns."""
+"""How long to wait for other processes. Writing one entry takes about 20 ms."""
+_THREADS: Final = threading.Lock()
+"""DuckDB lets a process open a file either for reading or for writing, so threads take turns."""
 _BUSY: Final = ("Could not set lock", "different configuration")
 _UNWRITABLE: Final = ("Permission denied", "Read-only file system", "No space left", "Cannot open file")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """All that a classification is read from. ``config`` is the text of a configuration, or None."""
+    """All inputs of a classification. ``config`` is the text of a configuration, or None."""
 
     model_name: str
     model_class: str | None = None
@@ -52,23 +52,23 @@ class Question:
     config: str | None = None
 
     def key(self) -> str:
-        """What the answer is kept under: other versions of what answers may answer otherwise."""
+        """The cache key. It includes the versions, since other versions may give another answer."""
         asked = json.dumps([dataclasses.asdict(self), versions()], sort_keys=True)
         return hashlib.sha256(asked.encode()).hexdigest()
 
 
 class _BusyError(Exception):
-    """The file cannot be used now, and nothing is wrong with it."""
+    """The file cannot be used now, but is not broken."""
 
 
 class ClassificationCache:
-    """The classifications in one file. Nothing is opened before the first question."""
+    """The classifications in one file, which is opened on first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def get(self, question: Question) -> Classification | None:
-        """The answer that was kept, or None.
+        """The cached answer, or None.
 
         Raises:
             StoreError: the file is a database of something else, or a folder.
@@ -76,7 +76,7 @@ class ClassificationCache:
         if not self._path.exists():
             return None
         try:
-            with self._turn(fcntl.LOCK_SH), self._connected(read_only=True) as connection:
+            with self._file_lock(fcntl.LOCK_SH), self._connected(read_only=True) as connection:
                 if _schema_of(connection, self._path) != SCHEMA:
                     return None
                 row = connection.execute("SELECT record FROM classifications WHERE question = ?", [question.key()]).fetchone()
@@ -84,25 +84,25 @@ class ClassificationCache:
             _LOG.info("classified without the cache %s: %s", self._path, busy)
             return None
         except duckdb.Error as error:
-            self._put_aside(error)
+            self._quarantine(error)
             return None
         return self._read(row[0]) if row else None
 
     def put(self, question: Question, answer: Classification) -> None:
-        """Keep an answer, if that is possible now.
+        """Store an answer, if that is possible now.
 
         Raises:
             StoreError: the file is a database of something else, or a folder.
         """
         try:
-            with self._turn(fcntl.LOCK_EX):
+            with self._file_lock(fcntl.LOCK_EX):
                 try:
                     self._write(question, answer)
                 except duckdb.Error as error:
-                    self._move(error)
+                    self._move_aside(error)
                     self._write(question, answer)
         except (_BusyError, OSError, duckdb.Error) as error:
-            _LOG.warning("the classification of %s is not kept in %s: %s", question.model_name, self._path, error)
+            _LOG.warning("the classification of %s is not cached in %s: %s", question.model_name, self._path, error)
 
     def _write(self, question: Question, answer: Classification) -> None:
         with self._connected(read_only=False) as connection:
@@ -136,7 +136,7 @@ class ClassificationCache:
         try:
             return from_json(Classification, record, where=str(self._path))
         except StoreError as error:
-            _LOG.warning("classified anew: %s", error.message)
+            _LOG.warning("classified again: %s", error.message)
             return None
 
     @contextlib.contextmanager
@@ -144,13 +144,13 @@ class ClassificationCache:
         """The open file.
 
         Raises:
-            _BusyError: another process writes, or the file cannot be opened for reasons that are none of its own.
+            _BusyError: another process writes, or the file cannot be opened although it is not broken.
             StoreError: it is a folder.
             duckdb.Error: it is broken.
         """
         if self._path.is_dir():
             raise StoreError(f"{self._path}: it is a folder", advice="Name a file for the cache of classifications.")
-        with _HERE:
+        with _THREADS:
             try:
                 connection = duckdb.connect(str(self._path), read_only=read_only)
             except duckdb.Error as error:
@@ -161,14 +161,14 @@ class ClassificationCache:
                 yield connection
 
     @contextlib.contextmanager
-    def _turn(self, kind: int) -> Iterator[None]:
-        """Read with others (``LOCK_SH``), or write alone (``LOCK_EX``), among all processes. The system ends it when a process dies.
+    def _file_lock(self, kind: int) -> Iterator[None]:
+        """Lock the file among all processes, shared (``LOCK_SH``) or exclusive (``LOCK_EX``). The system releases it when a process dies.
 
-        DuckDB's own lock refuses at once whoever comes second, so that readers would keep writers out.
+        DuckDB's own lock fails at once instead of waiting, so readers would keep writers out.
 
         Raises:
             _BusyError: the others did not finish in time.
-            OSError: there is no writing to the folder.
+            OSError: the folder is not writable.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         until = time.monotonic() + _WAIT_S
@@ -183,15 +183,15 @@ class ClassificationCache:
                     time.sleep(0.02)
             yield
 
-    def _put_aside(self, error: duckdb.Error) -> None:
+    def _quarantine(self, error: duckdb.Error) -> None:
         try:
-            with self._turn(fcntl.LOCK_EX):
-                self._move(error)
+            with self._file_lock(fcntl.LOCK_EX):
+                self._move_aside(error)
         except (_BusyError, OSError) as failure:
-            _LOG.warning("the cache of classifications %s is broken (%s) and stays where it is: %s", self._path, error, failure)
+            _LOG.warning("the cache of classifications %s is broken (%s) and could not be moved aside: %s", self._path, error, failure)
 
-    def _move(self, error: duckdb.Error) -> None:
-        """Move a broken file aside, unless another process did so and it is whole by now."""
+    def _move_aside(self, error: duckdb.Error) -> None:
+        """Move a broken file aside, unless another process has already replaced it."""
         try:
             with self._connected(read_only=True) as connection:
                 _schema_of(connection, self._path)
@@ -200,12 +200,14 @@ class ClassificationCache:
             broken = self._path.with_name(f"{self._path.name}.broken")
             self._path.replace(broken)
             self._path.with_name(f"{self._path.name}.wal").unlink(missing_ok=True)
-            _LOG.warning("the cache of classifications %s is broken and begun anew; what it was is now %s: %s", self._path, broken, error)
+            _LOG.warning(
+                "the cache of classifications %s is broken and starts empty; the old file is now %s: %s", self._path, broken, error
+            )
 
 
 @functools.cache
 def versions() -> dict[str, str | None]:
-    """What could change a classification: the versions of hwmatrix and of transformers, None where that is not installed."""
+    """What could change a classification: the versions of hwmatrix and of transformers (None if it is not installed)."""
     try:
         transformers = importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError:
@@ -214,7 +216,7 @@ def versions() -> dict[str, str | None]:
 
 
 def _schema_of(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """The version of the cache; None where the file is empty.
+    """The version of the cache; None if the file is empty.
 
     Raises:
         StoreError: it is a database of something else.
@@ -223,9 +225,9 @@ def _schema_of(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
     if not tables:
         return None
     row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if "meta" in tables else None
-    if row is None or not row[0].startswith(_OURS):
-        message = f"{path}: it is a database, and no cache of classifications"
-        raise StoreError(message, advice="Name another file for the cache; this one is left as it is.")
+    if row is None or not row[0].startswith(_SCHEMA_PREFIX):
+        message = f"{path}: it is a database, but not a cache of classifications"
+        raise StoreError(message, advice="Name another file for the cache; this one is left unchanged.")
     return str(row[0])
 
 

@@ -1,6 +1,6 @@
 """Models and hardware together: what a model is, where it works, what it needs there, and where to run it here.
 
-Every answer says what it stands on. Measurements come first, then requirements, then what somebody expects (docs/integration.md).
+Every answer names its basis. Measurements come first, then requirements, then expectations (docs/integration.md).
 """
 
 from __future__ import annotations
@@ -48,16 +48,14 @@ if TYPE_CHECKING:
     from hwmatrix.matrix.spec import MatrixSpec
     from hwmatrix.records import ModelPlan, SizeTier
 
-"""The precision in which a model is used where that is not float32: the HTP has none."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Where answers come from, for callers who have them elsewhere than in the working folder.
+    """The sources of answers, for callers whose sources are not in the working folder.
 
-    ``matrix`` None means ./matrix.yaml, if it is there; ``cache`` None means the project's cache folder (HWMATRIX_CACHE);
-    ``detector`` None means this machine's. ``database`` is a merged database that is asked alone; None means the usual places: ``reports``
-    (None: ./reports/latest), ./reports/published, and the published results that come with hwmatrix.
+    ``matrix`` None means ./matrix.yaml, if it exists; ``cache`` None means the project's cache folder (HWMATRIX_CACHE);
+    ``detector`` None means this machine's. ``database`` is a merged database and the only source of measurements; None means the usual
+    sources: ``reports`` (None: ./reports/latest), ./reports/published, and the packaged published results.
     """
 
     matrix: Path | None = None
@@ -68,15 +66,15 @@ class Sources:
 
 
 class HardwareAwareModelClassifier:
-    """Classifies models with regard to hardware: this machine's, and what is on record of others.
+    """Classifies models with regard to hardware: this machine's, and hardware with recorded measurements.
 
     Args:
-        hardware_cache_path: the file in which the detector keeps what it found; None: its own place.
-        model_db_path: a DuckDB file in which classifications are kept; None: they are not kept.
-        force_refresh: ask for the hardware and classify anew, whatever was kept.
-        sources: other places to read from.
+        hardware_cache_path: the cache file of the detector; None: its default.
+        model_db_path: a DuckDB file that caches classifications; None: they are not cached.
+        force_refresh: detect and classify again, whatever is cached.
+        sources: other sources to read from.
 
-    Nothing is read before the first question. What is on record is read again when the database changes.
+    Nothing is read before the first question. Measurements are read again when the database changes.
     """
 
     def __init__(
@@ -105,14 +103,14 @@ class HardwareAwareModelClassifier:
 
         Args:
             model_name: an entry of matrix.yaml, a hub id, a checkpoint's folder, or only a name.
-            model_class: its class in transformers, where that is known.
-            tasks: the hub's tags of what it is used for.
-            methods: the methods that it is called by.
-            hw_compat_override: what the caller knows better: ``{hardware: {"compatible": bool, "memory_usage": {"peak": MB}}}``.
+            model_class: its class in transformers, if known.
+            tasks: the hub's task tags.
+            methods: the methods called on it.
+            hw_compat_override: facts that override what is known: ``{hardware: {"compatible": bool, "memory_usage": {"peak": MB}}}``.
 
         Raises:
-            ConfigError: no model can have this name, or the profile is wrong; every problem that was found.
-            StoreError: the database, or the cache of classifications, is none of ours.
+            ConfigError: the name or the profile is invalid; lists every problem.
+            StoreError: the database, or the cache of classifications, is not ours.
         """
         overrides = parse_overrides(hw_compat_override)
         subject = self._subject(model_name, model_class, words(tasks or (), "tasks"), words(methods or (), "methods"))
@@ -147,24 +145,25 @@ class HardwareAwareModelClassifier:
                 "resource_requirements": needs["basis"],
             },
             nearness=choice.nearness.value if choice.nearness else None,
-            reasons=[{"basis": reason.basis, "text": reason.text} for reason in (*choice.reasons, *doubts, *_replaced())],
+            reasons=[{"basis": reason.basis, "text": reason.text} for reason in (*choice.reasons, *doubts, *_missing_part_reasons())],
             expected=expectations(model_name),
             evidence=self._on_record().answer(),
         )
 
     def recommend_model_for_task(self, task: str, hardware_constraints: Sequence[str] | None = None) -> TaskAnswer:
-        """The models of matrix.yaml and of one's own database (without both, those that come with hwmatrix) for a task, the best first.
+        """The models of matrix.yaml and of the local database (without both, the packaged ones) for a task, the best first.
 
         Args:
             task: a pipeline tag of the hub, such as ``text-generation``.
-            hardware_constraints: consider only this hardware. What is not on this system counts too, after what is.
+            hardware_constraints: consider only this hardware. It need not be on this system, but hardware that is comes first.
 
-        Those come first that were made for the task; of these, what was measured on that hardware, by level and speed; then what fits
-        into its memory; then what is expected. A model that fits nowhere is listed with the reason, and not recommended.
+        Models made for the task come first. Within these, models measured on the hardware come first, by level and speed; then models that
+        fit into its memory; then models that are expected to work. A model that fits nowhere is listed with the reason, but not
+        recommended.
 
         Raises:
-            ConfigError: there is no such task or hardware, with the nearest that there is.
-            StoreError: as of :meth:`classify_model`.
+            ConfigError: there is no such task or hardware; the hint names the nearest.
+            StoreError: as for :meth:`classify_model`.
         """
         wanted = words(hardware_constraints or (), "hardware_constraints")
         only = tuple(dict.fromkeys(backend_of(hardware) for hardware in wanted))
@@ -180,11 +179,11 @@ class HardwareAwareModelClassifier:
         )
 
     def get_optimal_resource_pool_config(self, models: Sequence[str]) -> PoolAnswer:
-        """How to set up a resource pool for these models: low-memory mode, timeout, memory, and the hardware that holds them all.
+        """The configuration of a resource pool for these models: low-memory mode, timeout, memory, and the hardware for all of them.
 
         Raises:
-            ConfigError: there is no model in the list, or no model can have such a name.
-            StoreError: as of :meth:`classify_model`.
+            ConfigError: the list is empty, or a name is invalid.
+            StoreError: as for :meth:`classify_model`.
         """
         names = words(models, "models")
         if not names:
@@ -197,23 +196,23 @@ class HardwareAwareModelClassifier:
         return pool_config(members, lambda hardware: self._torch_device(hardware)[0], self._on_record().answer())
 
     def get_compatible_models_for_hardware(self, models: Sequence[str], hardware: str) -> list[str]:
-        """Those of the models that work on a kind of hardware, here or not, in the order given.
+        """The models that work on a kind of hardware, whether it is on this system or not, in the given order.
 
-        What is not known to work is left out; :meth:`explain_compatibility` says why.
+        Models that are not known to work are left out; :meth:`explain_compatibility` says why.
 
         Raises:
-            ConfigError: there is no such hardware, or no model can have such a name.
-            StoreError: as of :meth:`classify_model`.
+            ConfigError: there is no such hardware, or a name is invalid.
+            StoreError: as for :meth:`classify_model`.
         """
         found = self.explain_compatibility(models, hardware)
         return [name for name, answer in found.items() if answer["compatible"] is True]
 
     def explain_compatibility(self, models: Sequence[str], hardware: str) -> dict[str, CompatibilityAnswer]:
-        """Whether each of the models works on a kind of hardware, here or not, and what that stands on.
+        """Whether each of the models works on a kind of hardware, whether it is on this system or not, and the basis of the answer.
 
         Raises:
-            ConfigError: as of :meth:`get_compatible_models_for_hardware`.
-            StoreError: as of :meth:`classify_model`.
+            ConfigError: as for :meth:`get_compatible_models_for_hardware`.
+            StoreError: as for :meth:`classify_model`.
         """
         backend = backend_of(hardware)
         records = self._on_record().on(backend)
@@ -223,9 +222,9 @@ class HardwareAwareModelClassifier:
     def _subject(
         self, model_name: str, model_class: str | None = None, tasks: tuple[str, ...] = (), methods: tuple[str, ...] = ()
     ) -> Subject:
-        """What a name stands for and what it is, with what the caller knows of it.
+        """The model that a name refers to and its classification, with the facts that the caller gives.
 
-        What is only a name may be on record here, one of the models that come with hwmatrix, or on record elsewhere.
+        A name that cannot be looked up is searched in local records, the packaged models, and the other records, in this order.
         """
         plan = look_up(model_name, spec=self._spec(), cache=self._cache())
         architecture = plan.architecture if plan is not None else _architecture_on_record(model_name, self._on_record().own)
@@ -240,13 +239,13 @@ class HardwareAwareModelClassifier:
             methods=methods,
             config=json.dumps(plan.config, sort_keys=True) if plan is not None and plan.config else None,
         )
-        found = dataclasses.replace(self._classified(question), model_name=model_name)
+        found = dataclasses.replace(self._cached_classification(question), model_name=model_name)
         if plan is not None and not (model_class or tasks or methods):
-            found = _as_listed(found, plan)
+            found = _with_listed_family(found, plan)
         return Subject(model_name=model_name, plan=plan, classification=found)
 
-    def _classified(self, question: Question) -> Classification:
-        """The classification, from the cache if there is one that has it."""
+    def _cached_classification(self, question: Question) -> Classification:
+        """The classification, from the cache if possible."""
         if self._kept is not None and not self._force_refresh:
             kept = self._kept.get(question)
             if kept is not None:
@@ -266,7 +265,7 @@ class HardwareAwareModelClassifier:
     def _profiles(
         self, subject: Subject, machine: Mapping[str, Detection], overrides: Mapping[Backend, Override] | None = None
     ) -> dict[Backend, HardwareProfile]:
-        """The model on every hardware. What it needs there is found out only when it is asked for."""
+        """The model on every hardware. Its needs are determined on first use."""
         profiles, found = {}, self._on_record()
         for hardware in Backend:
             availability = availability_of(hardware, machine)
@@ -290,16 +289,16 @@ class HardwareAwareModelClassifier:
         return profiles
 
     def _torch_device(self, hardware: Backend | None) -> tuple[str, list[Reason]]:
-        """PyTorch's device for a hardware: the cpu where it does not drive that, or cannot use it here, which is told."""
+        """PyTorch's device for a hardware; the cpu if PyTorch does not support it or cannot use it here (with a reason)."""
         if hardware is None or descriptor_of(hardware).torch_device is None:
             return BASELINE.value, []
         device = self._detector.get_torch_device_with_priority([hardware.value, BASELINE.value])
         if device.partition(":")[0] == descriptor_of(hardware).torch_device:
             return device, []
-        return device, [Reason(basis=DETECTED, text=f"PyTorch as it is installed here cannot use {hardware.value}")]
+        return device, [Reason(basis=DETECTED, text=f"the PyTorch installed here cannot use {hardware.value}")]
 
     def _names(self) -> list[str]:
-        """The models to choose from: those of matrix.yaml, then those on record here that it does not list and that have a name."""
+        """The models to choose from: those of matrix.yaml, then other models in local records that have a valid name."""
         spec, records = self._spec(), self._on_record().own
         listed = list(spec.models) if spec is not None else []
         hub_ids = {model.hub_id for model in spec.models.values()} if spec is not None else set()
@@ -322,7 +321,7 @@ class HardwareAwareModelClassifier:
 def get_hardware_aware_model_classification(
     model_name: str, model_class: str | None = None, tasks: Sequence[str] | None = None
 ) -> ModelAnswer:
-    """As :meth:`HardwareAwareModelClassifier.classify_model`, with everything in its usual place.
+    """As :meth:`HardwareAwareModelClassifier.classify_model`, with the default sources.
 
     Raises:
         ConfigError: as there.
@@ -332,10 +331,10 @@ def get_hardware_aware_model_classification(
 
 
 def words(values: Sequence[str], where: str) -> tuple[str, ...]:
-    """A list of words, each once. One word alone would be taken for a list of letters, so it is refused.
+    """A list of words without duplicates. A single string is refused, since it would be read as a list of letters.
 
     Raises:
-        ConfigError: it is one word, or something in it is none.
+        ConfigError: it is a single string, or an entry is not a string.
     """
     if isinstance(values, str):
         raise ConfigError([Problem(where=where, what=f"it is the word {values!r}, not a list", hint=f"[{values!r}]")])
@@ -345,13 +344,13 @@ def words(values: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _replaced() -> list[Reason]:
-    """What a missing part of hwmatrix means for the answer: one sentence, or none where all parts are there."""
+def _missing_part_reasons() -> list[Reason]:
+    """A reason that names missing parts of hwmatrix and their replacements; empty if no part is missing."""
     return [Reason(basis=Basis.NONE.value, text=sentence) for sentence in replaced()]
 
 
 def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str | None:
-    """The architecture of a model that only the database knows by this name."""
+    """The architecture of a model of this name on record; None if there is none."""
     for record in records:
         if record.nearness(plan=None, model_name=model_name, architecture=None, family=None) is Nearness.MODEL:
             return record.architecture
@@ -359,13 +358,13 @@ def _architecture_on_record(model_name: str, records: Sequence[Evidence]) -> str
 
 
 def _size_tier(subject: Subject, profile: HardwareProfile) -> SizeTier | None:
-    """By the parameters of the model in full size, where they are known; else by its name."""
+    """The size tier: by the parameters of the full-size model if known, else by its name."""
     needs = profile.requirements if subject.plan is not None and subject.plan.size is Size.FULL else None
     return tier_of(needs.parameters) if needs is not None else subject.classification.size_tier
 
 
-def _as_listed(found: Classification, plan: ModelPlan) -> Classification:
-    """What matrix.yaml says of a model's family was written by somebody who knew; the classification may only guess."""
+def _with_listed_family(found: Classification, plan: ModelPlan) -> Classification:
+    """The classification with the family in matrix.yaml, which was written by someone who knows the model."""
     if found.family is plan.family:
         return found
     guessed = found.family.value if found.family else "none"
@@ -377,14 +376,14 @@ Value = TypeVar("Value")
 
 
 class Reread(Generic[Value]):
-    """Reads a file by a function, and again when its size or the moment of its last change is another."""
+    """Reads a file by a function, and reads it again when its size or modification time changes."""
 
     def __init__(self, read: Callable[[Path], Value]) -> None:
         self._read = read
         self._kept: dict[Path, tuple[tuple[int, int], Value]] = {}
 
     def of(self, path: Path) -> Value:
-        """What the file says now. What the function raises is raised, also for a file that is not there."""
+        """The current content. Raises whatever the function raises, also for a missing file."""
         try:
             stat = path.stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""Recommended resource pool settings for a set of models: hardware on which all of them work and fit, and how long to keep them."""
+"""Recommended resource pool settings for a set of models: hardware on which all of them work and fit, and a timeout."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from hwmatrix.knowledge.on_record import EvidenceAnswer
 
 _SPARE: Final = 0.5
-"""Where the models take less than this share of the budget, another set of the same size fits beside them."""
+"""If the models take at most this share of the budget, another set of the same size fits beside them."""
 _TIMEOUTS: Final = ((_SPARE, 30), (1.0, 10))
-"""Minutes to keep an unused model, by the share of the budget that all of them take, up to and including: the pool's own default where
-there is room for others, less where there is little. Chosen, not measured: keeping costs memory, and giving up costs one load."""
+"""Minutes to keep an unused model, by the share of the budget that all models take (inclusive): the pool's default if there is room for
+others, less if there is little. Chosen, not measured: keeping a model costs memory, releasing it costs one load."""
 _TIGHT_TIMEOUT: Final = 2
-"""Minutes where not all of them fit: whoever waits for room must not wait long."""
+"""Minutes if not all of them fit, so that a model that waits for memory does not wait long."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolMember:
-    """One model of the set: what is known of it on each hardware, and what was chosen for it alone."""
+    """One model of the set: its profile on each hardware, and the hardware chosen for it alone."""
 
     model_name: str
     profiles: Mapping[Backend, HardwareProfile]
@@ -37,9 +37,9 @@ class PoolMember:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedHardware:
-    """A hardware for the whole set: which models it can hold, and the memory that they take together in MiB.
+    """A hardware for the whole set: the models that can run there, and the memory that they take together in MiB.
 
-    ``total_mb`` is None where nothing is known of any of them; ``unknown`` are those that it leaves out.
+    ``total_mb`` is None if no model's memory is known; ``unknown`` are the models that it does not include.
     """
 
     hardware: Backend
@@ -51,12 +51,12 @@ class SharedHardware:
 
     @property
     def share(self) -> float | None:
-        """The share of the budget that all models take together; None where it is not known."""
+        """The share of the budget that all models take together; None if it is not known."""
         return self.total_mb / self.budget_mb if self.total_mb is not None and self.budget_mb else None
 
     @property
     def overflows(self) -> bool:
-        """Whether the models do not fit together, as far as that is known."""
+        """Whether the models are known not to fit together."""
         return self.share is not None and self.share > 1
 
 
@@ -65,8 +65,8 @@ def pool_config(
 ) -> PoolAnswer:
     """The configuration of a pool for these models.
 
-    A hardware is preferred on which every model works and all fit together; of several, the one that comes first in the models' own
-    orders. Where there is none, it is the one that can hold most of them, and the pool has to make room (low-memory mode).
+    The preferred hardware is one on which every model works and all fit together; of several, the first in the models' own orders. If there
+    is none, it is the one on which most models can run. If they do not fit together there, the pool must free memory (low-memory mode).
     """
     options = [_shared(hardware, members) for hardware in Backend if _is_here(hardware, members)]
     best = min(options, key=lambda option: _rank(option, members), default=None)
@@ -97,7 +97,7 @@ def _is_here(hardware: Backend, members: Sequence[PoolMember]) -> bool:
 
 
 def _usable(profile: HardwareProfile) -> bool:
-    """Whether one model can be put there by itself."""
+    """Whether one model can run there by itself."""
     works = profile.compatible is True or (profile.compatible is None and profile.hardware is BASELINE)
     return works and profile.fits is not False
 
@@ -118,7 +118,7 @@ def _shared(hardware: Backend, members: Sequence[PoolMember]) -> SharedHardware:
 
 
 def _wanted_mb(profile: HardwareProfile) -> float | None:
-    """What a model is given: its recommended memory, or what the caller said of its peak."""
+    """The memory to give a model: the caller's peak if given, else the recommended memory."""
     if profile.override is not None and profile.override.peak_mb is not None:
         return profile.override.peak_mb
     return profile.requirements.recommended_memory_mb if profile.requirements is not None else None
@@ -135,7 +135,7 @@ def _timeout(option: SharedHardware) -> int:
 
 
 def _basis(option: SharedHardware, members: Sequence[PoolMember]) -> str:
-    """The weakest of what the models' recommendations for this hardware stand on."""
+    """The weakest basis of the models' recommendations for this hardware."""
     return max((member.profiles[option.hardware].basis for member in members), key=_weakness)
 
 
@@ -149,10 +149,10 @@ def _reasons(option: SharedHardware, members: Sequence[PoolMember]) -> list[Reas
         if not _usable(profile := member.profiles[option.hardware])
     ]
     if option.total_mb is None:
-        reasons.append(Reason(basis=Basis.NONE.value, text="memory: nothing is known of what the models need"))
+        reasons.append(Reason(basis=Basis.NONE.value, text="memory: it is not known what the models need"))
     else:
         of = "how much may be used is not known" if option.budget_mb is None else f"{option.budget_mb:.0f} MiB may be used"
-        without = f" (without {', '.join(option.unknown)}, of which nothing is known)" if option.unknown else ""
+        without = f" (without {', '.join(option.unknown)}, whose needs are not known)" if option.unknown else ""
         worst = max((member.profiles[option.hardware].peak_basis for member in members), key=_weakness)
         reasons.append(Reason(basis=worst, text=f"memory: together they need up to {option.total_mb:.0f} MiB{without}, {of}"))
     return reasons
@@ -160,7 +160,7 @@ def _reasons(option: SharedHardware, members: Sequence[PoolMember]) -> list[Reas
 
 def _refusal(profile: HardwareProfile) -> str:
     if profile.fits is False:
-        return f"it needs {profile.peak_mb or 0:.0f} MiB, {profile.availability.memory_mb} MiB are left"
+        return f"it needs {profile.peak_mb or 0:.0f} MiB, but only {profile.availability.memory_mb} MiB are free"
     return profile.reason()
 
 

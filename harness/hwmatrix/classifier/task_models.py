@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A model that could be recommended, and what is known of it on each hardware."""
+    """A model that could be recommended, and its profile on each hardware."""
 
     subject: Subject
     profiles: Mapping[Backend, HardwareProfile]
 
 
 class Recommended(TypedDict):
-    """The models for a task: those that are recommended, the best first, and those that fit it and are not."""
+    """The models for a task: recommended ones, the best first, and models that fit the task but are not recommended."""
 
     recommendations: list[TaskModel]
     not_recommended: list[RefusedModel]
 
 
 def recommend(task: str, candidates: Sequence[Candidate], only: Sequence[Backend] = ()) -> Recommended:
-    """Sort out which models a task can be given to, on this hardware (``only`` empty: on any that is here).
+    """Choose and sort the models for a task on the hardware ``only`` (empty: any hardware of this system).
 
-    The order: what was made for the task; what was measured itself, then by its architecture, by level and speed; what fits into the
-    memory; what is expected; the order given.
+    They are sorted by: made for the task; hardware that is available; measurements of the model itself, then of its architecture, by level
+    and speed; fits into memory; expectations; the given order.
 
     Raises:
         ConfigError: there is no such task.
@@ -71,7 +71,7 @@ def recommend(task: str, candidates: Sequence[Candidate], only: Sequence[Backend
 
 
 def _choice(candidate: Candidate, only: Sequence[Backend]) -> tuple[Choice, bool]:
-    """The hardware for a model: one that is here, or, where some was asked for, the best of it wherever it is."""
+    """The hardware for a model, and whether it is available: one of this system, else the best requested one."""
     found = candidate.subject.classification
     here = choose(found, candidate.profiles, only)
     if here.hardware is not None or not only:
@@ -137,7 +137,7 @@ def known_tasks() -> tuple[str, ...]:
 
 
 def subfamily_for(task: str) -> str:
-    """The kind of model that is made for a task.
+    """The subfamily of models made for a task.
 
     Raises:
         ConfigError: there is no such task; the hint names the nearest.
@@ -149,7 +149,7 @@ def subfamily_for(task: str) -> str:
 
 
 def fit_of(task: str, classification: Classification) -> Fit | None:
-    """How a model fits a task; None where it does not.
+    """How a model fits a task; None if it does not.
 
     Raises:
         ConfigError: there is no such task.
@@ -157,10 +157,10 @@ def fit_of(task: str, classification: Classification) -> Fit | None:
     wanted = subfamily_for(task)
     if classification.subfamily == wanted:
         return Fit.MADE_FOR_IT
-    return Fit.ANOTHER_HEAD if wanted in _data().with_another_head.get(classification.subfamily or "", ()) else None
+    return Fit.ANOTHER_HEAD if wanted in _tasks_data().with_another_head.get(classification.subfamily or "", ()) else None
 
 
 @functools.cache
-def _data() -> _Tasks:
+def _tasks_data() -> _Tasks:
     text = (importlib.resources.files("hwmatrix.classifier") / "tasks.yaml").read_text(encoding="utf-8")
     return pydantic.TypeAdapter(_Tasks).validate_python(yaml.safe_load(text))

@@ -106,7 +106,7 @@ def test_a_broken_file_is_moved_aside_and_begun_anew(
     cache.put(BERT, ANSWER)
     assert cache.get(BERT) == ANSWER
     assert path.with_name("models.duckdb.broken").read_bytes() == content
-    assert [said for said in warnings(caplog) if "is broken and begun anew" in said]
+    assert [said for said in warnings(caplog) if "is broken and starts empty" in said]
 
 
 def test_a_file_that_was_damaged_later_is_begun_anew(path: Path, cache: ClassificationCache) -> None:
@@ -135,7 +135,7 @@ def test_a_record_that_cannot_be_read_is_answered_anew(path: Path, cache: Classi
     with duckdb.connect(str(path)) as connection:
         connection.execute("""UPDATE classifications SET record = '{"family": 1}'""")
     assert cache.get(BERT) is None
-    assert "classified anew" in warnings(caplog)[0]
+    assert "classified again" in warnings(caplog)[0]
 
 
 def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Pat
     before = matrix.read_bytes()
     cache = ClassificationCache(matrix)
     for ask in (lambda: cache.get(BERT), lambda: cache.put(BERT, ANSWER)):
-        with pytest.raises(StoreError, match="no cache of classifications") as caught:
+        with pytest.raises(StoreError, match="not a cache of classifications") as caught:
             ask()
         assert caught.value.advice
     assert matrix.read_bytes() == before
@@ -162,7 +162,7 @@ def test_a_place_that_cannot_be_written_is_told_and_no_error(tmp_path: Path, cap
     cache = ClassificationCache(tmp_path / "file" / "models.duckdb")
     assert cache.get(BERT) is None
     cache.put(BERT, ANSWER)
-    assert "is not kept in" in warnings(caplog)[0]
+    assert "is not cached in" in warnings(caplog)[0]
 
 
 def test_others_are_waited_for_and_then_left_alone(

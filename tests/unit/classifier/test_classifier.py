@@ -153,7 +153,7 @@ def test_without_measurements_requirements_and_then_priors_answer() -> None:
 def test_a_pytorch_that_cannot_use_the_hardware_is_told() -> None:
     answer = classifier("cuda", torch_device="cpu").classify_model("bert-base-uncased")
     assert (answer["recommended_hardware"], answer["torch_device"]) == ("cuda", "cpu")
-    assert "detected: PyTorch as it is installed here cannot use cuda" in texts(answer["reasons"])
+    assert "detected: the PyTorch installed here cannot use cuda" in texts(answer["reasons"])
 
 
 @pytest.mark.usefixtures("database")
@@ -393,7 +393,7 @@ def test_a_broken_cache_is_rebuilt_and_a_foreign_one_refused(project: Path, data
     path.write_text("{}")
     assert classifier(model_db_path=path).classify_model("bert")["family"] == "embedding"
     assert path.with_name("models.duckdb.broken").read_text() == "{}"
-    with pytest.raises(StoreError, match="no cache of classifications"):
+    with pytest.raises(StoreError, match="not a cache of classifications"):
         classifier(model_db_path=database).classify_model("bert")
 
 

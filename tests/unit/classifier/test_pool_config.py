@@ -74,7 +74,7 @@ def test_a_model_that_is_too_large_by_itself_is_told() -> None:
     found = configured(MEASURED, host_mb=900)
     assert found["resource_pool_config"]["low_memory_mode"] is True
     assert "0 of 2 models work there and fit by themselves" in texts(found)
-    assert "bert on cpu: it needs 1000 MiB, 900 MiB are left" in texts(found)
+    assert "bert on cpu: it needs 1000 MiB, but only 900 MiB are free" in texts(found)
     assert found["hardware_recommendations"]["by_model"] == {"bert": None, "vit": None}
 
 
@@ -89,7 +89,7 @@ def test_what_nobody_knows_is_none_and_named() -> None:
     assert found["resource_requirements"]["max_memory_mb"] is None
     assert found["resource_requirements"]["total_memory_mb"] is None
     assert found["resource_requirements"]["models_of_unknown_size"] == ["bert", "vit"]
-    assert "none: memory: nothing is known of what the models need" in texts(found)
+    assert "none: memory: it is not known what the models need" in texts(found)
     assert configured(MEASURED, host_mb=None)["resource_requirements"]["budget_mb"] is None
 
 
@@ -97,7 +97,7 @@ def test_one_unknown_size_is_left_out_of_the_sum_and_said() -> None:
     members = [member("bert", Family.EMBEDDING, MEASURED), member("vit", Family.VISION, MEASURED, memory_mb=None)]
     found = pool_config(members, lambda hardware: hardware.value)
     assert (found["resource_requirements"]["total_memory_mb"], found["resource_requirements"]["models_of_unknown_size"]) == (1_250, ["vit"])
-    assert "(without vit, of which nothing is known)" in texts(found)
+    assert "(without vit, whose needs are not known)" in texts(found)
 
 
 def test_what_the_caller_says_counts() -> None:

@@ -186,7 +186,7 @@ def test_files_that_are_none_of_ours(project: Path, database: Path, capsys: pyte
     assert hwmatrix("classify", "--model", "bert", "--database", "none.duckdb") == 7
     assert hwmatrix("classify", "--model", "bert", "--database", "text") == 7
     assert hwmatrix("classify", "--model", "bert", "--model-db", str(database)) == 7
-    assert "no cache of classifications" in capsys.readouterr().err
+    assert "not a cache of classifications" in capsys.readouterr().err
     assert hwmatrix("classify", "--model", "bert", "--model-db", "models.duckdb") == 0
     assert (project / "models.duckdb").is_file()
 
