@@ -34,7 +34,7 @@ _SCHEMA_PREFIX: Final = "hwmatrix/classifications/"
 _LOG: Final = logging.getLogger(__name__)
 _WAIT_S: Final = 1.0
 """How long to wait for other processes. Writing one entry takes about 20 ms."""
-_THREADS: Final = threading.Lock()
+_THREAD_LOCK: Final = threading.Lock()
 """DuckDB lets a process open a file either for reading or for writing, so threads take turns."""
 _BUSY: Final = ("Could not set lock", "different configuration")
 _UNWRITABLE: Final = ("Permission denied", "Read-only file system", "No space left", "Cannot open file")
@@ -150,7 +150,7 @@ class ClassificationCache:
         """
         if self._path.is_dir():
             raise StoreError(f"{self._path}: it is a folder", advice="Name a file for the cache of classifications.")
-        with _THREADS:
+        with _THREAD_LOCK:
             try:
                 connection = duckdb.connect(str(self._path), read_only=read_only)
             except duckdb.Error as error:

@@ -124,7 +124,7 @@ class _Tasks:
     with_another_head: dict[str, tuple[str, ...]]
 
     @pydantic.model_validator(mode="after")
-    def _is_known(self) -> Self:
+    def _check_subfamilies(self) -> Self:
         named = {*self.with_another_head, *(name for names in self.with_another_head.values() for name in names)}
         if unknown := sorted(named - taxonomy().subfamilies.keys()):
             raise ValueError(f"not among the subfamilies: {', '.join(unknown)}")

@@ -118,8 +118,8 @@ def compatibility_of(subject: Subject, hardware: Backend, records: Iterable[Evid
                 near[nearness].append(record)
     nearest = next((nearness for nearness in Nearness if near[nearness]), None)
     if nearest is Nearness.MODEL:
-        return dataclasses.replace(_of_itself(near[nearest]), expected=expected)
-    judged = by_prior(hardware, family) if nearest is None else _of_others(nearest, near[nearest])
+        return dataclasses.replace(_from_own_records(near[nearest]), expected=expected)
+    judged = by_prior(hardware, family) if nearest is None else _from_related_records(nearest, near[nearest])
     unbuildable = subject.plan.unbuildable if subject.plan is not None else None
     never = f"; it cannot be run here as it is: {unbuildable}" if unbuildable else ""
     return dataclasses.replace(judged, expected=expected, reason=f"{judged.reason}{never}")
@@ -172,7 +172,7 @@ def _speed_up(record: Evidence) -> float | None:
     return record.speed_up if counts else None
 
 
-def _of_itself(records: Sequence[Evidence]) -> Compatibility:
+def _from_own_records(records: Sequence[Evidence]) -> Compatibility:
     best = _best(records)
     failed = sorted({f"{record.dtype.value}: {record.status.value}" for record in records if record.size is best.size} - {_outcome(best)})
     others = [each for each in failed if not each.endswith(": pass")]
@@ -190,7 +190,7 @@ def _of_itself(records: Sequence[Evidence]) -> Compatibility:
     )
 
 
-def _of_others(nearness: Nearness, records: Sequence[Evidence]) -> Compatibility:
+def _from_related_records(nearness: Nearness, records: Sequence[Evidence]) -> Compatibility:
     counted = tally(records)
     fastest = max((record for record in records if _speed_up(record)), key=lambda record: _speed_up(record) or 0.0, default=None)
     names = sorted({record.model for record in records})

@@ -73,13 +73,13 @@ class Evidence:
 
         The same model has the same name and, if both have one, the same hub id. Case does not matter.
         """
-        if self._is(plan, model_name):
+        if self._is_same_model(plan, model_name):
             return Nearness.MODEL
         if architecture is not None and self.architecture == architecture:
             return Nearness.ARCHITECTURE
         return Nearness.FAMILY if family is not None and self.family is family else None
 
-    def _is(self, plan: ModelPlan | None, model_name: str) -> bool:
+    def _is_same_model(self, plan: ModelPlan | None, model_name: str) -> bool:
         mine = folded(self.hub_id)
         if plan is not None and plan.hub_id and mine:
             return mine == folded(plan.hub_id)

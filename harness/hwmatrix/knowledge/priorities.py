@@ -56,7 +56,7 @@ class Priorities:
     names: tuple[NameRule, ...]
 
     @pydantic.model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _check_orders(self) -> Self:
         """Check that every order ends with the CPU and lists nothing twice, and that every kind has one rule."""
         orders = [self.unknown, *(rule.hardware for rule in self.priorities)]
         for order in orders:

@@ -292,16 +292,16 @@ def _largest_batch(asked: Question, size: ModelSize, estimate: Estimate, free: i
     formula = estimate_for(size, asked.backend, asked.dtype).peak_mb
     share = estimate.peak_mb / formula if formula else 1.0  # the measured peak corrects the formula
     batch = 1
-    while batch < _LARGEST_BATCH and share * _at(2 * batch, asked, size).peak_mb <= free:
+    while batch < _LARGEST_BATCH and share * _estimate_at(2 * batch, asked, size).peak_mb <= free:
         batch *= 2
-    needed = share * _at(1, asked, size).peak_mb
+    needed = share * _estimate_at(1, asked, size).peak_mb
     if needed > free:
         return 1, f"it does not fit here: a batch of 1 takes {needed:,.0f} MiB, but {free:,} MiB are available"
-    sure = estimate.basis is Basis.EXTRAPOLATED or _at(batch, asked, size).basis is Basis.ESTIMATED
+    sure = estimate.basis is Basis.EXTRAPOLATED or _estimate_at(batch, asked, size).basis is Basis.ESTIMATED
     return batch, "" if sure else f"batch_size {batch} is beyond the calibrated range"
 
 
-def _at(batch: int, asked: Question, size: ModelSize) -> Estimate:
+def _estimate_at(batch: int, asked: Question, size: ModelSize) -> Estimate:
     """The formula's estimate at another batch."""
     return estimate_for(at_batch(size, batch / asked.plan.batch), asked.backend, asked.dtype)
 

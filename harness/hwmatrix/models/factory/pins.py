@@ -85,7 +85,7 @@ def pinned(version: str) -> PinnedList | None:
     file = importlib.resources.files(_PACKAGE) / _FOLDER / f"{version}.yaml"
     found = parse(file.read_text(encoding="utf-8"), where=file.name)
     if found.version != version:
-        raise StoreError(f"{file.name}: its version is {found.version}", advice=_AGAIN)
+        raise StoreError(f"{file.name}: its version is {found.version}", advice=_REWRITE_ADVICE)
     return found
 
 
@@ -102,7 +102,7 @@ def newest() -> PinnedList:
     return found
 
 
-_AGAIN: Final = "Write it again with nox -s types -- --write, or install hwmatrix again."
+_REWRITE_ADVICE: Final = "Write it again with nox -s types -- --write, or install hwmatrix again."
 
 
 def parse(text: str, *, where: str) -> PinnedList:
@@ -114,11 +114,11 @@ def parse(text: str, *, where: str) -> PinnedList:
     try:
         return pydantic.TypeAdapter(PinnedList).validate_python(yaml.safe_load(text))
     except yaml.YAMLError as error:
-        raise StoreError(f"{where}: not YAML: {str(error).splitlines()[0]}", advice=_AGAIN) from error
+        raise StoreError(f"{where}: not YAML: {str(error).splitlines()[0]}", advice=_REWRITE_ADVICE) from error
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         at = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"{where}: {first['msg']} at {at or 'the top'} ({error.error_count()} in all)", advice=_AGAIN) from error
+        raise StoreError(f"{where}: {first['msg']} at {at or 'the top'} ({error.error_count()} in all)", advice=_REWRITE_ADVICE) from error
 
 
 def written(pins: PinnedList) -> str:

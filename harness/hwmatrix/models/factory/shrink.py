@@ -45,7 +45,7 @@ class _Shrinking:
     def all(self, values: dict[str, Any]) -> dict[str, Any]:
         """Shrink one configuration and its nested ones."""
         kept = _kept_layers(values, self._known)
-        small = {name: self._one(name, value, values, kept) for name, value in values.items() if name not in self._known.derived}
+        small = {name: self._value(name, value, values, kept) for name, value in values.items() if name not in self._known.derived}
         _fit_stages(small, values)
         _fit_resolutions(small, values)
         _fit_layer_numbers(small, self._known)
@@ -57,7 +57,7 @@ class _Shrinking:
         _fit_rotary(small)
         return small
 
-    def _one(self, name: str, value: Any, values: dict[str, Any], kept: dict[int, list[int]]) -> Any:
+    def _value(self, name: str, value: Any, values: dict[str, Any], kept: dict[int, list[int]]) -> Any:
         if isinstance(value, dict):
             return self.all(value) if name.endswith("config") or "model_type" in value else value
         if isinstance(value, (list, tuple)):

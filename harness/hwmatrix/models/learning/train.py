@@ -19,9 +19,9 @@ LEARNED: Final = 0.99
 """The share of held-out examples that a model must get right. An example counts only if all of its answers are correct."""
 _SETTLED: Final = 0.1
 """Training stops below this loss on held-out examples: answers are then clear enough that rounding does not change them."""
-_NEARLY: Final = 0.8
-_SLOWER: Final = 0.7
-"""The learning rate is lowered by this factor at each evaluation above _NEARLY: large steps would overshoot."""
+_NEARLY_LEARNED: Final = 0.8
+_RATE_FACTOR: Final = 0.7
+"""The learning rate is lowered by this factor at each evaluation above _NEARLY_LEARNED: large steps would overshoot."""
 _MOST_STEPS: Final = 1500
 _EVERY: Final = 50
 _BATCH: Final = 64
@@ -72,8 +72,8 @@ def train(model: torch.nn.Module, task: Task, seed: int) -> Learned:
             learned = _evaluated(model, task, held_out, options, step)
             if learned.accuracy >= LEARNED and learned.loss <= _SETTLED:
                 break
-            if learned.accuracy >= _NEARLY:
-                rate *= _SLOWER
+            if learned.accuracy >= _NEARLY_LEARNED:
+                rate *= _RATE_FACTOR
     optimizer.zero_grad()
     if learned.accuracy < LEARNED:
         reached = f"{learned.accuracy:.1%} of held-out examples of {task.name} are correct after {learned.steps} steps"
