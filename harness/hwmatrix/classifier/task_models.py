@@ -132,7 +132,7 @@ class _Tasks:
 
 
 def known_tasks() -> tuple[str, ...]:
-    """Every task that can be asked for: the hub's pipeline tags."""
+    """All known tasks: the hub's pipeline tags."""
     return tuple(sorted({*taxonomy().tasks, *taxonomy().usual_tasks}))
 
 

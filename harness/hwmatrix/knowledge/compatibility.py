@@ -24,7 +24,7 @@ LEVELS: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, Level.NONE)
 """All levels, the best first."""
 WORKING: Final = frozenset({Level.HIGH, Level.MEDIUM})
 """Low is not included: it means a fallback, which ran elsewhere, or a model that works only with other settings than requested."""
-_ONLY_TINY: Final = "only tiny models were executed, which tells nothing about speed"
+_ONLY_TINY: Final = "only tiny models were executed, which says nothing about speed"
 _HOW_NEAR: Final = {Nearness.ARCHITECTURE: "the architecture", Nearness.FAMILY: "the family"}
 
 
@@ -133,7 +133,7 @@ def by_prior(hardware: Backend, family: Family | None) -> Compatibility:
     expected = priors_for(family, hardware) if family is not None else ()
     if not expected:
         said = f"nothing is on record or expected for {family.value} on {hardware.value}" if family else "the model's family is not known"
-        return Compatibility(hardware=hardware, compatible=None, level=None, basis=Basis.NONE, reason=f"{said}: only a run can tell")
+        return Compatibility(hardware=hardware, compatible=None, level=None, basis=Basis.NONE, reason=f"{said}: only a run can show it")
     works = {prior.works for prior in expected}
     levels = [prior.level for prior in expected if prior.level is not None]
     said = "; ".join(str(prior) for prior in expected)

@@ -146,7 +146,7 @@ def read(path: Path) -> Snapshot:
     Raises:
         StoreError: it is missing, damaged, or of an unsupported format.
     """
-    advice = "Install hwmatrix again, or write it anew: hwmatrix evidence --write."
+    advice = "Install hwmatrix again, or write it again: hwmatrix evidence --write."
     try:
         document = json.loads(gzip.decompress(path.read_bytes()))
         found = document.get("format")

@@ -121,7 +121,7 @@ def recipe_config(plan: ModelPlan) -> Any:
     _check_keys(config_class, plan.config, "config")
     try:
         return config_class(**plan.config, attn_implementation="eager", experts_implementation="eager")
-    except Exception as error:  # configurations validate themselves, each with errors of its own
+    except Exception as error:  # configurations validate themselves, each with its own errors
         raise FactoryError(f"{config_class.__name__} refuses the config: {_one_line(error)}", error_type="bad_config") from error
 
 

@@ -42,7 +42,7 @@ def inspect(folder: Path) -> Checkpoint:
     """Read a checkpoint's configuration and list its weights.
 
     Raises:
-        RefusedError: it needs code of its own (``remote_code_refused``), or has only pickled weights (``pickle_refused``).
+        RefusedError: it needs its own code (``remote_code_refused``), or has only pickled weights (``pickle_refused``).
         FactoryError: it is not a checkpoint of transformers: configuration or weights are missing or broken.
     """
     config = inspect_config(folder)
@@ -54,7 +54,7 @@ def inspect_config(folder: Path) -> dict[str, Any]:
     """Read a checkpoint's configuration alone, so that it can be refused before its weights are downloaded.
 
     Raises:
-        RefusedError: it needs code of its own (``remote_code_refused``).
+        RefusedError: it needs its own code (``remote_code_refused``).
         FactoryError: the configuration is missing, broken, or lacks the architecture or class.
     """
     config = _config(folder)

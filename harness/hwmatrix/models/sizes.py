@@ -106,7 +106,7 @@ def _cached_size(key: str, plan: str, dtype: Dtype) -> ModelSize:  # noqa: ARG00
         raise FactoryError(message, error_type="not_installed") from error
     logging: Any = transformers.utils.logging
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # warnings are for whoever runs the model
+    logging.set_verbosity_error()  # warnings matter only when the model runs
     try:
         return _measured(from_json(ModelPlan, plan, where="the plan"), dtype)
     finally:

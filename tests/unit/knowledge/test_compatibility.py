@@ -125,4 +125,4 @@ def test_contradicting_priors_say_so() -> None:
 def test_what_nobody_says_is_not_known(family: Family | None, hardware: Backend) -> None:
     found = compatibility_of(subject("new", family), hardware, [evidence("bert", "cuda")])
     assert (found.compatible, found.level, found.basis, found.expected) == (None, None, Basis.NONE, ())
-    assert "only a run can tell" in found.reason
+    assert "only a run can show it" in found.reason

@@ -174,6 +174,6 @@ def test_a_damaged_snapshot_is_an_error_with_advice(content: bytes, tmp_path: Pa
 def test_the_snapshot_that_comes_with_hwmatrix_is_small_and_made_of_what_is_published_now() -> None:
     databases = published_databases(Path(__file__).parents[3] / "reports" / "published")
     assert databases
-    assert in_step(databases, snapshot.read(module.SNAPSHOT)), "write it anew: hwmatrix evidence --write"
+    assert in_step(databases, snapshot.read(module.SNAPSHOT)), "write it again: hwmatrix evidence --write"
     assert snapshot.collect(databases) == snapshot.read(module.SNAPSHOT)
     assert module.SNAPSHOT.stat().st_size < 2**20

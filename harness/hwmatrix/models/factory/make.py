@@ -87,9 +87,9 @@ def modalities(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, ignor
     passed = given(inputs)
     takes = passed | given(inspect.signature(model.forward).parameters)
     got, media = passed - ignored, {counter.kind for counter in COUNTERS}
-    film = _takes_video(model.config)
+    video = _takes_video(model.config)
     told = {"takes": takes, "given": got}
-    kinds = {name: sorted("video" if film and kind == "image" else kind for kind in values) for name, values in told.items()}
+    kinds = {name: sorted("video" if video and kind == "image" else kind for kind in values) for name, values in told.items()}
     return {**kinds, "text_path_only": bool(takes & media) and not got & media}
 
 

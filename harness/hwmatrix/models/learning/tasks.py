@@ -246,8 +246,8 @@ def moving(angle: torch.Tensor, frames: int, shape: tuple[int, int, int], genera
     cx = start[:, :1] + torch.cos(angle)[:, None] * steps
     cy = start[:, 1:] + torch.sin(angle)[:, None] * steps
     distance = (x - cx[..., None, None]) ** 2 + (y - cy[..., None, None]) ** 2
-    film = 3.0 * torch.exp(-distance / 0.06)[:, :, None].expand(count, frames, channels, height, width)
-    return film + 0.2 * torch.randn(count, frames, channels, height, width, generator=generator)
+    video = 3.0 * torch.exp(-distance / 0.06)[:, :, None].expand(count, frames, channels, height, width)
+    return video + 0.2 * torch.randn(count, frames, channels, height, width, generator=generator)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -341,8 +341,8 @@ class VideoCaptions:
         labels = torch.randint(self.kinds, (count,), generator=generator)
         ids = captions(torch.arange(self.kinds), self.words, self.length, self.end)
         backwards = torch.randint(2, (count,), generator=generator)
-        film = moving(labels * (math.pi / self.kinds) + backwards * math.pi, self.frames, self.shape, generator)
-        return Examples(inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": film}, labels=labels)
+        video = moving(labels * (math.pi / self.kinds) + backwards * math.pi, self.frames, self.shape, generator)
+        return Examples(inputs={"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": video}, labels=labels)
 
     def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
         """Cross-entropy of the answers."""
