@@ -15,13 +15,12 @@ import factory_plans as make
 import pytest
 
 from hwmatrix.errors import CellFailure
-from hwmatrix.models import bundle as bundles
 from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import Bundle
 from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
 from hwmatrix.records import Limits, Size
+from hwmatrix.runner import bundles, exports
 from hwmatrix.runner import crew as crews
-from hwmatrix.runner import exports
 from hwmatrix.runner.bundles import BundleEntry, BundleOrder, build_all
 
 if TYPE_CHECKING:
