@@ -127,7 +127,7 @@ def test_every_end_has_its_own_status(order: OperatorOrder) -> None:
     assert found["off"].max_error == 0.5
     assert (found["crash"].message or "").startswith("SIGSEGV: ")
     assert found["crash"].error_type == "segmentation_fault"
-    assert found["hang"].message == "no end within 1 s"
+    assert found["hang"].message == "timed out after 1 s"
     assert found["lost"].error_type == "browser_lost"
 
 
@@ -191,7 +191,7 @@ def test_a_target_that_finds_everything_right_is_not_believed(
     order: OperatorOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(monkeypatch, "add", "fine")
-    monkeypatch.setattr(operators, "_wrong", lambda test: test)
+    monkeypatch.setattr(operators, "_with_wrong_values", lambda test: test)
     operators.run_operators(order)
     ((ok, detail),) = rows(order, tmp_path, "SELECT canary_ok, canary_detail FROM shards")
     assert ok is False

@@ -131,7 +131,7 @@ def test_a_model_that_takes_all_memory_or_time_while_it_is_built_is_ended_and_na
     index = json.loads((tmp_path / "run" / "bundles" / "bundles.json").read_bytes())
     entries = {entry["model"]: entry for entry in index["bundles"]}
     assert [name for name, entry in entries.items() if entry["key"] is not None] == ["canary-good", "canary-wrong", "good", "good again"]
-    assert (entries["loops"]["message"] or "").startswith("the bundle was not built: no end within 8 s")
+    assert (entries["loops"]["message"] or "").startswith("the bundle was not built: timed out after 8 s")
     assert "MemoryError" in entries["allocates"]["message"]
     assert "signal 11" in entries["crashes"]["message"]
     assert "the worker that did it was ended by signal 9" in entries["kills its worker"]["message"]

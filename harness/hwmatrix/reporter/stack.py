@@ -189,11 +189,11 @@ def _end(ended: Ended, timeout_s: float) -> tuple[Status, str]:
     if ended.problem:
         return Status.ERROR, ended.problem
     if ended.code is None:
-        return Status.TIMEOUT, f"no end within {timeout_s:g} s; the process was killed"
+        return Status.TIMEOUT, f"timed out after {timeout_s:g} s; the process was killed"
     if ended.code < 0:
         names = {number.value: number.name for number in signal.Signals}
         return Status.CRASH, f"the process was ended by {names.get(-ended.code, 'a signal')} (signal {-ended.code})"
-    return Status.ERROR if ended.code else Status.CRASH, f"the process left with exit code {ended.code}"
+    return Status.ERROR if ended.code else Status.CRASH, f"the process exited with code {ended.code}"
 
 
 def _not_run(runtime: str, hardware: str, why: str) -> StackResult:

@@ -55,17 +55,17 @@ def _parser() -> argparse.ArgumentParser:
     tests.set_defaults(work=_operator_tests)
     operators = works.add_parser("operators", help="run the operator tests on one target")
     operators.add_argument("--target", required=True)
-    operators.add_argument("--tests", default="", help="run only the tests whose name matches this regular expression anywhere")
+    operators.add_argument("--tests", default="", help="run only the tests whose name contains a match of this regular expression")
     operators.add_argument("--resume", action="store_true", help="skip the tests listed in finished-<TARGET>.json beside the plan")
     operators.set_defaults(work=_operators)
-    asking = works.add_parser("survey", help="write the detected hardware and the classification of the plan's models to a shard")
-    asking.add_argument("--target", required=True)
-    asking.set_defaults(work=_survey)
-    for work in (run, operators, asking):
+    survey = works.add_parser("survey", help="write the detected hardware and the classification of the plan's models to a shard")
+    survey.add_argument("--target", required=True)
+    survey.set_defaults(work=_survey)
+    for work in (run, operators, survey):
         work.add_argument("--host", required=True, help="the machine's identity")
         work.add_argument("--image")
         work.add_argument("--image-digest")
-    for work in (bundles, run, tests, operators, asking):
+    for work in (bundles, run, tests, operators, survey):
         work.add_argument("--plan", type=Path, required=True)
         work.add_argument("--cache", type=Path, required=True, help="the folder of bundles")
         work.add_argument("--out", type=Path, required=True)
@@ -94,7 +94,7 @@ def _bundles(arguments: argparse.Namespace) -> None:
         every_exporter=arguments.every_exporter,
         at_once=arguments.at_once,
     )
-    if not all_cached(order):  # else no child needs the frameworks, whose import takes longer than all the rest
+    if not all_cached(order):  # otherwise no child needs the frameworks, and their import would take longest
         if exports.wanted(plan):
             onnx_export.preload()
         preload(Backend.CPU, [model for model in order.chosen if model.role is Role.MODEL])

@@ -97,7 +97,7 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     limits = {(cell.model, cell.size): cell.limits for cell in plan.cells}
     models = order.chosen
     found: dict[int, BundleEntry] = {}
-    work = functools.partial(_work, order, [(model, _limit_of(model, limits)) for model in models])
+    work = functools.partial(_build_and_export, order, [(model, _limit_of(model, limits)) for model in models])
     size = min(at_once(order.at_once, 1), len(models))
     unfinished: list[int] = []
 
@@ -125,12 +125,12 @@ def _limit_of(model: ModelPlan, limits: dict[tuple[str, Size], Limits]) -> Limit
     return limits.get((model.name, model.size), _CANARY_LIMITS)
 
 
-def _work(order: BundleOrder, models: list[tuple[ModelPlan, Limits]], number: int, closing: tuple[int, ...]) -> dict[str, Any]:
+def _build_and_export(order: BundleOrder, models: list[tuple[ModelPlan, Limits]], number: int, closing: tuple[int, ...]) -> dict[str, Any]:
     """Build one bundle and its exports, each in a child process; return their outcome. Numbers past the last model are retries."""
     again, index = divmod(number, len(models))
     model, limits = models[index]
     end = run_forked(functools.partial(_build, model, order.cache), limits=limits, closing=closing)
-    entry = _entry(model, end, limits, again=bool(again))
+    entry = _entry_of_end(model, end, limits, again=bool(again))
     told: list[dict[str, Any]] = []
     if entry.key is not None and exports.needed(model, exports.wanted(order.plan)):
         every = order.every_exporter or exports.chosen_between(order.plan)
@@ -192,7 +192,7 @@ def _build(model: ModelPlan, cache: Path, send: Callable[[dict[str, Any]], None]
         send({"key": bundle.key, "digest": bundle.digest})
 
 
-def _entry(model: ModelPlan, end: End, limits: Limits, *, again: bool) -> BundleEntry:
+def _entry_of_end(model: ModelPlan, end: End, limits: Limits, *, again: bool) -> BundleEntry:
     kind = "factory_failed"
     try:
         if end.messages and end.refused is None:

@@ -50,7 +50,7 @@ _TRACEBACK_LIMIT: Final = 100_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """Everything a cell's child needs. Without a ``rule`` nothing is timed: the cell ends after the comparison."""
+    """Everything a cell's child needs. Without a ``rule`` nothing is timed, and the cell ends after the comparison."""
 
     cell: CellPlan
     model: ModelPlan
@@ -72,7 +72,7 @@ class _End:
 
 
 class _Progress:
-    """The stage of a cell and its findings so far. Each stage's message, and the verdict, carries all of them to the parent."""
+    """The stage of a cell and its findings so far. Each stage's message and the verdict send all of them to the parent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -115,12 +115,12 @@ def execute(job: CellJob, send: Send) -> None:
     """Run the cell and send its outcome. Whatever a model raises is caught and sent."""
     progress = _Progress(send)
     try:
-        end = _stages(job, progress)
+        end = _run_stages(job, progress)
     except FactoryError as failure:
-        # The reference image has built and loaded this bundle, so this failure is the target's.
+        # The reference image built and loaded this bundle, so the target causes this failure.
         _end_failed(job, progress, failure.__cause__ or failure)
     except CellFailure as failure:
-        progress.end(Status(failure.status), error=_described(failure, failure.error_type) | {"needs": list(getattr(failure, "needs", ()))})
+        progress.end(Status(failure.status), error=_error_of(failure, failure.error_type) | {"needs": list(getattr(failure, "needs", ()))})
     except Exception as failure:  # noqa: BLE001 - a failing model is data, whatever it raises
         _free_frames(failure)
         _end_failed(job, progress, failure)
@@ -154,17 +154,17 @@ def _end_failed(job: CellJob, progress: _Progress, failure: BaseException) -> No
 
 
 def recognized(failure: BaseException, *, hardware: str, stage: Stage | None) -> tuple[Status, dict[str, Any]]:
-    """What the catalogue makes of a failure that has no type of ours: ``oom`` if memory was short, else ``error``; and its message.
+    """Classify a failure of any type with the catalogue: ``oom`` if memory was short, else ``error``; and its message.
 
-    Frameworks report a failed allocation as a RuntimeError: the catalogue knows their words. It is asked here and not by the parent,
-    which gets neither the whole text nor the exception's base classes.
+    Frameworks report a failed allocation as a RuntimeError, which the catalogue recognizes by its text. The child asks the catalogue,
+    because the parent gets neither the full text nor the exception's base classes.
     """
     found = match(_text(failure), hardware=hardware, stage=stage, exception=failure)
     status = Status.OOM if found.type == "memory_pressure" else Status.ERROR
-    return status, _described(failure, found.type) | {"severity": found.severity}
+    return status, _error_of(failure, found.type) | {"severity": found.severity}
 
 
-def _stages(job: CellJob, progress: _Progress) -> _End:
+def _run_stages(job: CellJob, progress: _Progress) -> _End:
     kind = target_class(job.target.backend)
     kind.preload([job.model.model_class])  # a forked child inherits this from its parent; a spawned one does not
     meter = memory.Meter((job.service or {}).get("process"))
@@ -232,7 +232,7 @@ def _quality(target: Target, bundle: bundles.Bundle, most: int) -> quality.Quali
 
 
 def _task_findings(found: quality.Quality | None, training: dict[str, Any]) -> dict[str, Any]:
-    """How the task was done, by the fields of ``Measured``; or why there is none."""
+    """The quality on the model's task, by the fields of ``Measured``; or why there is none."""
     if found is None:
         return {"quality_detail": training["reason"]}
     return {
@@ -250,7 +250,7 @@ def _task_findings(found: quality.Quality | None, training: dict[str, Any]) -> d
 
 
 def _time(target: Target, rule: MeasureRule, threads: int, progress: _Progress) -> None:
-    """Time the target and, before and after, the machine. Not for a device with its own clock: CPU speed says nothing about it."""
+    """Time the target, and the CPU before and after. CPU speed is not recorded for a device with its own clock."""
 
     def call() -> int | None:
         target.run()
@@ -297,7 +297,7 @@ def _text(failure: BaseException) -> str:
     return str(failure).strip() or type(failure).__name__
 
 
-def _described(failure: BaseException, error_type: str | None) -> dict[str, Any]:
+def _error_of(failure: BaseException, error_type: str | None) -> dict[str, Any]:
     message = _text(failure)
     return {
         "type": error_type,

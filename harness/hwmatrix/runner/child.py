@@ -45,7 +45,7 @@ def work_and_exit(work: Callable[[Send], None], writing: int, *, limits: Limits,
 
         work(send)
         code = 0
-    except BaseException:  # noqa: BLE001 - the parent can read of it only in the log
+    except BaseException:  # noqa: BLE001 - the parent sees it only in the log
         import traceback
 
         traceback.print_exc()

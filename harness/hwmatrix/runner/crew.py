@@ -32,15 +32,15 @@ _LENGTH_BYTES: Final = 8
 _MOST_BYTES: Final = 256 * 2**20
 """Size limit of one answer, which contains everything that a child sent, with its texts escaped."""
 _GRACE_S: Final = 30.0
-"""How long after a task's own limit a worker must have answered."""
+"""How long after a task's time limit a worker may still answer."""
 _ENDING_S: Final = 5.0
 _GONE: Final = 0
-"""Stands for the process id of a worker that has ended."""
+"""The process id of a worker that has ended."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Done:
-    """A finished task: its answer, or, if its worker ended or failed, how."""
+    """A finished task: its answer, or how its worker ended or failed (``problem``)."""
 
     number: int
     answer: dict[str, Any] | None = None
@@ -110,7 +110,7 @@ class Crew:
         for index in range(len(self._workers)):
             self._hand_out(index, waiting, started)
         while busy := [worker for worker in self._workers if worker.number is not None]:
-            for worker in _talking(busy):
+            for worker in _ready_workers(busy):
                 done = self._collect(worker)
                 self._hand_out(self._workers.index(worker), waiting, started)
                 yield done
@@ -155,7 +155,7 @@ class Crew:
         parent = os.getpid()
         if (pid := os.fork()) == 0:
             unneeded = [ours, *(worker.channel for worker in self._workers)]
-            _be_worker(self._work, theirs, ending=self._ending, unneeded=unneeded, parent=parent)
+            _run_worker(self._work, theirs, ending=self._ending, unneeded=unneeded, parent=parent)
         theirs.close()
         return _Worker(pid, ours)
 
@@ -167,7 +167,7 @@ def at_once(asked: int, threads: int) -> int:
     return max(1, min(asked, len(os.sched_getaffinity(0)) // max(1, threads)))
 
 
-def _talking(busy: list[_Worker]) -> list[_Worker]:
+def _ready_workers(busy: list[_Worker]) -> list[_Worker]:
     """Wait for workers that answer, end, or miss their deadline."""
     with selectors.DefaultSelector() as selector:
         for worker in busy:
@@ -227,10 +227,10 @@ def _reap(pid: int, patience_s: float) -> str:
         os.kill(pid, signal.SIGKILL)
         done = os.waitpid(pid, 0)
     status = done[1]
-    return f"was ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"left with exit code {os.WEXITSTATUS(status)}"
+    return f"was ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exited with code {os.WEXITSTATUS(status)}"
 
 
-def _be_worker(
+def _run_worker(
     work: Work, channel: socket.socket, *, ending: Callable[[], None] | None, unneeded: list[socket.socket], parent: int
 ) -> NoReturn:
     """Do tasks until the channel closes. The parent's death or SIGTERM interrupts: the worker kills its child, then exits."""
@@ -254,11 +254,11 @@ def _be_worker(
 
         traceback.print_exc()
     finally:
-        _leave(code, ending)
+        _exit_worker(code, ending)
 
 
-def _leave(code: int, ending: Callable[[], None] | None) -> NoReturn:
-    """End this worker. Further signals are ignored, so that it can end what it had started."""
+def _exit_worker(code: int, ending: Callable[[], None] | None) -> NoReturn:
+    """End this worker. Further signals are ignored, so that it can end what it started."""
     try:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, signal.SIG_IGN)

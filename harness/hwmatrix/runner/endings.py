@@ -15,7 +15,7 @@ def describe(end: End, limits: Limits) -> str:
     if end.refused is not None:
         return f"the process sent an invalid message: {end.refused}"
     if end.timed_out:
-        return f"no end within {limits.timeout_s:g} s"
+        return f"timed out after {limits.timeout_s:g} s"
     if end.oom_killed:
         return "the kernel killed it for memory"
     how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}"
@@ -24,10 +24,10 @@ def describe(end: End, limits: Limits) -> str:
 
 
 def load() -> str:
-    """How busy the whole machine was in the last minute: its load average for each of its cores (1: all of them busy)."""
+    """How busy the whole machine was in the last minute: its load average per core (1: all cores busy)."""
     cores = os.cpu_count() or 1
     try:
         average = os.getloadavg()[0]
     except OSError:
         return "the load of the machine is unknown"
-    return f"in the last minute the load of the machine was {average / cores:.1f} a core ({average:.1f} on {cores} cores)"
+    return f"in the last minute the load of the machine was {average / cores:.1f} per core ({average:.1f} on {cores} cores)"

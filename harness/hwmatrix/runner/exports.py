@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-AGAIN: Final = ", neither beside others nor alone"
+AGAIN: Final = ", both in parallel with other work and alone"
 """Added to the message when the retry ended like the first attempt."""
 
 
@@ -35,7 +35,7 @@ def chosen_between(plan: Plan) -> bool:
 
 
 def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:
-    """Whether this model needs an export. Canaries run on every target, so they do as soon as any model does."""
+    """Whether this model needs an export. Canaries run on every target, so they need one if any model does."""
     return bool(models) if model.role is not Role.MODEL else (model.name, model.size) in models
 
 
@@ -55,8 +55,8 @@ def export(
     """Call exporters until one exports a bundle, or find earlier results; ``every``: call all of them.
 
     An exporter with a kept result is called again, because that result may be out of date. Returns the outcome of each: ``exporter``,
-    ``ok``, ``message``, and ``late`` if it ran out of time. Failures are kept. The message of a late one says how busy the machine was
-    and, with ``again``, that the retry without other work in parallel failed too.
+    ``ok``, ``message``, and ``late`` if it timed out. Failures are kept. The message of a timeout says how busy the machine was and,
+    with ``again``, that the retry without other work in parallel timed out too.
 
     Raises:
         BundleError: the bundle is broken, or the cache cannot be written.

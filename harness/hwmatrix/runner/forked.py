@@ -1,4 +1,4 @@
-"""One task in one forked child: started, limited, waited for without polling, and its end classified exactly.
+"""Runs one task in one forked child: starts and limits it, waits without polling, and reports exactly how it ended.
 
 The warm parent has imported the frameworks but never computes and keeps a single thread: if the parent has ever run a parallel
 loop, a forked child hangs in its first one. The child sends messages through a pipe, one JSON object per line. Its output goes
@@ -48,7 +48,7 @@ class End:
     """How a child ended. Exactly one of ``exit_code`` and ``signal`` is set; ``log`` is the end of what it printed.
 
     ``oom_killed``: SIGKILL ended the child, not because of a timeout, and the cgroup's OOM kill count rose while it ran. The count is
-    per cgroup, so of two parallel children only one that died by SIGKILL is counted as killed.
+    per cgroup and also rises for a parallel child, so SIGKILL is required as well.
 
     ``messages`` are the JSON objects that the child sent, not validated yet (see ``messages``). ``refused`` is set if the messages were
     cut off at a line that is not a JSON object, or because the child sent too much.
@@ -120,7 +120,7 @@ def run_forked(work: Callable[[Send], None], *, limits: Limits, reserves_address
     if SPAWNS:
         pid = spawn(work, messages=messages.writing, log=log.writing, settings=settings)
     elif (pid := os.fork()) == 0:
-        _be_child(work, messages, log, settings, closing)
+        _run_child(work, messages, log, settings, closing)
     os.close(messages.writing)
     os.close(log.writing)
     try:
@@ -159,7 +159,7 @@ def adopt_strays() -> None:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, settings: dict[str, Any], closing: tuple[int, ...]) -> NoReturn:
+def _run_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, settings: dict[str, Any], closing: tuple[int, ...]) -> NoReturn:
     """Give a forked child its own process group, redirect its output to the pipes, and do the work."""
     try:
         os.setpgid(0, 0)
@@ -175,7 +175,7 @@ def _be_child(work: Callable[[Send], None], messages: _Pipe, log: _Pipe, setting
 
 
 def _wait(pid: int, messages: _Pipe, log: _Pipe, deadline: float) -> tuple[int, bool]:
-    """Collect what the child sends until it ends; kill it at the deadline. Returns its wait status, and whether it was late."""
+    """Collect what the child sends until it ends; kill it at the deadline. Returns its wait status, and whether it timed out."""
     with selectors.DefaultSelector() as selector:
         for pipe in (messages, log):
             selector.register(pipe.reading, selectors.EVENT_READ, pipe)

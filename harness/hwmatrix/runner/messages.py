@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind")
 _adapter: Final[Callable[[Any], pydantic.TypeAdapter[Any]]] = functools.cache(pydantic.TypeAdapter)
 _LONGEST_TEXT: Final = 200_000
-"""Characters of any text. The sender cuts a traceback to 100,000 and says how much was left out."""
+"""Characters of any text. The sender cuts tracebacks to 100,000 and says how much it left out."""
 _LONGEST_MESSAGE: Final = 10_000
 """Characters of an error's message, which the sender cuts to 4,000."""
 _CHECKED: Final = pydantic.with_config(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=_LONGEST_TEXT)
@@ -60,7 +60,7 @@ class Facts(Findings):
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a cell did not pass, in the child's words. What it does not tell, the catalogue finds: a ``type``, and its ``severity``."""
+    """Why a cell did not pass, as the child reported it. The catalogue fills in a missing ``type`` and ``severity``."""
 
     message: _Message
     type: _ErrorType | None = None
@@ -160,13 +160,13 @@ def cell_told(end: End) -> CellTold:
     told = CellTold()
     try:
         for number, message in enumerate(end.messages, 1):
-            told = _next(told, message, number)
+            told = _with_message(told, message, number)
     except BadMessageError as error:
         return dataclasses.replace(told, problem=str(error))
     return dataclasses.replace(told, problem=end.refused)
 
 
-def _next(told: CellTold, message: dict[str, Any], number: int) -> CellTold:
+def _with_message(told: CellTold, message: dict[str, Any], number: int) -> CellTold:
     """The report with one more message. After a verdict, only the origin of a difference may follow."""
     if "divergence" in message and told.verdict is not None and told.divergence is None:
         return dataclasses.replace(told, divergence=read(_Located, message, number).divergence)
@@ -189,7 +189,7 @@ def detections_told(end: End) -> list[Detection]:
     for number, message in enumerate(end.messages, 1):
         detection = read(Detection, message, number)
         if detection.hardware_type not in names():
-            raise BadMessageError(f"line {number}: {detection.hardware_type!r} is not a kind of hardware")
+            raise BadMessageError(f"line {number}: {detection.hardware_type!r} is not a known kind of hardware")
         try:
             dt.datetime.fromisoformat(detection.detected_at)
         except ValueError as error:

@@ -1,7 +1,7 @@
 """The ONNX standard's operator tests on one target, in its image: many per forked child, each with its own verdict.
 
-A child sends a result after each test, so that the test that kills it is known. That test is retried alone, in case an earlier test had
-broken something; the rest continues in a new child. A test that takes too long is ended by an alarm of the kernel.
+A child sends a result after each test, so that the test that kills it is known. That test is retried alone, in case an earlier test
+broke something; the rest continues in a new child. A kernel alarm ends a test that takes too long.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 BATCH: Final = 50
 """Tests per child: restarting a runtime takes as long as several tests."""
 TEST_S: Final = 20.0
-"""The tests' tensors are tiny: a test that takes longer hangs."""
+"""A test that takes longer hangs: the tests' tensors are tiny."""
 _START_S: Final = 60.0
 _MEMORY_MB: Final = 4096
 _CANARY: Final = "test_add"
@@ -121,12 +121,12 @@ class _Batches:
 
         None: the target is unavailable, or the simple test did not run on it.
         """
-        right, wrong = test, _wrong(test)
+        right, wrong = test, _with_wrong_values(test)
         (good,) = self.run([right])
         if good.status is Status.UNAVAILABLE:
             return None, good.message
         if good.status is Status.FALLBACK:
-            return None, f"{test.name} ran, but no part of it on the target"
+            return None, f"{test.name} ran, but no part of it ran on the target"
         (bad,) = self.run([wrong])
         problems = [
             f"{test.name} {how} is {result.status.value}, not {wanted.value}: {result.message}"
@@ -137,29 +137,29 @@ class _Batches:
 
     def run(self, tests: Sequence[OperatorTest]) -> list[OperatorResult]:
         """Run tests, in as many children as necessary."""
-        results = self._in_company(tests)
+        results = self._in_children(tests)
         if not self._keeps_state or len(tests) == 1:
             return results
         spoilt = {Status.MISMATCH, Status.ERROR}
-        return [self._in_company([test])[0] if result.status in spoilt else result for test, result in zip(tests, results, strict=True)]
+        return [self._in_children([test])[0] if result.status in spoilt else result for test, result in zip(tests, results, strict=True)]
 
-    def _in_company(self, tests: Sequence[OperatorTest]) -> list[OperatorResult]:
+    def _in_children(self, tests: Sequence[OperatorTest]) -> list[OperatorResult]:
         results: list[OperatorResult] = []
         left = list(tests)
         while left:
-            done, culprit = self._child(left)
+            done, culprit = self._run_child(left)
             results += done
             left = left[len(done) :]
             if culprit is not None:
                 if done:  # an earlier test in the same child may have caused it
-                    alone, again = self._child(left[:1])
+                    alone, again = self._run_child(left[:1])
                     results += alone or [again or culprit]
                 else:
                     results.append(culprit)
                 left = left[1:]
         return results
 
-    def _child(self, tests: list[OperatorTest]) -> tuple[list[OperatorResult], OperatorResult | None]:
+    def _run_child(self, tests: list[OperatorTest]) -> tuple[list[OperatorResult], OperatorResult | None]:
         """Run one child: the results that it sent, and that of the test that ended it prematurely (None: no test did)."""
         begin = time.monotonic()
         try:
@@ -171,7 +171,7 @@ class _Batches:
         end = run_forked(work, limits=limits, reserves_address_space=self._reserves)
         told, problem = self._results_of(end)
         done = [self._result(test, **dataclasses.asdict(each)) for test, each in zip(tests, told, strict=False)]
-        if done and done[-1].status is Status.CRASH:  # its helper process crashed, so the child stopped there
+        if done and done[-1].status is Status.CRASH:  # the helper process crashed, so the child stopped there
             return done[:-1], done[-1]
         if len(done) == len(tests):
             return done, None
@@ -179,7 +179,7 @@ class _Batches:
         if problem is not None:
             message = f"the process sent an invalid message: {problem}"
             return done, self._result(tests[len(done)], status=Status.CRASH, error_type="bad_message", message=message, wall_ms=wall_ms)
-        return done, self._ended(tests[len(done)], end, limits, wall_ms)
+        return done, self._result_of_end(tests[len(done)], end, limits, wall_ms)
 
     def _results_of(self, end: End) -> tuple[list[TestTold], str | None]:
         """A child's test reports up to the first invalid line, and what is wrong with that line."""
@@ -194,10 +194,10 @@ class _Batches:
             return told, str(error)
         return told, end.refused
 
-    def _ended(self, test: OperatorTest, end: End, limits: Limits, wall_ms: float) -> OperatorResult:
+    def _result_of_end(self, test: OperatorTest, end: End, limits: Limits, wall_ms: float) -> OperatorResult:
         """The result of the test that was running when the child ended."""
         if end.timed_out or end.signal == signal.SIGALRM:
-            status, message = Status.TIMEOUT, f"no end within {TEST_S:g} s"
+            status, message = Status.TIMEOUT, f"timed out after {TEST_S:g} s"
         else:
             status, message = (Status.OOM if end.oom_killed else Status.CRASH), describe(end, limits)
             message = f"{signal.Signals(end.signal).name}: {message}" if end.signal in _SIGNALS else message
@@ -225,25 +225,25 @@ def execute(
         send({"device": runner.check()})
     except CellFailure as failure:
         for _ in tests:
-            send(_failed(failure, target))
+            send(_failure(failure, target))
         return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel kills this process, even inside a library call that never returns
     for test in tests:
         signal.setitimer(signal.ITIMER_REAL, TEST_S)
         begin = time.perf_counter()
-        message = _tried(runner, test, target, relative_error)
+        message = _outcome(runner, test, target, relative_error)
         signal.setitimer(signal.ITIMER_REAL, 0)
         send(message | {"wall_ms": (time.perf_counter() - begin) * 1000})
         if message["status"] == Status.CRASH.value:
             return
 
 
-def _tried(runner: OperatorRunner, test: OperatorTest, target: TargetPlan, relative_error: float | None) -> dict[str, Any]:
+def _outcome(runner: OperatorRunner, test: OperatorTest, target: TargetPlan, relative_error: float | None) -> dict[str, Any]:
     try:
         executed = runner.execute(test)
         verdict = judge(test, executed.outputs, relative_error=relative_error)
     except Exception as failure:  # noqa: BLE001 - a failing test is data, whatever it raises
-        return _failed(failure, target)
+        return _failure(failure, target)
     right = Status.PASS if executed.on_target > 0 else Status.FALLBACK
     status = right if verdict.problem is None else Status.MISMATCH
     return {
@@ -256,7 +256,7 @@ def _tried(runner: OperatorRunner, test: OperatorTest, target: TargetPlan, relat
     }
 
 
-def _failed(failure: Exception, target: TargetPlan) -> dict[str, Any]:
+def _failure(failure: Exception, target: TargetPlan) -> dict[str, Any]:
     text = str(failure)[:_MESSAGE_LIMIT]
     if isinstance(failure, CellFailure):
         status, kind, needs = failure.status, failure.error_type, list(getattr(failure, "needs", ()))
@@ -267,7 +267,7 @@ def _failed(failure: Exception, target: TargetPlan) -> dict[str, Any]:
     return {"status": status, "on_target": None, "max_error": None, "error_type": kind, "message": message, "needs": needs}
 
 
-def _wrong(test: OperatorTest) -> OperatorTest:
+def _with_wrong_values(test: OperatorTest) -> OperatorTest:
     """The same test with expected values that are off by one."""
     outputs = tuple(
         (name, dataclasses.replace(value, array=np.asarray(value.array + 1)) if isinstance(value, Tensor) else value)

@@ -95,8 +95,8 @@ def run_shard(order: ShardOrder) -> Path:
     identity = shard_identity(order, descriptor_of(order.target.backend).packages, warm_up_ms=warm_up_ms)
     service = target_class(order.target.backend).service(order.target.options)
     size = _parallel_cells(order, service)
-    pieces = _CellWork(order)
-    crew = Crew(pieces, size=size, patience=lambda number: order.cells[number].limits.timeout_s, ending=pieces.end)
+    work = _CellWork(order)
+    crew = Crew(work, size=size, patience=lambda number: order.cells[number].limits.timeout_s, ending=work.end)
     with crew, ShardWriter(order.out, order.plan, identity) as shard, Keeper(service) as keeper:
         emit("shard", target=order.target.name, cells=len(order.cells), warm_up_ms=warm_up_ms)
         begin_mb = _resident_mb()
@@ -114,7 +114,7 @@ def run_shard(order: ShardOrder) -> Path:
 
 
 def preload(backend: str, models: list[ModelPlan]) -> None:
-    """Import everything that the cells need, once. Nothing is computed here: see ``forked``."""
+    """Import everything that the cells need, once. Nothing is computed here (see ``forked``)."""
     target_class(backend).preload(sorted({model.model_class for model in (*models, *canary_plans())}))
     catalogue()
 
@@ -186,7 +186,7 @@ class _Cells:
     def run_canaries(self) -> tuple[bool | None, str | None]:
         """Whether the known-good model passes and the wrong one is a mismatch, with the reason if not.
 
-        None if nothing is proved: the target is unavailable, or the canary ran elsewhere (fallback).
+        None if they prove nothing: the target is unavailable, or the canary ran elsewhere (fallback).
         """
         target = self._order.target.name
         dtype = self._canary_dtype()
@@ -207,7 +207,7 @@ class _Cells:
     def _canary_dtype(self) -> Dtype:
         """The first of the cells' precisions that the target supports; if it supports none of them, its own first one.
 
-        A target refuses every model, canaries too, in a precision that it lacks. That casts no doubt on its other verdicts.
+        A target refuses every model, canaries too, in a precision that it lacks. That says nothing about its other verdicts.
         """
         able = [dtype for dtype in descriptor_of(self._order.target.backend).precisions if dtype in self._order.plan.tolerances]
         wanted = (cell.settings.dtype for cell in self._order.cells)
@@ -222,7 +222,7 @@ class _Cells:
                 self.run(cell, model, canaries_failed=canaries_failed)
             return
         self._keeper.stop()  # workers have their own services
-        hindered = {number: self._result_without_run(*pair, utc_now(), canaries_failed) for number, pair in enumerate(pairs)}
+        early_results = {number: self._result_without_run(*pair, utc_now(), canaries_failed) for number, pair in enumerate(pairs)}
         begun: dict[int, str] = {}
 
         def started(number: int) -> None:
@@ -230,13 +230,13 @@ class _Cells:
             emit("cell_started", key=cell.key, role=_role(cell, model))
             begun[number] = utc_now()
 
-        for number, result in hindered.items():
+        for number, result in early_results.items():
             if result is not None:
                 started(number)
                 self._keep(result, *pairs[number])
-        for done in crew.do((number for number, result in hindered.items() if result is None), started):
+        for done in crew.do((number for number, result in early_results.items() if result is None), started):
             cell, model = pairs[done.number]
-            self._keep(self._done(done, cell, model, begun[done.number]), cell, model)
+            self._keep(self._worker_result(done, cell, model, begun[done.number]), cell, model)
 
     def run(self, cell: CellPlan, model: ModelPlan, *, canaries_failed: str | None) -> CellResult:
         """Run one cell without the crew, store its result, and notify the host."""
@@ -284,8 +284,8 @@ class _Cells:
         end = _run(self._order, cell, model, service=address)
         return result_of(end, cell=cell, model=model, target=self._order.target, started_at=started_at)
 
-    def _done(self, done: Done, cell: CellPlan, model: ModelPlan, started_at: str) -> CellResult:
-        """The result of a cell that a worker ran. If the worker died, that is our failure and not the model's."""
+    def _worker_result(self, done: Done, cell: CellPlan, model: ModelPlan, started_at: str) -> CellResult:
+        """The result of a cell that a worker ran. If the worker died, that is the harness's failure and not the model's."""
         if done.answer is not None and _UNAVAILABLE in done.answer:
             message, kind = done.answer[_UNAVAILABLE], done.answer["error_type"]
             return self._not_available(cell, model, started_at, message=message, kind=kind)

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _LAST_LINES: Final = 3
 _NO_MEMORY: Final = re.compile(r"^MemoryError\b|std::bad_alloc|[Cc]an(?:no|')t allocate memory", re.MULTILINE)
-"""The last words of a process that could not even report its failed allocation: Python's, C++'s, PyTorch's."""
+"""What a process prints last if it cannot even report a failed allocation: in Python, C++ and PyTorch."""
 
 
 def result_of(end: End, *, cell: CellPlan, model: ModelPlan, target: TargetPlan, started_at: str) -> CellResult:
     """A cell's result from how its child ended. A child that sent an invalid message counts as crashed, whatever its verdict."""
     told = cell_told(end)
-    status, error = _ended(end, told, cell, target)
+    status, error = _status_and_error(end, told, cell, target)
     found = {field.name: getattr(told.facts, field.name) for field in dataclasses.fields(Findings)}
-    where = _divergence(end, told) if status is Status.MISMATCH else None
+    where = _origin_of_difference(end, told) if status is Status.MISMATCH else None
     return CellResult(
         **_identity(cell, model, target),
         **found | (where.columns() if where is not None else {}),
@@ -60,8 +60,8 @@ def error_record(  # noqa: D417 - the other arguments are the record's own field
 
     Args:
         message: the error's own text.
-        error_type: where the program knows it; else the catalogue recognizes it by message, status and stage.
-        severity: where the catalogue was asked before; else that of ``error_type``.
+        error_type: None if unknown: the catalogue then recognizes it by message, status and stage.
+        severity: None for the catalogue's severity of ``error_type``.
     """
     if error_type is not None:
         return ErrorRecord(type=error_type, severity=severity or severity_of(error_type, hardware), message=message, **details)
@@ -85,7 +85,7 @@ def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str,
     }
 
 
-def _ended(end: End, told: CellTold, cell: CellPlan, target: TargetPlan) -> tuple[Status, ErrorRecord | None]:
+def _status_and_error(end: End, told: CellTold, cell: CellPlan, target: TargetPlan) -> tuple[Status, ErrorRecord | None]:
     """The verdict: the child's own if it sent one, otherwise from how it ended."""
     hardware = target.backend
     if told.problem is not None:
@@ -113,8 +113,8 @@ def _error(failure: Failure | None, hardware: str, status: Status, stage: Stage)
     )
 
 
-def _divergence(end: End, told: CellTold) -> Divergence | None:
-    """Where a difference begins, as the child reported after its verdict, or how the search for it ended the child; None: neither."""
+def _origin_of_difference(end: End, told: CellTold) -> Divergence | None:
+    """Where a difference begins, as the child reported after its verdict; or how the search for it ended the child; None: neither."""
     if told.divergence is not None:
         return told.divergence
     if end.timed_out:
@@ -129,9 +129,9 @@ def _divergence(end: End, told: CellTold) -> Divergence | None:
 def _end_without_verdict(end: End, cell: CellPlan) -> tuple[Status, str]:
     """Status and message for a child that ended without a verdict."""
     if end.timed_out:
-        return Status.TIMEOUT, f"no end within {cell.limits.timeout_s:g} s; the process was killed"
+        return Status.TIMEOUT, f"timed out after {cell.limits.timeout_s:g} s; the process was killed"
     if end.signal == signal.SIGXCPU:
-        return Status.TIMEOUT, "the limit of CPU time was reached (SIGXCPU)"
+        return Status.TIMEOUT, "the CPU time limit was reached (SIGXCPU)"
     if end.signal == signal.SIGKILL and end.oom_killed:
         return Status.OOM, "the kernel killed the process for memory (SIGKILL, and the cgroup counts an oom_kill)"
     last = "\n".join(end.log.splitlines()[-_LAST_LINES:])
@@ -139,7 +139,7 @@ def _end_without_verdict(end: End, cell: CellPlan) -> tuple[Status, str]:
         return Status.OOM, f"an allocation failed within {cell.limits.memory_mb} MiB, and the process gave up: {last}"
     if end.signal is not None:
         return Status.CRASH, f"the process was ended by {_signal_name(end.signal)} (signal {end.signal})"
-    return Status.CRASH, f"the process left with exit code {end.exit_code} before it gave a verdict"
+    return Status.CRASH, f"the process exited with code {end.exit_code} before it sent a verdict"
 
 
 def _signal_name(number: int) -> str:

@@ -1,7 +1,7 @@
 """A child in a new interpreter, for systems where a process with loaded frameworks cannot be forked (macOS).
 
 There a forked child can use neither Metal nor Accelerate: between fork and exec, Apple allows only what is safe in a signal
-handler. The price is that each child must import its frameworks again.
+handler. So each child must import its frameworks again.
 """
 
 from __future__ import annotations

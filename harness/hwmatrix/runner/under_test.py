@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, torch.Tensor]
 
 _ONE_VECTOR: Final = 2
-"""The rank of an output with one vector per sample: the vector may by chance be as long as the text."""
+"""The rank of an output with one vector per sample, whose length may happen to equal that of the text."""
 _SCORES: Final = ("start_logits", "end_logits")
-_NO_ROOM: Final = frozenset({Status.UNAVAILABLE, Status.OOM})
+_ABSENT_OR_FULL: Final = frozenset({Status.UNAVAILABLE, Status.OOM})
 _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
 
 
@@ -91,7 +91,7 @@ class ModelUnderTest:
         """The model, on its device.
 
         Raises:
-            UnsupportedError: another runtime than PyTorch runs it.
+            UnsupportedError: a runtime other than PyTorch runs it.
         """
         if not self.is_torch:
             raise UnsupportedError(f"{self.place.device} supports forward passes only", needs=("a PyTorch module",))
@@ -136,7 +136,7 @@ class ModelUnderTest:
 
         Special tokens and masks keep their positions.
         """
-        return [self._varied(shift) for shift in range(count)]
+        return [self._shifted(shift) for shift in range(count)]
 
     def with_other_token(self, position: int, name: str = "input_ids") -> dict[str, torch.Tensor]:
         """The bundle's inputs with another ordinary token at one position of each text."""
@@ -181,7 +181,7 @@ class ModelUnderTest:
         """Generate ``tokens`` tokens greedily from the bundle's inputs with transformers' own ``generate``.
 
         Raises:
-            UnsupportedError: another runtime than PyTorch runs the model.
+            UnsupportedError: a runtime other than PyTorch runs the model.
         """
         import torch
 
@@ -243,7 +243,7 @@ class ModelUnderTest:
             found += [{name: tensor.chunk(len(part))[index] for name, tensor in batched.items()} for index in range(len(part))]
         return found
 
-    def _varied(self, shift: int) -> dict[str, torch.Tensor]:
+    def _shifted(self, shift: int) -> dict[str, torch.Tensor]:
         special = _torch().tensor(sorted(self.special_tokens))
         varied = self.inputs
         for name, tensor in varied.items():
@@ -265,7 +265,7 @@ def model_under_test(plan: ModelPlan, place: Place, *, pool: ResourcePool, cache
         UnavailableError: the hardware, driver, runtime or enough memory is missing, with the reason.
         FactoryError: the model cannot be built.
         BundleError: the cache cannot be written.
-        UnsupportedError: the pool moved the model to other hardware for another reason than memory.
+        UnsupportedError: the pool moved the model to other hardware for a reason other than memory.
     """
     device_name = place.check()
     bundle = find_or_build(hub.resolve(plan, cache), cache)
@@ -324,10 +324,10 @@ def _prepared(place: Place, bundle: Bundle, inputs: Tensors | None = None) -> An
 
 
 def _check_placement(model: ModelUnderTest, pool: ResourcePool, name: str) -> None:
-    """The pool falls back to other hardware if the device is missing or too small. A test must not count that as a pass.
+    """Check that the pool did not fall back to other hardware: a test must not count that as a pass.
 
     Raises:
-        UnavailableError: the device is missing or had too little memory.
+        UnavailableError: the device is missing or has too little memory.
         UnsupportedError: it refused the model for another reason.
     """
     placed = model.placement()
@@ -335,7 +335,7 @@ def _check_placement(model: ModelUnderTest, pool: ResourcePool, name: str) -> No
         return
     reports = [report for report in pool.fallbacks if report.model == name]
     message = reports[-1].sentence() if reports else f"the model is not on {model.place.device} ({placed.detail})"
-    if reports and all(tried.status in _NO_ROOM for tried in reports[-1].attempts[:-1]):
+    if reports and all(tried.status in _ABSENT_OR_FULL for tried in reports[-1].attempts[:-1]):
         raise UnavailableError(message, error_type="memory_pressure")
     raise UnsupportedError(message, needs=(model.place.device,), error_type="fallback")
 

@@ -105,7 +105,7 @@ def test_a_hang_is_a_time_out() -> None:
     found, (error,) = results(script)
     assert found["cuda:0"].status is Status.TIMEOUT
     assert error.error_type == "timeout"
-    assert error.message == "torch on cuda:0: no end within 7 s; the process was killed"
+    assert error.message == "torch on cuda:0: timed out after 7 s; the process was killed"
 
 
 def test_an_exception_is_recognized() -> None:
@@ -134,7 +134,7 @@ def test_a_runtime_that_cannot_be_imported_is_told_once() -> None:
     found, (error,) = results(script)
     assert found[None].status is Status.ERROR
     assert error.error_type == "shared_library_missing"
-    assert error.message == "torch: the process left with exit code 1, while no device was used"
+    assert error.message == "torch: the process exited with code 1, while no device was used"
     assert error.component == "hardware_stack"
     assert len(script.calls) == 1
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hwmatrix.faults.catalogue import catalogue
 from hwmatrix.measure.parity import parity_of
 from hwmatrix.records import CellResult, Limits, Stage, Status
-from hwmatrix.runner.bundles import _entry
+from hwmatrix.runner.bundles import _entry_of_end
 from hwmatrix.runner.endings import describe
 from hwmatrix.runner.forked import End, parse
 from hwmatrix.runner.messages import BadMessageError, TestTold, detections_told, read
@@ -177,7 +177,7 @@ def test_whatever_is_kept_the_database_takes(tmp_path: Path) -> None:
 @given(raw_lines)
 def test_children_of_other_kinds_cannot_end_their_parent_either(line: bytes) -> None:
     end = end_of(line + b"\n")
-    entry = _entry(make.model_plan(), end, make.LIMITS, again=False)
+    entry = _entry_of_end(make.model_plan(), end, make.LIMITS, again=False)
     assert (entry.key is None) is not (entry.message is None)
     assert describe(end, Limits(timeout_s=1.0, memory_mb=1))
     with contextlib.suppress(BadMessageError):
@@ -189,7 +189,7 @@ def test_children_of_other_kinds_cannot_end_their_parent_either(line: bytes) -> 
 
 @pytest.mark.parametrize("key", ["../../etc", "ab", "AB" * 32, "cd" * 32 + "\n"])
 def test_a_bundle_lies_where_bundles_lie(key: str) -> None:
-    entry = _entry(make.model_plan(), end_of(lines({"key": key, "digest": "cd" * 32})), make.LIMITS, again=False)
+    entry = _entry_of_end(make.model_plan(), end_of(lines({"key": key, "digest": "cd" * 32})), make.LIMITS, again=False)
     assert entry.key is None
     assert entry.message is not None
     assert "the process sent an invalid message: line 1" in entry.message

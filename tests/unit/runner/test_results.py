@@ -254,7 +254,7 @@ def test_leaving_without_a_verdict_is_a_crash_whatever_the_code(code: int) -> No
     found = result(end(stage("prepare"), exit_code=code))
     assert (found.status, found.stage, found.exit_code) == (Status.CRASH, Stage.PREPARE, code)
     assert found.error is not None
-    assert found.error.message == f"the process left with exit code {code} before it gave a verdict"
+    assert found.error.message == f"the process exited with code {code} before it sent a verdict"
     assert found.error.type == "process_exit"
 
 
@@ -262,7 +262,7 @@ def test_a_timeout_is_no_crash() -> None:
     found = result(killed(signal.SIGKILL, stage("run"), timed_out=True, oom_killed=True))
     assert found.status is Status.TIMEOUT
     assert found.error is not None
-    assert (found.error.type, found.error.message) == ("timeout", "no end within 30 s; the process was killed")
+    assert (found.error.type, found.error.message) == ("timeout", "timed out after 30 s; the process was killed")
 
 
 def test_the_limit_of_cpu_time_is_a_timeout() -> None:
