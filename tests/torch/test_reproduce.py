@@ -204,7 +204,7 @@ def test_a_configuration_that_its_values_do_not_make_is_refused(monkeypatch: pyt
     from hwmatrix.generate import type_code
 
     monkeypatch.setattr(type_code, "_same_weights", lambda *_: False)
-    with pytest.raises(ConfigError, match="its configuration cannot be made again from its values"):
+    with pytest.raises(ConfigError, match="its configuration cannot be recreated from its values"):
         reproduce("sew-d", "cpu", database=ARCHITECTURES, force=True)
 
 
@@ -315,5 +315,5 @@ def test_a_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
 def test_without_torch_the_command_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest))
-    with pytest.raises(ConfigError, match="torch must be installed to work out the inputs of bert"):
+    with pytest.raises(ConfigError, match="torch must be installed to determine the inputs of bert"):
         reproduce("bert", "cpu", database=RECORDED, force=True)

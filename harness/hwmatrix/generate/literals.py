@@ -20,7 +20,7 @@ def literal(value: Any, indent: int = 0, column: int = 0) -> str:
     for the text after it. Supports None, booleans, numbers, strings, and lists, tuples and dictionaries of them.
 
     Raises:
-        TypeError: another kind of value.
+        TypeError: a value of another type.
     """
     flat = _flat(value)
     if column + len(flat) + 2 <= WIDTH or not isinstance(value, (dict, list, tuple)) or not value:

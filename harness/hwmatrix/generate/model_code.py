@@ -43,7 +43,7 @@ class InputCode:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelCode:
-    """The facts that a script needs besides the plan.
+    """What a script needs besides the plan.
 
     ``call`` are the other arguments of a forward pass; ``vocabulary`` is the number of tokens and ``special`` the special ones, as
     calibration uses them. ``built`` says how to build a model that is made from its type.
@@ -62,22 +62,22 @@ class ModelCode:
 
 
 def model_code(plan: ModelPlan) -> ModelCode:
-    """Determine these facts; a recipe's model is built on the meta device, where it takes no memory. The inputs are those of its bundle.
+    """Determine this for a model and its bundle's inputs. A recipe's model is built on the meta device, where it takes no memory.
 
     Raises:
-        ConfigError: torch or transformers is not installed here, or the checkpoint is missing; or a model that is made from its type
-            cannot be expressed as code.
+        ConfigError: torch or transformers is not installed here, the checkpoint is missing, or a model that is made from its type cannot
+            be expressed as code.
         FactoryError: the model or its inputs cannot be built at all.
     """
-    lacking = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
-    if lacking:
-        what = f"{' and '.join(lacking)} must be installed to work out the inputs of {plan.name}"
+    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        what = f"{' and '.join(missing)} must be installed to determine the inputs of {plan.name}"
         hint = "install them (the script itself needs them too), with the versions of images/constraints.txt"
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
-    return _of_type(plan) if plan.weights == FACTORY else _of_weights(plan)
+    return _code_of_type(plan) if plan.weights == FACTORY else _code_of_weights(plan)
 
 
-def _of_type(plan: ModelPlan) -> ModelCode:
+def _code_of_type(plan: ModelPlan) -> ModelCode:
     made = make_type(plan)
     count, special = _tokens(made.model.config)
     inputs = drawn_inputs(made.inputs, made.drawn)
@@ -85,7 +85,7 @@ def _of_type(plan: ModelPlan) -> ModelCode:
 
 
 def drawn_inputs(inputs: dict[str, torch.Tensor], drawn: Sequence[Draw]) -> tuple[InputCode, ...]:
-    """Code for inputs in their original order: random tensors are drawn again, computed ones are written out."""
+    """Code for inputs in their original order: random tensors are drawn again, computed ones are written out as values."""
     import torch
 
     begin, made = 0, list[InputCode]()
@@ -95,18 +95,18 @@ def drawn_inputs(inputs: dict[str, torch.Tensor], drawn: Sequence[Draw]) -> tupl
             made.append(InputCode(name=name, code=drawn[found].code, draws=tuple(draw.code for draw in drawn[begin:found])))
             begin = found + 1
         else:
-            made.append(_written(name, tensor))
+            made.append(_written_out(name, tensor))
     return tuple(made)
 
 
-def _written(name: str, tensor: torch.Tensor) -> InputCode:
+def _written_out(name: str, tensor: torch.Tensor) -> InputCode:
     for value, function in ((1, "ones"), (0, "zeros")):
         if tensor.numel() and bool((tensor == value).all()):
             return InputCode(name=name, code=f"torch.{function}({tuple(tensor.shape)}, dtype={tensor.dtype})")
     return InputCode(name=name, code="", ids=tensor.tolist())
 
 
-def _of_weights(plan: ModelPlan) -> ModelCode:
+def _code_of_weights(plan: ModelPlan) -> ModelCode:
     import torch
     import transformers
 

@@ -1,4 +1,4 @@
-"""Generates model tests: plain pytest files from one template per family, with the model's hardware and requirements."""
+"""Generates model tests: pytest files from one template per family, with the model's hardware and requirements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GeneratedTest:
-    """A generated test: its model, its template and why that was chosen, its devices, and its path."""
+    """A generated test: its model, its template and the classification behind it, its devices, and its path."""
 
     model: str
     classification: Classification
@@ -52,14 +52,14 @@ class GeneratedTest:
 
 
 def generate_test(model: str, *, spec: MatrixSpec | None = None, folder: Path = DEFAULT_FOLDER, wish: Wish | None = None) -> GeneratedTest:
-    """Write the test of one model into a folder, under a name made from the model's.
+    """Write the test of one model to a folder, in a file named after the model.
 
-    ``model`` is a name of matrix.yaml, a hub id that the cache has, or a checkpoint's folder; ``spec`` is what matrix.yaml says,
-    None: the one of the working folder. Needs jinja2; torch is not needed before the test runs.
+    ``model`` is a name in matrix.yaml, a hub id in the cache, or a checkpoint's folder; ``spec`` is the content of matrix.yaml
+    (None: of that in the working folder). Needs jinja2; torch is not needed before the test runs.
 
     Raises:
-        ConfigError: there is no matrix.yaml, or no jinja2; the model is only a name, or cannot be built; there is no such device; a
-            file that hwmatrix has not generated has the test's name; the folder cannot be written.
+        ConfigError: matrix.yaml or jinja2 is missing; the model is only a name or cannot be built; there is no such device; a file
+            that hwmatrix did not generate has the test's name; the folder cannot be written.
     """
     wish, spec = wish or Wish(), spec or load(DEFAULT_MATRIX).spec
     plan = plan_of(model, spec, wish)
@@ -69,7 +69,7 @@ def generate_test(model: str, *, spec: MatrixSpec | None = None, folder: Path = 
     _LOG.debug("%s: family %s, subfamily %s, structure %s", model, plan.family.value, found.subfamily, found.structure)
     _LOG.debug("%s: template %s, because %s (confidence %.2f)", model, template, found.source, found.confidence)
     places = places_of(plan, found, spec, wish)
-    path = _prepared(folder, model)
+    path = _output_file(folder, model)
     text = f"{mark(model)}\n{_render(template, plan, found, places, path=path, model=model, spec=spec, wish=wish)}"
     try:
         write_atomically(path, text)
@@ -106,7 +106,7 @@ def _render(
         path=plain(path),
         model_code=_model_code(plan),
         place_codes=[_place_code(place) for place in places],
-        notes="\n".join(comment(line) for line in (_order(found, wish), *_reasons(places, spec))),
+        notes="\n".join(comment(line) for line in (_order_note(found, wish), *_number_notes(places, spec))),
         timeout=wish.timeout_min,
         batch=BATCH_SIZE,
         sequence_length=plan.sequence_length,
@@ -121,7 +121,7 @@ def _render(
 
 
 def _model_code(plan: ModelPlan) -> str:
-    """The call that makes the plan of a model, an argument a line."""
+    """The call that creates a model's plan, one argument per line."""
     values = {
         "name": literal(plan.name),
         "size": f"Size.{plan.size.name}",
@@ -141,7 +141,7 @@ def _model_code(plan: ModelPlan) -> str:
 
 
 def _place_code(place: DevicePlan) -> str:
-    """The call that makes a place: on one line if it fits, else an argument a line."""
+    """The call that creates a place: on one line if it fits, else one argument per line."""
     arguments = [f"device={literal(place.device)}", f"dtype=Dtype.{place.dtype.name}", f"tolerance={literal(place.tolerance)}"]
     arguments += [f"memory_mb={place.memory_mb}"] if place.memory_mb is not None else []
     arguments += [f"threads={place.threads}"] if place.threads != 1 else []
@@ -153,27 +153,27 @@ def _place_code(place: DevicePlan) -> str:
     return f"Place(\n{lines}    )"
 
 
-def _order(found: Classification, wish: Wish) -> str:
+def _order_note(found: Classification, wish: Wish) -> str:
     """Why these devices, in this order."""
     if wish.device not in {None, "auto"}:
-        return f"The device that was asked for. Without --device: {', '.join(priority_for(found))}."
-    return f"In the order in which such a model is tried: {reason_for(found)}."
+        return f"The requested device. Without --device: {', '.join(priority_for(found))}."
+    return f"In the order in which such models are tried: {reason_for(found)}."
 
 
-def _reasons(places: tuple[DevicePlan, ...], spec: MatrixSpec) -> list[str]:
-    """The basis of the devices' numbers, in sentences."""
+def _number_notes(places: tuple[DevicePlan, ...], spec: MatrixSpec) -> list[str]:
+    """What the devices' numbers are based on, in sentences."""
     used = dict.fromkeys(place.dtype for place in places)
-    reasons = [f"The tolerance of {dtype.value} is matrix.yaml's: {spec.tolerances[dtype].reason}." for dtype in used]
+    reasons = [f"The tolerance of {dtype.value} is that of matrix.yaml: {spec.tolerances[dtype].reason}." for dtype in used]
     known = {basis: [place.device for place in places if place.basis is basis] for basis in Basis if basis is not Basis.NONE}
-    told = "; ".join(f"{basis.value} for {', '.join(devices)}" for basis, devices in known.items() if devices)
-    return [*reasons, f"The memory that it needs (MiB) is {told}."] if told else reasons
+    bases = "; ".join(f"{basis.value} for {', '.join(devices)}" for basis, devices in known.items() if devices)
+    return [*reasons, f"The needed memory (MiB) is {bases}."] if bases else reasons
 
 
-def _prepared(folder: Path, model: str) -> Path:
-    """The file to write, in a folder that is there.
+def _output_file(folder: Path, model: str) -> Path:
+    """The file to write; the folder is created if missing.
 
     Raises:
-        ConfigError: the folder cannot be made, or a foreign file has the name.
+        ConfigError: the folder cannot be created, or a file that hwmatrix did not generate has the name.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def render(name: str, **values: Any) -> str:
 
 
 def comment(text: object, prefix: str = "# ") -> str:
-    """Text as comment lines of at most 140 columns, each begun by ``prefix``; what is not printable becomes a question mark."""
+    """Text as comment lines of at most 140 columns, each with ``prefix``; unprintable characters become question marks."""
     lines: list[str] = []
     for line in str(text).splitlines() or [""]:
         shown = "".join(character if character.isprintable() else "?" for character in line)
@@ -57,22 +57,21 @@ def _environment() -> jinja2.Environment:
 
 
 def write_templates(folder: Path | str) -> tuple[Path, ...]:
-    """Write the templates of tests into a folder, for a test generator of one's own; give the files.
+    """Write the test templates to a folder, for a test generator of your own; return the files.
 
-    They are called as ``recommended_template`` of a classification says (``hf_vision_template.py``), and any Jinja2 environment that
-    loads from the folder renders them: with ``model_name``, ``model_family``, ``model_subfamily``, ``recommended_hardware``,
-    ``resource_requirements`` and ``torch_device``, of which only the first must be given. What comes out looks the model up by its name
-    when it runs. A file of the same name with other contents is not replaced.
+    Their names are those of a classification's ``recommended_template`` (``hf_vision_template.py``). Any Jinja2 environment that loads
+    from the folder can render them, with ``model_name``, ``model_family``, ``model_subfamily``, ``recommended_hardware``,
+    ``resource_requirements`` and ``torch_device``; only the first is required. A rendered test looks up the model by name when it runs.
 
     Raises:
-        ConfigError: the folder cannot be written, or has such a file.
+        ConfigError: the folder cannot be written, or has a file of the same name with other contents, which is not replaced.
     """
-    texts = {Path(folder) / _outside(path.name): path.read_text(encoding="utf-8") for path in sorted(_TESTS.glob("*.j2"))}
+    texts = {Path(folder) / _exported_name(path.name): path.read_text(encoding="utf-8") for path in sorted(_TESTS.glob("*.j2"))}
     try:
         foreign = [path for path, text in texts.items() if path.exists() and path.read_text(encoding="utf-8") != text]
         if foreign:
-            hint = "name another folder, or move what is there"
-            raise ConfigError([Problem(where=str(path), what="is there, and differs from the template", hint=hint) for path in foreign])
+            hint = "name another folder, or move this file"
+            raise ConfigError([Problem(where=str(path), what="exists, and differs from the template", hint=hint) for path in foreign])
         Path(folder).mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             write_atomically(path, text)
@@ -81,8 +80,8 @@ def write_templates(folder: Path | str) -> tuple[Path, ...]:
     return tuple(texts)
 
 
-def _outside(name: str) -> str:
-    """A template's name outside: the parts that several share keep theirs, by which the others call them."""
+def _exported_name(name: str) -> str:
+    """A template's name in such a folder. Shared parts keep their names, because other templates include them by name."""
     return name if name.startswith("_") else name.removesuffix(".j2")
 
 
@@ -92,9 +91,9 @@ _HASH: Final = 8
 
 
 def slug(model: str) -> str:
-    """A name in lower case, with ``_`` for each run of characters that are neither a-z nor 0-9; of a path only its last part.
+    """A name in lower case, with ``_`` for each run of characters other than a-z and 0-9; of a path, only its last part.
 
-    At most 80 characters; a longer one ends with a checksum of the whole. A name without any such character is ``model``.
+    At most 80 characters; a longer name is cut, and ends with a checksum. A name without any letter or digit becomes ``model``.
     """
     last = Path(model).name if _is_path(model) else model
     plain = re.sub(r"[^a-z0-9]+", "_", last.lower()).strip("_") or "model"
@@ -104,11 +103,11 @@ def slug(model: str) -> str:
 def file_for(model: str, folder: Path) -> Path:
     """The file of a model's test in a folder: ``test_hf_<slug>.py``.
 
-    Where another model's test has that name (``a-b`` and ``a/b`` share one), a checksum of the name is added. A test that was
-    generated for the same model is replaced.
+    If another model's test has that name (``a-b`` and ``a/b`` share one), a checksum of the name is added. A test of the same model is
+    replaced.
 
     Raises:
-        ConfigError: a file of that name is there, and hwmatrix has not generated it.
+        ConfigError: a file of that name exists that hwmatrix did not generate.
     """
     path = folder / f"test_hf_{slug(model)}.py"
     for candidate in (path, path.with_name(f"test_hf_{slug(model)}_{_checksum(model)}.py")):
@@ -127,7 +126,7 @@ def _owner(path: Path) -> str | None:
     """The model that a file was generated for; None if there is no file.
 
     Raises:
-        ConfigError: hwmatrix has not generated the file.
+        ConfigError: hwmatrix did not generate the file.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

@@ -30,7 +30,7 @@ _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.
 _BROWSER_FLAGS: Final = {"software": "--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader"}
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
 MARK: Final = "# Measured by hwmatrix "
-"""How a line of every such script begins."""
+"""The start of a line that every such script has."""
 _MESSAGE_LIMIT: Final = 1200
 _QNN_SOC_MODEL: Final = 57
 _CALIBRATION_SAMPLES: Final = 8
@@ -62,9 +62,9 @@ def reproduce(
     this hwmatrix and the installed transformers, and its configuration is written into the script. ``force`` also allows a passing cell.
 
     Raises:
-        ConfigError: no such model or target on record, it was never executed, what makes the inputs is not installed here, or a model
-            made from its type cannot be written down.
-        NothingSelectedError: it passes.
+        ConfigError: no such model or target on record, it was never executed, the packages that make the inputs are not installed
+            here, or a model made from its type cannot be expressed as code.
+        NothingSelectedError: the cell passes.
         FactoryError: the model cannot be made here.
         StoreError: the database cannot be read.
     """
@@ -86,7 +86,7 @@ def reproduce(
         requirements=[_pinned(name, cell) for name in packages],
         notes=_notes(cell, kind, code),
         not_outputs=_NOT_OUTPUTS,
-        limit_mb=cell.limits.memory_mb if cell.status is Status.OOM and _limited_on_the_host(cell) else None,
+        limit_mb=cell.limits.memory_mb if cell.status is Status.OOM and _limits_host_memory(cell) else None,
         timeout_s=cell.limits.timeout_s if cell.status is Status.TIMEOUT else None,
         external=cell.model.size is Size.FULL,
         **_RUNTIMES[kind](cell, code),
@@ -102,12 +102,12 @@ def _template(target: TargetPlan) -> str:
     """
     script = descriptor_of(target.backend).script
     if script is None:
-        what = f"no script shows a cell of {target.name} again: its backend {target.backend} has no template for that"
-        raise ConfigError([Problem(where="--target", what=what, hint="run the cell itself again: the report has its command")])
+        what = f"no script can reproduce a cell of {target.name}: its backend {target.backend} has no template"
+        raise ConfigError([Problem(where="--target", what=what, hint="rerun the cell: the report has its command")])
     return script
 
 
-def _limited_on_the_host(cell: MeasuredCell) -> bool:
+def _limits_host_memory(cell: MeasuredCell) -> bool:
     """Whether a cell's memory limit applies to address space: not for browsers, which are separate processes, or device memory."""
     descriptor = descriptor_of(cell.target.backend)
     return descriptor.memory is Memory.HOST and not descriptor.in_browser
@@ -125,12 +125,12 @@ def _facts(cell: MeasuredCell) -> dict[str, str]:
         "status": f"{cell.status.value} at stage {cell.stage}" + (f", {cell.error_type}" if cell.error_type else ""),
         "message": message[:_MESSAGE_LIMIT] + ("..." if len(message) > _MESSAGE_LIMIT else ""),
         "prepared by": cell.method,
-        "placed": cell.placement,
+        "placement": cell.placement,
         "execution": cell.target.execution.value if cell.target.execution is not Execution.HARDWARE else None,
         "versions": ", ".join(f"{name} {version}" for name, version in (cell.reference_versions | cell.versions).items()),
         "weights, inputs and reference outputs": cell.bundle and f"bundle {cell.bundle}",
         "image": cell.image,
-        "again with hwmatrix": cell.again,
+        "to rerun with hwmatrix": cell.again,
         "other cells that fail": "; ".join(cell.also_failing),
     }
     return {name: value for name, value in facts.items() if value}
@@ -150,21 +150,21 @@ def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
     notes = []
     if code.built is not None:
         notes.append(
-            "The smallest model of its type that hwmatrix could make: its configuration and inputs are made up, its weights drawn."
+            "The smallest model of its type that hwmatrix could make: its configuration and inputs are synthetic, its weights random."
         )
     if kind == "browser":
         notes.append(
             "The runtime comes from npm: npm install onnxruntime-web. The script serves a page and waits until a browser has run it."
         )
     if cell.status is Status.CRASH:
-        notes.append("The process of the cell died: expect this script to end by a signal.")
+        notes.append("The process of the cell died: expect a signal to kill this script.")
     if cell.model.weights != RECIPE and code.built is None and not cell.model.hub_id:
-        notes.append("The weights are a local checkpoint: attach it, or name one that others have.")
+        notes.append("The weights are a local checkpoint: attach it, or use one that others have.")
     return notes
 
 
 def _pinned(package: str, cell: MeasuredCell) -> str:
-    """A requirement with the version on record, without what a build adds to it (+cpu): other machines need another build."""
+    """A requirement with the version on record, without the build's suffix (+cpu): other machines need other builds."""
     version = (cell.reference_versions | cell.versions).get(package)
     return f"{package}=={version.partition('+')[0]}" if version else package
 
@@ -216,7 +216,7 @@ def _qnn(cell: MeasuredCell, _code: ModelCode) -> dict[str, Any]:
         "exporter": _exporter(cell),
         "soc_model": int(cell.target.options.get("soc_model", _QNN_SOC_MODEL)),
         "fused": method is None or "RMS norms fused" in method,
-        "over_rows": method is None or "RMS norms fused over rows" in method,  # earlier versions fused them as they were
+        "over_rows": method is None or "RMS norms fused over rows" in method,  # earlier versions fused them without the reshape
         "gathered": method is None or "rows taken by Gather" in method,
         "raised": quantized and (method is None or "masks raised" in method),
         "quantized": quantized,

@@ -62,20 +62,20 @@ def plan_of(model: str, spec: MatrixSpec, wish: Wish) -> ModelPlan:
     plan = None if model.startswith(TYPE_PREFIX) else look_up(model, spec=spec, cache=wish.cache, size=wish.size)
     where = f"--model {plain(model)}"
     if plan is None:
-        what = "is only a name: there are neither weights nor a recipe of it here"
-        hint = "give it an entry in matrix.yaml, name a checkpoint's folder, or fetch it: nox -s matrix -- --models owner/name"
+        what = "is only a name: there are neither weights nor a recipe for it here"
+        hint = "add it to matrix.yaml, name a checkpoint's folder, or fetch it: nox -s matrix -- --models owner/name"
         if is_type(model):
-            what = "is a type of transformers, and a model made from its type alone is for hwmatrix's own runs"
-            hint = f"run it: hwmatrix test --model {model}; for a test of it, give it an entry in matrix.yaml"
+            what = "is a type of transformers, and only hwmatrix's own runs make models from a type alone"
+            hint = f"run it: hwmatrix test --model {model}; for a generated test, add it to matrix.yaml"
         raise ConfigError([Problem(where=where, what=what, hint=hint)])
     if plan.unbuildable:
         other = Size.FULL if plan.size is Size.TINY else Size.TINY
-        hint = f"--size {other.value} may be buildable" if _buildable(plan.name, spec, other) else "there is nothing to test"
+        hint = f"--size {other.value} may be buildable" if _is_buildable(plan.name, spec, other) else "there is nothing to test"
         raise ConfigError([Problem(where=where, what=f"cannot be built in {plan.size.value} size: {plan.unbuildable}", hint=hint)])
     return plan
 
 
-def _buildable(name: str, spec: MatrixSpec, size: Size) -> bool:
+def _is_buildable(name: str, spec: MatrixSpec, size: Size) -> bool:
     return name in spec.models and spec.models[name].variant(size).unbuildable is None
 
 
@@ -100,7 +100,7 @@ def _place(name: str, plan: ModelPlan, found: Classification, spec: MatrixSpec, 
     backend = Backend(name)
     target = next((target for target in spec.targets.values() if target.backend == backend), None)
     dtype = _dtype(target, spec)
-    needs = _needs(name, plan, found, wish, dtype)
+    needs = _requirements(name, plan, found, wish, dtype)
     return DevicePlan(
         device=name,
         dtype=dtype,
@@ -118,7 +118,7 @@ def _dtype(target: TargetSpec | None, spec: MatrixSpec) -> Dtype:
     return Dtype.FLOAT32 if Dtype.FLOAT32 in listed else listed[0]
 
 
-def _needs(name: str, plan: ModelPlan, found: Classification, wish: Wish, dtype: Dtype) -> Requirements | None:
+def _requirements(name: str, plan: ModelPlan, found: Classification, wish: Wish, dtype: Dtype) -> Requirements | None:
     try:
         return requirements_for(
             plan, model_name=plan.name, classification=found, hardware=name, dtype=dtype, database=wish.database, cache=wish.cache

@@ -1,6 +1,6 @@
 """A model built from its type alone, as source code: its configuration, how its weights are drawn, its inputs.
 
-The factory's rules are applied here, once. The generated script contains their results, not the rules.
+Applies the factory's rules: the generated script contains their results, not the rules.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Built:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """A type's model (a ``torch.nn.Module``), its inputs (tensors), what was drawn for them in order, and how a script builds it."""
+    """A type's model (a ``torch.nn.Module``), its inputs (tensors), the random draws for them in order, and how a script builds it."""
 
     model: Any
     inputs: dict[str, Any]
@@ -90,7 +90,7 @@ def make_type(plan: ModelPlan) -> Made:
         extents=extents(inputs),
         prepared=_is_prepared(model, inputs),
     )
-    return Made(model=model, inputs=inputs, drawn=_drawn(model, plan, inputs), built=built)
+    return Made(model=model, inputs=inputs, drawn=_draws(model, plan, inputs), built=built)
 
 
 def _saved_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -106,18 +106,18 @@ def _is_prepared(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
     try:
         with torch.no_grad():
             precompute_export_inputs(model, sample)
-    except Exception:  # noqa: BLE001 - then the exporter raises it, too
+    except Exception:  # noqa: BLE001 - the exporter then raises it, too
         return False
     return bool(get_leaf_tensors(sample).keys() - inputs.keys())
 
 
 def _class_of(config: Any, plan: ModelPlan) -> str:
-    """The name under which transformers has the class of a configuration."""
+    """The name of a configuration's class in transformers."""
     import transformers
 
     name = type(config).__name__
     if getattr(transformers, name, None) is not type(config):
-        raise _unwritten(plan, f"transformers has no {name} at its top level")
+        raise _no_code_error(plan, f"transformers has no {name} at its top level")
     return name
 
 
@@ -127,27 +127,27 @@ def _arguments(config: Any, plan: ModelPlan) -> dict[str, Any]:
     Raises:
         ConfigError: neither gives the same configuration and the same weights.
     """
-    for said in (*_differences(config), config.to_dict()):
-        values = {key: value for key, value in _without_version(said).items() if key not in _NO_ARGUMENTS}
-        if _makes_again(values, config, plan):
+    for candidate in (*_differences(config), config.to_dict()):
+        values = {key: value for key, value in _without_version(candidate).items() if key not in _NO_ARGUMENTS}
+        if _recreates(values, config, plan):
             return values
-    raise _unwritten(plan, "its configuration cannot be made again from its values")
+    raise _no_code_error(plan, "its configuration cannot be recreated from its values")
 
 
 def _differences(config: Any) -> Iterator[dict[str, Any]]:
     differing = config.to_diff_dict()
     try:
         defaults = type(config)().to_dict()
-    except Exception:  # noqa: BLE001 - a class that takes no default has none
+    except Exception:  # noqa: BLE001 - some classes cannot be created without arguments
         defaults = {}
-    yield _less(differing, defaults)
+    yield _without_defaults(differing, defaults)
     yield differing
 
 
-def _less(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+def _without_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Values without defaults. The ``model_type`` of a nested configuration stays."""
     nested = {key: (value, defaults.get(key)) for key, value in values.items() if isinstance(value, dict) and "model_type" in value}
-    less = {key: _less(value, default) if isinstance(default, dict) else value for key, (value, default) in nested.items()}
+    less = {key: _without_defaults(value, default) if isinstance(default, dict) else value for key, (value, default) in nested.items()}
     return {
         key: less.get(key, value) for key, value in values.items() if key == "model_type" or key not in defaults or defaults[key] != value
     }
@@ -158,7 +158,7 @@ def _config_data(config: Any) -> Any:
 
 
 def _without_version(value: Any) -> Any:
-    """Values without the version that wrote them."""
+    """Values without the version of transformers that wrote them."""
     if isinstance(value, dict):
         return {key: _without_version(item) for key, item in value.items() if key != "transformers_version"}
     if isinstance(value, (list, tuple)):
@@ -166,12 +166,12 @@ def _without_version(value: Any) -> Any:
     return value
 
 
-def _makes_again(values: dict[str, Any], config: Any, plan: ModelPlan) -> bool:
+def _recreates(values: dict[str, Any], config: Any, plan: ModelPlan) -> bool:
     """Whether these arguments can be written as source and give the same configuration and the same weights."""
     try:
         literal(values)
         again = type(config)(**copy.deepcopy(values))
-    except Exception:  # noqa: BLE001 - configurations validate themselves, each with errors of its own
+    except Exception:  # noqa: BLE001 - configurations validate themselves, each with its own errors
         return False
     return bool(_config_data(again) == _config_data(config)) and _same_weights(plan, config, again)
 
@@ -186,12 +186,12 @@ def _same_weights(plan: ModelPlan, config: Any, again: Any) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def _unwritten(plan: ModelPlan, what: str) -> ConfigError:
-    hint = f"repeat the cell, which hwmatrix why {plan.name} TARGET has the command for; or give it an entry in matrix.yaml"
+def _no_code_error(plan: ModelPlan, what: str) -> ConfigError:
+    hint = f"rerun the cell with the command from hwmatrix why {plan.name} TARGET, or add the model to matrix.yaml"
     return ConfigError([Problem(where="--reproduce", what=f"{plan.name} cannot be made without hwmatrix: {what}", hint=hint)])
 
 
-def _drawn(model: torch.nn.Module, plan: ModelPlan, inputs: Mapping[str, torch.Tensor]) -> tuple[Draw, ...]:
+def _draws(model: torch.nn.Module, plan: ModelPlan, inputs: Mapping[str, torch.Tensor]) -> tuple[Draw, ...]:
     """The random tensors drawn from the generator while the inputs are created, in order."""
     import torch
     from torch.overrides import TorchFunctionMode
@@ -209,7 +209,7 @@ def _drawn(model: torch.nn.Module, plan: ModelPlan, inputs: Mapping[str, torch.T
     with Recording():
         again = synthesise(model, plan, override(plan.architecture))
     if not all(torch.equal(again[name], tensor) for name, tensor in inputs.items()):
-        raise _unwritten(plan, "its inputs come out otherwise each time")
+        raise _no_code_error(plan, "its inputs differ each time")
     return tuple(drawn)
 
 

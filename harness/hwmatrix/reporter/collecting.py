@@ -22,12 +22,12 @@ _MERGE = "merge"
 
 
 def errors_in(database: Path) -> tuple[ReportedError, ...]:
-    """Of every cell the newest execution's error, and every shard that the merge refused.
+    """The error of every cell's newest execution, and every shard that the merge refused.
 
-    A type that the run left open is looked up in the catalogue. The database is not changed.
+    If the run did not record an error's type, the catalogue finds it. The database is not changed.
 
     Raises:
-        StoreError: it is missing, is no merged database, or is of a version that is not read here.
+        StoreError: it is missing, not a merged database, or of an unsupported version.
     """
     with reading(database) as connection:
         cells = records(connection, "error_records")
@@ -36,10 +36,10 @@ def errors_in(database: Path) -> tuple[ReportedError, ...]:
         of_type("shard_rejected", f"{row['file']}: {row['reason']}", component=_MERGE, timestamp=_stamp(row["rejected_at"]))
         for row in rejected
     )
-    return (*(_of_cell(row) for row in cells), *refused)
+    return (*(_cell_error(row) for row in cells), *refused)
 
 
-def _of_cell(row: Mapping[str, Any]) -> ReportedError:
+def _cell_error(row: Mapping[str, Any]) -> ReportedError:
     stage = Stage(row["stage"]) if row["stage"] is not None else None
     known: dict[str, Any] = {
         "component": stage.value if stage is not None else "plan",
@@ -51,7 +51,7 @@ def _of_cell(row: Mapping[str, Any]) -> ReportedError:
         "batch": row["batch"],
         "severity": Severity(row["severity"]) if row["severity"] is not None else None,
     }
-    message = row["message"] or f"the cell ended as {row['status']}, and left no message"
+    message = row["message"] or f"the cell ended as {row['status']} without a message"
     if row["error_type"] is not None:
         return of_type(row["error_type"], message, **known)
     return recognized(message, status=Status(row["status"]), stage=stage, **known)
@@ -65,32 +65,32 @@ COMPONENT: Final = "model_integration"
 
 
 def errors_of(model_name: str, sources: Sources) -> tuple[ReportedError, ...]:
-    """Query the integration about a model, and return the obstacles.
+    """Ask the classifier about a model, and return why it cannot run here.
 
     Raises:
         ConfigError: the model's name is invalid.
         StoreError: the file is not a hwmatrix database.
     """
     answer = HardwareAwareModelClassifier(sources=sources).classify_model(model_name)
-    return (*_of_the_model(answer), *_of_the_hardware(answer))
+    return (*_model_errors(answer), *_hardware_errors(answer))
 
 
-def _of_the_model(answer: ModelAnswer) -> Iterator[ReportedError]:
+def _model_errors(answer: ModelAnswer) -> Iterator[ReportedError]:
     name, profiles, needs = answer["model_name"], answer["hardware_profile"], answer["resource_requirements"]
     if answer["family"] is None:
-        told = answer["classification"]["source"]
-        yield of_type("family_unknown", f"it is not known what {name} is for: {told}", component=COMPONENT, model_name=name)
+        source = answer["classification"]["source"]
+        yield of_type("family_unknown", f"the family of {name} is not known: {source}", component=COMPONENT, model_name=name)
     if needs["min_memory_mb"] is None:
         yield of_type("size_unknown", str(needs["note"]), component=COMPONENT, model_name=name)
     if not any(_usable(profile) for profile in profiles.values()):
         here = [hardware for hardware, profile in profiles.items() if profile["available"]]
-        reasons = "; ".join(f"{hardware}: {_why(profiles[hardware])}" for hardware in here) or "there is no hardware here"
-        message = f"no hardware here is known to take {name}: {reasons}"
+        reasons = "; ".join(f"{hardware}: {_short_reason(profiles[hardware])}" for hardware in here) or "there is no hardware here"
+        message = f"no hardware here is known to run {name}: {reasons}"
         yield of_type("no_compatible_hardware", message, component=COMPONENT, model_name=name)
 
 
-def _of_the_hardware(answer: ModelAnswer) -> Iterator[ReportedError]:
-    """Available hardware that cannot run the model. Missing hardware is reported by the detection."""
+def _hardware_errors(answer: ModelAnswer) -> Iterator[ReportedError]:
+    """Available hardware that cannot run the model. The detection reports missing hardware."""
     name = answer["model_name"]
     for hardware, profile in answer["hardware_profile"].items():
         if not profile["available"]:
@@ -108,8 +108,8 @@ def _usable(profile: Mapping[str, Any]) -> bool:
     return profile["available"] is True and profile["compatible"] is True and profile["fits"] is not False
 
 
-def _why(profile: Mapping[str, Any]) -> str:
-    """In a few words; where it is said that a model does not work or fit, an error of its own has the rest."""
+def _short_reason(profile: Mapping[str, Any]) -> str:
+    """The reason in a few words. If a model does not work or fit, a separate error has the details."""
     if profile["compatible"] is None:
         return "not known to work"
     if profile["compatible"] is False:
@@ -118,6 +118,6 @@ def _why(profile: Mapping[str, Any]) -> str:
 
 
 def _memory(profile: Mapping[str, Any]) -> str:
-    """The two numbers that do not go together, in MiB, and what the first stands on."""
+    """The needed memory with its basis, and the free memory, in MiB."""
     usage = profile["memory_usage"]
     return f"it needs {usage['peak']:,} MiB ({usage['basis']}), and {profile['available_memory_mb']:,} MiB are left"

@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Package:
-    """A package that a part of the program needs."""
+    """A package that a part of hwmatrix needs, and what is lost without it."""
 
     module: _Text
     costs: _Text
@@ -53,7 +53,7 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Parts:
-    """components.yaml."""
+    """The content of components.yaml."""
 
     version: Literal[1]
     components: tuple[Part, ...]
@@ -72,7 +72,7 @@ class Checked:
 
 @functools.cache
 def parts() -> Parts:
-    """What components.yaml says."""
+    """The parsed components.yaml."""
     text = (importlib.resources.files("hwmatrix.reporter") / "components.yaml").read_text(encoding="utf-8")
     return pydantic.TypeAdapter(Parts).validate_python(yaml.safe_load(text))
 
@@ -81,12 +81,12 @@ def check() -> tuple[tuple[Checked, ...], tuple[ReportedError, ...]]:
     """Check every part, and look for every package, without importing a framework.
 
     Returns:
-        Every part, package and target with whether it can be used; and the errors of those that cannot.
+        Whether each part, package and target can be used; and the errors of those that cannot.
     """
     checked: list[Checked] = []
     errors: list[ReportedError] = []
     for part in parts().components:
-        error = _broken(part)
+        error = _error_of_part(part)
         checked.append(Checked(kind="component", name=part.name, usable=error is None, reason=error.message if error else None))
         errors += [error] if error else []
     for package in parts().packages:
@@ -102,11 +102,11 @@ def check() -> tuple[tuple[Checked, ...], tuple[ReportedError, ...]]:
     return tuple(checked), tuple(errors)
 
 
-def _broken(part: Part) -> ReportedError | None:
+def _error_of_part(part: Part) -> ReportedError | None:
     """Import a part and call it; the error, if either fails."""
     try:
         _PROBES[part.name](importlib.import_module(part.module))
-    except Exception as error:  # noqa: BLE001 - whatever a broken installation raises is what is to be told
+    except Exception as error:  # noqa: BLE001 - a broken installation may raise anything, which is then reported
         message = f"{part.name} ({part.module}) does not work, so {part.costs}: {type(error).__name__}: {error}"
         return ReportedError(
             hardware_type=None,
@@ -128,7 +128,7 @@ def _missing(modules: tuple[str, ...]) -> list[str]:
 
 def _expect(answer: object, what: str) -> None:
     if not answer:
-        raise RuntimeError(f"it answers {answer!r} where {what} is expected")
+        raise RuntimeError(f"it returned {answer!r} instead of {what}")
 
 
 def _catalogue(module: ModuleType) -> None:
@@ -136,7 +136,7 @@ def _catalogue(module: ModuleType) -> None:
 
 
 def _detection(module: ModuleType) -> None:
-    _expect(module.HardwareDetector().is_available(module.CPU), "that there is a processor")
+    _expect(module.HardwareDetector().is_available(module.CPU), "an available processor")
 
 
 def _store(module: ModuleType) -> None:
@@ -148,7 +148,7 @@ def _classification(module: ModuleType) -> None:
 
 
 def _requirements(module: ModuleType) -> None:
-    """Requirements are a valid answer, and so is the error that the model's size is not known."""
+    """Both requirements and the error that the model's size is unknown are valid answers."""
     classification = importlib.import_module("hwmatrix.knowledge.stand_ins").classify(_KNOWN_MODEL)
     try:
         module.requirements_for(None, model_name=_KNOWN_MODEL, classification=classification, hardware=Backend.CPU.value)
@@ -161,7 +161,7 @@ def _integration(module: ModuleType) -> None:
 
 
 def _pool(module: ModuleType) -> None:
-    _expect(module.get_global_resource_pool().get_stats(), "what is in the pool")
+    _expect(module.get_global_resource_pool().get_stats(), "the statistics of the pool")
 
 
 def _fallback(module: ModuleType) -> None:

@@ -1,6 +1,6 @@
-"""The error report as a document: both the JSON that is written and the published JSON Schema come from here.
+"""The error report as a document: the source of its JSON and of the published JSON Schema.
 
-Every key is always there. A part that nobody asked for is null, never empty.
+Every key is always present. A part that was not requested is null, never empty.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ReportEntry:
-    """One error. ``occurrences`` counts how often it was met; ``timestamp`` is that of the first time, in UTC."""
+    """One error. ``occurrences`` counts how often it occurred; ``timestamp`` is that of the first time, in UTC."""
 
     hardware_type: str | None
     error_type: str
@@ -47,7 +47,7 @@ class ReportEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ComponentEntry:
-    """A part of the program, a package, or a target: whether it can be used in this interpreter, or why not."""
+    """A part of hwmatrix, a package, or a target: whether it can be used in this interpreter, or why not."""
 
     kind: Literal["component", "package", "target"]
     name: str
@@ -57,7 +57,7 @@ class ComponentEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class StackEntry:
-    """One runtime on one device: what became of a small product. ``relative_error`` is its L2 error against float64."""
+    """One runtime on one device: the outcome of a small product. ``relative_error`` is its L2 error against float64."""
 
     runtime: str
     hardware: str
@@ -70,7 +70,7 @@ class StackEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MatrixCell:
-    """A family or architecture on one hardware: what it stands on, the level, how many models are at each, what was expected."""
+    """A family or architecture on one hardware: the basis, the level, the number of models at each level, what was expected."""
 
     basis: Basis
     level: Level | None
@@ -92,7 +92,7 @@ class MatrixRow:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ErrorReport:
-    """The whole report. ``collected`` names what was asked; ``counts`` has all four severities; ``evidence`` is what the matrix is from."""
+    """The report. ``collected`` names what was checked; ``counts`` has all four severities; ``evidence`` is the source of the matrix."""
 
     schema: Literal["hwmatrix/error-report/1"]
     generated_at: dt.datetime
@@ -120,7 +120,7 @@ def report_of(
     matrix: Iterable[TableRow] | None,
     evidence: Iterable[EvidenceAnswer] = (),
 ) -> ErrorReport:
-    """The document of errors that are in order already, each with how often it was met."""
+    """The document of sorted errors, each with its number of occurrences."""
     plain = {
         "schema": ERROR_REPORT_SCHEMA,
         "generated_at": generated_at,
@@ -128,8 +128,8 @@ def report_of(
         "collected": list(collected),
         "counts": {severity.value: sum(error.severity is severity for error, _ in errors) for severity in Severity},
         "errors": [{**error.to_dict(), "occurrences": count} for error, count in errors],
-        "components": _as_dicts(components),
-        "stack": _as_dicts(stack),
+        "components": _dicts(components),
+        "stack": _dicts(stack),
         "matrix": None if matrix is None else [row.as_dict() for row in matrix],
         "evidence": list(evidence),
     }
@@ -147,5 +147,5 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": _DIALECT, "$id": ERROR_REPORT_SCHEMA, **body, "title": "hwmatrix errors of this machine"}
 
 
-def _as_dicts(records: Iterable[Any] | None) -> list[dict[str, Any]] | None:
+def _dicts(records: Iterable[Any] | None) -> list[dict[str, Any]] | None:
     return None if records is None else [dict(vars(record)) for record in records]

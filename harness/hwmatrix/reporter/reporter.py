@@ -40,15 +40,15 @@ _RECORDS: Final = "records"
 
 
 class HardwareCompatibilityReporter:
-    """Collects errors, and reports them. Nothing is asked before a method is called; each may be called again.
+    """Collects errors, and reports them. Nothing is checked until a method is called; each method may be called again.
 
     Args:
-        database: a merged database; None: ./reports/latest/matrix.duckdb, if it is there, and for the matrix what is published, too.
-        sources: where the integration reads from, if not from the usual places. Its database, too, is ``database`` unless it names one.
-        pool: the resource pool that is asked; None: this process's.
-        clock: what time it is, for the timestamps; None: the system's clock.
-        timeout_s: how long one runtime may take in :meth:`test_full_hardware_stack`, in seconds.
-        run: what runs a runtime's probe; None: a new process.
+        database: a merged database; None: ./reports/latest/matrix.duckdb if it exists, and for the matrix also the published results.
+        sources: the classifier's sources, if not the default ones. Their database is used if ``database`` is None.
+        pool: the resource pool to query; None: that of this process.
+        clock: returns the time for timestamps; None: the system's clock.
+        timeout_s: the time limit of one runtime in :meth:`test_full_hardware_stack`, in seconds.
+        run: runs a runtime's probe; None: in a new process.
     """
 
     def __init__(
@@ -75,43 +75,43 @@ class HardwareCompatibilityReporter:
 
     @property
     def errors(self) -> tuple[ReportedError, ...]:
-        """What was collected so far, each once, the most severe first."""
-        return tuple(record for record, _ in merged(self._everything()))
+        """The errors collected so far, each once, the most severe first."""
+        return tuple(record for record, _ in merged(self._all_errors()))
 
     def add(self, record: ReportedError | Mapping[str, Any]) -> None:
-        """Take a record that a component made: a :class:`ReportedError`, or a mapping with the same keys.
+        """Add a record that a component made: a :class:`ReportedError`, or a mapping with the same keys.
 
         Raises:
-            ConfigError: a key is missing or unknown, or a value is none of those it may have.
+            ConfigError: a key is missing or unknown, or a value is invalid.
         """
         known = record if isinstance(record, ReportedError) else from_dict(record)
-        self._take(_RECORDS, [*self._collected.get(_RECORDS, ()), known])
+        self._store(_RECORDS, [*self._collected.get(_RECORDS, ()), known])
 
     def check_components(self) -> list[ErrorDict]:
-        """Ask every part of hwmatrix whether it can be imported and answers, and look which targets' packages are here.
+        """Check that every part of hwmatrix can be imported and works, and which targets' packages are installed.
 
-        A part without which nothing works is ``critical``, one that leaves answers out an ``error``, a missing package of the host a
-        ``warning``, a runtime that only its image has is ``info``.
+        A broken part is ``critical`` if nothing works without it, else an ``error``; a missing package of the host is a ``warning``, a
+        runtime that only its image has is ``info``.
         """
         self._components, found = components.check()
-        return self._take("components", found)
+        return self._store("components", found)
 
     def collect_hardware_detection_errors(self) -> list[ErrorDict]:
         """Why each missing kind of hardware is missing; also errors of the detector itself."""
         if self._sources.detector is None and DETECTION in missing_parts():
             message = f"{DETECTION} cannot be imported: {missing_parts()[DETECTION]}"
-            return self._take(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
+            return self._store(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
         detector = self._sources.detector or hardware_detector()
         try:
             detections = detector.detect()
-        except Exception as error:  # noqa: BLE001 - a detector of somebody else's may raise anything, and that is what is reported
+        except Exception as error:  # noqa: BLE001 - a caller's own detector may raise anything, which is then reported
             message = f"the detection of hardware failed: {type(error).__name__}: {error}"
-            return self._take(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
-        return self._take(
+            return self._store(_DETECTION, [of_type("component_broken", message, component=_DETECTION)])
+        return self._store(
             _DETECTION,
             [
                 recognized(
-                    found.reason or "it is not here, and nothing says why",
+                    found.reason or "it is missing, for an unknown reason",
                     component=_DETECTION,
                     hardware=hardware,
                     status=Status.UNAVAILABLE,
@@ -123,13 +123,13 @@ class HardwareCompatibilityReporter:
         )
 
     def collect_resource_pool_errors(self) -> list[ErrorDict]:
-        """The models that the resource pool could not start, and those that it started on other hardware than was asked for."""
+        """The models that the resource pool could not start, or started on other hardware than requested."""
         pool = self._pool or get_global_resource_pool()
         found = [from_dict(record) for record in pool.errors()]
         for report in pool.fallbacks:
             fallback = of_type("fallback", report.sentence(), component="resource_pool", hardware=report.expected, model_name=report.model)
             found.append(fallback)
-        return self._take("resource_pool", found)
+        return self._store("resource_pool", found)
 
     def collect_model_integration_errors(self, model: str) -> list[ErrorDict]:
         """Why a model cannot run here: its family is not known, or it does not work or fit on some or all available hardware.
@@ -139,33 +139,33 @@ class HardwareCompatibilityReporter:
             StoreError: the file is not a hwmatrix database.
         """
         sources = dataclasses.replace(self._sources, database=self._database)
-        return self._take(f"model {model}", collecting.errors_of(model, sources))
+        return self._store(f"model {model}", collecting.errors_of(model, sources))
 
     def collect_database_errors(self) -> list[ErrorDict]:
-        """The errors of the cells on record here, and the shards that a merge refused. None where there is no database.
+        """The errors of the cells on record here, and the shards that a merge refused. Empty if there is no database.
 
         Published results do not count: they are not errors of this machine.
 
         Raises:
             StoreError: the file is not a hwmatrix database, or the named one does not exist.
         """
-        database = self._where()
-        return self._take("database", collecting.errors_in(database), stamp=False) if database is not None else []
+        database = self._database_path()
+        return self._store("database", collecting.errors_in(database), stamp=False) if database is not None else []
 
     def test_full_hardware_stack(self) -> list[dict[str, Any]]:
-        """Test all available hardware: a small matrix product by each installed runtime, on each of its devices.
+        """Test all available hardware: a small matrix product with each installed runtime, on each of its devices.
 
-        Each runtime has a process of its own, so that a crash or a hang is a result. It takes some seconds.
+        Each runtime has its own process, so that a crash or a hang is a result. Takes some seconds.
 
         Returns:
             The result of each: runtime, hardware, device, status, relative_error, wall_ms, message.
         """
         self._stack, found = stack.try_everything(run=self._run, timeout_s=self._timeout_s)
-        self._take("hardware_stack", found)
+        self._store("hardware_stack", found)
         return [dict(vars(result)) | {"status": result.status.value} for result in self._stack]
 
     def collect_all(self, models: Sequence[str] = ()) -> list[ErrorDict]:
-        """All of the above but :meth:`test_full_hardware_stack`, which executes something; the integration for these models."""
+        """All of the above except :meth:`test_full_hardware_stack`, which executes something; ``models`` are checked one by one."""
         found = self.check_components() + self.collect_hardware_detection_errors() + self.collect_resource_pool_errors()
         found += self.collect_database_errors()
         for model in models:
@@ -173,12 +173,12 @@ class HardwareCompatibilityReporter:
         return found
 
     def generate_compatibility_matrix(self) -> str:
-        """Families and architectures against hardware, as Markdown: what was measured, and where nothing was, what is expected.
+        """Families and architectures against hardware, as Markdown: what was measured, or, if nothing was, what is expected.
 
-        It is also a part of every report that is made afterwards.
+        Later reports contain it too.
 
         Raises:
-            StoreError: the database is none of ours.
+            StoreError: the file is not a hwmatrix database.
         """
         self._measured = on_record(self._database, latest=self._sources.reports or LATEST)
         self._matrix = table_of(self._measured)
@@ -198,10 +198,10 @@ class HardwareCompatibilityReporter:
             hint = f"{FORMATS[0]} or {FORMATS[1]}"
             raise ConfigError([Problem(where="format", what=f"a report cannot be written as {format!r}", hint=hint)])
         document = self._document()
-        return to_json(document) if format == "json" else report_markdown(document, self._where(), self._measured)
+        return to_json(document) if format == "json" else report_markdown(document, self._database_path(), self._measured)
 
     def save_to_file(self, report: str, path: Path | str) -> Path:
-        """Write a report. A file that is there is replaced at once, or, if writing fails, left as it was.
+        """Write a report. An existing file is replaced atomically, or left unchanged if writing fails.
 
         Raises:
             StoreError: it cannot be written.
@@ -214,19 +214,19 @@ class HardwareCompatibilityReporter:
             raise StoreError(f"{target}: the report cannot be written: {error}", advice="Free space, or name another file.") from error
         return target
 
-    def _take(self, collection: str, found: Iterable[ReportedError], *, stamp: bool = True) -> list[ErrorDict]:
-        """Keep records instead of what the same collection gave before. ``stamp``: they were met now, if they do not say when."""
+    def _store(self, collection: str, found: Iterable[ReportedError], *, stamp: bool = True) -> list[ErrorDict]:
+        """Replace the records of a collection. ``stamp``: give those without a timestamp the current time."""
         now = in_utc(self._clock()) if stamp else None
         kept = [record if record.timestamp else dataclasses.replace(record, timestamp=now) for record in found]
         self._collected[collection] = kept
         return [record.to_dict() for record in kept]
 
-    def _everything(self) -> list[ReportedError]:
+    def _all_errors(self) -> list[ReportedError]:
         return [record for kept in self._collected.values() for record in kept]
 
     def _document(self) -> ErrorReport:
         return report_of(
-            merged(self._everything()),
+            merged(self._all_errors()),
             generated_at=str(in_utc(self._clock())),
             version=__version__,
             collected=self._collected,
@@ -236,5 +236,5 @@ class HardwareCompatibilityReporter:
             evidence=self._measured.answer(),
         )
 
-    def _where(self) -> Path | None:
+    def _database_path(self) -> Path | None:
         return self._database or default_database(self._sources.reports or LATEST)

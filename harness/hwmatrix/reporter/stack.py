@@ -1,6 +1,6 @@
 """Tests the hardware stack: every installed runtime on all available hardware, each in its own process.
 
-A crash, a hang or wrong numbers end that process and become a result. Nothing is executed in the process that asks.
+A crash, a hang or wrong numbers become a result. Nothing is executed in the calling process.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 COMPONENT: Final = "hardware_stack"
 TIMEOUT_S: Final = 120.0
-"""For one runtime. Importing the slowest takes a few seconds; compiling for a GPU for the first time may take a minute."""
+"""Time limit of one runtime. Importing the slowest takes a few seconds; compiling for a GPU for the first time may take a minute."""
 _LAST_LINES: Final = 20
 _HARDWARE_OF: Final = {"torch": Backend.CPU, "openvino": Backend.OPENVINO, "onnxruntime": Backend.ONNXRUNTIME, "qnn": Backend.QNN}
-"""Whose error it is when a runtime ends before it has named a device."""
+"""The hardware that an error counts for if a runtime ends before it names a device."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a process ended: ``code`` is negative for a signal, None where it was killed for its time or (``problem``) never started."""
+    """How a process ended: ``code`` is negative for a signal, None if it timed out or never started (``problem``)."""
 
     code: int | None
     output: str
@@ -45,18 +45,18 @@ class Ended:
 
 
 class Run(Protocol):
-    """Something that runs the probe of a runtime, without some devices, for so long."""
+    """Runs the probe of a runtime without the skipped devices, at most ``timeout_s``."""
 
     def __call__(self, runtime: str, skipped: tuple[str, ...], timeout_s: float) -> Ended:
-        """Run it to its end."""
+        """Run the probe until it ends."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackResult:
-    """One runtime on one device. ``status`` is ``not_run`` where the runtime is not installed here; ``message`` says why.
+    """One runtime on one device. ``status`` is ``not_run`` if the runtime is not installed here; ``message`` says why.
 
-    ``relative_error`` is the L2 error of a product against float64; ``wall_ms`` is what the first use took, start-up included. Neither
-    is a measurement of speed.
+    ``relative_error`` is the L2 error of a product against float64; ``wall_ms`` is the duration of the first use including start-up,
+    which says nothing about speed.
     """
 
     runtime: str
@@ -69,10 +69,10 @@ class StackResult:
 
 
 def try_everything(*, run: Run | None = None, timeout_s: float = TIMEOUT_S) -> tuple[tuple[StackResult, ...], tuple[ReportedError, ...]]:
-    """Use everything that is here once.
+    """Try every available runtime and device once.
 
     Returns:
-        What became of every runtime and device, and the errors of those that did not give the right product.
+        The result of every runtime and device, and the errors of those that did not return the right product.
     """
     results: list[StackResult] = []
     errors: list[ReportedError] = []
@@ -80,9 +80,9 @@ def try_everything(*, run: Run | None = None, timeout_s: float = TIMEOUT_S) -> t
         if importlib.util.find_spec(module) is None:
             results.append(_not_run(runtime, _HARDWARE_OF[runtime], f"the module {module} is not installed in this interpreter"))
             continue
-        found, told = _runtime(runtime, run or in_a_process, timeout_s)
+        found, problems = _try_runtime(runtime, run or in_a_process, timeout_s)
         results += found
-        errors += told
+        errors += problems
     for each in descriptors():
         if each.in_browser:
             results.append(_not_run("browser", each.name, "it runs in the target's own image: hwmatrix matrix --targets " + each.name))
@@ -90,10 +90,10 @@ def try_everything(*, run: Run | None = None, timeout_s: float = TIMEOUT_S) -> t
 
 
 def in_a_process(runtime: str, skipped: tuple[str, ...], timeout_s: float) -> Ended:
-    """Run the probe in a new interpreter; past its time it is killed, and what it started with it.
+    """Run the probe in a new interpreter; after ``timeout_s``, kill it and the processes that it started.
 
-    What it prints goes into files: a daemon that a driver leaves behind would hold a pipe open. Nothing is imported from the current
-    folder, where a file may have the name of a runtime.
+    Its output goes to files: a daemon that a driver leaves behind would keep a pipe open. Nothing is imported from the current folder,
+    where a file may have the name of a runtime.
     """
     command = [sys.executable, "-P", "-m", "hwmatrix.reporter.stack_probe", runtime, *skipped]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as log:
@@ -102,8 +102,8 @@ def in_a_process(runtime: str, skipped: tuple[str, ...], timeout_s: float) -> En
             code: int | None = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             code = None
-        finally:  # also where the waiting is interrupted
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # there is nobody left
+        finally:  # also if the wait is interrupted
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         return Ended(code=code, output=_text(output), log=_text(log))
@@ -114,15 +114,15 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", errors="replace")
 
 
-def _runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult], list[ReportedError]]:
-    """Run a probe until it has been through its devices: after one that ends the process, again without those that are done."""
+def _try_runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult], list[ReportedError]]:
+    """Run a probe on all its devices. If a device ends the process, run it again without the devices that are done."""
     results: list[StackResult] = []
     errors: list[ReportedError] = []
     skipped: tuple[str, ...] = ()
     while True:
         try:
             ended = run(runtime, skipped, timeout_s)
-        except OSError as problem:  # no process can be started, or there is no room for what it prints
+        except OSError as problem:  # no process can be started, or the disk is full
             ended = Ended(code=None, output="", log="", problem=f"its process cannot be started: {problem}")
         events = tuple(_events(ended.output))
         for event in events:
@@ -138,13 +138,13 @@ def _runtime(runtime: str, run: Run, timeout_s: float) -> tuple[list[StackResult
         result, error = _missing_result(runtime, begun, ended, timeout_s, finished=finished)
         results.append(result)
         errors.append(error)
-        if begun is None:  # it ended outside of any device, and would do so again
+        if begun is None:  # it ended while no device was used, and would do so again
             return results, errors
         skipped += (begun["begin"],)
 
 
 def _reported_result(runtime: str, event: dict[str, Any]) -> tuple[StackResult, ReportedError | None]:
-    """A device that gave a product, or an exception."""
+    """The result of a device that returned a product or raised an exception."""
     status = Status(event["status"])
     result = StackResult(
         runtime=runtime,
@@ -172,20 +172,20 @@ def _reported_result(runtime: str, event: dict[str, Any]) -> tuple[StackResult, 
 def _missing_result(
     runtime: str, begun: dict[str, Any] | None, ended: Ended, timeout_s: float, *, finished: bool
 ) -> tuple[StackResult, ReportedError]:
-    """A process that ended by itself, or was ended: on a device, or (``begun`` is None) outside of any, at the latest when it left."""
+    """The result of a process that ended early: on a device, or while it used none (``begun`` is None)."""
     hardware = begun["hardware"] if begun else _HARDWARE_OF[runtime].value
     device = begun["begin"] if begun else None
-    status, how = _end(ended, timeout_s)
+    status, how = _status_and_text(ended, timeout_s)
     log = "\n".join(ended.log.strip().splitlines()[-_LAST_LINES:])
     if begun is None and not ended.problem:
-        how += ", when everything was tried" if finished else ", while no device was used"
+        how += ", after all devices were tried" if finished else ", while no device was used"
     message = f"{runtime} on {device}: {how}" if device else f"{runtime}: {how}"
     said = recognized(f"{how}\n{log}", component=COMPONENT, hardware=hardware, status=status, stage=Stage.RUN, traceback=log or None)
     result = StackResult(runtime=runtime, hardware=hardware, device=device, status=status, relative_error=None, wall_ms=None, message=how)
     return result, dataclasses.replace(said, message=message)
 
 
-def _end(ended: Ended, timeout_s: float) -> tuple[Status, str]:
+def _status_and_text(ended: Ended, timeout_s: float) -> tuple[Status, str]:
     if ended.problem:
         return Status.ERROR, ended.problem
     if ended.code is None:
@@ -203,7 +203,7 @@ def _not_run(runtime: str, hardware: str, why: str) -> StackResult:
 
 
 def _events(output: str) -> Iterable[dict[str, Any]]:
-    """The lines that the probe marked. Half a line, of a process that was ended while it wrote, is none."""
+    """The lines that the probe marked. The partial last line of a killed process is ignored."""
     for line in output.splitlines():
         if line.startswith(MARK):
             try:

@@ -1,7 +1,7 @@
 """One runtime on all hardware that it can use here: a small matrix product, compared with float64.
 
-Run as a program in a process of its own (``python -m hwmatrix.reporter.stack_probe torch``), because a driver may end or stop it. Each
-device is announced before it is used, so that whoever waits knows which one it was.
+Runs as a program in its own process (``python -m hwmatrix.reporter.stack_probe torch``), because a driver may crash or hang it. Each
+device is announced before it is used, so that the parent knows which one it was.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 MARK: Final = "hwmatrix-stack: "
-"""Begins the lines that count: runtimes print what they like."""
+"""The start of the probe's own lines: runtimes print lines of their own."""
 RUNTIMES: Final = {"torch": "torch", "openvino": "openvino", "onnxruntime": "onnxruntime", "qnn": "onnxruntime_qnn"}
-"""What can be asked for, and the module that it needs."""
+"""The runtimes, each with the module that it needs."""
 ROWS, COLUMNS, INNER = 16, 32, 64
 """The product of ROWS x INNER with INNER x COLUMNS; the ONNX model beside this file has the same sizes."""
 _EXACT: Final = 1e-4
 """Float32 sums of 64 products differ by less than 1e-6 from float64; TF32, which some GPUs use instead, by less than 1e-3."""
 _TF32: Final = 5e-3
 _HALF: Final = 2e-2
-"""Where a runtime may choose bfloat16 (8 bits an operand) or float16 by itself, as OpenVINO does on processors that have it."""
+"""For runtimes that may choose bfloat16 (8 bits per operand) or float16 themselves, as OpenVINO does on processors that support it."""
 _SOC_MODEL: Final = "57"
-"""The chip that the emulation stands for, as in the target qnn (docs/targets/qnn.md)."""
+"""The emulated chip, as in the target qnn (docs/targets/qnn.md)."""
 _PROVIDERS: Final = {
     "CPUExecutionProvider": "onnxruntime",
     "CUDAExecutionProvider": "cuda",
@@ -43,37 +43,37 @@ _PROVIDERS: Final = {
 """Execution providers that compute on this machine, and the hardware that each stands for."""
 
 Work = tuple[str, str, float, "Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], Any]"]
-"""Hardware, device, the largest relative error that is right, and what multiplies."""
+"""Hardware, device, the largest allowed relative error, and the function that multiplies."""
 
 
 def main(argv: Sequence[str]) -> None:
-    """Try every device of a runtime but those that are named after it."""
+    """Try every device of the runtime ``argv[0]`` except those in the rest of ``argv``."""
     runtime, skipped = argv[0], frozenset(argv[1:])
     left, right = inputs()
     for hardware, device, tolerance, multiply in _WORK[runtime]():
         if device in skipped:
             continue
-        _tell({"begin": device, "hardware": hardware})
-        _tell({"end": device, "hardware": hardware, **_tried(left, right, tolerance, multiply)})
-    _tell({"finished": runtime})
+        _emit({"begin": device, "hardware": hardware})
+        _emit({"end": device, "hardware": hardware, **_outcome(left, right, tolerance, multiply)})
+    _emit({"finished": runtime})
 
 
 def inputs() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The factors, the same ones everywhere."""
+    """The two factors, the same on every device."""
     generator = np.random.default_rng(0)
     left = generator.standard_normal((ROWS, INNER)).astype(np.float32)
     return left, generator.standard_normal((INNER, COLUMNS)).astype(np.float32)
 
 
-def _tried(left: Any, right: Any, tolerance: float, multiply: Callable[[Any, Any], Any]) -> dict[str, Any]:
-    """What became of one product: its relative L2 error, or the exception."""
+def _outcome(left: Any, right: Any, tolerance: float, multiply: Callable[[Any, Any], Any]) -> dict[str, Any]:
+    """The outcome of one product: its relative L2 error, or the exception."""
     begin = time.perf_counter()
     try:
         found = np.asarray(multiply(left, right), dtype=np.float64)
     except Exception as error:  # noqa: BLE001 - whatever a runtime raises is the result
         kind = type(error)
-        told = {"message": str(error), "exception": f"{kind.__module__}.{kind.__qualname__}", "traceback": traceback.format_exc()}
-        return {"status": "error", "relative_error": None, "wall_ms": _since(begin), **told}
+        failure = {"message": str(error), "exception": f"{kind.__module__}.{kind.__qualname__}", "traceback": traceback.format_exc()}
+        return {"status": "error", "relative_error": None, "wall_ms": _since(begin), **failure}
     wanted = left.astype(np.float64) @ right.astype(np.float64)
     finite = found.shape == wanted.shape and bool(np.isfinite(found).all())
     distance = float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)) if finite else None
@@ -169,7 +169,7 @@ def _since(begin: float) -> float:
     return round((time.perf_counter() - begin) * 1000, 3)
 
 
-def _tell(event: dict[str, Any]) -> None:
+def _emit(event: dict[str, Any]) -> None:
     sys.stdout.write(f"\n{MARK}{json.dumps(event)}\n")
     sys.stdout.flush()
 

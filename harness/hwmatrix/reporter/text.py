@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alike:
-    """Errors that say the same, on the same hardware in the same place. ``entry`` is the first of them."""
+    """Errors with the same message, traceback, hardware and component. ``entry`` is the first of them."""
 
     entry: ReportEntry
     models: tuple[str, ...]
@@ -32,7 +32,7 @@ class Alike:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Group:
-    """Errors of one type, for which the same is to be done. ``hardware`` names where they were met, if on any in particular."""
+    """Errors of one type with the same recommendations. ``hardware`` lists where they occurred, if on specific hardware."""
 
     type: str
     hardware: tuple[str, ...]
@@ -44,9 +44,9 @@ class Group:
 
 
 def report_markdown(report: ErrorReport, database: Path | None, measured: OnRecord) -> str:
-    """The whole report. Messages and tracebacks are whole, in blocks of their own.
+    """The whole report. Messages and tracebacks are complete, in blocks of their own.
 
-    ``database`` is what its records are from, ``measured`` what its matrix is.
+    ``database`` is the source of its records, ``measured`` that of its matrix.
     """
     matrix = matrix_markdown(report, measured, level=2) if report.matrix is not None else ""
     source = str(database) if "database" in report.collected else ""
@@ -54,7 +54,7 @@ def report_markdown(report: ErrorReport, database: Path | None, measured: OnReco
 
 
 def matrix_markdown(report: ErrorReport, measured: OnRecord, *, level: int = 1) -> str:
-    """The compatibility matrix that a report has, under a heading of this level. ``measured`` is what its measurements are."""
+    """The compatibility matrix of a report, under a heading of this level. ``measured`` are its measurements."""
     rows = report.matrix or ()
     cells = [cell for row in rows for cell in row.hardware.values()]
     return render(
@@ -69,7 +69,7 @@ def matrix_markdown(report: ErrorReport, measured: OnRecord, *, level: int = 1) 
 
 
 def groups(entries: Iterable[ReportEntry]) -> tuple[Group, ...]:
-    """Entries of one type, severity and advice, together, in the order of the first of each."""
+    """Entries grouped by type, severity and advice, in the order of the first entry of each group."""
     return tuple(
         Group(
             type=group.type,
@@ -99,18 +99,18 @@ def _alike(entries: Iterable[ReportEntry]) -> tuple[Alike, ...]:
 
 
 def render(name: str, **values: Any) -> str:
-    """A template of ``templates/reporter``, filled in.
+    """Render a template of ``reporter/templates``.
 
     Raises:
-        ConfigError: the package that fills templates is not installed.
+        ConfigError: jinja2 is not installed.
     """
     return _environment().get_template(name).render(**values).strip() + "\n"
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    # What comes out is Markdown; everything printed goes through a filter of ours, or is a number.
-    hint = "pip install 'hwmatrix[host]', or ask for json"
+    # The output is Markdown; everything printed is a number or goes through one of our filters.
+    hint = "pip install 'hwmatrix[host]', or choose json"
     made = environment("hwmatrix.reporter", autoescape=False, finalize=_refuse_none, hint=hint)
 
     from hwmatrix.basics import escape
@@ -121,5 +121,5 @@ def _environment() -> jinja2.Environment:
 
 def _refuse_none(value: Any) -> Any:
     if value is None:
-        raise TypeError("a template printed a value that is missing")
+        raise TypeError("a template printed a missing value")
     return value

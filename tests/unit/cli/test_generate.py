@@ -111,7 +111,7 @@ def test_the_templates_for_a_generator_of_ones_own(project: Path, capsys: pytest
     assert hwmatrix("generate", "--templates", "templates") == 0  # the same again
     (project / "templates" / "hf_vision_template.py").write_text("mine", encoding="utf-8")
     assert hwmatrix("generate", "--templates", "templates") == 2
-    assert "is there, and differs from the template" in capsys.readouterr().err
+    assert "exists, and differs from the template" in capsys.readouterr().err
     assert (project / "templates" / "hf_vision_template.py").read_text(encoding="utf-8") == "mine"
 
 

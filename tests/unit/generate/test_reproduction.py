@@ -131,7 +131,7 @@ def test_what_was_measured_stands_at_its_top(tmp_path: Path) -> None:
     head = script_of(path, "cpu").partition("from __future__")[0]
     assert f"# Measured by hwmatrix 0.1.0, run {RUN}, 2026-01-02 03:04:06 UTC:" in head
     assert "versions: torch 2.13.0, transformers 5.23.0" in head
-    assert "again with hwmatrix: hwmatrix matrix --models bert --targets cpu" in head
+    assert "to rerun with hwmatrix: hwmatrix matrix --models bert --targets cpu" in head
     assert "prepared by: torch eager mode, sdpa attention" in head
     assert f"bundle {'cd' * 32}" in head
     assert "pip install torch==2.13.0 transformers==5.23.0" in head
@@ -357,5 +357,5 @@ def test_a_backend_of_another_package_has_no_script(tmp_path: Path, monkeypatch:
     path = database_of(tmp_path / "m.duckdb", "cpu")
     without = dataclasses.replace(descriptor_of("cpu"), script=None)
     monkeypatch.setattr(module, "descriptor_of", lambda _name: without)
-    with pytest.raises(ConfigError, match="no script shows a cell of cpu again"):
+    with pytest.raises(ConfigError, match="no script can reproduce a cell of cpu"):
         reproduce("bert", "cpu", database=path)

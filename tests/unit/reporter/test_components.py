@@ -50,7 +50,7 @@ def test_a_part_that_answers_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(components, "_missing", lambda _modules: [])
     _, errors = components.check()
     (error,) = (error for error in errors if error.error_type == "component_broken")
-    assert "it answers () where a list of error types is expected" in error.message
+    assert "it returned () instead of a list of error types" in error.message
     assert error.severity is Severity.CRITICAL
     assert error.recommendations, "also where the catalogue cannot be asked"
 
@@ -58,7 +58,7 @@ def test_a_part_that_answers_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_not_installed_is_told_with_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"jinja2", "openvino", "onnxruntime_qnn"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else importlib.util.spec_from_loader(name, None))
-    monkeypatch.setattr(components, "_broken", lambda _part: None)
+    monkeypatch.setattr(components, "_error_of_part", lambda _part: None)
     checked, errors = components.check()
     told = {(error.error_type, error.hardware_type): error for error in errors}
     assert told["tool_missing", None].severity is Severity.WARNING

@@ -151,7 +151,7 @@ def test_a_runtime_that_breaks_when_it_leaves() -> None:
     script = Script(Ended(code=-11, output=said(*passed("cpu", "cpu"), DONE), log=""))
     found, (error,) = results(script)
     assert (found["cpu"].status, found[None].status) == (Status.PASS, Status.CRASH)
-    assert error.message == "torch: the process was ended by SIGSEGV (signal 11), when everything was tried"
+    assert error.message == "torch: the process was ended by SIGSEGV (signal 11), after all devices were tried"
     assert error.error_type == "segmentation_fault"
     assert len(script.calls) == 1
 
