@@ -1,4 +1,4 @@
-"""The way of one cell, as docs/architecture.md tells it, is the way that the code goes."""
+"""The steps in docs/architecture.md, section "The path of one cell", match the code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 def _steps() -> list[Step]:
     page = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = page.partition("## The way of one cell")[2].partition("\n## ")[0]
+    section = page.partition("## The path of one cell")[2].partition("\n## ")[0]
     return [Step(int(number), PACKAGE / file, function, caller) for number, file, function, caller in _ROW.findall(section)]
 
 
@@ -37,7 +37,7 @@ def functions(file: Path) -> set[str]:
 
 
 def names_called(file: Path) -> set[str]:
-    """What a file calls, and what it hands on to be called."""
+    """The names that a file calls, and those that it passes on as arguments."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     called = {ast.unparse(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)}
     handed_on = {
