@@ -1,6 +1,6 @@
-"""Measures the harness itself: every number is a ratio or a difference within this one run. Writes docs/benchmarks.md.
+"""Measures the harness itself, and writes docs/benchmarks.md. Every number is a ratio or a difference within this run.
 
-Run it with ``nox -s bench`` on a machine that does nothing else; the load average is recorded beside the numbers.
+Run it with ``nox -s bench`` on an idle machine; the load average is recorded with the numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 FIXED = MeasureRule(warmup_s=0.0, warmup_iterations=10, min_s=0.0, min_samples=100, max_s=60.0, half_width=1.0)
-"""Ten warm-ups and a hundred iterations, whatever they say."""
+"""Exactly ten warm-ups and a hundred iterations."""
 COLD = """
 import sys, time, torch
 from transformers import BertForMaskedLM
@@ -67,7 +67,7 @@ with torch.inference_mode():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One line of the table: what, the number, what it must be, and how it was got."""
+    """A row of the table: the name, the value, its goal, whether that is met, and how the value was measured."""
 
     name: str
     value: str
@@ -77,7 +77,7 @@ class Finding:
 
 
 def main() -> int:
-    """Measure everything; write the page; fail if a goal was missed."""
+    """Measure everything and write the page. Return 1 if a goal was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md")
     arguments = parser.parse_args()
@@ -139,21 +139,24 @@ def _cells(plan: Plan, work: Path) -> list[Finding]:
             value=f"{overhead:.1f} ms (median of {len(overheads)})",
             goal="under 40 ms",
             met=overhead < 40,
-            how="wall time of the cell less load, prepare, first inference, warm-up and timing; six tiny models, five times each",
+            how="wall time of the cell minus load, prepare, first inference, warm-up and timing; six tiny models, five times each",
         ),
         Finding(
             name="Isolated cell against a cold process",
             value=f"{ratio:.1f} times less ({statistics.median(fixed):.0f} ms against {statistics.median(cold):.0f} ms)",
             goal="at least 15 times",
             met=ratio >= 15,
-            how="tiny bert, 10 warm-ups and 100 iterations, one thread; medians of five each, taken in turn",
+            how="tiny bert, 10 warm-ups and 100 iterations, one thread; medians of five each, measured alternately",
         ),
         Finding(
             name="A cell's p50 against an independent tight loop",
             value=f"{off:+.1%} (median of 5 pairs; {contended} of 5 cells flagged contended)",
             goal="within 3 %, or flagged",
             met=abs(off) <= 0.03 or contended > 0,
-            how="tiny bert; the loop is a plain `model(**inputs)` 2,000 times after 500, its median; each pair one after the other",
+            how=(
+                "tiny bert; the loop's value is the median of 2,000 calls of `model(**inputs)` after 500 warm-ups; "
+                "the two are measured one after the other"
+            ),
         ),
     ]
 
@@ -180,7 +183,7 @@ def _cold(bundle: Path) -> float:
 
 
 def _loop(bundle: Path) -> float:
-    """The median of 2,000 passes after 500, each timed alone, in milliseconds; in a child, as the cell is."""
+    """The median of 2,000 passes after 500 warm-ups, in milliseconds, measured in a child like a cell."""
 
     def work(send: Callable[[dict[str, Any]], None]) -> None:
         import torch
@@ -202,11 +205,11 @@ def _loop(bundle: Path) -> float:
 
 
 def _container() -> Finding:
-    """Start, run nothing, remove; against starting the same interpreter here."""
+    """The time to start, run an empty program in and remove a container, minus that of the same program outside."""
     name, goal, how = (
         "What a container adds to a target",
         "under 0.5 s",
-        "a container that runs an empty program, less the same program outside",
+        "a container that runs an empty program, minus the same program outside",
     )
     tag = images.image_tag("cpu")
     try:
@@ -245,7 +248,7 @@ def _merging(plan: Plan, work: Path) -> list[Finding]:
     if len(first.merged) != 100 or len(again.known) != 100:
         raise SystemExit(f"the merge is wrong: {first} {again}")
     rate = first.rows / once / 1e6
-    how = "100 shards with 10,000 samples each (sample values are random numbers here: only their number matters)"
+    how = "100 shards with 10,000 samples each (random numbers, because only their count matters)"
     return [
         Finding(name="Merge", value=f"{rate:.2f} M rows/s ({once:.2f} s)", goal="at least 1.5 M rows/s", met=rate >= 1.5, how=how),
         Finding(name="Merging again", value=f"{once / twice:.0f} times faster", goal="at least 3 times", met=once / twice >= 3, how=how),
@@ -273,7 +276,7 @@ def _shard(run: Path, plan: Plan, result: CellResult, index: int) -> None:
 def _page(findings: list[Finding], load_before: float) -> str:
     versions = {name: __import__(name).__version__ for name in ("torch", "transformers", "duckdb")}
     rows = "\n".join(f"| {f.name} | {f.value} | {f.goal} | {'yes' if f.met else '**no**'} |" for f in findings)
-    ways = "\n".join(f"- **{f.name}**: {f.how}." for f in findings)
+    methods = "\n".join(f"- **{f.name}**: {f.how}." for f in findings)
     machine = cpuinfo().get("model name", platform.machine())
     return f"""# Benchmarks of the harness
 
@@ -288,7 +291,7 @@ Python {platform.python_version()}, {json.dumps(versions)[1:-1].replace('"', "")
 
 ## How
 
-{ways}
+{methods}
 """
 
 

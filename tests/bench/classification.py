@@ -4,9 +4,9 @@
     python tests/bench/classification.py --write    put them into docs/classification.md
     python tests/bench/classification.py --missing  types of the installed transformers that taxonomy.yaml lacks, with a proposal
 
-The table of architectures was made from the same mappings that are the truth here, so measuring with it says little. Held out means:
-with a table that knows only what transformers 4.46.3 knew, and without transformers itself, on what both releases or only the newer
-one have. ``alone`` means: with a table that knows every type but the one that is asked for.
+The table of architectures was made from the mappings that are the ground truth here, so measuring with the full table says little. "Held
+out" uses a table with only the types of transformers 4.46.3, without transformers installed, and tests the types of both releases or only
+those of the newer one. ``alone`` tests each type with a table that has all types but that one.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from hwmatrix.records import Classification
 
 Heard = tuple[str, Witness, Family]
-"""A question, what a witness says, and the truth."""
+"""A question, a witness's answer, and the true family."""
 PAGE: Final = Path(__file__).parents[2] / "docs" / "classification.md"
 BEGIN, END = "<!-- measured: tests/bench/classification.py --write -->", "<!-- end of what was measured -->"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One question, what was said, and whether it was right: None where nothing was said."""
+    """A question, the stated confidence, the answered family (None: no answer), and the true one."""
 
     question: str
     stated: float
@@ -53,13 +53,13 @@ class Answer:
 
     @property
     def right(self) -> bool:
-        """Whether the family is the true one."""
+        """Whether the answer is the true family."""
         return self.said is self.true
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score:
-    """How many questions there were, how many were answered, and how many rightly."""
+    """The number of questions, of answers, and of right answers."""
 
     asked: int
     answered: int
@@ -67,12 +67,12 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """The share of all questions that were answered rightly."""
+        """The share of all questions with a right answer."""
         return self.right / self.asked
 
     @property
     def precision(self) -> float:
-        """The share of the answers that are right."""
+        """The share of answers that are right."""
         return self.right / self.answered
 
 
@@ -95,13 +95,13 @@ def without(types: Iterable[str]) -> Taxonomy:
 
 @contextlib.contextmanager
 def no_transformers() -> Iterator[None]:
-    """Where transformers is not installed: its mappings are not asked."""
+    """Simulate a machine without transformers: its mappings are not used."""
     with mock.patch.object(mappings, "installed", return_value={}):
         yield
 
 
 def kinds() -> dict[str, list[Answer]]:
-    """For each kind of evidence, held out, what it says where it says anything. Each type counts once for each class or task."""
+    """The answers of each kind of evidence, held out. Each type counts once for each class or task."""
     found: dict[str, list[Answer]] = collections.defaultdict(list)
     with no_transformers():
         heard = [*_of_types(), *_of_classes(), *_of_uses(), *_of_names()]
@@ -117,13 +117,13 @@ def kinds() -> dict[str, list[Answer]]:
 
 
 def _of_mappings() -> Iterator[Heard]:
-    """With an empty table, the installed transformers' mappings. They are the truth, so this only tests how they are read."""
+    """Answers from the installed transformers' mappings alone. They are the ground truth, so this only tests how they are read."""
     for name, family in truth.single(truth.families()).items():
         yield from _heard(name, family, witnesses(Known(architecture=name), taxonomy().only(frozenset())), "mapping")
 
 
 def _of_types() -> Iterator[Heard]:
-    """The names of types that are newer than the table."""
+    """Answers for the names of types that are newer than the table."""
     for name, family in truth.single(truth.families()).items():
         if name not in truth.older():
             yield from _heard(name, family, witnesses(Known(architecture=name), then()), "words_of_architecture")
@@ -157,25 +157,25 @@ def _heard(question: str, true: Family, heard: Iterable[Witness], *only: str) ->
 
 
 def typed_tags() -> list[tuple[str, str]]:
-    """Every pair of a type of one family and a tag of the hub whose pipeline loads it."""
+    """Every pair of a type with one family and a hub tag whose pipeline loads it."""
     listed, types = truth.listed(), truth.single(truth.families())
     return sorted({(name, tag) for tag, tasks in truth.tags().items() for task in tasks for name in listed[task] if name in types})
 
 
 def typed_methods() -> list[tuple[str, str]]:
-    """Every pair of a type of one family and a method of the table that one of its classes has."""
+    """Every pair of a type with one family and a method in the table that one of its classes has."""
     types, names = truth.single(truth.families()), taxonomy().methods
     pairs = ((name, method) for name, class_name in truth.classes() for method in truth.methods().get(class_name, ()))
     return sorted({(name, method) for name, method in pairs if name in types and method in names})
 
 
 def answer(question: str, true: Family, found: Classification) -> Answer:
-    """A classification as an answer."""
+    """Convert a classification to an answer."""
     return Answer(question=question, stated=found.confidence, said=found.family, true=true)
 
 
 def by_type(known: Callable[[str], Taxonomy], types: Iterable[str]) -> dict[str, list[Answer]]:
-    """What :func:`classify` says of types: of their configuration, of the architecture, of each class alone, of each task alone."""
+    """:func:`classify` on types: from the configuration, the architecture alone, each class alone, each task alone."""
     true, wanted = truth.single(truth.families()), set(types)
     found: dict[str, list[Answer]] = {"configuration": [], "architecture": [], "class": [], "task": []}
     for name, class_name in truth.classes():
@@ -192,20 +192,20 @@ def by_type(known: Callable[[str], Taxonomy], types: Iterable[str]) -> dict[str,
 
 
 def by_name(known: Callable[[frozenset[str]], Taxonomy]) -> list[Answer]:
-    """What :func:`classify` says of the checkpoints that transformers' documentation names, by the name alone."""
+    """:func:`classify` on the names of the checkpoints in transformers' documentation."""
     listed = truth.names()
     true = truth.single({name: each for name, (_types, each) in listed.items()})
     return [answer(name, family, classify(name, known=known(listed[name][0]))) for name, family in true.items()]
 
 
 def made_names() -> list[Answer]:
-    """What it says of ``owner/prefix-<type>-base`` for each type."""
+    """:func:`classify` on the name ``owner/prefix-<type>-base`` of each type."""
     names = {f"owner/prefix-{name}-base": family for name, family in truth.single(truth.families()).items()}
     return [answer(name, family, classify(name)) for name, family in names.items()]
 
 
 def several() -> tuple[Score, Score]:
-    """Of the types, and of the names, that transformers puts into several families: for how many the answer is one of those."""
+    """For the types and the names that transformers puts into several families: how many answers are one of those."""
     types = {name: each for name, each in truth.families().items() if len(each) > 1}
     names = {name: each for name, (_types, each) in truth.names().items() if len(each) > 1}
     right_types = sum(classify("x", architecture=name).family in each for name, each in types.items())
@@ -218,7 +218,7 @@ def several() -> tuple[Score, Score]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Results:
-    """Everything that is measured. Held out, a table of 4.46.3 is asked without transformers; alone, a type is asked without itself."""
+    """All measurements. ``held_out``: with the table of 4.46.3, without transformers. ``alone``: each type without itself in the table."""
 
     whole: dict[str, list[Answer]]
     held_out: dict[str, list[Answer]]
@@ -228,7 +228,7 @@ class Results:
 
 
 def measure() -> Results:
-    """Ask everything: about 10 s, most of it for reading transformers' source."""
+    """Measure everything. Takes about 10 s, mostly for reading transformers' source."""
     types, table, old = truth.single(truth.families()), taxonomy(), then()
     with no_transformers():
         whole = by_type(lambda _name: table, types) | {"name": by_name(lambda _types: table), "made-up name": made_names()}
@@ -240,7 +240,7 @@ def measure() -> Results:
 
 
 def reliability(answers: dict[str, list[Answer]]) -> list[tuple[str, float, Score]]:
-    """Answers by the confidence that was stated: the range, the mean of what was stated, and the score."""
+    """Answers grouped by stated confidence: the range, the mean stated confidence, and the score."""
     said = [each for listed in answers.values() for each in listed if each.said is not None]
     found = []
     for low, high in ((0.0, 0.5), (0.5, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.0)):
@@ -256,9 +256,9 @@ def render(results: Results) -> str:
     version, today = importlib.metadata.version("transformers"), dt.datetime.now(tz=dt.UTC).date().isoformat()
     lines = [
         f"Measured on {today} with transformers {version}, which has {len(types)} model types in its mappings.",
-        f"{len(truth.single(types))} of them have exactly one family: they are asked for below.",
-        f"Of {ambiguous.asked} types of several families, {ambiguous.right} are put into one of those.",
-        f"Of {names.asked} names of several families, {names.right} are.",
+        f"{len(truth.single(types))} of them have exactly one family and are tested below.",
+        f"Of {ambiguous.asked} types with several families, {ambiguous.right} are classified into one of these.",
+        f"Of {names.asked} names with several families, {names.right} are.",
         "",
         "| what is known | questions | right | held out | of newer types alone | each type unknown |",
         "|---|---|---|---|---|---|",
@@ -277,7 +277,7 @@ def render(results: Results) -> str:
 
 
 def _share(answers: list[Answer] | None) -> str:
-    """The accuracy, and how often the answer was None."""
+    """The accuracy, and the share of questions without an answer."""
     if answers is None:
         return ""
     counted = score(answers)
@@ -286,7 +286,7 @@ def _share(answers: list[Answer] | None) -> str:
 
 
 def missing() -> dict[str, str]:
-    """Types that transformers has and the table lacks, each with the subfamily that transformers' mappings speak for."""
+    """The types of transformers that the table lacks, each with the subfamily that transformers' mappings imply."""
     table = taxonomy()
     lacking = [name for name in truth.families() if name not in table.architectures and name not in table.outside]
     tasks = {**table.mappings, **table.usual_mappings}

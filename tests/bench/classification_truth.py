@@ -1,7 +1,7 @@
-"""What the installed transformers itself says of its model types, read as text: the truth that classifications are measured against.
+"""The ground truth for classifications: the model types of the installed transformers, whose source is read as text.
 
-Nothing here knows hwmatrix's table of architectures. A task has a family, and a type has the families of the tasks under whose
-mappings transformers lists it; ``single`` has the types of exactly one.
+Nothing here uses hwmatrix's table of architectures. A task has a family, and a type has the families of the tasks under whose mappings
+transformers lists it. ``single`` returns the types with exactly one family.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 OLDER: Final = Path(__file__).with_name("transformers-4.46.3.yaml")
 
-# The family of every mapping that speaks for one. The others are for heads that stand on models of several families (classifying
-# texts or tokens, answering questions, multiple choice), for no task (MODEL, PRETRAINING), or for a family that there is not
-# (time series, decisions).
+# The family of every mapping that implies one. The others are for heads on models of several families (text and token classification,
+# question answering, multiple choice), for no task (MODEL, PRETRAINING), or for models of no family (time series, decisions).
 TASKS: Final[dict[Family, str]] = {
     Family.EMBEDDING: "MASKED_LM TEXT_ENCODING NEXT_SENTENCE_PREDICTION",
     Family.TEXT_GENERATION: "CAUSAL_LM SEQ_TO_SEQ_CAUSAL_LM",
@@ -47,7 +46,7 @@ TASKS: Final[dict[Family, str]] = {
     Family.VIDEO: "VIDEO_CLASSIFICATION",
 }
 OUTSIDE: Final = frozenset({"DECISION", "TIME_SERIES_CLASSIFICATION", "TIME_SERIES_REGRESSION", "TIME_SERIES_PREDICTION"})
-"""Mappings of tasks that no family has."""
+"""Mappings of tasks that belong to no family."""
 FAMILY: Final = {task: family for family, tasks in TASKS.items() for task in tasks.split()}
 
 
@@ -84,7 +83,7 @@ def families(folder: Path | None = None) -> dict[str, frozenset[Family]]:
 
 
 def single(among: Mapping[str, frozenset[Family]]) -> dict[str, Family]:
-    """What has exactly one family."""
+    """The entries with exactly one family."""
     return {name: next(iter(each)) for name, each in among.items() if len(each) == 1}
 
 
@@ -111,7 +110,7 @@ def configs() -> dict[str, Config]:
 
 @functools.cache
 def names() -> dict[str, tuple[frozenset[str], frozenset[Family]]]:
-    """The checkpoints that transformers' documentation names: the types that name each, and the families of those.
+    """The checkpoints named in transformers' documentation: the types that name each, and the families of those.
 
     A configuration that is a part of another one of the same checkpoint (the text model of CLIP) does not count for it.
     """
@@ -128,9 +127,9 @@ def names() -> dict[str, tuple[frozenset[str], frozenset[Family]]]:
 
 
 def tags() -> dict[str, list[str]]:
-    """The hub's tags of transformers' pipelines, each with the mappings of the classes that it loads.
+    """The hub tags of transformers' pipelines, each with the mappings of the classes that it loads.
 
-    Not those that load a model of any kind, nor those of tasks that no family has.
+    Tags that load a model of any kind, and those of tasks that belong to no family, are left out.
     """
     auto = (package() / "models/auto/modeling_auto.py").read_text(encoding="utf-8")
     of_class = {
@@ -164,7 +163,7 @@ def methods() -> dict[str, frozenset[str]]:
 
 
 def older() -> dict[str, frozenset[Family]]:
-    """As :func:`families`, for the release whose mappings stand beside this file."""
+    """As :func:`families`, for the release whose mappings are stored beside this file."""
     table = yaml.safe_load(OLDER.read_text(encoding="utf-8"))["types"]
     return {name: frozenset(Family(each) for each in key.split()) for key, types in table.items() for name in types.split()}
 
@@ -174,7 +173,7 @@ def _assigned(node: ast.ClassDef, name: str) -> ast.expr | None:
 
 
 def _value(node: ast.stmt, name: str) -> ast.expr | None:
-    """What a statement assigns to a name, if it does."""
+    """The value that a statement assigns to a name; None if it does not."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
     return node.value if named and isinstance(node, ast.Assign | ast.AnnAssign) else None

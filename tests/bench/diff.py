@@ -1,7 +1,7 @@
-"""How often `hwmatrix diff` is wrong: runs of the same code, each against each other, and again with a slowdown planted in the newer one.
+"""Measures how often `hwmatrix diff` is wrong, on pairs of runs of the same code, with and without a slowdown injected in the newer one.
 
 python tests/bench/diff.py                  # runs the default suite four times on cpu, openvino and onnxruntime, and writes docs/gate.md
-python tests/bench/diff.py A B C            # compares folders of reports that are there, two or more
+python tests/bench/diff.py A B C            # compares two or more existing folders of reports
 python tests/bench/diff.py A B C --write    # and writes docs/gate.md
 """
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gate.md"
 TARGETS = ("cpu", "openvino", "onnxruntime")
 RUNS = 4
-PLANTED = 1.10
+SLOWDOWN = 1.10
 MARKS = ("<!-- measured by tests/bench/diff.py -->", "<!-- end -->")
 
 
@@ -42,12 +42,12 @@ def main() -> int:
         work = Path(temporary)
         folders = arguments.folders or [_run(work / str(number)) for number in range(RUNS)]
         sides = [read_side(folder) for folder in folders]
-        planted = [read_side(_planted(folder, work / f"planted-{number}.duckdb")) for number, folder in enumerate(folders)]
+        slowed = [read_side(_slowed_down(folder, work / f"slowed-{number}.duckdb")) for number, folder in enumerate(folders)]
         pairs = list(itertools.permutations(range(len(sides)), 2))
         text = _text(
             Compared.of([make_diff(sides[old], sides[new]) for old, new in pairs]),
             Compared.of([make_diff(_without_yardstick(sides[old]), sides[new]) for old, new in pairs]),
-            Compared.of([make_diff(sides[old], planted[new]) for old, new in pairs]),
+            Compared.of([make_diff(sides[old], slowed[new]) for old, new in pairs]),
             sides,
         )
     sys.stdout.write(text)
@@ -73,19 +73,19 @@ def _arguments() -> argparse.Namespace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Several comparisons together: cells whose speed was compared, and those that were told."""
+    """Several comparisons together: cells whose speed was compared, and reported changes."""
 
     timed: int
-    told: list[Change]
+    changes: list[Change]
     slower: int
     untimed: Counter[str]
 
     @classmethod
     def of(cls, diffs: list[Diff]) -> Self:
-        """The sum of some comparisons."""
+        """The sum of comparisons."""
         return cls(
             timed=sum(diff.timed for diff in diffs),
-            told=[change for diff in diffs for change in diff.of(Kind.SLOWER, Kind.FASTER)],
+            changes=[change for diff in diffs for change in diff.of(Kind.SLOWER, Kind.FASTER)],
             slower=sum(len(diff.of(Kind.SLOWER)) for diff in diffs),
             untimed=sum((Counter(diff.untimed) for diff in diffs), Counter[str]()),
         )
@@ -101,24 +101,24 @@ def _run(output: Path) -> Path:
     return output
 
 
-def _planted(folder: Path, copy: Path) -> Path:
-    """The same run with every sample longer: the rest of what the test sees, its noise too, is as it was measured."""
+def _slowed_down(folder: Path, copy: Path) -> Path:
+    """A copy of a run with every sample slowed down by the same factor. Everything else, including noise, is as measured."""
     shutil.copyfile(folder / "matrix.duckdb" if folder.is_dir() else folder, copy)
     with duckdb.connect(str(copy)) as connection:
         connection.execute(
             "UPDATE samples SET wall_ns = CAST(round(wall_ns * $by) AS BIGINT), cpu_ns = CAST(round(cpu_ns * $by) AS BIGINT)",
-            {"by": PLANTED},
+            {"by": SLOWDOWN},
         )
     return copy
 
 
-def _text(same: Compared, bare: Compared, planted: Compared, sides: list[Side]) -> str:
-    names = ", ".join(sorted(f"{each.cell.model} on {each.cell.target} (x {each.ratio:.2f})" for each in same.told)) or "none"
+def _text(same: Compared, bare: Compared, slowed: Compared, sides: list[Side]) -> str:
+    names = ", ".join(sorted(f"{each.cell.model} on {each.cell.target} (x {each.ratio:.2f})" for each in same.changes)) or "none"
     reasons = "; ".join(f"{count} times: {reason}" for reason, count in same.untimed.items()) or "none"
     rows = (
-        ("The same code: cells called slower or faster", len(same.told), same.timed, "at most 2 %"),
-        ("The same without the yardstick", len(bare.told), bare.timed, ""),
-        (f"{PLANTED - 1:.0%} planted in every cell: cells called slower", planted.slower, planted.timed, "at least 95 %"),
+        ("The same code: cells reported as slower or faster", len(same.changes), same.timed, "at most 2 %"),
+        ("The same without the yardstick", len(bare.changes), bare.timed, ""),
+        (f"A slowdown of {SLOWDOWN - 1:.0%} in every cell: cells reported as slower", slowed.slower, slowed.timed, "at least 95 %"),
     )
     table = "\n".join(f"| {what} | {cells} of {timed} ({cells / max(1, timed):.1%}) | {goal} |" for what, cells, timed, goal in rows)
     machine = cpuinfo().get("model name", platform.machine())
@@ -128,9 +128,9 @@ def _text(same: Compared, bare: Compared, planted: Compared, sides: list[Side]) 
 | --- | --- | --- |
 {table}
 
-Called in runs of the same code: {names}. Not compared: {reasons}.
+Reported in runs of the same code: {names}. Not compared: {reasons}.
 {max(side.run.created_at for side in sides):%Y-%m-%d}, {machine}, {os.cpu_count()} cores; the default suite on {", ".join(TARGETS)},
-{len(sides)} runs (begun at {made} UTC), each compared with each other in both directions.
+{len(sides)} runs (started at {made} UTC), each compared with each other in both directions.
 
 """
 

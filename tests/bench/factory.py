@@ -1,9 +1,9 @@
-"""Builds every model type of the installed transformers, and says which work: `python tests/bench/factory.py [--family F ...] [TYPE ...]`.
+"""Builds every model type of the installed transformers, and reports which work.
 
-Each type is built, saved, loaded and run once in a forked child of its own, within limits, as a run's bundle is; nothing is kept. What
-has become worse or better than in the pinned list of this version of transformers is told; where a type has lost something, the exit code
-is 1. `--write` puts the result into that list instead. `--part 7/20` builds every twentieth of the types that passed. `--failed FILE` tries
-again what a result of before (`--json FILE`) has as failed.
+Each type is built, saved, loaded and run once in a separate forked child, with the limits of a run's bundle; nothing is kept. The output
+says what is worse or better than in the pinned list of this version of transformers. If a type got worse, the exit code is 1. `--write`
+updates the list instead. `--part 7/20` builds every twentieth of the types that passed. `--failed FILE` retries the types that failed in an
+earlier result (`--json FILE`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LIMITS = Limits(timeout_s=120.0, memory_mb=4096)
 
 
 def main() -> int:
-    """Build, print, compare with what is pinned, and keep the result if asked to."""
+    """Build, print, compare with the pinned list, and store the result if requested."""
     arguments = _arguments()
     found = listing()
     if not found.installed or found.version == UNKNOWN:
@@ -91,7 +91,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _pins(arguments: argparse.Namespace, version: str) -> PinnedList | None:
-    """The list to compare with: None where this version has none yet."""
+    """The pinned list to compare with; None if this version has none yet."""
     if not arguments.against:
         return pinned(version)
     file = Path(arguments.against)
@@ -99,7 +99,7 @@ def _pins(arguments: argparse.Namespace, version: str) -> PinnedList | None:
 
 
 def _check(arguments: argparse.Namespace, found: TypeList, pins: PinnedList | None) -> None:
-    """End where what is asked for makes no sense, before anything is built."""
+    """Reject invalid arguments before anything is built."""
     unknown = set(arguments.types) - found.by_name.keys()
     if unknown:
         raise SystemExit(f"transformers has no such type: {', '.join(sorted(unknown))}")
@@ -111,7 +111,7 @@ def _check(arguments: argparse.Namespace, found: TypeList, pins: PinnedList | No
 
 
 def _part(arguments: argparse.Namespace, pins: PinnedList | None) -> set[str] | None:
-    """The types of the part that was asked for; None: of all parts."""
+    """The types of the requested part; None: all types."""
     if not arguments.part or pins is None:
         return None
     try:
@@ -124,7 +124,7 @@ def _part(arguments: argparse.Namespace, pins: PinnedList | None) -> set[str] | 
 
 
 def _compare(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | None) -> int:
-    """Tell what has changed since the list was written; 1 if something was lost."""
+    """Print what has changed since the list was written. Return 1 if a type got worse."""
     if pins is None:
         sys.stdout.write(f"transformers {found.version} has no pinned list; there are: {', '.join(pinned_versions()) or 'none'}\n")
         return 0
@@ -140,7 +140,7 @@ def _compare(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | 
 
 
 def _write(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | None, file: Path) -> None:
-    """Put what was built into the list, and leave out what transformers no longer has."""
+    """Update the list with the results, and remove types that transformers no longer has."""
     types = {name: entry for name, entry in (pins.types if pins else {}).items() if name in found.by_name}
     types |= {result["type"]: _pin(result) for result in results}
     made = PinnedList(version=found.version, types=types)
@@ -149,7 +149,7 @@ def _write(results: list[dict[str, Any]], found: TypeList, pins: PinnedList | No
 
 
 def _pin(result: dict[str, Any]) -> PinnedType:
-    """A result as a list has it."""
+    """Convert a result to an entry of the pinned list."""
     kept = {"class": result["class"], "family": result["family"]}
     if result["ok"]:
         return PinnedType(**kept, status="pass", inputs=tuple(result["modalities"]["given"]))
@@ -167,7 +167,7 @@ def _wanted(kind: ModelType, arguments: argparse.Namespace) -> bool:
 
 
 def _warm() -> None:
-    """Import the frameworks once: every type's child is forked from here."""
+    """Import the frameworks once, because each type's child is forked from this process."""
     import torch
 
     torch.set_num_threads(1)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _ROUNDS: Final = 50
 _SAME: Final = 1.005
-"""A peak that exceeds that of loading by less than this was reached while loading."""
+"""A running peak that exceeds the loading peak by less than this was reached while loading."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuredPeak:
-    """One measured cell: what the formula is given of it, and its peaks in MiB, until it was ready to run and in all.
+    """A measured cell: the inputs of the formula, its peak until it was ready to run, and its overall peak, in MiB.
 
-    ``held_out``: no fit may see it.
+    ``held_out``: it is not used in any fit.
     """
 
     model: str
@@ -50,12 +50,12 @@ class MeasuredPeak:
 def fit(rows: Sequence[MeasuredPeak]) -> Coefficients:
     """The coefficients with the least squared relative errors of both phases.
 
-    The peak of loading is measured apart. That of running is known where it is the larger; elsewhere it is only known to be no
-    larger, so that such a cell counts as soon as the fit would have it so (Gauss-Newton on the hinge: the cells are chosen anew until
-    they stay the same).
+    The loading peak is measured separately. The running peak is known only where it is larger; elsewhere the loading peak is an upper
+    bound, so such a cell is used only if the fit exceeds that bound (Gauss-Newton on a hinge loss: the cells are selected again until the
+    selection no longer changes).
 
     Raises:
-        ValueError: there is no row.
+        ValueError: there are no rows.
     """
     if not rows:
         raise ValueError("nothing was measured that a formula could be fitted to")
@@ -73,10 +73,10 @@ def fit(rows: Sequence[MeasuredPeak]) -> Coefficients:
 
 
 def _solved(pairs: Sequence[tuple[Features, float]], terms: tuple[str, ...]) -> dict[str, float]:
-    """The constant and the coefficients of these terms, none negative, with the least sum of squared relative errors.
+    """The non-negative constant and coefficients of these terms with the least sum of squared relative errors.
 
-    There are few terms, so every subset of them is solved by linear least squares, and the best of those without a negative
-    coefficient is taken: the solution of the constrained problem is that of the subset it uses.
+    There are few terms, so every subset of them is solved by linear least squares, and the best solution without a negative coefficient is
+    used: the solution of the constrained problem equals that of the subset of terms with positive coefficients.
     """
     names = ("constant", *terms)
     table = np.array([[1.0, *(getattr(features, term) for term in terms)] for features, _ in pairs])
@@ -93,17 +93,17 @@ def _solved(pairs: Sequence[tuple[Features, float]], terms: tuple[str, ...]) -> 
 
 
 def errors_of(pairs: Sequence[tuple[float, float]]) -> Errors:
-    """Of estimates and what was measured, in this order."""
+    """The errors of pairs of an estimate and a measured value."""
     off = np.array([abs(estimate - measured) / measured for estimate, measured in pairs])
     median, p90 = (round(float(np.quantile(off, share)), 4) for share in (0.5, 0.9))
     return Errors(cells=len(off), median=median, p90=p90, within_25=round(float((off <= 0.25).mean()), 4))
 
 
 def calibrate(rows: Sequence[MeasuredPeak]) -> BackendCalibration:
-    """The calibration of the backend that all rows are of.
+    """The calibration of a backend from its rows.
 
     Raises:
-        ValueError: there are no rows to fit, or of one model alone, which cannot be left out.
+        ValueError: there are no rows to fit, or they are all of one model, which then cannot be left out.
     """
     seen = [row for row in rows if not row.held_out]
     unseen = [row for row in rows if row.held_out]
@@ -123,11 +123,11 @@ def calibrate(rows: Sequence[MeasuredPeak]) -> BackendCalibration:
 
 
 def _without(model: str, rows: Sequence[MeasuredPeak]) -> list[tuple[float, float]]:
-    """The cells of one model, estimated by a fit to all others."""
+    """The estimates for the cells of one model from a fit to all other models."""
     others = fit([row for row in rows if row.model != model])
     return [(others.peak(row.features), row.peak_mb) for row in rows if row.model == model]
 
 
 def _range(values: list[float]) -> tuple[float, float]:
-    """Rounded outwards, so that every fitted cell lies within."""
+    """The range of values, rounded outwards so that it includes every fitted cell."""
     return math.floor(min(values) * 10) / 10, math.ceil(max(values) * 10) / 10

@@ -1,4 +1,4 @@
-"""What was measured and what was estimated, to read and to process: memory.md, memory.json, and the tables of docs/requirements.md."""
+"""Writes measured and estimated memory: memory.md for people, memory.json for programs, and the tables of docs/requirements.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FAR: Final = 0.25
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportedCell:
-    """A measured cell with its estimate, and where the measurement is on record. Memory in MiB."""
+    """A measured cell with its estimate, and the run that measured it. Memory in MiB."""
 
     measured: MeasuredPeak
     estimate_mb: float
@@ -31,7 +31,7 @@ class ReportedCell:
 
     @property
     def off(self) -> float:
-        """The estimate's relative error, with its sign."""
+        """The estimate's signed relative error."""
         return self.estimate_mb / self.measured.peak_mb - 1
 
 
@@ -43,10 +43,10 @@ def publish(folder: Path, found: Calibration, cells: Sequence[ReportedCell], unm
 
 
 def write_page(page: Path, found: Calibration, cells: Sequence[ReportedCell]) -> None:
-    """Replace what stands between the marks of docs/requirements.md.
+    """Replace the text between the markers of docs/requirements.md.
 
     Raises:
-        SystemExit: the page has no such marks.
+        SystemExit: the page has no such markers.
     """
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
@@ -72,7 +72,7 @@ def write_page(page: Path, found: Calibration, cells: Sequence[ReportedCell]) ->
 
 
 def as_json(found: Calibration, cells: Sequence[ReportedCell], unmeasured: Sequence[dict[str, Any]]) -> str:
-    """Everything, for programs."""
+    """All results, as JSON."""
     return (
         json.dumps(
             {
@@ -94,7 +94,7 @@ def as_json(found: Calibration, cells: Sequence[ReportedCell], unmeasured: Seque
 
 
 def as_markdown(found: Calibration, cells: Sequence[ReportedCell], unmeasured: Sequence[dict[str, Any]]) -> str:
-    """The same, to read."""
+    """All results, as Markdown."""
     rows = [
         (
             f"`{cell.measured.model}`" + (" (held out)" if cell.measured.held_out else ""),
@@ -146,7 +146,7 @@ def as_markdown(found: Calibration, cells: Sequence[ReportedCell], unmeasured: S
 
 
 def errors_table(found: Calibration) -> list[str]:
-    """By backend and kind of cells: how many, and how far off the estimates are."""
+    """The number of cells and the errors of their estimates, by backend and kind of cells."""
     rows = []
     for backend, told in found.backends.items():
         kinds: tuple[tuple[str, Errors | None], ...] = (
@@ -163,7 +163,7 @@ def errors_table(found: Calibration) -> list[str]:
 
 
 def coefficients_table(found: Calibration) -> list[str]:
-    """By backend and phase: the formula. A dash is a term that the phase does not have."""
+    """The coefficients, by backend and phase. A dash marks a term that the phase does not have."""
     terms = ("stored", "weights", "copied", "tied", "activations", "comparison")
     rows = []
     for backend, told in found.backends.items():
@@ -175,7 +175,7 @@ def coefficients_table(found: Calibration) -> list[str]:
 
 
 def ranges_table(found: Calibration) -> list[str]:
-    """By backend: what the formula was fitted to, in MiB."""
+    """The ranges that the formula was fitted to, in MiB, by backend."""
     rows = [
         (f"`{backend}`", ", ".join(told.dtypes), len(told.models), *(f"{low:,.0f} to {high:,.0f}" for low, high in told.ranges.values()))
         for backend, told in found.backends.items()

@@ -1,7 +1,7 @@
-"""Measures the memory of models in full size: runs what memory.yaml lists, in containers, one matrix after the other.
+"""Measures the memory of full-size models: runs the matrices of memory.yaml in containers, one after the other.
 
-``nox -s calibrate`` runs this, then ``requirements.py``. It takes hours and about 30 GB of disk. What is finished is not run again,
-so that an interrupted one goes on where it stopped; remove the work folder to begin anew.
+``nox -s calibrate`` runs this, then ``requirements.py``. It takes hours and about 30 GB of disk. Finished matrices are not run again, so an
+interrupted run continues; remove the work folder to start over.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ROOT: Final = Path(__file__).parents[2]
 WORK: Final = ROOT / ".hwmatrix" / "memory"
 DATABASE: Final = "matrix.duckdb"
 _CHUNK: Final = 5
-"""Models of one matrix: their bundles lie on the disk until it is done, with ONNX exports some gigabytes each."""
+"""The number of models per matrix. Bundles stay on disk until the matrix is done, and take several gigabytes each with ONNX exports."""
 _SUITE: Final = "memory"
 
 
 def main() -> int:
-    """Run what is missing, then merge everything into one database."""
+    """Run the missing matrices, then merge all into one database."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose harness and images are used")
     parser.add_argument("--work", type=Path, default=WORK, help="where runs and their caches lie")
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def matrices(listed: dict[str, Any], matrix: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every matrix to run, with its name: each run of memory.yaml in parts of a few models."""
+    """Every matrix to run, with its name: each run of memory.yaml, split into parts of a few models."""
     for run in listed["runs"]:
         models = [model for group in run["groups"] for model in listed["groups"][group]]
         for number, part in enumerate(_batched(models), start=1):
@@ -77,13 +77,13 @@ def _matrix(run: dict[str, Any], names: tuple[str, ...], listed: dict[str, Any],
 
 
 def _run(name: str, content: dict[str, Any], root: Path, work: Path) -> None:
-    """Run one matrix, unless it is done. Its bundles are removed: they are many, and a recipe makes them again."""
+    """Run one matrix unless it is done, then remove its bundles, which are large and can be rebuilt."""
     output = work / "out" / name
     if (output / "matrix.json").is_file():
         return
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    file = root / f".memory-{os.getpid()}.yaml"  # beside matrix.yaml: the folder of a matrix file is that of the project
+    file = root / f".memory-{os.getpid()}.yaml"  # beside matrix.yaml, because the folder of a matrix file is the project's
     cache = work / "cache"
     command = [sys.executable, "-m", "hwmatrix", "matrix", "--matrix", str(file), "--suite", _SUITE, "--output-dir", str(output)]
     try:

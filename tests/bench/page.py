@@ -1,7 +1,7 @@
 """Measures the page of 650 models on 8 targets in a real headless Chromium, and writes the section `page` of docs/benchmarks.md.
 
-The matrix is made of real rows that are repeated (tests/browser/repeated_rows.py): it is no measurement of models, only of the page.
-Run it with ``nox -s bench_page``; the load average is recorded beside the numbers.
+The matrix consists of repeated real rows (tests/browser/repeated_rows.py), so it measures only the page, not models. Run it with
+``nox -s bench_page``; the load average is recorded with the numbers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 TYPED: Final = "bert"
 CHOSEN: Final = (0, 2, 3)
-"""Filters by their place in the bar: family, target, status."""
+"""The filters, by position in the bar: family, target, status."""
 SCROLLS: Final = 60
 RENDERED: Final = 6
-"""How often the texts are made."""
+"""How often the texts are rendered."""
 _SCROLL: Final = """
 (async () => {
     const grid = document.getElementById("matrix"), frames = [];
@@ -59,7 +59,7 @@ _SCROLL: Final = """
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Visit:
-    """One load of the page. Milliseconds since the navigation began, or, of keys and frames, that each took."""
+    """One load of the page. Milliseconds since the navigation started; for keys and frames, the milliseconds that each took."""
 
     grid: float
     interactive: float
@@ -73,7 +73,7 @@ class Visit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rendering:
-    """Seconds that making the reports takes: the drawing library once a process, the texts (the first time, then again), the pictures."""
+    """The seconds to render the reports: the drawing library (once per process), the texts (the first time, then repeated), the plots."""
 
     library: float
     first: float
@@ -82,7 +82,7 @@ class Rendering:
 
 
 def rendered_in(database: Path, folder: Path) -> Rendering:
-    """Write the reports into a folder, and say how long their parts take."""
+    """Write the reports into a folder, and return how long their parts take."""
     library = _seconds(chart_library)
     first, *texts = (_seconds(lambda: rendered(database, folder)) for _ in range(RENDERED))
     _, drawn = rendered(database, folder)
@@ -98,7 +98,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    """Measure; write the section; fail if a goal was missed."""
+    """Measure and write the section. Return 1 if a goal was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md")
     parser.add_argument("--visits", type=int, default=7)
@@ -115,20 +115,20 @@ def main() -> int:
         with Browser(begun.command, stderr=own / "stderr") as browser:
             product = browser.product
             visits = [visit(browser, begun.address("latest/index.html")) for _ in range(arguments.visits)]
-    section, met = told(size, visits, f"{product} ({begun.told})", before, rendering)
+    section, met = section_of(size, visits, f"{product} ({begun.told})", before, rendering)
     put(arguments.output, "page", section)
     sys.stdout.write(section)
     return 0 if met else 1
 
 
 def _times(found: list[float], goal: int) -> tuple[str, str, bool]:
-    """The median and the slowest of sorted times, what the median must be, and whether it is."""
+    """The median and the slowest of sorted times, the goal of the median, and whether it is met."""
     median = statistics.median(found)
     return f"{median:.0f} ms (slowest {found[-1]:.0f})", f"under {goal:,} ms", median < goal
 
 
 def visit(browser: Browser, url: str) -> Visit:
-    """Open the matrix, type into its search as soon as it is there, then scroll through it."""
+    """Open the matrix, type into its search box as soon as it exists, then scroll through it."""
     page = browser.open()
     page.size(1280)
     page.go(f"{url}#view=matrix")
@@ -161,7 +161,7 @@ def _key(page: Page, letter: str) -> tuple[float, float]:
 
 
 def _choice(page: Page, at: int) -> float:
-    """Tick or untick the first choice of a filter."""
+    """Toggle the first choice of a filter."""
     page.evaluate(f"document.querySelectorAll('#choices details')[{at}].open = true")
     page.wait("document.querySelector('#choices details[open] input') !== null")
     page.evaluate("document.querySelector('#choices details[open] input').click()")
@@ -170,13 +170,13 @@ def _choice(page: Page, at: int) -> float:
     return float(page.evaluate("window.hwmatrixPage.times.painted_ms"))
 
 
-def told(size: int, visits: list[Visit], browser: str, before: float, rendering: Rendering) -> tuple[str, bool]:
+def section_of(size: int, visits: list[Visit], browser: str, before: float, rendering: Rendering) -> tuple[str, bool]:
     """The section, and whether all goals were met."""
     interactive = sorted(each.interactive for each in visits)
     painted = sorted(time for each in visits for time in each.painted)
     chosen = sorted(time for each in visits for time in each.chosen)
     frames = sorted(time for each in visits for time in each.frames)
-    complaints = {told for each in visits for told in each.complaints}
+    complaints = {complaint for each in visits for complaint in each.complaints}
     foreign = {request for each in visits for request in each.foreign}
     texts = statistics.median(rendering.texts)
     lines = [
@@ -187,7 +187,7 @@ def told(size: int, visits: list[Visit], browser: str, before: float, rendering:
         ("Filtering, a choice", *_times(chosen, 100)),
         ("A frame while scrolling", f"{statistics.median(frames):.0f} ms (slowest {frames[-1]:.0f})", "", True),
         ("Console errors and warnings", str(len(complaints)), "0", not complaints),
-        ("Requests to anywhere else", str(len(foreign)), "0", not foreign),
+        ("Requests to other addresses", str(len(foreign)), "0", not foreign),
     ]
     rows = "\n".join(f"| {name} | {value} | {goal} | {'yes' if met else '**no**'} |" for name, value, goal, met in lines)
     grid = statistics.median(each.grid for each in visits)
@@ -195,7 +195,7 @@ def told(size: int, visits: list[Visit], browser: str, before: float, rendering:
     machine = cpuinfo().get("model name", platform.machine())
     section = f"""## The page of {MODELS} models on {len(TARGETS)} targets
 
-Written by `nox -s bench_page`. The matrix is made of rows of a published run, repeated under other names: it says nothing of models.
+Written by `nox -s bench_page`. The matrix consists of rows of a published run, repeated under other names: it says nothing about models.
 Times are medians of {len(visits)} loads in {browser}.
 
 | What | Measured | Goal | Met |
@@ -204,12 +204,12 @@ Times are medians of {len(visits)} loads in {browser}.
 
 {dt.datetime.now(dt.UTC):%Y-%m-%d}, {machine}, {os.cpu_count()} cores, load {before:.1f} before and {os.getloadavg()[0]:.1f} after.
 
-- **All reports as texts**: from the database to index.html, Markdown and JSON, none of it written. The first time in a
-  process it takes {rendering.first:.2f} s, since templates are read. Drawing comes beside it: {rendering.library:.2f} s once a process to
-  put the drawing library together, {rendering.pictures:.2f} s for the pictures.
-- **Interactive**: from the begin of the navigation until the grid is there ({grid:.0f} ms) and a key typed into its search was handled.
-- **Filtering**: from the event until the rows are painted; until they are in the document, {handled:.0f} ms for a key. A choice is one of a
-  family, a target or a status, ticked or unticked.
+- **All reports as texts**: from the database to index.html, Markdown and JSON, without writing them. The first time in a process it takes
+  {rendering.first:.2f} s, because templates are read. Plots are not included: {rendering.library:.2f} s once per process to assemble the
+  drawing library, {rendering.pictures:.2f} s to draw.
+- **Interactive**: from the start of the navigation until the grid exists ({grid:.0f} ms) and has handled a key typed into its search box.
+- **Filtering**: from the event until the rows are painted; until they are in the document, {handled:.0f} ms for a key. A choice is a
+  family, a target or a status, checked or unchecked.
 - **A frame while scrolling**: {SCROLLS} steps of about ten rows each.
 """
     return section, all(met for *_, met in lines)

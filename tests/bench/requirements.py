@@ -1,5 +1,5 @@
-"""Fits the memory formula to measured peaks, and writes what came of it: calibration.yaml, sizes.yaml, the table that a unit test
-recomputes it from, and the tables of docs/requirements.md.
+"""Fits the memory formula to measured peaks, and writes calibration.yaml, sizes.yaml, the table from which a unit test recomputes the fit,
+and the tables of docs/requirements.md.
 
 ``nox -s calibrate`` runs ``memory_runs.py``, which measures, and then this.
 """
@@ -75,7 +75,7 @@ def _order(row: MeasuredPeak) -> tuple[Any, ...]:
 
 
 def calibration_of(rows: list[MeasuredPeak], *, date: str, machine: str, evidence: str) -> Calibration:
-    """One calibration a backend."""
+    """One calibration per backend."""
     backends = {
         backend: calibrate([row for row in rows if row.backend is backend]) for backend in dict.fromkeys(row.backend for row in rows)
     }
@@ -83,7 +83,7 @@ def calibration_of(rows: list[MeasuredPeak], *, date: str, machine: str, evidenc
 
 
 def read_table(path: Path) -> list[MeasuredPeak]:
-    """The recorded cells. Lines that begin with # say what they are."""
+    """The recorded cells. Lines that start with # are comments."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     return [
         MeasuredPeak(
@@ -101,7 +101,7 @@ def read_table(path: Path) -> list[MeasuredPeak]:
 
 
 def _row(cell: MemoryOnRecord, unseen: set[str]) -> tuple[MeasuredPeak, str]:
-    """A measured cell as the fit takes it, and the run that measured it."""
+    """A measured cell as input of the fit, and the run that measured it."""
     if cell.plan is None or cell.peak_mb is None or cell.load_peak_mb is None:
         raise SystemExit(f"run {cell.run_id} does not say what {cell.model} is, or lacks one of its peaks")
     plan = dataclasses.replace(cell.plan, batch=cell.batch, sequence_length=cell.sequence_length)
@@ -135,7 +135,7 @@ def _write_table(rows: list[MeasuredPeak]) -> None:
 
 
 def _origin(database: Path) -> tuple[str, str]:
-    """When the cells were measured, and on what."""
+    """When and on which machine the cells were measured."""
     with reading(database) as connection:
         first = connection.execute("SELECT min(started_at) FROM cells").fetchone()
         machine = connection.execute(
@@ -147,7 +147,7 @@ def _origin(database: Path) -> tuple[str, str]:
 
 
 def _sizes() -> dict[str, Any]:
-    """The models of matrix.yaml in full size, for hosts without torch."""
+    """The sizes of the full-size models of matrix.yaml, for hosts without torch."""
     loaded = load(ROOT / "matrix.yaml")
     longest = yaml.safe_load((ROOT / "tests" / "bench" / "memory.yaml").read_text(encoding="utf-8"))["longest"]
     listed = []
@@ -183,7 +183,7 @@ _PASS: Final = ("input_bytes", "activation_bytes", "output_bytes", "largest_outp
 
 
 def _size_at(plan: Any, length: int) -> Any:
-    """The size with one sample of this length; None where the model takes no such length."""
+    """The size with one sample of this length; None if the model does not support this length."""
     try:
         return model_size(dataclasses.replace(plan, batch=1, sequence_length=length))
     except Exception as error:
@@ -193,7 +193,7 @@ def _size_at(plan: Any, length: int) -> Any:
 
 
 def _distinct(passes: list[dict[str, int]]) -> list[dict[str, int]]:
-    """One pass is enough for a model without text: all lengths give the same."""
+    """Only the first pass if all are equal, as for a model without text; else all."""
     return passes[:1] if len({tuple(entry[field] for field in _PASS) for entry in passes}) == 1 else passes
 
 

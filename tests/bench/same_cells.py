@@ -1,8 +1,8 @@
-"""Does another commit tell the same of one recorded run: matrix.json of both, compared cell by cell.
+"""Checks that another commit reports the same about a recorded run, by comparing the matrix.json of both cell by cell.
 
-Run it as ``python tests/bench/same_cells.py COMMIT [--database FILE]``. Both commits make matrix.json of one database with their own code.
-Every key of the older one must be there and equal, in every cell; keys may be added. With ``--against FILE`` two databases (two runs of the
-same cells) are compared by verdict alone: status, stage, level, execution and error type.
+Run it as ``python tests/bench/same_cells.py COMMIT [--database FILE]``. Both commits write matrix.json from one database with their own
+code. Every key of the older one must be present and equal, in every cell; keys may be added. With ``--against FILE``, two databases (two
+runs of the same cells) are compared by verdict only: status, stage, level, execution and error type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERDICT: Final = ("status", "stage", "level", "execution")
 
 
 def matrix_of(source: Path, database: Path, folder: Path) -> dict[str, Any]:
-    """matrix.json of a database, made by the code that lies in ``source``."""
+    """matrix.json of a database, written by the code in ``source``."""
     command = (sys.executable, "-m", "hwmatrix", "report", "--database", str(database), "--output-dir", str(folder))
     environment = os.environ | {"PYTHONPATH": str(source / "harness")}
     subprocess.run(command, check=True, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
@@ -33,12 +33,12 @@ def matrix_of(source: Path, database: Path, folder: Path) -> dict[str, Any]:
 
 
 def key_of(cell: dict[str, Any]) -> str:
-    """What tells a cell from all others of its run."""
+    """The key that identifies a cell within its run."""
     return json.dumps([cell["model"], cell["target"], cell["settings"], cell["evidence"]["isolation"]], sort_keys=True)
 
 
 def differences(before: Any, after: Any, at: str = "") -> list[str]:
-    """Where two values differ. Keys that only one of two objects has are told once, by their place."""
+    """Where two values differ. Keys that only one of two objects has are reported once, by their path."""
     if isinstance(before, dict) and isinstance(after, dict):
         lost = [f"{at}.{key} is gone" for key in before.keys() - after.keys()]
         return lost + [each for key in before.keys() & after.keys() for each in differences(before[key], after[key], f"{at}.{key}")]
@@ -48,12 +48,12 @@ def differences(before: Any, after: Any, at: str = "") -> list[str]:
 
 
 def verdict_of(cell: dict[str, Any]) -> dict[str, Any]:
-    """What two executions of one cell should agree on."""
+    """The fields on which two executions of one cell should agree."""
     return {name: cell[name] for name in _VERDICT} | {"error": (cell["error"] or {}).get("type")}
 
 
 def compare(before: dict[str, Any], after: dict[str, Any], *, verdicts: bool) -> list[str]:
-    """What differs of the cells of two matrix.json."""
+    """The differences between the cells of two matrix.json."""
     cells = [{key_of(cell): cell for cell in each["cells"]} for each in (before, after)]
     told = [
         f"{key}: only in the {where}"

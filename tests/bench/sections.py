@@ -1,4 +1,4 @@
-"""Parts of docs/benchmarks.md that programs of their own write: each between two comments, and left as it is by the others."""
+"""Sections of docs/benchmarks.md, each written by a separate program: each is between two comments, and other programs do not change it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SECTION = re.compile(r"<!-- (?P<name>[a-z-]+): begin -->\n.*?<!-- (?P=name): en
 
 
 def kept(path: Path) -> str:
-    """The sections of a file, as they stand; nothing where there is no such file."""
+    """The sections of a file, unchanged; empty if there is no such file."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return "".join(f"\n{found[0]}" for found in _SECTION.finditer(text))
 
 
 def put(path: Path, name: str, section: str) -> None:
-    """Replace one section of a file, or add it at the end. Everything else in the file stays."""
+    """Replace one section of a file, or append it. The rest of the file is not changed."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     marked = f"<!-- {name}: begin -->\n{section.strip()}\n<!-- {name}: end -->\n"
     found = next((each for each in _SECTION.finditer(text) if each["name"] == name), None)

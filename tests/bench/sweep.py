@@ -1,7 +1,7 @@
 """Measures whole sweeps of suite `all`, with and without timing, and writes the section `sweep` of docs/benchmarks.md.
 
-Run it with ``nox -s bench_sweep`` on a machine that does nothing else; the load average is recorded beside the numbers. Every sweep begins
-with an empty cache, and takes the way that a person's run takes. ``--types 40`` takes so many types, evenly; then nothing is written.
+Run it with ``nox -s bench_sweep`` on an idle machine; the load average is recorded with the numbers. Every sweep starts with an empty cache
+and runs like a user's run. ``--types 40`` runs 40 types, sampled evenly, and writes nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MINUTE: Final = 60.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What one sweep took: seconds from begin to end, and of its jobs by name; verdicts; the parents' memory."""
+    """The result of one sweep: its wall time and that of its jobs by name, in seconds; verdicts; the parents' memory."""
 
     timing: bool
     whole: bool
@@ -61,7 +61,7 @@ class Sweep:
 
     @property
     def goal_s(self) -> float | None:
-        """What the project wants of a whole sweep, in seconds; of a part of one nothing."""
+        """The project's goal for a whole sweep, in seconds; None for a part of one."""
         if not self.whole:
             return None
         if self.targets == ("cpu",):
@@ -70,7 +70,7 @@ class Sweep:
 
 
 class Recorder:
-    """A view that shows one line a job, and keeps what the runner tells."""
+    """A view that prints one line per job, and records the runner's events."""
 
     def __init__(self) -> None:
         self.jobs_s: defaultdict[str, float] = defaultdict(float)
@@ -91,7 +91,7 @@ class Recorder:
         sys.stdout.flush()
 
     def detail(self, text: str) -> None:
-        """Output of builds is not of interest here."""
+        """Discard the output of builds."""
 
     def begin(self, target: str, count: int, noun: str = "cells") -> None:  # noqa: ARG002 - as the protocol has it
         self._begun[target] = time.monotonic()
@@ -112,7 +112,7 @@ class Recorder:
 
 
 def main() -> int:
-    """Sweep twice (or as asked), print, and write the section for whole sweeps."""
+    """Sweep without and with timing (or as requested) and print the section. Write it if the sweeps were whole."""
     arguments = _arguments()
     loaded = load(ROOT / "matrix.yaml")
     sweeps = [_sweep(loaded, arguments, timing=timing) for timing in ((False, True) if arguments.timing is None else (arguments.timing,))]
@@ -125,7 +125,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--types", type=int, help="so many models of the suite, evenly, instead of all: then nothing is written")
+    parser.add_argument("--types", type=int, help="run this many models of the suite, sampled evenly, and write nothing")
     parser.add_argument("--targets", nargs="+", default=["cpu"])
     parser.add_argument("--timing", action=argparse.BooleanOptionalAction, default=None, help="one sweep instead of two")
     parser.add_argument("--isolation", default="auto", choices=["auto", "container", "venv", "none"])
@@ -176,20 +176,20 @@ def _section(sweeps: list[Sweep], isolation: str) -> str:
     lines = [
         f"## A sweep of {first.models} models on {', '.join(first.targets)}",
         "",
-        f"Written by `nox -s bench_sweep`: suite `all`, an empty cache, isolation `{isolation}`, images built before.",
+        f"Written by `nox -s bench_sweep`: suite `all`, an empty cache, isolation `{isolation}`, images already built.",
         "",
         "| What | Without timing | With timing | Goal |" if len(sweeps) > 1 else "| What | Measured | Goal |",
         "| --- | --- | --- | --- |" if len(sweeps) > 1 else "| --- | --- | --- |",
     ]
     rows: list[tuple[str, list[str], str]] = [
-        ("Begin to end", [_minutes(sweep.wall_s) for sweep in sweeps], " / ".join(filter(None, map(_goal, sweeps)))),
+        ("Start to end", [_minutes(sweep.wall_s) for sweep in sweeps], " / ".join(filter(None, map(_goal, sweeps)))),
         ("Bundles and exports", [_minutes(sweep.jobs_s[BUNDLES]) for sweep in sweeps], ""),
         *((f"Cells on {target}", [_minutes(sweep.jobs_s.get(target)) for sweep in sweeps], "") for target in first.targets),
-        ("Cells a minute, begin to end", [f"{sum(sweep.statuses.values()) / sweep.wall_s * _MINUTE:.0f}" for sweep in sweeps], ""),
-        ("Cells at once", [str(sweep.at_once) for sweep in sweeps], ""),
+        ("Cells per minute, start to end", [f"{sum(sweep.statuses.values()) / sweep.wall_s * _MINUTE:.0f}" for sweep in sweeps], ""),
+        ("Parallel cells", [str(sweep.at_once) for sweep in sweeps], ""),
         ("Models that could be built", [f"{sweep.built - _canaries(sweep)} of {sweep.models}" for sweep in sweeps], ""),
         ("Verdicts", [", ".join(f"{count} {status}" for status, count in sweep.statuses.most_common()) for sweep in sweeps], ""),
-        ("Growth of a parent's memory over its cells, at most", [_growth(sweep) for sweep in sweeps], "flat"),
+        ("Largest growth of a parent's memory over its cells", [_growth(sweep) for sweep in sweeps], "flat"),
     ]
     lines += [f"| {what} | {' | '.join(values)} | {goal} |" for what, values, goal in rows]
     loads = "; ".join(f"load {sweep.load[0]:.1f} before and {sweep.load[1]:.1f} after" for sweep in sweeps)
@@ -199,7 +199,7 @@ def _section(sweeps: list[Sweep], isolation: str) -> str:
 
 
 def _canaries(sweep: Sweep) -> int:
-    """Each job of bundles counts two canaries, and each wave has one job and one parent a target."""
+    """The number of canaries: each bundle job counts two, and each wave has one bundle job, and one parent per target."""
     return 2 * (len(sweep.parents_mb) // len(sweep.targets))
 
 
