@@ -1,6 +1,6 @@
-"""Backends from outside of hwmatrix: the one of docs/adding-a-target.md, by its own words, and the toy in the folder beside this file.
+"""Backends from other packages: the one that docs/adding-a-target.md adds, following its steps, and the toy in the folder beside this file.
 
-Nothing of the project is copied or changed: both are packages that are installed beside it.
+Both are packages that are installed next to hwmatrix; nothing in the project is copied or changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOY_ENTRY = "  toy: {backend: toy, image: toy, execution: software}\n"
 
 @dataclasses.dataclass(frozen=True)
 class Here:
-    """A folder in which the page was followed: the package, where it is installed, and the commands that are left to try."""
+    """A folder in which the page's steps were executed: where the package is installed, and the commands that are not yet executed."""
 
     folder: Path
     site: Path
@@ -37,7 +37,7 @@ class Here:
     commands: list[list[str]]
 
     def run(self, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a module of this interpreter, which finds both packages."""
+        """Run a module with this interpreter and both packages on its path."""
         paths = [str(ROOT / "harness"), str(self.site), str(TOY)]
         caches = dict.fromkeys(("HWMATRIX_CACHE", "HWMATRIX_TESTS_CACHE"), str(self.cache))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **caches}
@@ -47,7 +47,7 @@ class Here:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Here:
-    """What the page says, but for its last commands; and the toy's entry in matrix.yaml."""
+    """The page's steps executed, except for its last commands, plus the toy's entry in matrix.yaml."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "matrix.yaml").write_bytes((ROOT / "matrix.yaml").read_bytes())
     for step in STEPS:
@@ -60,7 +60,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Here:
     commands = [shlex.split(line) for step in STEPS if step["what"] == "run" for line in step["text"].splitlines()]
     made = Here(folder=folder, site=folder / "site", cache=shared_cache, commands=commands)
     assert made.commands[0] == ["pip", "install", "."]
-    # Into a folder, and with what is installed here, so that this interpreter stays as it is.
+    # Into a folder, and with the packages installed here, so that this interpreter is not changed.
     done = made.run("pip", "install", ".", "--target", str(made.site), "--no-deps", "--no-build-isolation", "--no-index", "--quiet")
     assert done.returncode == 0, done.stderr
     return made
@@ -69,14 +69,14 @@ def here(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Here:
 def insert(path: Path, after: str, text: str) -> None:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     places = [number for number, line in enumerate(lines, start=1) if line.strip() == after]
-    assert len(places) == 1, f"{path.name} must have the line {after!r} once, and has it {len(places)} times"
+    assert len(places) == 1, f"{path.name} must have the line {after!r} once, but has it {len(places)} times"
     lines.insert(places[0], text)
     path.write_text("".join(lines), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def document(here: Here) -> dict[str, Any]:
-    """matrix.json of the page's run, with the toy besides."""
+    """matrix.json of the page's run, with the toy as an additional target."""
     (command,) = (command for command in here.commands if command[0] == "hwmatrix")
     at = command.index("torchscript") + 1
     done = here.run(*command[:at], "toy", *command[at:])
@@ -96,20 +96,20 @@ def test_the_backend_of_the_page_has_a_column(document: dict[str, Any]) -> None:
     assert cell["evidence"]["versions"].keys() >= {"hwmatrix", "torch", "transformers"}
 
 
-def test_a_backend_from_a_folder_of_the_tests_has_one_too(document: dict[str, Any]) -> None:
-    """Planned by its descriptor, exported for it, run, merged and reported."""
+def test_the_toy_backend_has_a_column(document: dict[str, Any]) -> None:
+    """It is planned by its descriptor; its model is exported, run, merged and reported."""
     cell = cell_of(document, "toy")
     assert (cell["status"], cell["stage"], cell["execution"]) == ("pass", "measure", "software")
     assert cell["placement"]["detail"].endswith("runs by onnx.reference")
     assert cell["evidence"]["versions"]["hwmatrix-toy"] == "1.0"
 
 
-def test_the_canaries_of_both_tell_right_from_wrong(document: dict[str, Any]) -> None:
+def test_the_canaries_of_both_end_as_expected(document: dict[str, Any]) -> None:
     believed = {target["name"]: target["canary_ok"] for target in document["targets"]}
     assert believed == {"cpu": True, "torchscript": True, "toy": True}
 
 
-def test_its_hardware_was_asked_for(here: Here, document: dict[str, Any]) -> None:
+def test_the_toy_s_hardware_is_detected(here: Here, document: dict[str, Any]) -> None:
     assert document["cells"]
     with duckdb.connect(str(here.folder / "reports" / "latest" / "matrix.duckdb"), read_only=True) as database:
         rows = database.execute("SELECT DISTINCT available, name FROM detections WHERE hardware_type = 'toy'").fetchall()
@@ -117,7 +117,7 @@ def test_its_hardware_was_asked_for(here: Here, document: dict[str, Any]) -> Non
 
 
 def test_the_backend_of_the_page_conforms(here: Here) -> None:
-    """Without the test of bundles that cannot be built, which is of hwmatrix's own making and takes as long as all others."""
+    """All tests but that of bundles that cannot be built, which tests hwmatrix itself and takes as long as all others together."""
     (command,) = (command for command in here.commands if command[0] == "pytest")
     assert command[-2:] == ["-k", "torchscript"]
     done = here.run(*command[:-1], "torchscript and not factory_error", "-q", "-p", "no:cacheprovider", cwd=ROOT)

@@ -1,7 +1,7 @@
-"""What every target must do that executes a bundle's ONNX exports: the model's own code is not there to misbehave in its cells.
+"""What every target that executes a bundle's ONNX exports must do. The model's own code does not run in its cells.
 
-Exports are made by the real runner where bundles are made; what goes wrong in a cell is written into their graphs. Cells are run by the
-real runner in real forked children: on this machine, or, for browsers, in the target's own image.
+The real runner makes the exports on this machine, and the faults are inserted into their graphs. The real runner executes the cells in real
+forked children, on this machine or, for browsers, in the target's own image.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 MADE = (Case(name="good"), Case(name="uses lgamma", fault="lgamma"))
-"""Models that are built and exported. All others have a changed copy of the good one's exports."""
+"""Models that are built and exported. All other cases use a changed copy of the good one's exports."""
 CASES = (
     *MADE,
     Case(name="is given no time", timeout_s=0.02),  # less than any runtime needs
@@ -52,15 +52,15 @@ ENDS: Final = {
     Backend.WEBGPU: BROWSER_ENDS | {"loses the GPU process": "webgpu_device_lost"},
     Backend.WEBNN: BROWSER_ENDS | {"loses the GPU process": "webnn_context_lost"},
 }
-"""What the end of a process that works for a cell is called. Targets that are not listed have none but the cell's own."""
+"""The error type if a process that works for a cell dies. Targets that are not listed have only the cell's own process."""
 HARDWARE: Final[dict[Backend, dict[str, Any]]] = {Backend.WEBGPU: {"adapter": "hardware"}, Backend.WEBNN: {"device": "gpu"}}
-"""How hardware is asked for."""
+"""The options that request real hardware."""
 OUT_OF_MEMORY: Final = {Backend.WEBGPU: "webgpu_out_of_memory", Backend.WEBNN: "webgpu_out_of_memory"}
 FORWARD: Final = {Stage.PREPARE.value, Stage.RUN.value}
 
 
 def variants() -> dict[str, Callable[[Path], None] | None]:
-    """What is done to the good model's exports, by the name of the case."""
+    """The change to the good model's exports, by the name of the case; None: no change."""
     import fault_graphs as graphs
 
     busy = graphs.amended(graphs.computes_for_minutes)
@@ -87,7 +87,7 @@ ONNX = [each for each in sorted(names()) if descriptor_of(each).onnx is not Onnx
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Order:
-    """Bundles with their exports, and the variants: made once, and read by every target."""
+    """Bundles with their exports and the variants, made once for all targets."""
     missing = [module for module in ("torch", "transformers", "onnx", "onnxscript") if importlib.util.find_spec(module) is None]
     if missing:
         pytest.skip(f"exports cannot be made here, not installed: {', '.join(missing)}")
@@ -115,42 +115,42 @@ def folder(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ground(backend: str, folder: Path) -> Where:
+def place(backend: str, folder: Path) -> Where:
     return where(backend, folder)
 
 
-def plan_of(backend: str, ground: Where, cases: tuple[Case, ...]) -> Plan:
+def plan_of(backend: str, place: Where, cases: tuple[Case, ...]) -> Plan:
     """The cases in the target's first precision."""
     plan = make_plan(cases, backend=backend, isolation=Isolation.CONTAINER if backend in IN_IMAGES else Isolation.NONE)
     target = dataclasses.replace(
-        plan.targets[0], name=ground.name, execution=ground.target.execution, image=ground.target.image, options=ground.target.options
+        plan.targets[0], name=place.name, execution=place.target.execution, image=place.target.image, options=place.target.options
     )
-    settings = dataclasses.replace(plan.cells[0].settings, dtype=ground.target.dtypes[0])
-    cells = tuple(dataclasses.replace(cell, target=ground.name, settings=settings) for cell in plan.cells)
+    settings = dataclasses.replace(plan.cells[0].settings, dtype=place.target.dtypes[0])
+    cells = tuple(dataclasses.replace(cell, target=place.name, settings=settings) for cell in plan.cells)
     return dataclasses.replace(plan, targets=(target,), cells=cells)
 
 
-def laid(folder: Path, plan: Plan, made: Order) -> Order:
-    """A plan beside the bundles that were made."""
+def write_order_beside(folder: Path, plan: Plan, made: Order) -> Order:
+    """Write a plan's order next to the existing bundles."""
     order = write_order(folder, plan)
     shutil.copytree(made.plan.parent / "bundles", folder / "bundles", dirs_exist_ok=True)
     return dataclasses.replace(order, cache=made.cache)
 
 
 @pytest.fixture(scope="module")
-def plan(backend: str, ground: Where) -> Plan:
-    return plan_of(backend, ground, (*CASES[:-1], *(IN_BROWSERS if backend in IN_IMAGES else ()), CASES[-1]))
+def plan(backend: str, place: Where) -> Plan:
+    return plan_of(backend, place, (*CASES[:-1], *(IN_BROWSERS if backend in IN_IMAGES else ()), CASES[-1]))
 
 
 @pytest.fixture(scope="module")
 def order(plan: Plan, folder: Path, made: Order) -> Order:
-    return laid(folder, plan, made)
+    return write_order_beside(folder, plan, made)
 
 
 @pytest.fixture(scope="module")
-def shard(ground: Where, order: Order) -> Path:
-    """One run over all cases."""
-    events = ground.run(order, victims=VICTIMS)
+def shard(place: Where, order: Order) -> Path:
+    """The shard of one run over all cases."""
+    events = place.run(order, victims=VICTIMS)
     (path,) = order.shards.glob("*.duckdb")
     assert events[-1] == {"event": "sealed", "shard": path.name}
     return path
@@ -165,9 +165,9 @@ def verdict(cell: dict[str, Any]) -> tuple[str, str, str | None]:
     return cell["status"], cell["stage"], cell["error_type"]
 
 
-def test_all_cells_finish_and_nothing_stays_behind(cells: dict[str, Any], plan: Plan, ground: Where, order: Order) -> None:
+def test_all_cells_finish_and_leave_nothing_behind(cells: dict[str, Any], plan: Plan, place: Where, order: Order) -> None:
     assert list(cells) == [cell.key for cell in plan.cells]
-    assert ground.left(order) == []
+    assert place.left(order) == []
 
 
 def test_the_device_is_named(shard: Path, backend: str) -> None:
@@ -176,7 +176,7 @@ def test_the_device_is_named(shard: Path, backend: str) -> None:
     assert found["name"]
 
 
-def test_the_canaries_end_as_they_must(shard: Path) -> None:
+def test_the_canaries_end_as_expected(shard: Path) -> None:
     found = rows(shard, "SELECT role, status FROM cells WHERE role <> 'model' ORDER BY role")
     assert [(row["role"], row["status"]) for row in found] == [("canary_good", "pass"), ("canary_wrong", "mismatch")]
     assert rows(shard, "SELECT canary_ok, canary_detail FROM shards") == [{"canary_ok": True, "canary_detail": None}]
@@ -197,7 +197,7 @@ def test_a_good_model_passes_on_the_target_with_parity_and_samples(cells: dict[s
 
 
 def test_a_repeated_cell_gives_the_same_outputs(cells: dict[str, Any], shard: Path) -> None:
-    """As far as the reference can tell them apart: to the last bit of each output's error. Nothing before has harmed it."""
+    """Both have exactly the same error against the reference for each output, whatever ran before."""
 
     def distances(name: str) -> list[dict[str, Any]]:
         cell_id = cells[name]["cell_id"]
@@ -207,22 +207,22 @@ def test_a_repeated_cell_gives_the_same_outputs(cells: dict[str, Any], shard: Pa
     assert distances("good") == distances("good again")
 
 
-def test_a_cell_that_takes_too_long_is_ended_and_harms_no_other(cells: dict[str, Any]) -> None:
+def test_a_cell_that_takes_too_long_is_killed_and_affects_no_other(cells: dict[str, Any]) -> None:
     cell = cells["is given no time"]
     assert (cell["status"], cell["error_type"]) == ("timeout", "timeout")
     assert cell["wall_ms"] < 5000
 
 
-def test_a_model_that_never_ends_is_ended_by_our_own_clock(cells: dict[str, Any]) -> None:
-    """The thread of the runtime, or of the page, does nothing else any more: whoever waits for its answer waits for ever."""
+def test_a_model_that_never_ends_is_killed_by_our_own_clock(cells: dict[str, Any]) -> None:
+    """The thread of the runtime or the page is blocked, so waiting for its answer would take forever."""
     cell = cells["never ends"]
     assert (cell["status"], cell["error_type"], cell["signal"]) == ("timeout", "timeout", 9)
     assert cell["stage"] in FORWARD
-    assert cell["load_ms"] > 0  # what was measured before is kept
+    assert cell["load_ms"] > 0  # earlier measurements are kept
     assert 6000 <= cell["wall_ms"] < 8000
 
 
-def test_a_process_that_ends_while_the_model_runs_is_a_crash_of_that_cell_alone(cells: dict[str, Any], backend: str) -> None:
+def test_a_process_that_ends_while_the_model_runs_is_a_crash_of_only_that_cell(cells: dict[str, Any], backend: str) -> None:
     wanted = ENDS.get(backend, CELL_ENDS)
     assert {name: (cells[name]["status"], cells[name]["error_type"]) for name in wanted} == {
         name: ("crash", error_type) for name, error_type in wanted.items()
@@ -252,10 +252,10 @@ def test_an_operator_that_the_runtime_lacks_is_unsupported_and_named(cells: dict
     assert cell["needs"] == ["ImageDecoder"]
 
 
-def test_an_operator_that_is_left_to_the_processor_stands_in_the_placement(cells: dict[str, Any], backend: str) -> None:
+def test_an_operator_that_runs_on_the_cpu_is_in_the_placement(cells: dict[str, Any], backend: str) -> None:
     cell = cells["uses Det"]
     assert verdict(cell) == ("pass", "measure", None), cell["message"]
-    if backend == Backend.ONNXRUNTIME:  # whose device is the processor
+    if backend == Backend.ONNXRUNTIME:  # whose device is the CPU
         assert cell["on_target"] == 1.0
     else:
         assert 0.5 < cell["on_target"] < 1.0
@@ -263,8 +263,8 @@ def test_an_operator_that_is_left_to_the_processor_stands_in_the_placement(cells
         assert "Det" in cell["placement_detail"]
 
 
-def test_a_graph_that_is_wrong_before_the_target_is_told_apart_from_a_wrong_target(cells: dict[str, Any]) -> None:
-    """By one more run with all values kept, beside those of a reference runtime: both give the same wrong numbers."""
+def test_a_wrong_graph_is_distinguished_from_a_wrong_target(cells: dict[str, Any]) -> None:
+    """A second run keeps all values and compares them with a reference runtime, which gives the same wrong numbers."""
     cell = cells["is exported wrong"]
     assert verdict(cell) == ("mismatch", "compare", "mismatch"), cell["message"]
     assert cell["origin"] == "graph", cell["diverges_detail"]
@@ -275,22 +275,22 @@ def test_a_graph_that_is_wrong_before_the_target_is_told_apart_from_a_wrong_targ
 
 
 @pytest.mark.parametrize(("name", "error_type"), [("has lost its exports", "onnx_missing"), ("has damaged exports", "bundle_broken")])
-def test_exports_that_are_not_whole_are_never_used(cells: dict[str, Any], name: str, error_type: str) -> None:
+def test_incomplete_exports_are_never_used(cells: dict[str, Any], name: str, error_type: str) -> None:
     assert verdict(cells[name]) == ("infra_error", "load", error_type)
 
 
 @pytest.mark.skipif(Path("/dev/dri").exists(), reason="a GPU may be here")
-def test_software_where_hardware_was_asked_for_is_a_fallback(
-    backend: str, ground: Where, made: Order, tmp_path_factory: pytest.TempPathFactory
+def test_software_instead_of_requested_hardware_is_a_fallback(
+    backend: str, place: Where, made: Order, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Of browsers: they give an adapter, or a context, that computes on the processor, and do not say so unless they are asked."""
+    """Browsers may return an adapter or a context that computes on the CPU, and report that only if asked."""
     if backend not in HARDWARE:
-        pytest.skip(f"{backend} is never asked for other hardware than it has")
-    plan = plan_of(backend, ground, (CASES[0],))
-    target = dataclasses.replace(plan.targets[0], options={**ground.target.options, **HARDWARE[backend]})
-    order = laid(tmp_path_factory.mktemp("hardware") / "run", dataclasses.replace(plan, targets=(target,)), made)
-    ground.run(order)
+        pytest.skip(f"no other hardware can be requested from {backend}")
+    plan = plan_of(backend, place, (CASES[0],))
+    target = dataclasses.replace(plan.targets[0], options={**place.target.options, **HARDWARE[backend]})
+    order = write_order_beside(tmp_path_factory.mktemp("hardware") / "run", dataclasses.replace(plan, targets=(target,)), made)
+    place.run(order)
     (path,) = order.shards.glob("*.duckdb")
     (cell,) = rows(path, "SELECT * FROM cells WHERE role = 'model'")
     assert (cell["status"], cell["error_type"], cell["on_target"]) == ("fallback", "fallback", 0.0), cell["message"]
-    assert rows(path, "SELECT canary_ok FROM shards") == [{"canary_ok": None}]  # nothing is proved
+    assert rows(path, "SELECT canary_ok FROM shards") == [{"canary_ok": None}]  # the canaries prove nothing

@@ -1,7 +1,7 @@
-"""What every target must do, on real models in real forked children: every backend that is installed here is tested by it.
+"""What every target must do, tested on every installed backend, with real models in real forked children.
 
-Targets that execute ONNX exports never run a model's own code in a cell, so that models which misbehave there are not their test:
-test_onnx_target.py is.
+Targets that execute ONNX exports never run a model's own code in a cell, so models with faulty code cannot test them. They are tested by
+test_onnx_target.py.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ CASES = (
     Case(name="uses lgamma", fault="lgamma"),
     Case(name="good again"),
 )
-AT_HOME = {
+FAILS_TO_BUILD = {
     "good": ("pass", "measure", None),
     "crashes": ("factory_error", "build", "factory_failed"),
     "allocates": ("factory_error", "build", "reference_failed"),
     "raises": ("factory_error", "build", "reference_failed"),
     "gives NaN": ("factory_error", "build", "reference_not_finite"),
 }
-"""What becomes of models that misbehave already where their bundles are built: status, stage, type of error."""
+"""The expected status, stage and error type of models whose faults occur while their bundles are built."""
 FORWARD = {Stage.PREPARE.value, Stage.RUN.value}
-"""Where a model's forward pass is executed: while it is exported, or at last."""
+"""The stages that execute a model's forward pass: prepare if the target exports it, else run."""
 
 
 class Shard:
-    """The sealed shard of one target's run over all cases."""
+    """The finished shard of one target's run over all cases."""
 
     def __init__(self, path: Path, events: list[dict[str, Any]]) -> None:
         self.path = path
@@ -82,7 +82,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def order(backend: str, tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Order:
-    """All cases as bundles, made while no fault is armed."""
+    """The bundles of all cases, built with all faults disabled."""
     plan = make_plan(CASES, backend=backend)
     laid = write_order(tmp_path_factory.mktemp(backend) / "run", plan, cache=shared_cache / "bundles")
     told = [event for event in run("bundles", laid, armed=False) if event["event"] == "bundle"]
@@ -93,14 +93,14 @@ def order(backend: str, tmp_path_factory: pytest.TempPathFactory, shared_cache: 
 
 @pytest.fixture(scope="module")
 def shard(backend: str, order: Order) -> Shard:
-    """One run of the real runner over all cases, faults armed."""
+    """One run of the real runner over all cases, with the faults enabled."""
     target = make_plan(CASES, backend=backend).targets[0].name
     events = run("run", order, "--target", target, "--host", "test", armed=True)
     (path,) = order.shards.glob("*.duckdb")
     return Shard(path, events)
 
 
-def test_all_cells_of_the_shard_finish_and_nothing_stays_behind(shard: Shard, order: Order) -> None:
+def test_all_cells_of_the_shard_finish_and_leave_nothing_behind(shard: Shard, order: Order) -> None:
     assert [cell["cell_key"] for cell in rows(shard.path, "SELECT cell_key FROM cells WHERE role = 'model'")] == [
         case.name for case in CASES
     ]
@@ -122,7 +122,7 @@ def test_the_device_is_named(backend: str, shard: Shard) -> None:
     assert done.stdout.strip().partition("device: ")[2]
 
 
-def test_the_canaries_end_as_they_must(shard: Shard) -> None:
+def test_the_canaries_end_as_expected(shard: Shard) -> None:
     assert {role: cell["status"] for role, cell in shard.canaries.items()} == {"canary_good": "pass", "canary_wrong": "mismatch"}
     assert rows(shard.path, "SELECT canary_ok, canary_detail FROM shards") == [{"canary_ok": True, "canary_detail": None}]
 
@@ -143,7 +143,7 @@ def test_a_good_model_passes_on_the_target_with_parity_and_samples(shard: Shard)
 
 
 def test_a_repeated_cell_gives_the_same_outputs(shard: Shard) -> None:
-    """As far as the reference can tell them apart: to the last bit of each output's error."""
+    """Both have exactly the same error against the reference, for each output."""
 
     def distances(name: str) -> list[dict[str, Any]]:
         cell_id = shard.cells[name]["cell_id"]
@@ -162,7 +162,7 @@ def test_wrong_outputs_are_a_mismatch(shard: Shard, name: str, error_type: str) 
     assert rows(shard.path, "SELECT count(*) AS n FROM samples WHERE cell_id = ?", cell_id) == [{"n": 0}]
 
 
-def test_wrong_numbers_are_told_with_the_output_and_the_distance(shard: Shard) -> None:
+def test_wrong_numbers_are_reported_with_the_output_and_the_error(shard: Shard) -> None:
     cell = shard.cells["gives wrong numbers"]
     assert cell["relative_error"] > 0.1
     assert "pooler_output" in cell["message"]
@@ -182,15 +182,15 @@ def test_wrong_numbers_are_told_with_the_output_and_the_distance(shard: Shard) -
         ("allocates", "oom", "memory_pressure", (0, None)),
     ],
 )
-def test_a_forward_pass_that_ends_the_cell_is_told_as_what_it_is(
+def test_a_forward_pass_that_ends_the_process_gets_the_right_status(
     shard: Shard, name: str, status: str, error_type: str, end: tuple[int | None, int | None]
 ) -> None:
     cell = shard.cells[name]
     assert (cell["status"], cell["error_type"]) == (status, error_type), cell["message"]
     assert (cell["exit_code"], cell["signal"]) == end
-    assert cell["stage"] == shard.cells["raises"]["stage"]  # where this target executes the forward pass
+    assert cell["stage"] == shard.cells["raises"]["stage"]  # the stage in which this target executes the forward pass
     assert cell["stage"] in FORWARD
-    assert cell["load_ms"] > 0  # what was measured before is kept
+    assert cell["load_ms"] > 0  # earlier measurements are kept
 
 
 @pytest.mark.parametrize(
@@ -200,12 +200,12 @@ def test_a_forward_pass_that_ends_the_cell_is_told_as_what_it_is(
         ("allocates while it is loaded", "oom", "memory_pressure"),
     ],
 )
-def test_an_end_while_loading_is_of_the_stage_load(shard: Shard, name: str, status: str, error_type: str) -> None:
+def test_a_process_that_ends_while_loading_ends_in_stage_load(shard: Shard, name: str, status: str, error_type: str) -> None:
     assert shard.verdict(name) == (status, "load", error_type)
     assert shard.cells[name]["load_ms"] is None
 
 
-def test_a_timeout_costs_no_more_than_its_limit(shard: Shard) -> None:
+def test_a_timeout_takes_no_longer_than_its_limit(shard: Shard) -> None:
     assert 5000 <= shard.cells["loops"]["wall_ms"] < 7000
     assert 5000 <= shard.cells["sleeps"]["wall_ms"] < 7000
 
@@ -218,19 +218,19 @@ def test_an_exception_is_an_error_with_its_traceback(shard: Shard) -> None:
     assert "Traceback" in cell["traceback"]
 
 
-def test_of_what_a_model_prints_the_end_is_kept(shard: Shard) -> None:
+def test_the_end_of_a_model_s_output_is_kept(shard: Shard) -> None:
     log = shard.cells["prints"]["traceback"]
     assert log.endswith("the last words")
     assert len(log) <= 8192
 
 
-def test_a_process_that_a_model_leaves_is_ended(shard: Shard, order: Order) -> None:
+def test_a_process_that_a_model_leaves_behind_is_killed(shard: Shard, order: Order) -> None:
     assert shard.verdict("leaves a process") == ("pass", "measure", None)
     assert still_running(order) == []
 
 
 def test_an_operator_without_a_conversion_is_unsupported_and_named(shard: Shard) -> None:
-    """A target that executes PyTorch's own kernels lacks no operator that the reference had: there the model just passes."""
+    """On targets that use PyTorch's own kernels the model passes, because they have every operator of the reference."""
     cell = shard.cells["uses lgamma"]
     if cell["method"] is not None and cell["method"].startswith("torch"):
         assert shard.verdict("uses lgamma") == ("pass", "measure", None)
@@ -242,13 +242,13 @@ def test_an_operator_without_a_conversion_is_unsupported_and_named(shard: Shard)
 
 
 def test_a_model_that_fails_while_its_bundle_is_built_is_a_factory_error(backend: str, tmp_path: Path) -> None:
-    """And never held against the target; the others have their bundles."""
-    cases = [Case(name=case.name, fault=case.fault, timeout_s=10, memory_mb=1536) for case in CASES if case.name in AT_HOME]
+    """Such a failure never counts against the target."""
+    cases = [Case(name=case.name, fault=case.fault, timeout_s=10, memory_mb=1536) for case in CASES if case.name in FAILS_TO_BUILD]
     plan = make_plan(cases, backend=backend)
     laid = write_order(tmp_path / "run", plan)
     run("bundles", laid, armed=True)
     run("run", laid, "--target", plan.targets[0].name, "--host", "test", armed=False)
     (path,) = laid.shards.glob("*.duckdb")
     found = {cell["cell_key"]: cell for cell in Shard(path, []).cells.values() if cell["role"] == "model"}
-    assert {name: (cell["status"], cell["stage"], cell["error_type"]) for name, cell in found.items()} == AT_HOME
+    assert {name: (cell["status"], cell["stage"], cell["error_type"]) for name, cell in found.items()} == FAILS_TO_BUILD
     assert "SIGSEGV" in found["crashes"]["message"] or "signal 11" in found["crashes"]["message"]

@@ -1,8 +1,8 @@
-"""Mutation testing of what decides verdicts: every small change of that code must make a test fail.
+"""Mutation testing of the code that decides verdicts: every small change of it must make a test fail.
 
-``modules.yaml`` says which modules and which tests, ``survivors.yaml`` which mutants no test kills, and why. A survivor that is not
-listed fails the run, and so does a listed one that a test kills by now. mutmut makes the mutants and runs the tests, in a copy of the
-tree whose source root is named as mutmut wants it.
+``modules.yaml`` lists the modules and their tests, ``survivors.yaml`` the mutants that no test kills, with the reasons. An unlisted
+survivor fails the run, and so does a listed one that a test now kills. mutmut makes the mutants and runs the tests, in a copy of the tree
+whose source root has the name that mutmut expects.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ MODULES: Final = HERE / "modules.yaml"
 SURVIVORS: Final = HERE / "survivors.yaml"
 COPIED: Final = ("pyproject.toml", "matrix.yaml", "images", "tests")
 KILLED: Final = frozenset({"killed", "timeout", "segfault"})
-"""A mutant that never ends, or takes the interpreter down, is found by whoever runs the tests."""
+"""States that count as killed: a mutant that hangs or crashes the interpreter is noticed by anyone who runs the tests."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """A small change of one function, told by the lines that differ: unlike mutmut's numbers, they stay when other lines change."""
+    """A small change of a function, identified by the changed lines: unlike mutmut's numbers, they don't depend on other lines."""
 
     function: str
     was: str
     becomes: str
 
     def __str__(self) -> str:
-        """As an entry of the list, ready to be copied."""
+        """The entry for survivors.yaml, ready to be copied."""
         fields = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in dataclasses.asdict(self).items()]
         return "      - " + "\n        ".join(fields)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a module's mutants. A function may have two that read the same, so they are counted."""
+    """The result for a module. A function may have two identical mutants, so surviving ones are counted."""
 
     module: str
     total: int
@@ -61,10 +61,10 @@ class Outcome:
 
 
 def main() -> int:
-    """Test the named modules, or all; 0 if the mutants that live are those of the list, and few enough."""
+    """Test the given modules, or all. Return 0 if exactly the listed mutants survive, and few enough."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("modules", nargs="*", help="files below harness/, such as hwmatrix/measure/parity.py; all that are listed without")
-    parser.add_argument("--workers", type=int, default=2, help="tests of so many mutants run at once")
+    parser.add_argument("modules", nargs="*", help="files below harness/, such as hwmatrix/measure/parity.py; default: all listed ones")
+    parser.add_argument("--workers", type=int, default=2, help="how many mutants are tested in parallel")
     parser.add_argument("--folder", type=Path, required=True, help="where the copy of the tree is made, in a folder `tree`")
     arguments = parser.parse_args()
     settings = yaml.safe_load(MODULES.read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def try_module(module: str, tests: Sequence[str], folder: Path, workers: int) -> Outcome:
-    """Run the tests that concern a module against each of its mutants."""
+    """Run a module's tests against each of its mutants."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "harness", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for name in COPIED:
@@ -100,7 +100,7 @@ def try_module(module: str, tests: Sequence[str], folder: Path, workers: int) ->
 
 
 def configuration(module: str, tests: Sequence[str]) -> str:
-    """What mutmut reads. Its limits of time are left as they are: wide, so that a busy machine kills no mutant that lives."""
+    """mutmut's configuration. Its generous default time limits are kept, so that a busy machine does not kill a survivor."""
     lines = {
         "source_paths": ["src"],
         "only_mutate": [f"src/{module}"],
@@ -112,7 +112,7 @@ def configuration(module: str, tests: Sequence[str]) -> str:
 
 
 def mutmut(folder: Path, *arguments: str) -> str:
-    """Run mutmut in a copy of the tree; what it prints."""
+    """Run mutmut in a copy of the tree, and return its output."""
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run([mutmut_command(), *arguments], cwd=folder, env=plain, text=True, capture_output=True, check=False)
     if ended.returncode:
@@ -121,7 +121,7 @@ def mutmut(folder: Path, *arguments: str) -> str:
 
 
 def mutmut_command() -> str:
-    """The mutmut that is installed beside this Python."""
+    """The path of the mutmut installed for this Python."""
     found = shutil.which("mutmut", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if found is None:
         raise SystemExit("mutmut is not installed: nox -s mutants installs it")
@@ -129,7 +129,7 @@ def mutmut_command() -> str:
 
 
 def read_results(text: str) -> Iterator[tuple[str, str]]:
-    """The mutants and their states, of lines such as ``    hwmatrix.measure.parity.x_compare__mutmut_1: killed``."""
+    """The mutants and their states, from lines such as ``    hwmatrix.measure.parity.x_compare__mutmut_1: killed``."""
     for line in text.splitlines():
         name, found, state = line.strip().rpartition(": ")
         if found and "__mutmut_" in name:
@@ -137,7 +137,7 @@ def read_results(text: str) -> Iterator[tuple[str, str]]:
 
 
 def mutant_of(name: str, shown: str) -> Mutant:
-    """What a mutant changes, of the difference that mutmut shows."""
+    """The mutant in a diff printed by mutmut."""
     lines = [line for line in shown.splitlines() if not line.startswith(("---", "+++", "#"))]
     was, becomes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
     mangled = name.rpartition(".")[2].partition("__mutmut_")[0]  # x_function or xǁClassǁmethod
@@ -146,7 +146,7 @@ def mutant_of(name: str, shown: str) -> Mutant:
 
 
 def judge(outcome: Outcome, groups: Iterable[dict[str, Any]], least: float) -> bool:
-    """Print what lives and why; whether that is what the list says, and enough is killed."""
+    """Print the survivors and the reasons. Return whether exactly the listed ones survive, and enough mutants are killed."""
     listed: Counter[Mutant] = Counter()
     killed = outcome.total - outcome.alive.total()
     say(f"{outcome.module}: {killed} of {outcome.total} mutants killed ({outcome.share_killed:.1%})")
@@ -165,7 +165,7 @@ def judge(outcome: Outcome, groups: Iterable[dict[str, Any]], least: float) -> b
 
 
 def say(line: str) -> None:
-    """A line for the person who waits."""
+    """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

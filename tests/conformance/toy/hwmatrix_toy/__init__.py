@@ -1,1 +1,1 @@
-"""A backend of its own package: a bundle's ONNX export, executed by the interpreter that comes with the package onnx."""
+"""A backend in its own package: executes a bundle's ONNX export with the reference interpreter of the package onnx."""

@@ -1,4 +1,4 @@
-"""What is known of the toy without importing onnx."""
+"""The toy's descriptor: facts that are known without importing onnx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The toy's hardware: whatever has the package onnx."""
+"""The toy's hardware: any machine with the package onnx."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hwmatrix.errors import UnavailableError
 
 
 def detect() -> tuple[str, dict[str, Any]]:
-    """A name and the facts."""
+    """Return the name and facts of the hardware."""
     return installed()
 
 
 def installed() -> tuple[str, dict[str, Any]]:
-    """The same without importing onnx.
+    """The same facts, found without importing onnx.
 
     Raises:
         UnavailableError: onnx is not installed.

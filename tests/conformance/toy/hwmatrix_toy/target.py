@@ -1,4 +1,4 @@
-"""How the toy executes a model."""
+"""The toy's target class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Toy:
-    """The first export of a bundle, node by node in Python."""
+    """Executes the first export of a bundle, node by node in Python."""
 
     reserves_address_space = False
 
@@ -51,7 +51,7 @@ class Toy:
         from onnx.reference.op_run import OpRun
 
         class GatherElements(OpRun):
-            """In the place of onnx's own, which fails where the first of several dimensions is 1 (onnx 1.23)."""
+            """Replaces onnx's own implementation, which fails if the first of several dimensions is 1 (onnx 1.23)."""
 
             def _run(self, data: Any, indices: Any, axis: int = 0) -> tuple[Any]:
                 return (np.take_along_axis(data, indices, axis=axis),)
