@@ -1,4 +1,4 @@
-"""A tiny image registry on loopback: what the distribution specification asks of one that takes pushes. It keeps all in memory."""
+"""A minimal image registry on loopback that implements the parts of the distribution specification needed for pushes, in memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Registry(ThreadingHTTPServer):
-    """``blobs`` by digest; ``manifests`` by name and tag or digest, as the bytes that were pushed; ``refuse`` answers 403 to uploads.
+    """``blobs`` by digest; ``manifests`` by name and tag or digest, as the pushed bytes; ``refuse``: answer uploads with 403.
 
-    ``login``, where it is set, is the ``user:password`` that every request must bring.
+    ``login``, if set, is the ``user:password`` that every request must contain.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Registry(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serving() -> Iterator[Registry]:
-    """A registry for the length of the block."""
+    """Run a registry until the block ends."""
     with Registry() as registry:
         thread = threading.Thread(target=registry.serve_forever, daemon=True)
         thread.start()
@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Registry
 
     def log_message(self, *_: Any) -> None:
-        """The tests print what they need."""
+        """Print nothing."""
 
     def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)
@@ -77,8 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _may(self) -> bool:
-        """Whether the request brings the login; else it is answered."""
+    def _has_login(self) -> bool:
+        """Whether the request has the login. If not, answer it."""
         given = self.headers.get("Authorization")
         self.server.authorizations.append(given)
         if self.server.login is None or given == "Basic " + base64.b64encode(self.server.login.encode()).decode():
@@ -88,8 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def do_GET(self) -> None:
-        """The version, blobs, manifests."""
-        if not self._may():
+        """Answer requests for the version, blobs and manifests."""
+        if not self._has_login():
             return
         path = urlsplit(self.path).path
         if path == "/v2/":
@@ -107,8 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the server's own name for it
 
     def do_POST(self) -> None:
-        """The start of an upload."""
-        if not self._may():
+        """Start an upload."""
+        if not self._has_login():
             return
         name = urlsplit(self.path).path.removeprefix("/v2/").removesuffix("/blobs/uploads/")
         self._body()
@@ -120,8 +120,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(202, Location=f"/v2/{name}/blobs/uploads/{number}", Range="0-0", Docker_Upload_UUID=number)
 
     def do_PATCH(self) -> None:
-        """A part of an upload."""
-        if not self._may():
+        """Receive a part of an upload."""
+        if not self._has_login():
             return
         path = urlsplit(self.path).path
         number = path.rpartition("/")[2]
@@ -129,8 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(202, Location=path, Range=f"0-{len(self.server.uploads[number]) - 1}", Docker_Upload_UUID=number)
 
     def do_PUT(self) -> None:
-        """The end of an upload, or a manifest whose parts are all here."""
-        if not self._may():
+        """Finish an upload, or store a manifest if all its blobs exist."""
+        if not self._has_login():
             return
         parts = urlsplit(self.path)
         body = self._body()

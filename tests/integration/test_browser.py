@@ -1,4 +1,4 @@
-"""Models in a real headless Chromium, by the main command. How cells end there is for tests/conformance/test_onnx_target.py."""
+"""Models in a real headless Chromium, run by the main command. tests/conformance/test_onnx_target.py tests how cells end there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGETS = """
   webnn-npm: {backend: webnn, image: webnn, base: python, execution: software, options: {browser: sparticuz}}
 """
 OWN_MS = 1000.0
-"""What a cell may take beyond what its page takes: connecting, a tab, reading the bundle, comparing."""
+"""The allowed time of a cell beyond that of its page: connecting, opening a tab, reading the bundle, comparing."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def project(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001 - no engine, no project
-    """This project, with more targets in its matrix.yaml."""
+    """This project, with additional targets in its matrix.yaml."""
     root = tmp_path_factory.mktemp("project")
     for name in ("harness", "images", "pyproject.toml", "README.md", "LICENSE"):
         (root / name).symlink_to(PROJECT / name)
@@ -57,7 +57,7 @@ def flags(project: Path, output: Path, targets: tuple[str, ...], models: tuple[s
 
 @pytest.fixture(scope="module")
 def output(project: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One run over all browser targets."""
+    """The reports of one run over all browser targets."""
     folder = tmp_path_factory.mktemp("reports")
     targets = ("webgpu", "webnn", "webnn-npm")
     matrix(*flags(project, folder, targets, ("bert", "vit")), environment=environment, expect=0, timeout_s=580)
@@ -86,14 +86,14 @@ def test_the_placement_names_the_adapter_or_the_graphs_devices(output: Path) -> 
     assert "devices of 1 graphs: cpu" in cell(output, "vit", "webnn-npm")["placement"]["detail"]
 
 
-def test_a_browser_without_webnn_makes_it_unavailable_in_its_own_words(output: Path) -> None:
+def test_without_webnn_cells_are_unavailable_with_the_browser_s_message(output: Path) -> None:
     found = cell(output, "vit", "webnn")
     assert (found["status"], found["error"]["type"]) == ("unavailable", "webnn_unavailable")
     assert "WebNN is not supported on this platform" in found["error"]["message"]
 
 
-def test_a_cell_takes_little_beyond_what_its_page_takes(output: Path) -> None:
-    """The stages load and compare, less the page's own loading: the rest of the time is the page's."""
+def test_a_cell_takes_little_longer_than_its_page(output: Path) -> None:
+    """Compares the stages load and compare with the page's own loading; the other stages are the page's work."""
     query = """
         SELECT c.model, sum(s.wall_ms) FILTER (s.stage IN ('load', 'compare')) - any_value(c.load_ms) AS own_ms
         FROM cells c JOIN stages s USING (cell_id) WHERE c.target = 'webgpu' AND c.role = 'model' GROUP BY c.model

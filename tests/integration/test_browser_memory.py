@@ -1,4 +1,4 @@
-"""The memory of a real browser's processes, where one is installed. For that of the image, see test_browser.py."""
+"""The memory of a real browser's processes, if one is installed. test_browser.py tests the image's browser."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def service() -> Iterator[Chromium]:
     chromium.stop()
 
 
-def test_what_a_page_takes_is_the_browser_s_and_not_this_process_s(service: Chromium) -> None:
-    """A page that takes memory and gives it back leaves a peak in its cell, and none in the cell behind it in the same browser."""
+def test_a_page_s_memory_is_counted_in_the_browser_and_only_in_its_own_cell(service: Chromium) -> None:
+    """A page that allocates and frees memory raises the peak of its cell, but not of the next cell in the same browser."""
     address = service.start()
     own = Meter()
     with DevTools(str(address["url"])) as browser:

@@ -1,4 +1,4 @@
-"""Real containers with the engine of this machine, from the base image that images are built on."""
+"""Real containers on this machine's engine, from the base image of all images."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def image(engine: Engine) -> str:
 
 
 def names(engine: Engine) -> list[str]:
-    """Our containers that this process owns."""
+    """The names of the containers that this process owns."""
     with contextlib.closing(engine.client()) as client:
         found = client.containers.list(all=True, filters={"label": f"{containers.OWNER_LABEL}={own_mark()}"})
         return [str(container.name) for container in found]
@@ -67,7 +67,7 @@ def names(engine: Engine) -> list[str]:
 def test_a_container_is_hardened(engine: Engine, image: str, tmp_path: Path) -> None:
     out = prepare_writable(tmp_path / "out", engine)
     for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o055)  # pytest makes folders for this user alone
+        folder.chmod(folder.stat().st_mode | 0o055)  # pytest creates folders that only this user can read
     mounts = (Mount(source=tmp_path, target="/in"), Mount(source=out, target="/out", read_only=False))
     with running(engine, image=image, argv=("-c", FACTS), entrypoint=("python3",), limits=LIMITS, mounts=mounts) as container:
         (line,) = list(container.lines())
@@ -95,12 +95,12 @@ def test_output_exit_code_and_stderr_come_through(engine: Engine, image: str) ->
             lines.append(line)
             times.append(time.monotonic())
         assert lines == ["line 0", "line 1", "line 2"]
-        assert times[2] - times[0] > 0.3  # as they come, not at the end
+        assert times[2] - times[0] > 0.3  # as they are printed, not at the end
         assert container.wait() == 3
         assert container.stderr_tail == "why"
 
 
-def test_memory_beyond_the_limit_is_seen_as_such(engine: Engine, image: str) -> None:
+def test_memory_beyond_the_limit_is_detected(engine: Engine, image: str) -> None:
     argv = ("-c", "x = bytearray(1 << 30); print(len(x))")
     with running(engine, image=image, argv=argv, entrypoint=("python3",), limits=LIMITS) as container:
         assert container.wait() == 128 + signal.SIGKILL
@@ -134,7 +134,7 @@ def test_a_container_is_stopped_from_another_thread(engine: Engine, image: str) 
         timer.join()
 
 
-def test_leaving_the_block_removes_whatever_the_reason(engine: Engine, image: str) -> None:
+def test_leaving_the_block_always_removes_the_container(engine: Engine, image: str) -> None:
     argv = ("-c", "import time; print('up', flush=True); time.sleep(600)")
     with (
         contextlib.suppress(ZeroDivisionError),
@@ -161,7 +161,7 @@ def test_an_interrupt_while_reading_removes_the_container(engine: Engine, image:
 
 
 @pytest.mark.parametrize("what", ["image", "program"])
-def test_what_cannot_start_is_an_engine_error_or_an_exit_code_and_leaves_nothing(engine: Engine, image: str, what: str) -> None:
+def test_a_failed_start_is_an_engine_error_or_an_exit_code_and_leaves_nothing(engine: Engine, image: str, what: str) -> None:
     if what == "image":
         with (
             pytest.raises(EngineError, match="hwmatrix-test/none"),
@@ -174,7 +174,7 @@ def test_what_cannot_start_is_an_engine_error_or_an_exit_code_and_leaves_nothing
     assert names(engine) == []
 
 
-def test_leftovers_of_dead_owners_are_removed_and_others_are_not(engine: Engine, image: str) -> None:
+def test_only_containers_of_dead_owners_are_removed(engine: Engine, image: str) -> None:
     name = f"hwmatrix-test-{os.getpid()}"
     labels = {containers.LABEL: "1", containers.HOST_LABEL: socket.gethostname()}
     owners = {f"{name}-dead": "1:12.00", f"{name}-alive": own_mark()}

@@ -1,4 +1,4 @@
-"""Real builds with the engine of this machine. Everything that they tag is removed; the base image is kept."""
+"""Real builds on this machine's engine. All tagged images are removed, except the base image."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def engine() -> Engine:
 
 @pytest.fixture
 def tags(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Tags of the test's own, so that no image of the user's is replaced; removed afterwards."""
+    """Tags that only this test uses, so that no image of the user is replaced; removed afterwards."""
     prefix = f"hwmatrix-test-{os.getpid()}"
     monkeypatch.setattr(images, "image_tag", lambda target: f"{prefix}/{target}:test")
     yield prefix
@@ -79,7 +79,7 @@ def tags(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project whose images take a second to build."""
+    """A project whose images build within a second."""
     root = tmp_path / "project"
     shutil.copytree(ROOT / "harness", root / "harness", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
@@ -117,7 +117,7 @@ def build(project: Path, engine: Engine, targets: tuple[str, ...] = ("one", "two
 
 
 def with_sentinel(engine: Engine) -> Engine:
-    """The engine, with an index in pip's settings whose password must be found nowhere."""
+    """The engine, with an index in pip's settings whose password must not appear anywhere."""
     import dataclasses
 
     return dataclasses.replace(
@@ -125,7 +125,7 @@ def with_sentinel(engine: Engine) -> Engine:
     )
 
 
-def test_builds_reuse_what_did_not_change_and_notice_what_did(engine: Engine, tags: str, project: Path) -> None:
+def test_builds_reuse_unchanged_inputs_and_notice_changed_ones(engine: Engine, tags: str, project: Path) -> None:
     engine = with_sentinel(engine)
     first, said = build(project, engine)
     assert [image.rebuilt for image in first.values()] == [True, True]
@@ -154,18 +154,18 @@ def test_secrets_reach_the_build_and_stay_out_of_the_image(engine: Engine, tags:
             file.writelines(image.save())
     assert "sentinel-c0ffee" not in "\n".join(said)
     assert occurrences(archive, b"sentinel-c0ffee") == []
-    assert occurrences(archive, b"requirements-stamp") != []  # the search does look into history
+    assert occurrences(archive, b"requirements-stamp") != []  # proves that the search includes the history
 
 
 def occurrences(archive: Path, needle: bytes) -> list[str]:
-    """The files of a saved image, those within its layers included, that hold the bytes."""
+    """The files of a saved image, including those in its layers, that contain the bytes."""
     found: list[str] = []
     with tarfile.open(archive) as outer:
         for member in outer:
             file = outer.extractfile(member)
             if file is None:
                 continue
-            content = file.read()  # layers of a saved image are plain tar files: one search sees all files within
+            content = file.read()  # layers of a saved image are uncompressed tar files, so a search covers all files in them
             if needle in content:
                 found.append(member.name)
     return found
@@ -214,7 +214,7 @@ def test_an_interrupt_ends_the_builds_and_leaves_nothing(engine: Engine, tags: s
 
 
 def gone(argument: str, *, within_s: float) -> bool:
-    """Whether no process with this argument is left (where the engine is on this machine, its processes are seen here)."""
+    """Whether no process with this argument is left. The processes of a local engine are visible here."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if not any(argument in (process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])):
@@ -224,13 +224,13 @@ def gone(argument: str, *, within_s: float) -> bool:
 
 
 def test_real_images_are_reused_and_run_without_root(engine: Engine) -> None:
-    """The project's own images, under their own tags: built as a user builds them, and reused if they are there."""
+    """The project's images under their normal tags, built as a user builds them, and reused if they exist."""
     if not (ROOT / "LICENSE").is_file():
         pytest.fail("the project has no LICENSE, and cannot be built")
     spec = load(ROOT / "matrix.yaml").spec
     targets = tuple(
         name for name, target in spec.targets.items() if not descriptor_of(target.backend).hardware.needed_here
-    )  # the others are gigabytes
+    )  # the others take gigabytes
     said: list[str] = []
     base = base_of(engine, spec, said.append)
     built = images.build_images(project_root=ROOT, spec=spec, targets=targets, engine=engine, on_line=said.append, base=base)

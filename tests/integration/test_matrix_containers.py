@@ -1,4 +1,4 @@
-"""The main job on real containers, whole, cut off in every way, and on what is missing or broken."""
+"""The main job on real containers: complete, interrupted in different ways, and with missing or broken parts."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def cache(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:  # noqa: ARG001 - no engine, no cache
-    """The environment with a cache that the tests of this file share."""
+    """Environment variables for a cache that the tests of this file share."""
     return {"HWMATRIX_CACHE": str(tmp_path_factory.mktemp("cache"))}
 
 
 def ours(engine: Engine, command: Command) -> list[str]:
-    """The containers, running or not, that a command has started."""
+    """The containers that a command has started, running or not."""
     with contextlib.closing(engine.client()) as client:
         found = client.containers.list(all=True, filters={"label": f"{containers.LABEL}=1"}, ignore_removed=True)
         owner = f"{command.process.pid}:"
@@ -78,7 +78,7 @@ def ours(engine: Engine, command: Command) -> list[str]:
 
 
 def container_of(engine: Engine, command: Command, target: str) -> str:
-    """The name of a target's container, as soon as it is there."""
+    """Wait for a target's container, and return its name."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         for name in ours(engine, command):
@@ -89,7 +89,7 @@ def container_of(engine: Engine, command: Command, target: str) -> str:
 
 
 class MainRun:
-    """One whole run over two models and all targets, with what was seen while it ran."""
+    """One complete run over two models and all targets, with observations made while it ran."""
 
     def __init__(self, engine: Engine, output: Path, environment: dict[str, str]) -> None:
         self.output = output
@@ -118,7 +118,7 @@ def test_every_planned_cell_has_its_verdict(main_run: MainRun) -> None:
     assert main_run.containers == []
 
 
-def test_the_report_keeps_its_contract_and_names_the_images(main_run: MainRun, engine: Engine) -> None:
+def test_the_report_matches_its_schema_and_names_the_images(main_run: MainRun, engine: Engine) -> None:
     found = document(main_run.output)
     jsonschema.validate(found, json.loads((PROJECT / "docs/schemas/matrix-report.schema.json").read_text(encoding="utf-8")))
     assert found["run"]["isolation"] == "container"
@@ -132,14 +132,14 @@ def test_the_report_keeps_its_contract_and_names_the_images(main_run: MainRun, e
     assert found["run"]["rejected"] == []
 
 
-def test_what_runs_inside_can_reach_nothing_outside(main_run: MainRun, engine: Engine) -> None:
+def test_processes_in_a_container_cannot_reach_anything_outside(main_run: MainRun, engine: Engine) -> None:
     facts = main_run.facts
     assert facts["uid"] != 0 or engine.rootless
     assert facts["interfaces"] == ["lo"]
     assert facts["connect"] == "Network is unreachable"
     assert [facts[name] for name in ("root", "plan", "cache")] == ["Read-only file system"] * 3
     assert facts["harness"] in {"Read-only file system", "Permission denied"}
-    assert facts["out"] is None  # /tmp is there to be written
+    assert facts["out"] is None  # /tmp is writable
     settings = main_run.settings
     assert (settings["NetworkMode"], settings["ReadonlyRootfs"], settings["CapDrop"]) == ("none", True, ["ALL"])
     assert "no-new-privileges:true" in settings["SecurityOpt"]
@@ -147,7 +147,7 @@ def test_what_runs_inside_can_reach_nothing_outside(main_run: MainRun, engine: E
     assert settings["PidsLimit"] > 0
 
 
-def test_a_whole_run_has_nothing_to_resume(main_run: MainRun, cache: dict[str, str]) -> None:
+def test_a_complete_run_has_nothing_to_resume(main_run: MainRun, cache: dict[str, str]) -> None:
     before = executions(main_run.output)
     said = matrix("--resume", "--output-dir", str(main_run.output), environment=cache, expect=0)
     assert "nothing is missing" in said
@@ -201,8 +201,8 @@ def test_faults_inside_a_container_stay_with_their_cells(main_run: MainRun, engi
     }
 
 
-def test_a_model_that_is_built_reaches_nothing_outside(main_run: MainRun, engine: Engine, tmp_path: Path) -> None:  # noqa: ARG001 - builds the image
-    """The bundles job may write into the cache, and nowhere else."""
+def test_building_a_model_cannot_reach_anything_outside(main_run: MainRun, engine: Engine, tmp_path: Path) -> None:  # noqa: ARG001 - builds the image
+    """The bundle job may write only to the cache."""
     cases = (Case(name="good"), Case(name="reaches out", fault="reach_out", place="init"))
     laid = write_order(tmp_path / "run", make_plan(cases, backend=Backend.CPU, isolation=Isolation.CONTAINER))
     mounts = (
@@ -243,10 +243,10 @@ def test_a_model_that_is_built_reaches_nothing_outside(main_run: MainRun, engine
     assert "network: Network is unreachable" in told
 
 
-def test_an_interrupted_run_keeps_what_is_finished_and_goes_on_with_the_rest(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_finished_cells_and_resumes_the_rest(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
     arguments = ("--models", *MANY[:4], "--targets", *BOTH, *CONTAINERS, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
-        command.wait_for("[2/4]")  # the second target's cells take so long that some are left, however slowly the engine stops
+        command.wait_for("[2/4]")  # some cells of the second target are left even if the engine stops slowly
         command.process.send_signal(signal.SIGINT)
         assert command.end(timeout_s=60) == 130, command.output
         assert ours(engine, command) == []
@@ -260,17 +260,17 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on_with_the_rest(eng
 
     matrix("--resume", "--output-dir", str(tmp_path), environment=cache, expect=0)
     assert set(statuses(tmp_path).values()) == {"pass"}
-    assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)  # what was finished has not been run again
+    assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)  # finished cells have not been run again
     assert left_behind(tmp_path) == []
 
 
-def test_a_killed_run_leaves_nothing_that_its_continuation_does_not_clean(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
+def test_resuming_a_killed_run_cleans_up_after_it(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
     arguments = ("--models", *MANY, "--targets", "cpu", *CONTAINERS, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
         command.wait_for("[1/10]")
         command.process.kill()
         command.end()
-        (left,) = ours(engine, command)  # nobody is left who could have removed it
+        (left,) = ours(engine, command)  # no process is left to remove it
         said = matrix("--resume", "--output-dir", str(tmp_path), environment=cache, expect=0)
         assert f"removed {left}" in said
         assert ours(engine, command) == []
@@ -279,7 +279,7 @@ def test_a_killed_run_leaves_nothing_that_its_continuation_does_not_clean(engine
     assert left_behind(tmp_path) == []
 
 
-def test_a_container_that_is_killed_is_our_failure_and_only_its_targets(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
+def test_a_killed_container_is_an_infra_error_of_only_its_target(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
     arguments = ("--models", *MANY[:3], "--targets", *BOTH, *CONTAINERS, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
         command.wait_for("[1/3]")
@@ -298,7 +298,7 @@ def test_a_container_that_is_killed_is_our_failure_and_only_its_targets(engine: 
     assert left_behind(tmp_path) == []
 
 
-def test_an_image_that_cannot_be_built_stops_only_its_target(cache: dict[str, str], tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_built_fails_only_its_target(cache: dict[str, str], tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     for name in ("images", "harness"):
@@ -318,7 +318,7 @@ def test_an_image_that_cannot_be_built_stops_only_its_target(cache: dict[str, st
     assert left_behind(output) == []
 
 
-def test_without_an_engine_containers_are_refused_and_auto_says_why_it_does_without(cache: dict[str, str], tmp_path: Path) -> None:
+def test_without_an_engine_containers_are_refused_and_auto_uses_venv_and_says_why(cache: dict[str, str], tmp_path: Path) -> None:
     dead = cache | {"DOCKER_HOST": f"unix://{tmp_path / 'dead.sock'}"}
     arguments = ("--models", "bert", "--targets", "cpu", "--output-dir", str(tmp_path / "out"))
     said = matrix(*arguments, *CONTAINERS, environment=dead, expect=5)
@@ -328,13 +328,13 @@ def test_without_an_engine_containers_are_refused_and_auto_says_why_it_does_with
     with Command(*arguments, "--isolation", "auto", environment=dead) as command:
         command.wait_for("no containers: no container engine answers")
         command.wait_for("isolation: venv")
-        command.process.send_signal(signal.SIGINT)  # the environment itself is not what this test is about
+        command.process.send_signal(signal.SIGINT)  # this test does not need the environment itself
         assert command.end(timeout_s=60) == 130
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A file system of its own with as many KiB as the test asks for."""
+    """A separate file system of the size that the test requests, in KiB."""
     mount, umount = shutil.which("mount"), shutil.which("umount")
     if os.getuid() != 0 or mount is None or umount is None:
         pytest.skip("only root can mount a file system of a given size")
@@ -351,10 +351,8 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
 
 
 @pytest.mark.parametrize("small_disk", [4, 64, 600, 1000], indirect=True)
-def test_a_full_disk_is_told_with_advice_and_the_run_goes_on_when_there_is_space(
-    engine: Engine, cache: dict[str, str], small_disk: Path
-) -> None:
-    """Full where the run's folder is made, in the shard's tables, between its cells, and in the merge."""
+def test_a_full_disk_is_reported_with_advice_and_the_run_can_be_resumed(engine: Engine, cache: dict[str, str], small_disk: Path) -> None:
+    """The disk is full at the run's folder, in the shard's tables, between its cells, or in the merge."""
     output = small_disk / "out"
     with Command("--models", "bert", "vit", "--targets", "cpu", *CONTAINERS, "--output-dir", str(output), environment=cache) as command:
         assert command.end() == 7, command.output
@@ -362,7 +360,7 @@ def test_a_full_disk_is_told_with_advice_and_the_run_goes_on_when_there_is_space
     assert "No space left on device" in command.output
     assert "Traceback" not in command.output
     if not list(output.glob("runs/*/plan.json")):
-        return  # not even begun
+        return  # the run did not start
     finished = command.output.count(" pass ")
     subprocess.run([shutil.which("mount") or "mount", "-o", "remount,size=32m", str(small_disk)], check=True)
     said = matrix("--resume", "--output-dir", str(output), environment=cache, expect=0)

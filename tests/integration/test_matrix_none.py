@@ -1,4 +1,4 @@
-"""The main job without isolation, in a process of its own: models of matrix.yaml, and checkpoints that users bring."""
+"""The main job without isolation, in a separate process: models of matrix.yaml, and users' checkpoints."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if sys.argv[2] == "pickle":
 
 @pytest.fixture(scope="module")
 def cache(shared_cache: Path) -> dict[str, str]:
-    """The environment with a cache that the tests of this file share."""
+    """Environment variables for a cache that the tests of this file share."""
     return {"HWMATRIX_CACHE": str(shared_cache), "HF_HUB_OFFLINE": "0"}
 
 
 def save(folder: Path, kind: str) -> Path:
-    """A checkpoint as its users have it, with safetensors or a pickle."""
+    """Save a checkpoint, with safetensors or a pickle."""
     subprocess.run([sys.executable, "-c", SAVE, str(folder), kind], env=environment(armed=False), check=True, capture_output=True)
     return folder
 
@@ -64,9 +64,7 @@ def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_is_cut_off_ends_its_runner_and_goes_on_with_the_rest(
-    tmp_path: Path, cache: dict[str, str], how: signal.Signals
-) -> None:
+def test_an_interrupted_run_ends_its_runner_and_resumes_the_rest(tmp_path: Path, cache: dict[str, str], how: signal.Signals) -> None:
     arguments = ("--models", *MANY, "--targets", "cpu", *NONE, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
         command.wait_for("[1/7]")
@@ -75,10 +73,10 @@ def test_a_run_that_is_cut_off_ends_its_runner_and_goes_on_with_the_rest(
         command.process.send_signal(how)
         assert command.end(timeout_s=60) == (130 if how is signal.SIGINT else -how)
         _, alive = psutil.wait_procs(runners, timeout=10)
-        assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []  # a zombie has ended
+        assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []  # a zombie process has ended
     matrix("--resume", "--output-dir", str(tmp_path), environment=cache, expect=0)
     assert list(statuses(tmp_path).values()) == ["pass"] * len(MANY)
-    assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)  # what was finished has not been run again
+    assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)  # finished cells have not been run again
     assert left_behind(tmp_path) == []
 
 
@@ -94,7 +92,7 @@ def test_the_users_own_checkpoint(tmp_path: Path, cache: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize("kind", ["remote code", "pickle"])
-def test_code_of_strangers_is_refused_before_anything_runs(tmp_path: Path, cache: dict[str, str], kind: str) -> None:
+def test_remote_code_is_refused_before_anything_runs(tmp_path: Path, cache: dict[str, str], kind: str) -> None:
     folder = save(tmp_path / "foreign", kind)
     if kind == "remote code":
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -110,8 +108,8 @@ def test_code_of_strangers_is_refused_before_anything_runs(tmp_path: Path, cache
     assert not output.exists()
 
 
-def test_code_that_is_not_needed_is_not_run(tmp_path: Path, cache: dict[str, str]) -> None:
-    """A class of transformers' own loads the checkpoint, though it brings code along."""
+def test_remote_code_that_is_not_needed_is_not_run(tmp_path: Path, cache: dict[str, str]) -> None:
+    """A class of transformers loads the checkpoint, although the checkpoint contains code."""
     folder = save(tmp_path / "native", "safetensors")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["auto_map"] = {"AutoModel": "modeling_foreign.ForeignModel"}
@@ -123,7 +121,7 @@ def test_code_that_is_not_needed_is_not_run(tmp_path: Path, cache: dict[str, str
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_hub_id_that_cannot_be_had_is_told_soon(tmp_path: Path, cache: dict[str, str]) -> None:
+def test_an_unreachable_hub_id_is_reported_quickly(tmp_path: Path, cache: dict[str, str]) -> None:
     begin = time.monotonic()
     wanted = ("--models", "hwmatrix-no-such-owner/no-such-model", "--targets", "cpu")
     said = matrix(*wanted, *NONE, "--output-dir", str(tmp_path / "out"), environment=cache, expect=2)
@@ -133,7 +131,7 @@ def test_a_hub_id_that_cannot_be_had_is_told_soon(tmp_path: Path, cache: dict[st
     assert "Traceback" not in said
 
 
-def test_mistakes_in_what_was_asked_for_are_told_all_at_once(tmp_path: Path, cache: dict[str, str]) -> None:
+def test_all_mistakes_in_the_arguments_are_reported_together(tmp_path: Path, cache: dict[str, str]) -> None:
     said = matrix("--models", "brt", "vti", "--targets", "cpu", *NONE, "--output-dir", str(tmp_path / "o"), environment=cache, expect=2)
     assert "'bert'" in said
     assert "'vit'" in said

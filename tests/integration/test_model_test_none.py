@@ -1,4 +1,4 @@
-"""``hwmatrix test`` without isolation, in a process of its own: real models, real want of memory, really run again."""
+"""``hwmatrix test`` without isolation, in a separate process: real models, real out-of-memory errors, real retries."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ pytestmark = pytest.mark.torch
 
 BATCH = 4096
 SMALL_MB = 256
-"""What a cell may take. A batch of 4096 has outputs of 64 MiB, and comparing them takes twice that and more."""
+"""A cell's memory limit. The outputs of a batch of 4096 take 64 MiB, and comparing them more than twice that."""
 
 
 @pytest.fixture(scope="module")
 def cache(shared_cache: Path) -> dict[str, str]:
-    """The environment with a cache that the tests of this file share."""
+    """Environment variables for a cache that the tests of this file share."""
     return {"HWMATRIX_CACHE": str(shared_cache), "HF_HUB_OFFLINE": "1"}
 
 
 def outcome_of(*argv: str, cache: dict[str, str], cwd: Path, expect: int = 0) -> dict[str, Any]:
-    """Run the command to its end; give its JSON."""
+    """Run the command, and return its JSON."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "harness"), **cache}
     command = [sys.executable, "-m", "hwmatrix", "test", "--isolation", "none", "--format", "json", *argv]
     done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False)
@@ -43,7 +43,7 @@ def outcome_of(*argv: str, cache: dict[str, str], cwd: Path, expect: int = 0) ->
 
 
 def with_memory(folder: Path, memory_mb: int) -> Path:
-    """matrix.yaml with another limit for tiny models."""
+    """A folder with a matrix.yaml that has another memory limit for tiny models."""
     text = (PROJECT / "matrix.yaml").read_text(encoding="utf-8")
     small = text.replace("timeout_s: 120, memory_mb: 4096}", f"timeout_s: 120, memory_mb: {memory_mb}}}")
     assert f"memory_mb: {memory_mb}}}" in small
@@ -73,7 +73,7 @@ def test_the_batch_halves_until_the_model_fits(tmp_path: Path, cache: dict[str, 
     assert all(f"--batch-size {batch} " in command for batch, _, command in rows)
 
 
-def test_missing_hardware_is_replaced_and_what_was_measured_is_the_cost(tmp_path: Path, cache: dict[str, str]) -> None:
+def test_missing_hardware_is_replaced_and_the_measured_cost_reported(tmp_path: Path, cache: dict[str, str]) -> None:
     folder = with_memory(tmp_path, 4096)
     first = outcome_of("--model", "vit", "--device", "mps" if sys.platform != "darwin" else "rocm", cache=cache, cwd=folder)
     (trial,) = first["trials"]
@@ -87,8 +87,8 @@ def test_missing_hardware_is_replaced_and_what_was_measured_is_the_cost(tmp_path
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="needs openvino")
-def test_what_a_special_runtime_cannot_do_is_done_by_the_cpu(tmp_path: Path, cache: dict[str, str]) -> None:
-    """OpenVINO has room for few of its threads, and fails; PyTorch on the CPU has enough, and does the whole batch."""
+def test_a_model_that_fails_on_openvino_falls_back_to_the_cpu(tmp_path: Path, cache: dict[str, str]) -> None:
+    """The memory suffices for too few of OpenVINO's threads, so it fails, but it suffices for PyTorch on the CPU with the whole batch."""
     folder = with_memory(tmp_path, 4096)
     record = ("--save", "--output-dir", "out")
     outcome_of("--model", "bert", "--device", "openvino", *record, cache=cache, cwd=folder)

@@ -1,4 +1,4 @@
-"""tests/gpu/native.sh as far as it can be tried without a GPU: another environment, no network, a checkout that cannot be written."""
+"""tests/gpu/native.sh without a GPU: in another environment, without network, and from a read-only checkout."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ pytestmark = pytest.mark.torch
 
 SCRIPT: Final = PROJECT / "tests" / "gpu" / "native.sh"
 APART: Final = ("unshare", "--map-root-user", "--net", "--mount")
-"""A command in namespaces of its own: no network but its own loopback, and mounts that nobody else sees."""
+"""Runs a command in separate namespaces: with no network but its own loopback, and private mounts."""
 OF_TORCH: Final = ("torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "networkx", "filelock", "fsspec", "jinja2", "markupsafe")
-"""What a machine with PyTorch and nothing else has."""
+"""The packages of a machine with PyTorch and nothing else."""
 
 
 def native(
     *arguments: str | Path, python: str = sys.executable, apart: bool = False, extra: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run the script; give its exit code and all that it printed. ``apart``: without network, and with the checkout read-only."""
+    """Run the script, and return its exit code and output. ``apart``: without network, and with a read-only checkout."""
     command: Sequence[str] = ["bash", str(SCRIPT), *map(str, arguments)]
     if apart:
         checkout = shlex.quote(str(PROJECT))
@@ -45,20 +45,20 @@ def native(
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """A folder of wheels that is empty: the interpreter of the tests has all packages."""
+    """An empty folder of wheels, because the tests' interpreter has all packages."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     return folder
 
 
 def on_gpu() -> int:
-    """The exit code of a run in which whatever can run has run."""
+    """The expected exit code of a run in which everything possible has run."""
     import torch
 
     return 0 if torch.cuda.is_available() else 6
 
 
-def test_a_suite_runs_without_network_from_a_checkout_that_cannot_be_written(tmp_path: Path, wheels: Path) -> None:
+def test_a_suite_runs_without_network_from_a_read_only_checkout(tmp_path: Path, wheels: Path) -> None:
     probe = subprocess.run([*APART, "true"], capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"this machine lets nobody make namespaces: {probe.stderr.strip()}")
@@ -77,15 +77,15 @@ def test_a_suite_runs_without_network_from_a_checkout_that_cannot_be_written(tmp
         assert "smoke: not run on cuda, unavailable: bert float32, bert float16, bert bfloat16, gpt2 float32" in told
 
 
-def test_what_there_is_no_time_for_is_told(tmp_path: Path, wheels: Path) -> None:
+def test_suites_without_enough_time_are_listed(tmp_path: Path, wheels: Path) -> None:
     code, said = native(wheels, tmp_path / "out", "21")
     assert code == 6, said
     for suite in ("default", "performance"):
         assert f"{suite}: not run, there was no time left for it" in (tmp_path / "out" / "not-run.txt").read_text(encoding="utf-8")
 
 
-def test_packages_that_are_missing_are_named_before_anything_runs(tmp_path: Path, wheels: Path) -> None:
-    """An environment whose PyTorch is not the one of any image's constraints, and which has nothing else."""
+def test_missing_packages_are_named_before_anything_runs(tmp_path: Path, wheels: Path) -> None:
+    """In an environment whose PyTorch matches no image's constraints, and which has no other packages."""
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True)
     packages = tmp_path / "packages"
     packages.mkdir()
@@ -125,7 +125,7 @@ def test_pytorch_is_never_replaced(tmp_path: Path, wheels: Path) -> None:
         (["WHEELS", "OUT", "20"], "above 20"),
     ],
 )
-def test_wrong_arguments_say_how_to_mend_them(tmp_path: Path, wheels: Path, arguments: list[str], told: str) -> None:
+def test_wrong_arguments_say_how_to_fix_them(tmp_path: Path, wheels: Path, arguments: list[str], told: str) -> None:
     places = {"WHEELS": str(wheels), "OUT": str(tmp_path / "out")}
     code, said = native(*(places.get(word, word) for word in arguments))
     assert code == 2

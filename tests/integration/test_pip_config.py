@@ -1,4 +1,4 @@
-"""What this machine's pip says of its settings, in the version that is installed here."""
+"""pip's settings, as reported by the pip that is installed here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("pip")
 
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
-    """An environment whose user's folder is empty, and which no variable of pip changes."""
+    """An environment with an empty home folder and without pip's variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     return {**kept, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_CONFIG_DIRS": str(tmp_path / "xdg")}
 
@@ -29,7 +29,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_files_are_read_in_the_order_of_pip(home: dict[str, str], tmp_path: Path) -> None:
+def test_files_are_read_with_pip_s_precedence(home: dict[str, str], tmp_path: Path) -> None:
     write(tmp_path / "xdg/pip/pip.conf", "[global]\nindex-url = https://shared/simple\nretries = 1\nquiet = 2\n")
     write(tmp_path / "config/pip/pip.conf", "[global]\nindex_url = https://me:p%40ss@user/simple\nfind-links =\n  /a\n  /b\n")
     found = pip_settings.read(home)

@@ -1,4 +1,4 @@
-"""Clearing images away with the engine of this machine: images of one small file, made for it and gone afterwards."""
+"""Pruning images on this machine's engine: images of one small file, make_image for the test and removed afterwards."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def client() -> Iterator[docker.DockerClient]:
         yield connected
 
 
-def made(client: docker.DockerClient, tag: str | None, label: str = "hwmatrix prune-test") -> str:
-    """An image of one small file; gives its id."""
+def make_image(client: docker.DockerClient, tag: str | None, label: str = "hwmatrix prune-test") -> str:
+    """Make an image of one small file, and return its id."""
     archive, content = io.BytesIO(), secrets.token_bytes(16)
     with tarfile.open(fileobj=archive, mode="w") as tar:
         entry = tarfile.TarInfo("stamp")
@@ -49,8 +49,8 @@ def made(client: docker.DockerClient, tag: str | None, label: str = "hwmatrix pr
         archive.getvalue(), repository=repository, tag=version, changes=[f'LABEL {inventory.TITLE}="{label}"', 'CMD ["none"]']
     )
     number = str(client.images.get(name).id)
-    if tag is None:  # an image loses its name when the name is given to another
-        made(client, name, label)
+    if tag is None:  # an image loses its name when another image gets it
+        make_image(client, name, label)
         assert client.images.get(number).tags == []
         client.images.remove(name)
     return number
@@ -61,19 +61,23 @@ def listed(client: docker.DockerClient) -> dict[str, Item]:
     return {item.place: item for item in inventory.images(client.df()["Images"], used)}
 
 
-def test_untagged_images_of_ours_go_and_others_stay(client: docker.DockerClient) -> None:
+def test_only_our_untagged_images_are_removed(client: docker.DockerClient) -> None:
     version = secrets.token_hex(4)
-    mine, strangers = made(client, None), made(client, None, label="somebody's")
-    used, tagged, current = made(client, None), made(client, None), made(client, f"hwmatrix/prune-test-{version}:{hwmatrix.__version__}")
-    older = made(client, f"hwmatrix/prune-test-{version}:0.0.1")
+    mine, strangers = make_image(client, None), make_image(client, None, label="somebody's")
+    used, tagged, current = (
+        make_image(client, None),
+        make_image(client, None),
+        make_image(client, f"hwmatrix/prune-test-{version}:{hwmatrix.__version__}"),
+    )
+    older = make_image(client, f"hwmatrix/prune-test-{version}:0.0.1")
     container = client.containers.create(used)
     try:
         items = listed(client)
         assert strangers not in items
         assert items[mine].kept is items[older].kept is items[tagged].kept is None
-        assert "was made of it" in str(items[used].kept)
+        assert "was make_image of it" in str(items[used].kept)
         assert "is current" in str(items[current].kept)
-        client.images.get(tagged).tag("hwmatrix-prune-test", tag=version)  # somebody gives it a name after it was listed
+        client.images.get(tagged).tag("hwmatrix-prune-test", tag=version)  # it gets a name after it was listed
         assert pruning.remove(items[tagged], client).problem == "it was tagged meanwhile"
         assert "the engine keeps it" in str(pruning.remove(items[used], client).problem)
         assert pruning.remove(items[mine], client).problem is pruning.remove(items[older], client).problem is None

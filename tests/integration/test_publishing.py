@@ -1,4 +1,4 @@
-"""Images described and pushed for real: a small image, the engine of this machine, a registry of our own on loopback."""
+"""Listing an image's parts and pushing it: a small image, this machine's engine, our own registry on loopback."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def registry() -> Iterator[Registry]:
 
 
 def imported(engine: Engine, name: str, *labels: str) -> str:
-    """An image of one small file; gives its id."""
+    """Import an image of one small file, and return its id."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         entry = tarfile.TarInfo("stamp")
@@ -83,7 +83,7 @@ def test_an_image_is_really_pushed(engine: Engine, registry: Registry, name: str
     _, raw = registry.manifests["team/hwmatrix/small", tag]
     assert pushed.digest == f"sha256:{hashlib.sha256(raw).hexdigest()}"
     manifest = json.loads(raw)
-    assert manifest["config"]["digest"] == image_id, "what is in the registry is the image that was tested"
+    assert manifest["config"]["digest"] == image_id, "the registry must have exactly the tested image"
     config = json.loads(registry.blobs[manifest["config"]["digest"]])
     assert config["config"]["Labels"] == {"org.opencontainers.image.title": "small"}
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(registry.blobs[manifest["layers"][0]["digest"]]))) as layer:
@@ -92,10 +92,10 @@ def test_an_image_is_really_pushed(engine: Engine, registry: Registry, name: str
     assert properties == [{"name": "hwmatrix:image:digest", "value": f"{registry.address}/team/hwmatrix/small@{pushed.digest}"}]
     assert lines
     with contextlib.closing(engine.client()) as client:
-        assert client.images.get(image_id).tags == [name], "the registry's name is gone again"
+        assert client.images.get(image_id).tags == [name], "the registry's name must be removed again"
 
 
-def test_a_registry_that_refuses_is_told(engine: Engine, registry: Registry, name: str, tmp_path: Path) -> None:
+def test_a_push_refused_by_the_registry_is_reported(engine: Engine, registry: Registry, name: str, tmp_path: Path) -> None:
     image_id = imported(engine, name)
     registry.refuse = True
     with pytest.raises(EngineError, match="denied"):
@@ -105,7 +105,7 @@ def test_a_registry_that_refuses_is_told(engine: Engine, registry: Registry, nam
         assert client.images.get(image_id).tags == [name]
 
 
-def test_no_registry_is_told(engine: Engine, name: str, tmp_path: Path) -> None:
+def test_an_unreachable_registry_is_reported(engine: Engine, name: str, tmp_path: Path) -> None:
     image_id = imported(engine, name)
     with pytest.raises(EngineError, match="failed"):
         publishing.push(engine, described(name, image_id, tmp_path), "127.0.0.1:9/x", tmp_path, print)
@@ -130,7 +130,7 @@ def test_an_image_that_may_not_be_pushed_and_one_built_on_it(engine: Engine, nam
 
 
 def test_packages_are_listed_inside_an_image(engine: Engine, tmp_path: Path) -> None:
-    """The base image has dpkg, Python, and no hwmatrix: the module is given to it as a file."""
+    """The base image has dpkg and Python but not hwmatrix, so the module is passed as a file."""
     from hwmatrix.host.containers import Limits, Mount, running
     from hwmatrix.runner import packages
 

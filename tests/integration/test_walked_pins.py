@@ -1,4 +1,4 @@
-"""pins.yml walked on this machine: a real resolution, recorded answers of GitHub and of an image registry, and the branch of it."""
+"""Executes the jobs of pins.yml on this machine: a real resolution, fake answers of GitHub and an image registry, and the branch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with (pathlib.Path(os.environ["FAKE_GH"]) / "calls").open("a") as calls:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Releases of actions: all as they are pinned, but for checkout, of which there is a newer one with an annotated tag."""
+    """A fake GitHub API whose releases of actions equal the pins, except for checkout, which has a newer one with an annotated tag."""
 
     def do_GET(self) -> None:
         name = "/".join(self.path.split("/")[2:4])
@@ -79,7 +79,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A checkout with a remote, in which one package is older than the newest."""
+    """A checkout with a remote, in which one pinned package is outdated."""
     folder, remote = tmp_path / "source", tmp_path / "remote.git"
     listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "harness", "images", ".github").split("\0")
     for name in [*listed, "pyproject.toml", "README.md", "LICENSE", "matrix.yaml"]:
@@ -114,13 +114,13 @@ def walker(source: Path, folder: Path, api: str) -> Walker:
         "GITHUB_API_URL": api,
         "GITHUB_REPOSITORY": "owner/name",
         "GITHUB_RUN_ID": "7",
-        "PIP_RETRIES": "0",  # where PyTorch's own index cannot be reached, each package would wait for it
+        "PIP_RETRIES": "0",  # if PyTorch's own index is unreachable, each package would wait for it
     }
     github = {"event_name": "schedule", "token": TOKEN, "event": {"repository": {"fork": False, "default_branch": "main"}}}
     return Walker.of(ROOT / ".github/workflows/pins.yml", source=source, folder=folder, github=github, environment=environment)
 
 
-def test_a_refresh_from_the_look_up_to_the_pull_request(source: Path, tmp_path: Path, api: str) -> None:
+def test_a_refresh_from_the_lookup_to_the_pull_request(source: Path, tmp_path: Path, api: str) -> None:
     walking = walker(source, tmp_path, api)
     refresh = walking.walk("refresh", {})
     assert refresh.result == "success", refresh.log
@@ -146,8 +146,8 @@ def test_a_refresh_from_the_look_up_to_the_pull_request(source: Path, tmp_path: 
     assert calls[1][calls[1].index("--head") + 1] == branch
 
 
-def test_what_was_handed_over_changes_nothing_but_pins(source: Path, tmp_path: Path, api: str) -> None:
-    """The job that may write runs nothing that was installed, and takes nothing from the patch but the files of pins."""
+def test_the_patch_of_another_job_can_only_change_pins(source: Path, tmp_path: Path, api: str) -> None:
+    """The job with write permissions runs nothing that was installed, and takes only the files with pins from the patch."""
     walking = walker(source, tmp_path, api)
     for name in ("matrix.yaml", ".github/tools.txt", "harness/hwmatrix/__init__.py"):
         with (source / name).open("a", encoding="utf-8") as file:

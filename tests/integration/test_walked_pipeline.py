@@ -1,4 +1,4 @@
-"""The workflows walked on this machine, job by job and step by step, from the plan to the files of a release."""
+"""Executes the workflows on this machine, job by job and step by step, from the plan to the files of a release."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ elif words[:2] != ["run", "cancel"]:
 
 
 class Api:
-    """GitHub's API as far as it is asked: the jobs of a run, as they stand at the moment."""
+    """A fake of GitHub's API for the current state of a run's jobs."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
@@ -104,7 +104,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a checkout would give, with a matrix.yaml of three models and three targets, one of which has no runner here."""
+    """A checkout with a matrix.yaml of three models and three targets, one of which has no runner here."""
     try:
         connect(dict(os.environ))
     except EngineError as error:
@@ -180,7 +180,7 @@ def calls(folder: Path) -> list[list[str]]:
 
 
 def targets_of(walking: Walker, plan: Walked, api: Api) -> list[Walked]:
-    """Walk the jobs of hosted targets one after the other, as the API tells it; those on runners of one's own stay in the queue."""
+    """Execute the jobs of hosted targets one after the other, and report them in the API; those on self-hosted runners stay queued."""
     assert walking.starts("own", {"plan": plan})
     for each in json.loads(plan.outputs["own"])["include"]:
         api.set(each["target"], "queued")
@@ -197,8 +197,8 @@ def targets_of(walking: Walker, plan: Walked, api: Api) -> list[Walked]:
 
 
 def image_of(walking: Walker, plan: Walked, registry: Registry) -> Walked:
-    """Walk the job of one image: built, pushed behind a login, told of, and nothing of the login left."""
-    assert not walking.starts("image", {"plan": plan})  # no variable names a registry
+    """Execute the job of one image: it is built, pushed with a login and recorded, and no trace of the login remains."""
+    assert not walking.starts("image", {"plan": plan})  # no variable sets a registry
     walking.variables = {"HWMATRIX_REGISTRY": f"{registry.address}/team/hwmatrix"}
     assert walking.starts("image", {"plan": plan})
     assert json.loads(plan.outputs["images"]) == {"include": [{"target": "cpu"}, {"target": "onnxruntime"}]}
@@ -223,7 +223,7 @@ def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api:
     plan = walking.walk("plan", {})
     assert plan.result == "success", plan.log
     assert [each["target"] for each in json.loads(plan.outputs["hosted"])["include"]] == ["cpu", "onnxruntime"]
-    with ThreadPoolExecutor() as pool:  # collect needs the plan alone: it works beside the targets
+    with ThreadPoolExecutor() as pool:  # collect needs only the plan, so it runs in parallel with the targets
         collecting = pool.submit(walking.walk, "collect", {"plan": plan})
         worked = targets_of(walking, plan, api)
         collect = collecting.result()
@@ -239,7 +239,7 @@ def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api:
     assert publish.not_run == ["actions/attest"]
     assert publish.given == [{"subject-checksums": "assets/SHA256SUMS"}]
     needs["publish"] = publish
-    assert not walking.starts("pages", needs)  # no variable turns it on
+    assert not walking.starts("pages", needs)  # no variable enables it
     walking.variables["HWMATRIX_PAGES"] = "true"
     assert walking.starts("pages", needs)
     pages = walking.walk("pages", needs)
@@ -279,16 +279,16 @@ def check_release(gh: Path, collect: Walked) -> None:
     assert "# Compatibility matrix" in collect.summary
 
 
-def test_runners_that_are_offline_hold_nothing_up(source: Path, tmp_path: Path, api: Api) -> None:
+def test_offline_runners_do_not_block_the_run(source: Path, tmp_path: Path, api: Api) -> None:
     inputs = {"models": "bert vit t5", "targets": "cpu cuda", "suite": ""}
     walking = walker("matrix.yml", source, tmp_path, api, event="workflow_dispatch", inputs=inputs)
     plan = walking.walk("plan", {})
     assert plan.result == "success", plan.log
-    api.set("cpu", "completed", "failure")  # its machine died, and left nothing
+    api.set("cpu", "completed", "failure")  # its machine died without output
     api.set("cuda", "queued")
     collect = walking.walk("collect", {"plan": plan})
     assert collect.outputs == {"waiting": "cuda", "reported": "yes"}
-    assert collect.result == "failure"  # the gate: a target that was planned gave no verdict
+    assert collect.result == "failure"  # because of the gate: a planned target has no verdict
     assert "::error title=shards::cpu: its job ended with failure" in collect.log
     report = json.loads(next((tmp_path / "artifacts").glob("report-*/matrix.json")).read_text(encoding="utf-8"))
     assert report["run"]["counts"] == {"unavailable": 9, "not_run": 3}
@@ -301,8 +301,8 @@ def test_runners_that_are_offline_hold_nothing_up(source: Path, tmp_path: Path, 
     assert not walking.starts("own", {"plan": plan})
 
 
-def test_a_single_target_whose_job_is_run_again(source: Path, tmp_path: Path, api: Api) -> None:
-    """GitHub's action lays a single artifact down without a folder; and a second attempt replaces what the first has handed over."""
+def test_a_single_target_whose_job_is_rerun(source: Path, tmp_path: Path, api: Api) -> None:
+    """GitHub's download action stores a single artifact without a folder, and a second attempt replaces the first one's artifact."""
     inputs = {"models": "bert", "targets": "onnxruntime", "suite": ""}
     walking = walker("matrix.yml", source, tmp_path, api, event="workflow_dispatch", inputs=inputs)
     plan = walking.walk("plan", {})
@@ -324,9 +324,9 @@ def test_a_single_target_whose_job_is_run_again(source: Path, tmp_path: Path, ap
 
 
 def test_what_a_release_publishes_is_built_and_checked(source: Path, tmp_path: Path, api: Api) -> None:
-    """Everything but the step that publishes, which only the package index could answer."""
+    """All steps except the publishing one, which needs the package index."""
     walking = walker("release.yml", source, tmp_path, api, event="release")
-    assert not walking.starts("package", {})  # no variable switches it on
+    assert not walking.starts("package", {})  # no variable enables it
     walking.variables["HWMATRIX_PACKAGE"] = "true"
     assert walking.starts("package", {})
     wrong = walking.walk("package", {})
@@ -344,7 +344,7 @@ def test_what_a_release_publishes_is_built_and_checked(source: Path, tmp_path: P
     assert walking.starts("index", {"package": package})
 
 
-def test_the_action_in_a_repository_of_somebody_else(source: Path, tmp_path: Path, api: Api) -> None:
+def test_the_action_in_another_repository(source: Path, tmp_path: Path, api: Api) -> None:
     theirs = tmp_path / "theirs"
     (theirs / "ci").mkdir(parents=True)
     shutil.copy(source / "matrix.yaml", theirs / "ci" / "our-matrix.yaml")

@@ -1,4 +1,4 @@
-"""Browsers that are started and asked for WebNN: a real one where it is installed, and programs that do not answer."""
+"""Probing browsers for WebNN: a real one if it is installed, and programs that do not respond."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="on Windows no browser is asked")
 
 
-def stand_in(folder: Path, script: str) -> Installed:
+def fake_browser(folder: Path, script: str) -> Installed:
     program = folder / "browser"
     program.write_text(f"#!/bin/sh\n{script}\n", encoding="ascii")
     program.chmod(0o755)
     return Installed(executable=str(program))
 
 
-def test_a_browser_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_hanging_browser_is_killed_with_its_child_processes(tmp_path: Path) -> None:
     begin = time.monotonic()
     with pytest.raises(UnavailableError, match="no answer in time") as caught:
-        webnn.asked(stand_in(tmp_path, f"echo $$ > {shlex.quote(str(tmp_path))}/pid; sleep 300 & wait"), timeout_s=1)
+        webnn.asked(fake_browser(tmp_path, f"echo $$ > {shlex.quote(str(tmp_path))}/pid; sleep 300 & wait"), timeout_s=1)
     assert caught.value.error_type == "browser_hung"
     assert time.monotonic() - begin < 60
     left = int((tmp_path / "pid").read_text())
@@ -39,13 +39,13 @@ def test_a_browser_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("script", ["exit 3", "printf 'no JSON\\0' >&4; sleep 300", "printf '{\"id\": 1}\\0' >&4; sleep 300"])
-def test_a_program_that_is_no_browser_is_none(tmp_path: Path, script: str) -> None:
+def test_a_program_that_does_not_answer_like_a_browser_counts_as_hung(tmp_path: Path, script: str) -> None:
     with pytest.raises(UnavailableError) as caught:
-        webnn.asked(stand_in(tmp_path, script))
+        webnn.asked(fake_browser(tmp_path, script))
     assert caught.value.error_type == "browser_hung"
 
 
-def test_a_real_browser_gives_a_context_or_says_why_not() -> None:
+def test_a_real_browser_provides_a_context_or_a_reason() -> None:
     try:
         Installed().command()
     except UnavailableError as missing:

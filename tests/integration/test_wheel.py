@@ -1,4 +1,4 @@
-"""The built wheel, installed where there is no checkout, in folders that have nothing else: what somebody gets who installs hwmatrix."""
+"""The built wheel as a user gets it: installed without a checkout, and used in empty folders."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ OWN_TARGET: Final = "  mine: {backend: onnxruntime, image: mine, base: python}\n
 
 
 class Installed:
-    """The command of an environment that has the wheel. Everything else comes from the environment that the tests run in."""
+    """An environment with the wheel, and its command. All other packages come from the tests' environment."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
         self.python = folder / "bin" / "python"
         below = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
         site = Path(sysconfig.get_path("purelib", scheme="venv", vars={"base": str(folder)}))
-        # As text: a .pth file in these folders, such as that of an editable hwmatrix, has no effect here.
+        # Folders listed in a .pth file are not searched for further .pth files, so an editable hwmatrix has no effect here.
         (site / "tests.pth").write_text("".join(f"{path}\n" for path in below), encoding="utf-8")
         built = folder.parent / "built"
         build = (sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(built))
@@ -47,7 +47,7 @@ class Installed:
         self.cache = cache
 
     def run(self, *words: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
-        """Run a command to its end, which must be good; give what it printed."""
+        """Run a command, which must succeed, and return its output."""
         inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
         command = [str(self.python.with_name("hwmatrix")), *words]
         done = subprocess.run(
@@ -89,8 +89,8 @@ def test_the_files_that_init_writes_run(installed: Installed, tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {".github", "matrix.yaml", "noxfile.py", "reports"}
 
 
-def test_a_target_of_ones_own_in_a_virtual_environment(installed: Installed, tmp_path: Path) -> None:
-    """Its requirements lie beside matrix.yaml, the constraints and the base come with the wheel, and so does the harness in it."""
+def test_a_target_with_its_own_image_folder_in_a_virtual_environment(installed: Installed, tmp_path: Path) -> None:
+    """Its requirements are beside matrix.yaml; the constraints, the base and the harness come from the wheel."""
     installed.run("init", "--models", "bert", "--targets", "cpu", cwd=tmp_path)
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text(matrix.read_text(encoding="utf-8").replace("targets:\n", f"targets:\n{OWN_TARGET}"), encoding="utf-8")
@@ -125,6 +125,6 @@ def test_in_an_empty_folder_images_are_built_and_run(installed: Installed, tmp_p
             "import hwmatrix, json, pathlib; print(json.dumps(sorted(p.name for p in pathlib.Path(hwmatrix.__file__).parent.iterdir())))"
         )
         told = client.containers.run(image.id, ["-c", program], entrypoint="python", remove=True, network_disabled=True)
-    assert image.labels["org.opencontainers.image.revision"] == ""  # no commit is known, and none is made up
+    assert image.labels["org.opencontainers.image.revision"] == ""  # the commit is unknown, and no value is invented
     assert {"runner", "targets", "host"} <= set(json.loads(told))
     assert "shipped" not in json.loads(told)
