@@ -1,4 +1,4 @@
-"""What unit tests must not do: start a process, or reach the network. Either fails the test, even if the code swallows the error."""
+"""Unit tests must not start processes or use the network. Either fails the test, even if the code swallows the error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ForbiddenError(RuntimeError):
 
 
 class Guard:
-    """An audit hook, since those see every way to do a thing. A hook cannot be removed, so it is switched on and off."""
+    """An audit hook, because it sees every way to do this. A hook cannot be removed, so it is switched on and off."""
 
     def __init__(self) -> None:
         self.active = False
@@ -30,7 +30,7 @@ class Guard:
         self.caught: list[str] = []
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Refuse what is forbidden while a unit test runs."""
+        """Raise if a unit test does something forbidden."""
         if not self.active or not (event in _SPAWNING or (event in _REACHING and self._leaves(*arguments[:2]))):
             return
         what = f"{event}{arguments!r}"
@@ -50,7 +50,7 @@ sys.addaudithook(_GUARD)
 
 @pytest.fixture(autouse=True)
 def guard() -> Iterator[Guard]:
-    """Watch every unit test. A test that must be caught empties ``caught`` itself."""
+    """Guard every unit test. A test of the guard itself empties ``caught``."""
     _GUARD.caught.clear()
     _GUARD.active = True
     try:
@@ -62,13 +62,13 @@ def guard() -> Iterator[Guard]:
 
 @pytest.fixture
 def loopback(guard: Guard) -> None:
-    """Allow a test to talk to a server that it runs itself."""
+    """Allow a test to connect to a server that it runs itself."""
     guard.loopback = True
 
 
 @pytest.fixture(autouse=True)
 def nothing_published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test expects does not change with what the project publishes, but where the test is about that (``published_evidence``)."""
+    """Hide the published results, so that tests do not depend on them. Tests of published results use ``published_evidence``."""
     if request.node.get_closest_marker("published_evidence") is not None:
         return
     folder = tmp_path_factory.getbasetemp() / "nothing-published"
@@ -81,6 +81,6 @@ def nothing_published(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 @pytest.fixture(autouse=True)
 def no_size_of_an_earlier_test() -> None:
-    """Sizes are kept for a process's life, so one made with torch would answer a test that hides torch."""
+    """Clear the sizes cached in the process: one computed with torch would otherwise be used in a test that hides torch."""
     if (sizes := sys.modules.get("hwmatrix.models.sizes")) is not None:
         sizes._cached_size.cache_clear()

@@ -1,4 +1,4 @@
-"""Evidence, detections and requirements for tests of advice: real records, made by hand."""
+"""Evidence, detections and requirements for tests of advice: real record types with invented values."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ def evidence(model: str = "bert", hardware: str = "cpu", **changes: Any) -> Evid
 
 
 def failed(model: str = "bert", hardware: str = "cpu", status: Status = Status.ERROR, **changes: Any) -> Evidence:
-    """A model that was executed and does not work."""
+    """A model that was executed and failed."""
     unmeasured = {"level": Level.NONE, "on_target": None, "p50_ms": None, "peak_mb": None, "message": "it broke\nin two lines"}
     return evidence(model, hardware, status=status, **(unmeasured | changes))
 
 
 def fast(model: str, hardware: str, speed_up: float, **changes: Any) -> Evidence:
-    """A model whose speed can be told from that of the cpu."""
+    """A model whose speed differs measurably from that of the cpu."""
     level = Level.HIGH if speed_up > 1 else Level.MEDIUM
     return evidence(model, hardware, speed_up=speed_up, speed_differs=True, level=level, **changes)
 
 
 def classification(model_name: str = "bert", family: Family | None = Family.EMBEDDING, **changes: Any) -> Classification:
-    """What a model is."""
+    """A model's classification."""
     made = Classification(
         model_name=model_name,
         architecture=model_name if family else None,
@@ -96,12 +96,12 @@ def classification(model_name: str = "bert", family: Family | None = Family.EMBE
 
 
 def subject(model_name: str = "bert", family: Family | None = Family.EMBEDDING, plan: ModelPlan | None = None, **changes: Any) -> Subject:
-    """A model that is asked about."""
+    """The model of a question."""
     return Subject(model_name=model_name, plan=plan, classification=classification(model_name, family, **changes))
 
 
 def detections(*here: str, memory_mb: int | None = 16_000, gpu_mb: int | None = 24_000) -> dict[str, Detection]:
-    """A machine with a cpu and this hardware; GPUs have memory of their own."""
+    """A machine with a cpu and this hardware; GPUs have their own memory."""
 
     def one(backend: Backend) -> Detection:
         available = backend.value in {"cpu", *here}
@@ -121,7 +121,7 @@ def detections(*here: str, memory_mb: int | None = 16_000, gpu_mb: int | None = 
 
 
 def requirements(min_memory_mb: int = 1_000, hardware: str = "cpu", **changes: Any) -> Requirements:
-    """What a model needs."""
+    """A model's requirements."""
     made = Requirements(
         model_name="bert",
         hardware=hardware,
@@ -142,11 +142,11 @@ def requirements(min_memory_mb: int = 1_000, hardware: str = "cpu", **changes: A
 
 
 def needs(memory_mb: int | None, hardware: str = "cpu") -> Needs:
-    """What a model needs, or None that nobody knows."""
+    """A model's requirements; ``memory_mb`` None: unknown."""
 
     def ask() -> Requirements:
         if memory_mb is None:
-            raise RequirementsError("nobody knows its size", advice="Run it once.")
+            raise RequirementsError("its size is not known", advice="Run it once.")
         return requirements(memory_mb, hardware)
 
     return Needs(ask)
@@ -160,7 +160,7 @@ def profiles(
     memory_mb: int | None = 1_000,
     overrides: Mapping[Backend, Override] | None = None,
 ) -> dict[Backend, HardwareProfile]:
-    """A model on every hardware; ``memory_mb`` is what it needs, None that nobody knows."""
+    """A model's profile on all hardware; ``memory_mb`` is the memory that it needs, None: unknown."""
     known = list(records)
     return {
         hardware: HardwareProfile(

@@ -1,4 +1,4 @@
-"""A calibration for tests: the packaged coefficients with ranges and errors that stay as they are when it is measured anew."""
+"""A calibration for tests: the packaged coefficients, with ranges and errors that do not change when the package is recalibrated."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hwmatrix.knowledge.calibration import Calibration, Errors, calibration
 from hwmatrix.records import Dtype
 
 RANGES = {"stored": (100.0, 600.0), "weights": (100.0, 600.0), "activations": (0.0, 29.0), "comparison": (0.0, 258.0)}
-"""MiB. BERT, GPT-2 and ViT with one sample of 128 tokens lie within, and no larger batch does."""
+"""MiB. They include BERT, GPT-2 and ViT with one sample of 128 tokens, but no larger batch."""
 MARGIN = 0.05
 
 
 def fixed() -> Calibration:
-    """Every backend: float32 alone, and nine in ten estimates within 5 %."""
+    """For every backend: only float32, and 90 % of the estimates within 5 %."""
     errors = Errors(cells=7, median=0.01, p90=MARGIN, within_25=1.0)
     packaged = calibration()
     backends = {

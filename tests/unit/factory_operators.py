@@ -1,4 +1,4 @@
-"""Operator tests and their results, made by hand: no package of ONNX is needed."""
+"""Invented operator tests and results, which need no ONNX package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hwmatrix.records import OperatorResult, Status
 
 
 def tensor(values: Any, element: str = "float32") -> Tensor:
-    """A tensor of one of numpy's own types."""
+    """A tensor of a numpy type."""
     array = np.array(values, dtype=object if element == "string" else element)
     return Tensor(element=element, shape=array.shape, array=array)
 
@@ -41,7 +41,7 @@ def operator_test(name: str = "test_add", *outputs: Any, **changes: Any) -> Oper
 
 
 def result(test: str = "test_add", operator: str = "Add", status: Status = Status.PASS, **changes: Any) -> OperatorResult:
-    """What became of a test; one that passed ran wholly on the target."""
+    """The result of a test; by default it passed and ran wholly on the target."""
     made = OperatorResult(
         target="cpu",
         test=test,

@@ -1,4 +1,4 @@
-"""Plans, results and shards for tests of the spine: real records, real shard files, no execution."""
+"""Plans, results and shards for tests: real record types and shard files, but nothing is executed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ DIVERGENCE = Divergence(
 
 
 def result(cell: CellPlan, **changes: Any) -> CellResult:
-    """A cell that passed, with everything measured."""
+    """The result of a cell that passed, with all measurements."""
     made = CellResult(
         key=cell.key,
         role=changes.pop("role", Role.MODEL if cell.adaptation is None else Role.ADAPTED),
@@ -160,7 +160,7 @@ def result(cell: CellPlan, **changes: Any) -> CellResult:
 
 
 def failure(status: Status, stage: Stage = Stage.RUN, **changes: Any) -> dict[str, Any]:
-    """What a failing cell changes of a passing one: nothing was measured."""
+    """The fields in which a failed cell differs from a passed one: its status, its error, and no measurements."""
     error = ErrorRecord(type="unmatched", severity=Severity.ERROR, message="a test", needs=("op",))
     parity, memory = (
         ("relative_error", "max_error", "cosine", "top1"),
@@ -172,7 +172,7 @@ def failure(status: Status, stage: Stage = Stage.RUN, **changes: Any) -> dict[st
 
 
 def identity(target: str = "cpu", shard_id: str = "0123456789ab", **changes: Any) -> ShardIdentity:
-    """Who wrote a shard."""
+    """The identity of a shard's writer."""
     made = ShardIdentity(
         shard_id=shard_id,
         target=target,
@@ -204,7 +204,7 @@ def write_shard(
     results: Sequence[CellResult] | None = None,
     canary_ok: bool | None = True,
 ) -> Path:
-    """A sealed shard with these results; by default every cell of the target passed."""
+    """Write a complete shard with these results; by default every cell of the target passed."""
     cells = [cell for cell in made.cells if cell.target == target]
     by_key = {cell.key: cell for cell in cells}
     with ShardWriter(shards, made, identity(target, shard_id)) as shard:
@@ -216,7 +216,7 @@ def write_shard(
 
 
 def rewrite(shard: Path, *statements: str) -> None:
-    """Change what a sealed shard holds, and seal it again, as somebody would who wants it in."""
+    """Change the content of a complete shard and update its sidecar, like an attacker who wants it to be merged."""
     with duckdb.connect(str(shard)) as connection:
         for statement in statements:
             connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Rows for tests of reports: a merged database made by hand, each cell with exactly the facts that a test is about."""
+"""Rows for tests of reports: an invented merged database, whose cells have exactly the facts that a test needs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RUN = "run-1"
 
 
 def steady(p50_ms: float, *, count: int = 101, spread: float = 0.01) -> tuple[int, ...]:
-    """Wall times in nanoseconds whose median is ``p50_ms``, evenly spread by a share of it to either side."""
+    """Wall times in nanoseconds with the median ``p50_ms``, evenly spread around it by a share of it."""
     middle = (count - 1) / 2
     return tuple(round(p50_ms * 1e6 * (1 + spread * (n - middle) / max(middle, 1))) for n in range(count))
 
 
 @functools.cache
 def _empty() -> bytes:
-    """A database with the tables and views of hwmatrix.store and no rows, made once a process: making it costs more than a test's rows."""
+    """An empty database with the tables and views of hwmatrix.store, created once per process because that is slow."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "empty.duckdb"
         with duckdb.connect(str(path), config={"default_block_size": "16384"}) as connection:
@@ -54,7 +54,7 @@ class Database:
     def __enter__(self) -> Self:
         self.path.write_bytes(_empty())
         self.connection = duckdb.connect(str(self.path))
-        self.connection.execute("BEGIN")  # all rows reach the disk at once
+        self.connection.execute("BEGIN")  # write all rows to the disk at once
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -63,7 +63,7 @@ class Database:
         self.connection.close()
 
     def insert(self, table: str, row: dict[str, Any]) -> None:
-        """Insert one row; columns that are left out are NULL."""
+        """Insert one row; omitted columns are NULL."""
         columns, marks = ", ".join(row), ", ".join("?" * len(row))
         self.connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values()))  # noqa: S608
 
@@ -112,7 +112,7 @@ class Database:
         self.insert("detections", row | changes)
 
     def plan(self, model: str, target: str, run_id: str = RUN, **changes: Any) -> dict[str, Any]:
-        """Plan a cell; gives the row, which :meth:`cell` takes."""
+        """Plan a cell, and return its row for :meth:`cell`."""
         row = {
             "run_id": run_id,
             "cell_key": f"{model}/{target}",
@@ -135,7 +135,7 @@ class Database:
         return row
 
     def cell(self, planned: dict[str, Any], shard_id: str, *, wall: Sequence[int] = (), busy: float = 1.0, **changes: Any) -> str:
-        """Execute a planned cell: a pass wholly on its target unless ``changes`` say otherwise.
+        """Add the execution of a planned cell: a pass wholly on its target, except for ``changes``.
 
         ``wall`` are its samples in nanoseconds; ``busy`` is the share of CPU time in them.
         """
@@ -198,17 +198,17 @@ FAILURES: dict[str, dict[str, Any]] = {
         "message": "model.safetensors: wrong checksum",
     },
 }
-"""What a cell of each status that is not ``pass`` leaves behind."""
+"""The changes for each status other than ``pass``."""
 
 
 def unmeasured(status: str) -> dict[str, Any]:
-    """A failing cell: its status, its error, and none of the measurements of a pass."""
+    """The changes for a failed cell: its status, its error, and no measurements."""
     nothing = dict.fromkeys(("on_target", "placement_detail", "relative_error", "max_error", "cosine", "first_ms", "peak_mb", "delta_mb"))
     return nothing | {"status": status} | FAILURES[status]
 
 
 def example(path: Path) -> Path:
-    """A run with every status and level: a copy of :func:`_example`'s, which is made once a process."""
+    """A run with every status and level: a copy of :func:`_example`, which is created once per process."""
     path.write_bytes(_example())
     return path
 
@@ -220,7 +220,7 @@ def _example() -> bytes:
 
 
 def _filled(path: Path) -> Path:
-    """A run with every status and level, two targets in containers and one that is absent, a rejected shard."""
+    """A run with every status and level, two targets in containers, an unavailable one, and a rejected shard."""
     with Database(path) as database:
         database.run()
         database.shard("s-cpu", "cpu")

@@ -1,4 +1,4 @@
-"""A container engine that nobody started."""
+"""A fake container engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hwmatrix.host.engine import Engine
 
 
 def engine(**changes: Any) -> Engine:
-    """What is known of an engine that can build and has a bridge, but for ``changes``."""
+    """An engine that can build and has a bridge, with ``changes``."""
     usual = Engine(
         url="unix:///engine.sock",
         version="28.0",

@@ -1,4 +1,4 @@
-"""A place where nothing is executed: it writes real shards, and fails as it is told to."""
+"""A fake executor: it executes nothing, writes real shards, and fails as requested."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class FakeExecutor:
-    """Implements ``host.executors.Executor``. What it did is in ``jobs``, ``ran``, ``prepared`` and ``stops``."""
+    """Implements ``host.executors.Executor``, and records its calls in ``jobs``, ``ran``, ``prepared`` and ``stops``."""
 
     isolation: Isolation = Isolation.CONTAINER
     missing: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Targets that cannot run here, and why."""
+    """Targets that cannot run here, with the reasons."""
     broken_images: frozenset[str] = frozenset()
     dies_after: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Targets whose container is killed after so many cells, in the middle of its shard."""
+    """Targets whose container is killed after this many cells, in the middle of its shard."""
     raises: dict[str, BaseException] = dataclasses.field(default_factory=dict)
     """Targets, or ``bundles``, whose job raises instead of running."""
     ends: dict[str, Ended] = dataclasses.field(default_factory=dict)
-    """Targets, or ``bundles``, whose job ends so before it has done anything."""
+    """Targets, or ``bundles``, whose job ends in this way before it does anything."""
     hangs: frozenset[str] = frozenset()
-    """Targets whose job only ends when all are stopped."""
+    """Targets whose job ends only when all jobs are stopped."""
     oom_killed: bool = False
     outcomes: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
-    """What a cell, by its key, has other than one that passed: each time that it runs the next; at last it passes."""
+    """For a cell's key, the changes to a passed result, one for each execution; after the last one it passes."""
     keys: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The keys of bundles by model, which the job ``bundles`` puts into the index."""
+    """The bundle keys by model that the job ``bundles`` writes into the index."""
     jobs: list[Job] = dataclasses.field(default_factory=list)
     built: list[list[str]] = dataclasses.field(default_factory=list)
     """The models of each job ``bundles``."""

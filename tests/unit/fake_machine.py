@@ -1,4 +1,4 @@
-"""A machine whose hardware a test decides on: its detectors answer instead of this machine's."""
+"""A fake machine, whose hardware detectors replace this machine's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GPU = {
 
 
 class Machine:
-    """A machine whose hardware the tests decide on. It counts how often each kind is asked."""
+    """A machine with the hardware that a test chooses. It counts how often each kind is queried."""
 
     def __init__(self) -> None:
         self.here: dict[Backend, tuple[str, dict[str, Any]]] = {Backend.CPU: ("a CPU", {"available_memory_mb": 100})}
@@ -71,7 +71,7 @@ class Machine:
 
 @contextlib.contextmanager
 def installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Machine]:
-    """Put a machine into the place of this one, with a cache folder of its own and without PyTorch."""
+    """Replace this machine by a fake one, with a separate cache folder and without PyTorch."""
     machine = Machine()
     for kind in Backend:
         name = f"hwmatrix_test_detector_{kind.value}"
@@ -90,7 +90,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Machine
 
 
 def detected_by(monkeypatch: pytest.MonkeyPatch, modules: Mapping[str, str]) -> None:
-    """Have these modules tell what is here, in the place of those that the descriptors name."""
+    """Use these modules for detection, instead of those that the descriptors name."""
 
     def described(kind: str) -> Descriptor:
         found = descriptor_of(kind)

@@ -1,4 +1,4 @@
-"""A transformers whose tables of models a test writes itself: nothing of the real one is imported or read."""
+"""A fake transformers with the model tables that a test writes. Nothing of the real one is imported or read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 VERSION = "9.9.0"
 Tables = dict[str, dict[str, str | tuple[str, ...]]]
-"""From a mapping's short name (``CAUSAL_LM``) to its types, each with its class or classes."""
+"""The types of each mapping by its short name (``CAUSAL_LM``), each with its class or classes."""
 TABLES: Tables = {
     "MODEL": {"bert": "BertModel", "gpt2": "GPT2Model", "gemma3": "Gemma3Model", "mamba2": "Mamba2Model", "timesfm": "TimesFmModel"},
     "MASKED_LM": {"bert": "BertForMaskedLM"},
@@ -23,11 +23,11 @@ TABLES: Tables = {
     "IMAGE_TEXT_TO_TEXT": {"gemma3": "Gemma3ForConditionalGeneration"},
     "TIME_SERIES_PREDICTION": {"timesfm": "TimesFmModelForPrediction"},
 }
-"""Types that hwmatrix knows, as a real transformers lists them."""
+"""Some types that hwmatrix knows, as the real transformers lists them."""
 
 
 def text_of(tables: Tables, *, complete: bool = True) -> str:
-    """A modeling_auto.py. ``complete``: with all the tables that the rules ask for, empty where none is given."""
+    """The text of a modeling_auto.py. ``complete``: with all tables that the rules read, empty unless given."""
     names = {name for listed in rules().classes.values() for name in listed} if complete else set()
     lines = ["from collections import OrderedDict", "", ""]
     for name in sorted(names | tables.keys()):
@@ -37,7 +37,7 @@ def text_of(tables: Tables, *, complete: bool = True) -> str:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str | None = None, version: str = VERSION) -> None:
-    """Let a transformers with this modeling_auto.py be installed, for which no type needs anything besides the rules."""
+    """Simulate an installed transformers with this modeling_auto.py and without overrides."""
     file = folder / f"modeling_auto_{version}.py"
     file.write_text(text_of(TABLES) if text is None else text, encoding="utf-8")
     monkeypatch.setattr(mappings, "installed", lambda: mappings.read(file))
@@ -46,6 +46,6 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str | None = No
 
 
 def override_all(monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Override]) -> None:
-    """Let these be all overrides that there are."""
+    """Replace all overrides by these."""
     types._types_of.cache_clear()
     monkeypatch.setattr(factory_rules, "overrides", lambda: overrides)

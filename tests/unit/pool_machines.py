@@ -1,4 +1,4 @@
-"""Machines, models and clocks for tests of the resource pool."""
+"""Fake machines, models and clocks for tests of the resource pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """What a constructor makes. ``to`` notes where it was moved, and may refuse a device."""
+    """A model that records where it was moved with ``to``, and may refuse a device."""
 
     def __init__(self, part: Any = None, refuses: Mapping[str, Exception] | None = None) -> None:
         self.part = part
@@ -23,7 +23,7 @@ class Model:
         self._refuses = dict(refuses or {})
 
     def to(self, device: str) -> Model:
-        """As a module's ``to``."""
+        """Like the ``to`` of a PyTorch module."""
         self.moves.append(device)
         if device in self._refuses:
             raise self._refuses[device]
@@ -32,7 +32,7 @@ class Model:
 
 @dataclasses.dataclass
 class Clock:
-    """A clock that stands still."""
+    """A clock that a test sets."""
 
     minutes: float = 0.0
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 def detection(hardware: str, *, reason: str | None = None, **features: Any) -> Detection:
-    """What a detector says of one kind of hardware; ``reason`` that it is not here."""
+    """The detection of a kind of hardware; with ``reason``, it is unavailable."""
     here = reason is None
     return Detection(
         hardware_type=hardware,
@@ -54,7 +54,7 @@ def detection(hardware: str, *, reason: str | None = None, **features: Any) -> D
 
 
 class FakeMachine(Machine):
-    """A machine with GPUs of so much memory (MiB), of which ``used`` is taken by others, and with other kinds of hardware."""
+    """A machine with GPUs of given memory (MiB), of which other programs use ``used``, and with other kinds of hardware."""
 
     def __init__(self, *, cuda: Sequence[float | None] = (), others: Sequence[str] = (), host_mb: float = 10_000.0) -> None:
         self.total = {"cuda": list(cuda)}
@@ -66,7 +66,7 @@ class FakeMachine(Machine):
         super().__init__(self)
 
     def detect(self) -> dict[str, Detection]:
-        """It is its own detector."""
+        """Detect its hardware: the machine is its own detector."""
         self.asked.append("detect")
         kinds = ("cpu", "cuda", "rocm", "mps", "openvino", "qnn", "webgpu", "webnn", "onnxruntime")
         return {kind: detection(kind, reason=None if kind in self.here else f"no {kind} here") for kind in kinds}
@@ -84,11 +84,11 @@ class FakeMachine(Machine):
         return self.host_mb if memory == "host" else super().total_mb(memory)
 
     def free_mb(self, memory: str) -> float | None:
-        """What others leave of it: models of a test take none."""
+        """The memory that other programs leave free; the test's models take none."""
         return self.host_mb - self.host_used_mb if memory == "host" else super().free_mb(memory)
 
 
 def pool_of(machine: Machine | None = None, settings: PoolSettings | None = None, clock: Clock | None = None) -> ResourcePool:
-    """A pool on a machine that has no GPU unless it is given. No timer does anything that the test does not."""
+    """A pool on the given machine, by default one without a GPU, and without a timer."""
     settings = dataclasses.replace(settings or PoolSettings(), timer=False)
     return ResourcePool(settings, machine=machine or FakeMachine(), clock=clock or Clock())

@@ -1,4 +1,4 @@
-"""The house's rules that no tool checks, read from the source. Who may import whom is the import contract's (pyproject.toml)."""
+"""Project rules that no tool checks, verified in the source. The import contract (pyproject.toml) covers the layers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def name_of(path: Path) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module that is imported, wherever it stands."""
+    """Every imported module, wherever the import is."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -40,7 +40,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def imports_at_import(tree: ast.Module) -> Iterator[str]:
-    """What importing the module imports: not what its functions do, nor what only type checkers see."""
+    """The modules imported when the module is imported: not by its functions, nor only for type checkers."""
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom | ast.Try):
             yield from imports(node)
@@ -56,26 +56,26 @@ def below(folder: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if "targets" not in path.parts], ids=name_of)
-def test_what_is_heavy_is_imported_where_it_is_used(path: Path) -> None:
-    """Targets are modules that are imported by name, each in its image; models that build are imported by functions only."""
+def test_heavy_packages_are_imported_only_where_they_are_used(path: Path) -> None:
+    """Target modules are imported by name, each in its image; modules that build models are imported only inside functions."""
     if path.parent.name == "models" and path.stem in {"build", "bundle", "inputs", "outputs", "reference"}:
         pytest.skip("runs in an image only")
     assert HEAVY & {name.partition(".")[0] for name in imports_at_import(parsed(path))} == set()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_nothing_is_swallowed(path: Path) -> None:
+def test_no_exception_is_swallowed(path: Path) -> None:
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ExceptHandler):
             silent = all(isinstance(statement, ast.Pass) for statement in node.body)
-            assert not silent, f"line {node.lineno}: use contextlib.suppress, which names what is let go"
+            assert not silent, f"line {node.lineno}: use contextlib.suppress, which names the suppressed exception"
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"suppress", "contextlib.suppress"}:
-            let_go = {ast.unparse(argument) for argument in node.args}
-            assert not let_go & {"Exception", "BaseException"}, f"line {node.lineno}"
+            suppressed = {ast.unparse(argument) for argument in node.args}
+            assert not suppressed & {"Exception", "BaseException"}, f"line {node.lineno}"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_only_the_boundary_exits(path: Path) -> None:
+def test_only_entry_points_exit(path: Path) -> None:
     exits = [
         node.lineno for node in ast.walk(parsed(path)) if isinstance(node, ast.Call) and ast.unparse(node.func) in {"sys.exit", "exit"}
     ]
@@ -84,20 +84,20 @@ def test_only_the_boundary_exits(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", below("measure"), ids=name_of)
-def test_measuring_does_not_ask_what_it_measures(path: Path) -> None:
+def test_measuring_is_independent_of_the_backend(path: Path) -> None:
     assert not any("Backend" in name for name in imports(parsed(path)))
 
 
 @pytest.mark.parametrize("backend", descriptors(), ids=lambda each: each.name)
 def test_the_classes_that_a_descriptor_names_exist(backend: Descriptor) -> None:
-    """Read, not imported: their frameworks need not be installed here."""
+    """They are read, not imported, because their frameworks may not be installed."""
     for place in filter(None, (backend.target, backend.operators)):
         module, _, name = place.partition(":")
         tree = parsed(PACKAGE.parent / f"{module.replace('.', '/')}.py")
         assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def test_asking_every_descriptor_imports_no_framework() -> None:
+def test_reading_every_descriptor_imports_no_framework() -> None:
     for place in {place.partition(":")[0] for place in TABLE.values()}:
         assert HEAVY & {name.partition(".")[0] for name in imports(parsed(PACKAGE.parent / f"{place.replace('.', '/')}.py"))} == set()
 

@@ -33,8 +33,8 @@ def below(kind: type[Exception]) -> list[type[Exception]]:
     return [found for child in kind.__subclasses__() for found in (child, *below(child))]
 
 
-def test_exit_codes_are_the_contracts() -> None:
-    """CommandError is the shape of errors from commands: only what is below it ends the program with a code of its own."""
+def test_exit_codes_are_as_documented() -> None:
+    """CommandError is only a base class: its subclasses have the exit codes."""
     own = {kind for kind in below(HwmatrixError) if kind.__module__ == errors.__name__ and kind is not CommandError}
     assert {kind: kind.exit_code for kind in own} == CONTRACT  # type: ignore[attr-defined]
     assert HwmatrixError.exit_code == CommandError.exit_code == 1
@@ -51,7 +51,7 @@ def test_a_failing_cell_has_a_status(kind: type[CellFailure]) -> None:
     assert Status(kind.status) is not Status.PASS
 
 
-def test_only_our_own_failure_says_unsupported() -> None:
+def test_only_our_own_error_means_unsupported() -> None:
     assert [kind for kind in below(CellFailure) if kind.status == "unsupported"] == [errors.UnsupportedError]  # type: ignore[attr-defined]
 
 
@@ -64,7 +64,7 @@ def test_advice_follows_the_message() -> None:
     assert str(StoreError("broken")) == "broken"
 
 
-def test_all_problems_are_told() -> None:
+def test_all_problems_are_reported() -> None:
     error = ConfigError([Problem(where="a:1", what="wrong", hint="allowed: x"), Problem(where="b:2", what="missing")])
     assert str(error) == "a:1: wrong (allowed: x)\nb:2: missing"
     assert len(error.problems) == 2

@@ -1,4 +1,4 @@
-"""What ``--models`` may name, and what becomes of it."""
+"""The names that ``--models`` accepts, and the models that they select."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the hub was asked for: it cannot be reached."""
+    """The requests to an unreachable hub."""
     made: list[str] = []
 
     def fetch(hub_id: str, _revision: str | None, _cache: Path) -> Path:
@@ -75,7 +75,7 @@ def test_names_of_matrix_yaml(matrix: LoadedMatrix) -> None:
     assert (selection.targets, selection.suite, selection.size, selection.everything) == (("cpu",), "smoke", Size.FULL, True)
 
 
-def test_a_listed_model_is_never_looked_for_elsewhere(matrix: LoadedMatrix, here: Path, asked: list[str]) -> None:
+def test_a_listed_model_is_never_searched_elsewhere(matrix: LoadedMatrix, here: Path, asked: list[str]) -> None:
     checkpoint(here / "bert")
     assert chosen(matrix, "bert").extra == ()
     assert asked == []
@@ -106,7 +106,7 @@ def test_a_name_of_the_hub_runs_its_recipe_and_says_so(matrix: LoadedMatrix, ask
 
 
 @pytest.mark.usefixtures("asked")
-def test_the_names_of_one_entry_select_it_once(matrix: LoadedMatrix) -> None:
+def test_several_names_of_an_entry_select_it_once(matrix: LoadedMatrix) -> None:
     said: list[str] = []
     selection = chosen(matrix, "bert-base-uncased", "gpt2", "bert", "t5-small", say=said.append)
     assert selection.models == ("bert", "gpt2", "t5")
@@ -114,14 +114,14 @@ def test_the_names_of_one_entry_select_it_once(matrix: LoadedMatrix) -> None:
 
 
 def changed(here: Path, old: str, new: str) -> LoadedMatrix:
-    """Our matrix.yaml with other words in one place."""
+    """Our matrix.yaml with one text replaced."""
     text = (ROOT / "matrix.yaml").read_text(encoding="utf-8")
     assert old in text
     (here / "matrix.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
     return load(here / "matrix.yaml")
 
 
-def test_weights_of_an_entry_are_told(here: Path) -> None:
+def test_the_weights_of_an_entry_are_reported(here: Path) -> None:
     trained = changed(here, "    architecture: bert\n", "    architecture: bert\n    weights: hub\n")
     said: list[str] = []
     assert chosen(trained, "bert-base-uncased", say=said.append).models == ("bert",)
@@ -160,7 +160,7 @@ def test_a_folder_of_the_home_directory(matrix: LoadedMatrix, here: Path, monkey
     assert chosen(matrix, "~/mine").extra[0].weights == str(here / "mine")
 
 
-def test_a_foreign_model_has_the_size_that_is_asked_for(matrix: LoadedMatrix, here: Path) -> None:
+def test_a_model_outside_matrix_yaml_has_the_requested_size(matrix: LoadedMatrix, here: Path) -> None:
     checkpoint(here / "mine", BERT | {"max_position_embeddings": 512})
     assert chosen(matrix, "./mine").extra[0].sequence_length == 16
     assert chosen(matrix, "./mine", size=Size.FULL).extra[0].sequence_length == 128
@@ -169,7 +169,7 @@ def test_a_foreign_model_has_the_size_that_is_asked_for(matrix: LoadedMatrix, he
     assert chosen(matrix, "./mine", suite="no-such-suite").extra[0].size is Size.TINY  # which the plan refuses
 
 
-def test_folders_of_one_name_are_told_apart(matrix: LoadedMatrix, here: Path) -> None:
+def test_folders_with_the_same_name_are_distinguished(matrix: LoadedMatrix, here: Path) -> None:
     for folder in ("a/mine", "b/mine", "c/bert"):
         checkpoint(here / folder)
     selection = chosen(matrix, "bert", "a/mine", "./a/mine", "b/mine", "c/bert")
@@ -206,7 +206,9 @@ def test_a_hub_that_cannot_be_reached(matrix: LoadedMatrix, asked: list[str]) ->
         (lambda folder: checkpoint(folder, {"model_type": "bert"}), "config_incomplete"),
     ],
 )
-def test_what_cannot_or_must_not_be_loaded(matrix: LoadedMatrix, here: Path, make_folder: Callable[[Path], object], reason: str) -> None:
+def test_models_that_cannot_or_must_not_be_loaded_are_refused(
+    matrix: LoadedMatrix, here: Path, make_folder: Callable[[Path], object], reason: str
+) -> None:
     make_folder(here / "mine")
     (problem,) = refused(matrix, "./mine")
     assert problem.startswith("--models ./mine: ")
@@ -228,17 +230,17 @@ def test_architectures_and_structures(matrix: LoadedMatrix, words: list[str], ar
     assert chosen(matrix, architectures=words).architectures == architectures
 
 
-def test_every_structure_is_that_of_a_model_of_ours(matrix: LoadedMatrix) -> None:
+def test_every_structure_has_a_model_in_matrix_yaml(matrix: LoadedMatrix) -> None:
     listed = [name for structure in Structure for name in chosen(matrix, architectures=[structure.value]).architectures]
     assert sorted(listed) == sorted({model.architecture for model in matrix.spec.models.values()})
 
 
-def test_a_structure_holds_for_a_checkpoint_too(matrix: LoadedMatrix, here: Path) -> None:
+def test_structures_also_select_checkpoints(matrix: LoadedMatrix, here: Path) -> None:
     checkpoint(here / "mine", {"model_type": "falcon_mamba", "architectures": ["FalconMambaForCausalLM"]})
     assert chosen(matrix, "./mine", architectures=["state-space"]).architectures == ("mamba", "falcon_mamba")
 
 
-def test_an_unknown_architecture_has_a_near_miss_among_both(matrix: LoadedMatrix) -> None:
+def test_an_unknown_architecture_suggests_the_closest_architecture_or_structure(matrix: LoadedMatrix) -> None:
     with pytest.raises(ConfigError) as caught:
         chosen(matrix, architectures=["encoder", "encoder-onli", "brt", "vit"])
     first, second, third = map(str, caught.value.problems)
@@ -254,19 +256,19 @@ def test_a_structure_that_no_model_has_selects_nothing(matrix: LoadedMatrix) -> 
         chosen(smaller, architectures=["state-space"])
 
 
-def test_a_name_that_means_nothing_has_a_near_miss(matrix: LoadedMatrix, asked: list[str]) -> None:
+def test_an_unknown_name_suggests_the_closest_one(matrix: LoadedMatrix, asked: list[str]) -> None:
     (problem,) = refused(matrix, "brt")
     assert problem.startswith("--models: 'brt' is not in matrix.yaml (did you mean 'bert'? allowed: bert, clip,")
     assert problem.endswith("; or a type of transformers (hwmatrix types), a hub id (owner/name), or a checkpoint's folder)")
     assert asked == []
 
 
-def test_all_problems_at_once(matrix: LoadedMatrix, asked: list[str]) -> None:
+def test_all_problems_are_reported_together(matrix: LoadedMatrix, asked: list[str]) -> None:
     assert len(refused(matrix, "brt", "a/b", "./nothing", "bert", "a/b/c")) == 4
     assert asked == ["a/b"]
 
 
-def test_weights_that_cannot_be_had_are_told_in_the_plan(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_weights_are_recorded_in_the_plan(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def resolve(plan: Any, _cache: Path) -> Any:
         raise FactoryError(f"{plan.hub_id} cannot be fetched", error_type="hub_unreachable")
 

@@ -1,4 +1,4 @@
-"""One folder for all that can be made again."""
+"""The cache folder, for everything that can be recreated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_without_one_it_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch, t
     assert cache_folder({}) == needed_cache_folder({}) == tmp_path / ".cache" / "hwmatrix"
 
 
-def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_the_error_names_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def home() -> Path:
         raise RuntimeError("no home")
 

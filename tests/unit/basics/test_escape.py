@@ -63,7 +63,7 @@ NASTY = [
 
 
 class Texts(HTMLParser):
-    """The tags and the text of a piece of HTML."""
+    """The tags and the text of an HTML fragment."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Texts(HTMLParser):
 
 
 def rendered(markdown: str) -> Texts:
-    """As a reader of the most liberal kind would render it: HTML let through, tables and strikethrough on."""
+    """Render like the most permissive reader: with HTML, tables and strikethrough."""
     return Texts(MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown))
 
 
@@ -131,7 +131,7 @@ def test_html_stays_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_nothing_that_hides_or_reorders_text_is_left(text: str) -> None:
+def test_characters_that_hide_or_reorder_text_are_removed(text: str) -> None:
     for wrapped in (escape.md(text), escape.code(text), escape.html(text), escape.fence(text)):
         assert not {"\x1b", "\x00", "\x07", "\u202e", "\u202c", "\u2028", "\u2029"} & set(wrapped)
 
@@ -141,7 +141,7 @@ def test_nothing_that_hides_or_reorders_text_is_left(text: str) -> None:
     ["https://evil.example", "http://e.example", "www.evil.example", "@octocat", "#123", "GH-123", "mailto:a@b.example", "a@b.example"],
 )
 def test_github_makes_no_link_or_mention_of_text(text: str) -> None:
-    """GitHub looks for these in rendered text outside of code, so a zero-width space has to stand within them."""
+    """GitHub searches rendered text outside of code for these, so they must contain a zero-width space."""
     for wrapped in (escape.md(text), escape.html(text)):
         assert text not in Texts(str(wrapped)).text
         assert read_back(Texts(str(wrapped)).text) == text
@@ -162,7 +162,7 @@ def test_random_punctuation_breaks_nothing() -> None:
         assert rendered(escape.fence(text)).tags == ["pre", "code"], text
 
 
-def test_ordinary_text_is_left_alone() -> None:
+def test_ordinary_text_is_not_changed() -> None:
     for text in ("bert-base-uncased", "text_generation", "3.42", "1.9×", "0.312 to 0.318", "cpu (container)", "–", "✅ High · 1.9×", "C++"):
         assert escape.md(text) == text
         assert escape.code(text) == f"`{text}`"
@@ -174,7 +174,7 @@ def test_short() -> None:
     assert len(escape.short("y" * 10, 10)) == 10
 
 
-def test_what_is_escaped_is_not_escaped_again() -> None:
+def test_escaped_text_is_not_escaped_again() -> None:
     assert escape.finalize(Markup("**bold**")) == "**bold**"
     assert escape.finalize("**bold**") == r"\*\*bold\*\*"
     assert escape.finalize(7) == "7"

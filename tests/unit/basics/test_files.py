@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Files are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_text_and_bytes_replace_what_is_there(tmp_path: Path) -> None:
+def test_text_and_bytes_replace_an_existing_file(tmp_path: Path) -> None:
     file = tmp_path / "a"
     write_atomically(file, "käse\n")
     assert file.read_bytes() == "käse\n".encode()
@@ -24,7 +24,7 @@ def test_text_and_bytes_replace_what_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_where_one_cannot_be_written_all_stay_as_they_were(tmp_path: Path, durable: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_if_one_file_cannot_be_written_none_changes(tmp_path: Path, durable: bool) -> None:  # noqa: FBT001 - a parameter of the test
     old = tmp_path / "old"
     old.write_text("before", encoding="utf-8")
     with pytest.raises(OSError, match="missing"):

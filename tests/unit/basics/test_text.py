@@ -1,4 +1,4 @@
-"""Long texts are cut in the middle, and say by how much."""
+"""Long texts are cut in the middle, and say how much is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nox -s calibrate` would run and write: valid matrices, models apart, tables that say what was computed."""
+"""What `nox -s calibrate` runs and writes: valid matrices, separate held-out models, correct tables."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_every_group_is_run_and_holds_models_that_exist() -> None:
     assert named == set(LISTED["models"]) | (named & set(MATRIX["models"]))
 
 
-def test_held_out_models_are_none_of_matrix_yaml_s() -> None:
+def test_held_out_models_are_not_in_matrix_yaml() -> None:
     assert set(LISTED["models"]) & set(MATRIX["models"]) == set()
     for name, models in LISTED["groups"].items():
         assert all((model in LISTED["models"]) == name.startswith("unseen") for model in models)
 
 
-def test_what_is_done_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_matrices_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
 
     def pretend(command: list[str], **_: object) -> None:
@@ -82,7 +82,7 @@ def test_what_is_done_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.glob(".memory-*")) == []
 
 
-def test_bundles_of_a_run_that_failed_are_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundles_of_a_failed_run_are_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         (tmp_path / "work" / "cache" / "bundles").mkdir(parents=True)
         raise RUNS.subprocess.CalledProcessError(5, "hwmatrix")
@@ -111,7 +111,7 @@ def cell(estimate_mb: float, *, held_out: bool = False) -> Any:
     return REPORT.ReportedCell(measured=measured, estimate_mb=estimate_mb, run_id="run-1")
 
 
-def test_reports_hold_every_cell_with_its_error(tmp_path: Path) -> None:
+def test_reports_contain_every_cell_with_its_error(tmp_path: Path) -> None:
     lacking = [
         {"model": "switch", "target": "cpu", "dtype": "float32", "batch": 1, "sequence_length": 64, "status": "oom", "error_type": None}
     ]
@@ -126,7 +126,7 @@ def test_reports_hold_every_cell_with_its_error(tmp_path: Path) -> None:
     assert told["unmeasured"] == lacking
 
 
-def test_the_page_gets_its_tables_between_its_marks(tmp_path: Path) -> None:
+def test_the_tables_are_written_between_the_page_s_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n\n{REPORT.BEGIN}\nold\n{REPORT.END}\n\nafter\n", encoding="utf-8")
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_the_page_gets_its_tables_between_its_marks(tmp_path: Path) -> None:
         REPORT.write_page(page, calibration(), [])
 
 
-def test_the_page_that_is_published_has_the_errors_that_the_calibration_states() -> None:
+def test_the_published_page_has_the_errors_of_the_calibration() -> None:
     text = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
     for line in (*REPORT.errors_table(calibration()), *REPORT.coefficients_table(calibration())):
         assert line in text

@@ -1,4 +1,4 @@
-"""Programs that write parts of one page leave each other's parts alone."""
+"""Programs that write sections of one page do not change each other's sections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sections() -> ModuleType:
     return found
 
 
-def test_a_section_is_added_then_replaced_and_the_rest_stays(sections: ModuleType, tmp_path: Path) -> None:
+def test_a_section_is_added_then_replaced_and_the_rest_is_unchanged(sections: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "benchmarks.md"
     page.write_text("# Benchmarks\n\nmine\n", encoding="utf-8")
     sections.put(page, "page", "first\n")
@@ -36,7 +36,7 @@ def test_a_section_is_added_then_replaced_and_the_rest_stays(sections: ModuleTyp
     assert text.endswith("<!-- other: begin -->\nforeign\n<!-- other: end -->\n")
 
 
-def test_who_writes_the_page_anew_keeps_the_sections(sections: ModuleType, tmp_path: Path) -> None:
+def test_rewriting_the_page_keeps_the_sections(sections: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "benchmarks.md"
     assert sections.kept(page) == ""
     sections.put(page, "page", "numbers\n")

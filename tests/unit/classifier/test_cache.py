@@ -1,4 +1,4 @@
-"""The cache of classifications: what is kept, what is rebuilt, what is refused, and that nothing of it can fail an answer."""
+"""The cache of classifications: what it stores, when it is rebuilt or refused. It never makes an answer fail."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_nothing_is_touched_before_something_is_kept(path: Path, cache: ClassificationCache) -> None:
+def test_no_file_is_created_before_something_is_stored(path: Path, cache: ClassificationCache) -> None:
     assert cache.get(BERT) is None
     assert not path.parent.exists()
 
 
-def test_an_answer_comes_back_whole(path: Path, cache: ClassificationCache) -> None:
+def test_an_answer_is_restored_completely(path: Path, cache: ClassificationCache) -> None:
     cache.put(BERT, ANSWER)
     assert cache.get(BERT) == ANSWER
     assert ClassificationCache(path).get(BERT) == ANSWER
@@ -74,19 +74,19 @@ def test_an_answer_comes_back_whole(path: Path, cache: ClassificationCache) -> N
         {"config": "{}"},
     ],
 )
-def test_every_part_of_a_question_counts(cache: ClassificationCache, change: dict[str, str]) -> None:
+def test_every_part_of_a_question_is_in_the_key(cache: ClassificationCache, change: dict[str, str]) -> None:
     cache.put(BERT, ANSWER)
     assert cache.get(dataclasses.replace(BERT, **change)) is None
 
 
-def test_what_another_version_answered_does_not_count(cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_another_version_are_ignored(cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.put(BERT, ANSWER)
     assert versions()["hwmatrix"]
     monkeypatch.setattr(classification_cache, "versions", lambda: {"hwmatrix": "9.9", "transformers": None})
     assert cache.get(BERT) is None
 
 
-def test_the_rows_can_be_read_by_anybody(path: Path, cache: ClassificationCache) -> None:
+def test_the_rows_are_readable_with_sql(path: Path, cache: ClassificationCache) -> None:
     cache.put(BERT, ANSWER)
     with duckdb.connect(str(path), read_only=True) as connection:
         row = connection.execute("SELECT model_name, family, subfamily, confidence, tasks FROM classifications").fetchone()
@@ -96,7 +96,7 @@ def test_the_rows_can_be_read_by_anybody(path: Path, cache: ClassificationCache)
 
 @pytest.mark.parametrize("content", [b"{}", b"\0" * 20_000, b"DUCK" * 5_000])
 @pytest.mark.parametrize("first", ["get", "put"])
-def test_a_broken_file_is_moved_aside_and_begun_anew(
+def test_a_broken_file_is_renamed_and_recreated(
     path: Path, cache: ClassificationCache, content: bytes, first: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.parent.mkdir()
@@ -109,7 +109,7 @@ def test_a_broken_file_is_moved_aside_and_begun_anew(
     assert [said for said in warnings(caplog) if "is broken and starts empty" in said]
 
 
-def test_a_file_that_was_damaged_later_is_begun_anew(path: Path, cache: ClassificationCache) -> None:
+def test_a_file_damaged_later_is_recreated(path: Path, cache: ClassificationCache) -> None:
     cache.put(BERT, ANSWER)
     whole = path.read_bytes()
     path.write_bytes(whole[:12_288] + bytes(byte ^ 0xFF for byte in whole[12_288:]))
@@ -130,7 +130,7 @@ def test_an_older_cache_is_rebuilt_in_place(path: Path, cache: ClassificationCac
     assert not path.with_name("models.duckdb.broken").exists()
 
 
-def test_a_record_that_cannot_be_read_is_answered_anew(path: Path, cache: ClassificationCache, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_record_is_computed_again(path: Path, cache: ClassificationCache, caplog: pytest.LogCaptureFixture) -> None:
     cache.put(BERT, ANSWER)
     with duckdb.connect(str(path)) as connection:
         connection.execute("""UPDATE classifications SET record = '{"family": 1}'""")
@@ -138,7 +138,7 @@ def test_a_record_that_cannot_be_read_is_answered_anew(path: Path, cache: Classi
     assert "classified again" in warnings(caplog)[0]
 
 
-def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_database_with_other_content_is_refused_and_not_changed(tmp_path: Path) -> None:
     matrix = example(tmp_path / "matrix.duckdb")
     before = matrix.read_bytes()
     cache = ClassificationCache(matrix)
@@ -157,7 +157,7 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
         ClassificationCache(tmp_path).put(BERT, ANSWER)
 
 
-def test_a_place_that_cannot_be_written_is_told_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_place_is_logged_and_not_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = ClassificationCache(tmp_path / "file" / "models.duckdb")
     assert cache.get(BERT) is None
@@ -165,7 +165,7 @@ def test_a_place_that_cannot_be_written_is_told_and_no_error(tmp_path: Path, cap
     assert "is not cached in" in warnings(caplog)[0]
 
 
-def test_others_are_waited_for_and_then_left_alone(
+def test_a_lock_of_another_process_is_waited_for_then_the_cache_is_skipped(
     path: Path, cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(classification_cache, "_WAIT_S", 0.05)
@@ -179,7 +179,7 @@ def test_others_are_waited_for_and_then_left_alone(
     assert cache.get(BERT) == ANSWER
 
 
-def test_a_file_that_another_process_has_open_is_no_broken_one(
+def test_a_file_opened_by_another_process_does_not_count_as_broken(
     path: Path, cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.put(BERT, ANSWER)
@@ -194,7 +194,7 @@ def test_a_file_that_another_process_has_open_is_no_broken_one(
     assert not path.with_name("models.duckdb.broken").exists()
 
 
-def test_a_disk_that_fills_up_is_told_and_no_error(
+def test_a_full_disk_is_logged_and_not_an_error(
     path: Path, cache: ClassificationCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.put(BERT, ANSWER)

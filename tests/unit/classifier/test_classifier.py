@@ -1,4 +1,4 @@
-"""Models and hardware together, through the real parts. Only the machine is made up, and torch is kept away: sizes come from the table."""
+"""Models and hardware together, with all real parts except the machine. torch is hidden, so sizes come from the table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REQUIREMENT_KEYS = {"min_memory_mb", "recommended_memory_mb", "cpu_cores", "disk
 
 
 class Machine:
-    """A detector that says what a test wants."""
+    """A detector with the answers that a test chooses."""
 
     def __init__(self, *here: str, torch_device: str = "cpu", **memory: int | None) -> None:
         self.found = detections(*here, **memory)
@@ -63,7 +63,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def database(project: Path) -> Path:
-    """bert and vit in full size: fast on openvino; vit wrong on onnxruntime; gpt2 only on the cpu."""
+    """Measurements in full size: bert and vit are fast on openvino, vit is wrong on onnxruntime, gpt2 ran only on the cpu."""
     path = project / "reports" / "latest" / "matrix.duckdb"
     path.parent.mkdir(parents=True)
     bert = {"family": "embedding", "architecture": "bert", "hub_id": "google-bert/bert-base-uncased", "size": "full"}
@@ -79,7 +79,7 @@ def database(project: Path) -> Path:
         filled.cell(filled.plan("vit", "openvino", **vit), "s-openvino", wall=steady(25.0))
         filled.cell(filled.plan("vit", "onnxruntime", **vit), "s-onnxruntime", **unmeasured("mismatch"))
         elsewhere = filled.plan("/somebody's/vit", "cpu", family="vision", architecture="vit", size="full")
-        filled.cell(elsewhere, "s-cpu", wall=steady(100.0))  # by its path: it cannot be recommended to anybody
+        filled.cell(elsewhere, "s-cpu", wall=steady(100.0))  # by its path, so it cannot be recommended
     return path
 
 
@@ -103,14 +103,14 @@ def test_the_documented_signatures() -> None:
     assert hwmatrix.get_hardware_aware_model_classification is get_hardware_aware_model_classification
 
 
-def test_nothing_is_touched_before_the_first_question(project: Path) -> None:
+def test_no_file_is_read_before_the_first_question(project: Path) -> None:
     before = sorted(project.rglob("*"))
     HardwareAwareModelClassifier(hardware_cache_path=project / "no" / "hardware.json", model_db_path=project / "no" / "models.duckdb")
     assert sorted(project.rglob("*")) == before
 
 
 @pytest.mark.usefixtures("database")
-def test_an_answer_has_every_key_and_is_plain_data() -> None:
+def test_an_answer_has_every_key_and_is_json() -> None:
     answer = classifier("openvino").classify_model("bert-base-uncased")
     assert answer.keys() == ANSWER_KEYS
     assert answer["resource_requirements"].keys() > REQUIREMENT_KEYS
@@ -137,7 +137,7 @@ def test_measurements_come_first_and_say_so() -> None:
     assert 0 < needs["min_memory_mb"] <= needs["recommended_memory_mb"]
 
 
-def test_without_measurements_requirements_and_then_priors_answer() -> None:
+def test_without_measurements_answers_come_from_requirements_then_priors() -> None:
     machine = Machine("cuda", torch_device="cuda")
     answer = HardwareAwareModelClassifier(sources=Sources(detector=machine)).classify_model("vit-base-patch16-224")
     assert (answer["recommended_hardware"], answer["torch_device"]) == ("cuda", "cuda:0")
@@ -150,14 +150,14 @@ def test_without_measurements_requirements_and_then_priors_answer() -> None:
     ]
 
 
-def test_a_pytorch_that_cannot_use_the_hardware_is_told() -> None:
+def test_a_pytorch_build_that_cannot_use_the_hardware_is_reported() -> None:
     answer = classifier("cuda", torch_device="cpu").classify_model("bert-base-uncased")
     assert (answer["recommended_hardware"], answer["torch_device"]) == ("cuda", "cpu")
     assert "detected: the PyTorch installed here cannot use cuda" in texts(answer["reasons"])
 
 
 @pytest.mark.usefixtures("database")
-def test_compatible_and_available_stand_side_by_side() -> None:
+def test_compatible_and_available_are_independent() -> None:
     profile = classifier("onnxruntime").classify_model("vit")["hardware_profile"]
     sides = {name: (entry["compatible"], entry["available"]) for name, entry in profile.items()}
     assert sides["cpu"] == (True, True)
@@ -169,7 +169,7 @@ def test_compatible_and_available_stand_side_by_side() -> None:
     assert profile["cpu"]["memory_usage"]["peak"] > 100
 
 
-def test_an_unknown_name_is_a_name_with_its_low_confidence() -> None:
+def test_an_unknown_name_has_low_confidence() -> None:
     answer = classifier("cuda").classify_model("somebody/thing-one")
     assert (answer["family"], answer["confidence"], answer["recommended_template"]) == (None, 0.0, None)
     assert (answer["recommended_hardware"], answer["basis"]["recommended_hardware"]) == ("cpu", "none")
@@ -179,7 +179,7 @@ def test_an_unknown_name_is_a_name_with_its_low_confidence() -> None:
     assert "it is only a name" in needs["note"]
 
 
-def test_a_name_that_says_something_is_believed_as_far_as_names_are() -> None:
+def test_a_known_word_in_a_name_has_the_confidence_of_names() -> None:
     by_name = classifier().classify_model("somebody/cool-bert-large")
     by_class = classifier().classify_model("somebody/thing-one", model_class="ViTForImageClassification")
     by_task = classifier().classify_model("somebody/thing-one", tasks=["automatic-speech-recognition"])
@@ -188,7 +188,7 @@ def test_a_name_that_says_something_is_believed_as_far_as_names_are() -> None:
     assert (by_name["basis"]["family"], by_class["basis"]["family"]) == (by_name["classification"]["evidence"], "class")
 
 
-def test_the_examples_of_the_documents_stand_in_where_nothing_else_is_known(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documents_requirements_are_used_if_nothing_else_is_known(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "matrix.yaml").unlink()
     for asking in ("classifier.classifier", "knowledge.requirements"):
         monkeypatch.setattr(f"hwmatrix.{asking}.shipped_model", lambda _: None)
@@ -200,7 +200,7 @@ def test_the_examples_of_the_documents_stand_in_where_nothing_else_is_known(proj
 
 
 @pytest.mark.parametrize("name", ["", "a b!", "../nowhere", "./nowhere", "a/b/c", "bert\n", "x" * 500])
-def test_names_that_no_model_can_have(name: str) -> None:
+def test_invalid_model_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         classifier().classify_model(name)
     assert caught.value.problems[0].hint
@@ -222,7 +222,7 @@ def test_an_override_decides(project: Path) -> None:
     assert not (project / "reports").exists()
 
 
-def test_what_matrix_yaml_says_of_a_family_outranks_a_guess(project: Path) -> None:
+def test_the_family_in_matrix_yaml_outranks_a_guess(project: Path) -> None:
     text = (
         (project / "matrix.yaml")
         .read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ def test_what_matrix_yaml_says_of_a_family_outranks_a_guess(project: Path) -> No
     assert classifier().classify_model("bert", model_class="BertForMaskedLM")["family"] == "embedding"
 
 
-def test_a_changed_matrix_yaml_counts_at_once(project: Path) -> None:
+def test_a_changed_matrix_yaml_is_reread(project: Path) -> None:
     asked = classifier()
     assert asked.classify_model("bert")["family"] == "embedding"
     text = (project / "matrix.yaml").read_text(encoding="utf-8")
@@ -243,7 +243,7 @@ def test_a_changed_matrix_yaml_counts_at_once(project: Path) -> None:
     assert asked.classify_model("bert")["family"] == "vision"
 
 
-def test_what_was_measured_since_counts_at_once(project: Path, database: Path) -> None:
+def test_new_measurements_are_reread(project: Path, database: Path) -> None:
     kept = database.rename(project / "later.duckdb")
     asked = classifier("openvino")
     assert asked.classify_model("bert")["nearness"] is None
@@ -252,7 +252,7 @@ def test_what_was_measured_since_counts_at_once(project: Path, database: Path) -
 
 
 @pytest.mark.usefixtures("database")
-def test_models_for_a_task_what_was_measured_first() -> None:
+def test_models_for_a_task_start_with_measured_ones() -> None:
     found = classifier("openvino").recommend_model_for_task("text-generation")
     assert found.keys() == {"task", "hardware_constraints", "recommendations", "not_recommended", "evidence"}
     assert (found["task"], found["hardware_constraints"]) == ("text-generation", None)
@@ -268,7 +268,7 @@ def test_models_for_a_task_what_was_measured_first() -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_constraints_are_kept_to_here_or_not() -> None:
+def test_constraints_apply_whether_the_hardware_is_here_or_not() -> None:
     found = classifier("openvino").recommend_model_for_task("image-classification", ["cuda", "openvino"])
     assert found["hardware_constraints"] == ["cuda", "openvino"]
     assert [(each["model_name"], each["recommended_hardware"], each["available"]) for each in found["recommendations"][:2]] == [
@@ -281,7 +281,7 @@ def test_constraints_are_kept_to_here_or_not() -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_what_was_made_for_a_task_comes_before_what_needs_another_head() -> None:
+def test_models_made_for_a_task_come_before_those_that_need_another_head() -> None:
     found = classifier().recommend_model_for_task("image-classification")["recommendations"]
     fits = [each["fit"] for each in found]
     assert fits == sorted(fits, key=lambda fit: fit != "made for it")
@@ -305,8 +305,8 @@ def test_models_that_only_the_database_has_can_be_recommended(project: Path, dat
     database.unlink()
 
 
-def test_elsewhere_the_models_that_come_with_hwmatrix_are_known(project: Path) -> None:
-    """A folder that has neither a matrix.yaml nor a database."""
+def test_the_models_of_the_package_are_known_in_every_folder(project: Path) -> None:
+    """In a folder without a matrix.yaml and a database."""
     (project / "matrix.yaml").unlink()
     found = classifier("cpu").recommend_model_for_task("text-generation")
     assert found["recommendations"][0]["model_name"] == "openai-community/gpt2"
@@ -321,7 +321,7 @@ def test_elsewhere_the_models_that_come_with_hwmatrix_are_known(project: Path) -
     assert classifier("cpu").classify_model("bert-of-somebody-else")["resource_requirements"]["min_memory_mb"] is None
 
 
-def test_unknown_tasks_and_hardware_are_told_with_the_nearest() -> None:
+def test_unknown_tasks_and_hardware_suggest_the_closest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'text-generation'"):
         classifier().recommend_model_for_task("text-generaton")
     with pytest.raises(ConfigError, match="did you mean 'cuda'"):
@@ -357,8 +357,8 @@ def test_the_models_that_work_on_a_hardware() -> None:
 
 
 @pytest.mark.parametrize("ask", ["get_optimal_resource_pool_config", "get_compatible_models_for_hardware", "recommend_model_for_task"])
-def test_one_word_is_no_list(ask: str) -> None:
-    """It would be taken for a list of letters."""
+def test_a_string_is_not_accepted_as_a_list(ask: str) -> None:
+    """It would otherwise be treated as a list of letters."""
     more = {"get_compatible_models_for_hardware": ("cpu",)}.get(ask, ())
     arguments = ("fill-mask", "cuda") if ask == "recommend_model_for_task" else ("bert", *more)
     with pytest.raises(ConfigError, match="not a list"):
@@ -369,7 +369,7 @@ def test_one_word_is_no_list(ask: str) -> None:
         classifier().get_optimal_resource_pool_config(["bert", 7])  # type: ignore[list-item]
 
 
-def test_classifications_are_kept_and_found_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifications_are_cached(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = project / "models.duckdb"
     first = classifier(model_db_path=path).classify_model("bert-base-uncased")
     asked = []
@@ -388,7 +388,7 @@ def test_classifications_are_kept_and_found_again(project: Path, monkeypatch: py
         assert connection.execute("SELECT model_name, family FROM classifications").fetchall() == [("bert", "embedding")]
 
 
-def test_a_broken_cache_is_rebuilt_and_a_foreign_one_refused(project: Path, database: Path) -> None:
+def test_a_broken_cache_is_rebuilt_and_another_database_refused(project: Path, database: Path) -> None:
     path = project / "models.duckdb"
     path.write_text("{}")
     assert classifier(model_db_path=path).classify_model("bert")["family"] == "embedding"

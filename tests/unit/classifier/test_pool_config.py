@@ -1,4 +1,4 @@
-"""How a pool is set up: one hardware for all if there is one, and what to do where not all of them fit."""
+"""The configuration of a pool: one hardware for all models if possible, and settings if they do not all fit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def texts(answer: PoolAnswer) -> str:
     return "\n".join(f"{reason['basis']}: {reason['text']}" for reason in answer["reasons"])
 
 
-def test_the_hardware_that_is_best_for_all() -> None:
+def test_the_best_hardware_for_all_models_is_preferred() -> None:
     records = [*MEASURED, fast("vit", "openvino", 2.0, family=Family.VISION)]
     found = configured(records, "openvino")
     assert found["hardware_recommendations"] == {
@@ -56,7 +56,7 @@ def test_the_hardware_that_is_best_for_all() -> None:
     assert "estimated: memory: together they need up to 2500 MiB, 12800 MiB may be used" in texts(found)
 
 
-def test_hardware_on_which_one_of_them_fails_is_not_preferred() -> None:
+def test_hardware_on_which_one_model_fails_is_not_preferred() -> None:
     found = configured([*MEASURED, failed("vit", "openvino", family=Family.VISION)], "openvino")
     assert found["hardware_recommendations"]["preferred_hardware"] == "cpu"
     assert found["hardware_recommendations"]["by_model"] == {"bert": "openvino", "vit": "cpu"}
@@ -65,12 +65,12 @@ def test_hardware_on_which_one_of_them_fails_is_not_preferred() -> None:
 @pytest.mark.parametrize(
     ("host_mb", "low", "minutes"), [(16_000, False, 30), (6_250, False, 30), (6_000, False, 10), (3_125, False, 10), (3_000, True, 2)]
 )
-def test_the_less_room_the_sooner_models_go(host_mb: int, low: bool, minutes: int) -> None:  # noqa: FBT001
+def test_less_free_memory_means_a_shorter_timeout(host_mb: int, low: bool, minutes: int) -> None:  # noqa: FBT001
     found = configured(MEASURED, host_mb=host_mb)
     assert found["resource_pool_config"] == {"low_memory_mode": low, "recommended_timeout_mins": minutes}
 
 
-def test_a_model_that_is_too_large_by_itself_is_told() -> None:
+def test_a_model_that_is_too_large_alone_is_reported() -> None:
     found = configured(MEASURED, host_mb=900)
     assert found["resource_pool_config"]["low_memory_mode"] is True
     assert "0 of 2 models work there and fit by themselves" in texts(found)
@@ -78,13 +78,13 @@ def test_a_model_that_is_too_large_by_itself_is_told() -> None:
     assert found["hardware_recommendations"]["by_model"] == {"bert": None, "vit": None}
 
 
-def test_what_fits_together_comes_before_what_only_fits_alone() -> None:
+def test_hardware_that_fits_all_together_comes_before_hardware_that_fits_each_alone() -> None:
     found = configured(MEASURED, "cuda", memory_mb=18_000, host_mb=90_000)
     assert found["hardware_recommendations"]["by_model"] == {"bert": "cuda", "vit": "cuda"}
     assert found["hardware_recommendations"]["preferred_hardware"] == "cpu"
 
 
-def test_what_nobody_knows_is_none_and_named() -> None:
+def test_unknown_values_are_none_and_named() -> None:
     found = configured(MEASURED, memory_mb=None)
     assert found["resource_requirements"]["max_memory_mb"] is None
     assert found["resource_requirements"]["total_memory_mb"] is None
@@ -93,20 +93,20 @@ def test_what_nobody_knows_is_none_and_named() -> None:
     assert configured(MEASURED, host_mb=None)["resource_requirements"]["budget_mb"] is None
 
 
-def test_one_unknown_size_is_left_out_of_the_sum_and_said() -> None:
+def test_an_unknown_size_is_left_out_of_the_sum_and_reported() -> None:
     members = [member("bert", Family.EMBEDDING, MEASURED), member("vit", Family.VISION, MEASURED, memory_mb=None)]
     found = pool_config(members, lambda hardware: hardware.value)
     assert (found["resource_requirements"]["total_memory_mb"], found["resource_requirements"]["models_of_unknown_size"]) == (1_250, ["vit"])
     assert "(without vit, whose needs are not known)" in texts(found)
 
 
-def test_what_the_caller_says_counts() -> None:
+def test_the_caller_s_profile_counts() -> None:
     overrides = parse_overrides({"cpu": {"compatible": True, "memory_usage": {"peak": 12_000}}})
     found = pool_config([member("bert", Family.EMBEDDING, MEASURED, overrides=overrides)], lambda hardware: hardware.value)
     assert found["resource_requirements"]["max_memory_mb"] == 12_000
     assert found["basis"] == "override"
 
 
-def test_the_basis_is_the_weakest_of_all() -> None:
+def test_the_basis_is_the_weakest_of_all_models() -> None:
     found = configured([evidence("bert", "cpu")])
     assert found["basis"] == "prior"

@@ -1,4 +1,4 @@
-"""Which models a task can be given to."""
+"""Which models can do a task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_how_a_model_fits_a_task(task: str, subfamily: str | None, fit: Fit | No
     assert fit_of(task, classification(subfamily=subfamily)) is fit
 
 
-def test_an_unknown_task_is_told_with_the_nearest() -> None:
+def test_an_unknown_task_suggests_the_closest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'text-generation'"):
         fit_of("text-generaton", classification(subfamily="causal_lm"))
     with pytest.raises(ConfigError, match="'' is not a known task"):

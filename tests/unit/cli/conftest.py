@@ -1,4 +1,4 @@
-"""The folder in which a command is typed."""
+"""The working folder of the commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the module's ``MATRIX`` as matrix.yaml, outside a git checkout, with a cache of its own."""
+    """A folder with the module's ``MATRIX`` as matrix.yaml, outside a git checkout, with a separate cache."""
     (tmp_path / "matrix.yaml").write_text(request.module.MATRIX, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))

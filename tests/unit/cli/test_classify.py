@@ -1,4 +1,4 @@
-"""``hwmatrix classify`` through ``main``: what is printed, as a table and as JSON, and the exit codes of bad questions."""
+"""``hwmatrix classify`` through ``main``: its tables, its JSON, and the exit codes for invalid arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The project's matrix.yaml, caches of its own, and no torch: sizes come from the table."""
+    """The project's matrix.yaml with separate caches and without torch, so that sizes come from the table."""
     shutil.copy(ROOT / "matrix.yaml", tmp_path / "matrix.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
@@ -81,7 +81,7 @@ def test_without_options_the_models_of_matrix_yaml(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("database")
-def test_a_model_with_what_every_answer_stands_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_with_the_basis_of_every_answer(capsys: pytest.CaptureFixture[str]) -> None:
     (answer,) = printed_json(capsys, "--model", "bert-base-uncased")
     assert (answer["family"], answer["hardware_profile"]["cpu"]["basis"]) == ("embedding", "measured")
     shown = printed(capsys, "--model", "bert-base-uncased")
@@ -104,7 +104,7 @@ def test_several_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert [answer["model_name"] for answer in answers] == ["gpt2", "vit-base-patch16-224"]
 
 
-def test_a_name_that_nobody_knows_is_no_error_and_plainly_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_not_an_error_and_the_answer_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     shown = printed(capsys, "--model", "thing-one")
     assert "thing-one: unknown kind of model (confidence 0.00:" in shown
     assert "recommended hardware: cpu (none)" in shown
@@ -112,7 +112,7 @@ def test_a_name_that_nobody_knows_is_no_error_and_plainly_said(capsys: pytest.Ca
     assert "needs: not known: the size of thing-one is not known" in shown
 
 
-def test_a_guess_is_said_to_be_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guess_is_labeled(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     answer = printed_json(capsys, "--model", "bert")[0] | {"confidence": 0.5}
     monkeypatch.setattr(classifying.HardwareAwareModelClassifier, "classify_model", lambda *_: answer)
     assert "this is a guess" in printed(capsys, "--model", "bert")
@@ -136,7 +136,7 @@ def test_a_task_that_no_model_here_does(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.usefixtures("database")
-def test_which_models_work_on_a_hardware(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_models_that_work_on_given_hardware(capsys: pytest.CaptureFixture[str]) -> None:
     found = printed_json(capsys, "--hw", "cuda", "webgpu")
     assert list(found) == ["cuda", "webgpu"]
     assert (found["cuda"]["bert"]["compatible"], found["cuda"]["bert"]["basis"]) == (True, "prior")
@@ -174,14 +174,14 @@ def test_the_configuration_of_a_pool(capsys: pytest.CaptureFixture[str]) -> None
         ("--model bert --matrix none.yaml", "none.yaml"),
     ],
 )
-def test_bad_questions(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("classify", *argv.split()) == 2
     shown = capsys.readouterr()
     assert said in shown.err
     assert "Traceback" not in shown.err
 
 
-def test_files_that_are_none_of_ours(project: Path, database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_databases_with_other_content_are_refused(project: Path, database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "text").write_text("text")
     assert hwmatrix("classify", "--model", "bert", "--database", "none.duckdb") == 7
     assert hwmatrix("classify", "--model", "bert", "--database", "text") == 7
@@ -191,7 +191,7 @@ def test_files_that_are_none_of_ours(project: Path, database: Path, capsys: pyte
     assert (project / "models.duckdb").is_file()
 
 
-def test_without_a_matrix_yaml_the_models_that_come_with_hwmatrix_are_known(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_matrix_yaml_the_models_of_the_package_are_known(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "matrix.yaml").unlink()
     (answer,) = printed_json(capsys, "--model", "bert-base-uncased")
     assert answer["family"] == "embedding"
@@ -199,10 +199,10 @@ def test_without_a_matrix_yaml_the_models_that_come_with_hwmatrix_are_known(proj
     (answer,) = printed_json(capsys, "--model", "bert-of-somebody")
     assert answer["family"] == "embedding"
     assert answer["resource_requirements"]["basis"] == "none"
-    assert {row["model"] for row in printed_json(capsys)} >= {"bert", "llava"}  # those of the matrix.yaml that comes with hwmatrix
+    assert {row["model"] for row in printed_json(capsys)} >= {"bert", "llava"}  # those of the packaged matrix.yaml
 
 
-def test_images_are_asked_by_a_survey(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_images_are_queried_by_a_survey(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = []
     row = {
         "target": "cpu",

@@ -1,4 +1,4 @@
-"""Output that nobody reads any more: every command ends quietly, with the code that a shell gives a program ended by SIGPIPE."""
+"""A closed output pipe: every command ends quietly, with the exit code that a shell gives a program killed by SIGPIPE."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ COMMANDS = sorted(program._COMMANDS)
 
 
 def closed_pipe() -> io.TextIOWrapper:
-    """A stream as stdout is when its reader has left."""
+    """A stream like stdout after its reader has closed the pipe."""
     reading, writing = os.pipe()
     os.close(reading)
     return os.fdopen(writing, "w", encoding="utf-8")
 
 
-def unread(*words: str) -> int:
-    """The exit code of a command whose stdout nobody reads. Streams are replaced in the test itself: pytest sets its own before."""
+def exit_code_when_closed(*words: str) -> int:
+    """The exit code of a command whose stdout is closed. Streams are replaced in the test itself, because pytest sets its own before."""
     with closed_pipe() as stream, contextlib.redirect_stdout(stream):
         return main([*words])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_ends_quietly(command: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert unread(command, "--help") == CLOSED
+    assert exit_code_when_closed(command, "--help") == CLOSED
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--format", "json"], ["groups"], ["why", "arch-000", "openvino"]])
-def test_what_rich_prints_ends_as_what_typer_prints(tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_rich_ends_like_output_of_typer(tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     database = sweep(tmp_path / "matrix.duckdb", models=14)
-    assert unread(*words, "--database", str(database)) == CLOSED
+    assert exit_code_when_closed(*words, "--database", str(database)) == CLOSED
     assert capfd.readouterr().err == ""
 
 
 def test_an_error_keeps_its_code(capfd: pytest.CaptureFixture[str]) -> None:
-    assert unread("show", "--database", "nowhere.duckdb") == 7
+    assert exit_code_when_closed("show", "--database", "nowhere.duckdb") == 7
     assert "nowhere.duckdb" in capfd.readouterr().err
 
 
-def test_errors_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     with closed_pipe() as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         assert main(["show", "--database", "nowhere.duckdb"]) == CLOSED
 
 
-def test_a_connection_that_breaks_is_no_closed_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_connection_does_not_count_as_a_closed_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise BrokenPipeError(32, "the other side has left")
 

@@ -1,4 +1,4 @@
-"""``hwmatrix devices`` through ``main``, on machines that are not here."""
+"""``hwmatrix devices`` through ``main``, on fake machines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OUTSIDE = container.Surroundings(inside=None, nodes=(), toolkit=(), cdi=(), runt
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine]:
-    """A server with two GPUs of NVIDIA's and a CUDA build of PyTorch, in a project's folder."""
+    """A server with two NVIDIA GPUs and a CUDA build of PyTorch, in a project's folder."""
     (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(container, "look", lambda: OUTSIDE)
@@ -90,10 +90,10 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *
     return capsys.readouterr().out
 
 
-def test_what_is_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_available_hardware(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     printed = shown(capsys, monkeypatch)
     lines = {line.split()[0]: line for line in printed.splitlines() if line}
-    assert "1.0 of 4.0 GiB left" in lines["cpu"]  # what the container's limit leaves, not what the machine has
+    assert "1.0 of 4.0 GiB left" in lines["cpu"]  # the memory left by the container's limit, not that of the machine
     assert "2 x B200" in printed
     assert "179.1 of 179.1 GiB free, ? of 179.1 GiB free" in printed
     assert "driver 610.43, CUDA 13.3" in printed
@@ -106,7 +106,7 @@ def test_what_is_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert "best here: cuda; PyTorch device: cuda:0 (PyTorch 2.13.0+cu130)" in printed
 
 
-def test_what_is_here_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_available_hardware_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     told = answer(capsys)
     assert told["schema"] == "hwmatrix/devices/1"
     by_name = {row["hardware"]: row for row in told["hardware"]}
@@ -135,7 +135,7 @@ def test_a_pytorch_that_cannot_use_the_gpus_says_so(capsys: pytest.CaptureFixtur
     assert "no PyTorch is installed" in shown(capsys, monkeypatch)
 
 
-def test_inside_of_a_container(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_a_container(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     around = container.Surroundings(inside="podman: there is a /run/.containerenv", nodes=(), toolkit=(), cdi=(), runtimes=())
     monkeypatch.setattr(container, "look", lambda: around)
     assert "this process is in a container: podman: there is a /run/.containerenv" in shown(capsys, monkeypatch)
@@ -175,14 +175,14 @@ def test_every_single_device(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "15.6 GiB" in printed
 
 
-def test_a_model_goes_to_the_first_of_its_kinds_priorities(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_goes_to_the_first_hardware_in_its_priority_order(capsys: pytest.CaptureFixture[str]) -> None:
     told = answer(capsys, "--model", "vit")
     assert (told["family"], told["architecture"], told["asked"]) == ("vision", "vit", "auto")
     assert told["order"][0] == "cuda"
     assert (told["hardware"], told["torch_device"], told["passed_over"]) == ("cuda", "cuda:0", {})
 
 
-def test_without_gpus_a_vision_model_goes_to_openvino_and_not_to_an_emulation(
+def test_without_gpus_a_vision_model_goes_to_openvino_not_to_emulation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, machine: Machine
 ) -> None:
     del machine.here[Backend.CUDA]
@@ -203,7 +203,7 @@ def test_without_gpus_a_vision_model_goes_to_openvino_and_not_to_an_emulation(
     ("device", "hardware", "torch"),
     [("cuda", "cuda", "cuda:0"), ("qnn", "qnn", "cpu"), ("cpu", "cpu", "cpu"), ("openvino", "openvino", "cpu"), ("mps", "cpu", "cpu")],
 )
-def test_a_device_that_is_asked_for(capsys: pytest.CaptureFixture[str], device: str, hardware: str, torch: str) -> None:
+def test_a_requested_device_is_tried_first(capsys: pytest.CaptureFixture[str], device: str, hardware: str, torch: str) -> None:
     told = answer(capsys, "--model", "bert", "--device", device)
     assert (told["asked"], told["hardware"], told["torch_device"]) == (device, hardware, torch)
     assert told["order"][0] == device
@@ -219,7 +219,7 @@ def test_a_device_that_is_asked_for(capsys: pytest.CaptureFixture[str], device: 
         ("nobody-knows-it", "cuda", ["cuda", "openvino", "cpu"], "the chain of cuda"),
     ],
 )
-def test_after_a_device_comes_what_a_test_would_try(
+def test_after_the_requested_device_the_order_is_that_of_hwmatrix_test(
     capsys: pytest.CaptureFixture[str], model: str, device: str, order: list[str], reason: str
 ) -> None:
     told = answer(capsys, "--model", model, "--device", device)
@@ -229,7 +229,7 @@ def test_after_a_device_comes_what_a_test_would_try(
 
 
 @pytest.mark.parametrize(("priority", "models"), [("high", ["vit", "bert"]), ("all", ["bert", "vit", "whisper"])])
-def test_the_models_that_come_first(
+def test_the_models_of_the_first_suite(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, priority: str, models: list[str]
 ) -> None:
     told = answer(capsys, "--priority", priority, "--device", "auto")
@@ -241,13 +241,13 @@ def test_the_models_that_come_first(
 def test_a_model_that_is_only_a_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = answer(capsys, "--model", "nobody-knows-it")
     assert (told["family"], told["confidence"], told["hardware"]) == (None, 0.0, "cuda")
-    (tmp_path / "matrix.yaml").unlink()  # outside of a project a name still says something
+    (tmp_path / "matrix.yaml").unlink()  # outside a project, the name still gives evidence
     assert answer(capsys, "--model", "bert-base-uncased")["family"] == "embedding"
     assert "not known" in shown(capsys, monkeypatch, "--model", "nobody-knows-it")
 
 
-def test_what_works_where(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without measurements it says what is expected, and that it is only that; with them tests/unit/test_advice has it."""
+def test_expected_compatibility_is_labeled(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without measurements, expectations are shown and labeled as such."""
     told = answer(capsys, "--hardware-compatibility")
     assert told["database"] is None
     rows = {(row["family"], row["architecture"]): row["hardware"] for row in told["rows"]}
@@ -255,7 +255,7 @@ def test_what_works_where(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     printed = shown(capsys, monkeypatch, "--hardware-compatibility")
     assert "measurements: there are none here" in printed
     assert "(High)" in printed
-    assert "qnn" not in printed  # of which nobody expects anything
+    assert "qnn" not in printed  # for which there are no expectations
 
 
 MEASUREMENTS = {
@@ -285,7 +285,7 @@ def test_measured_levels_are_counted(capsys: pytest.CaptureFixture[str]) -> None
     assert "reports/latest/matrix.duckdb: 5 cells, executed 2026-01-02 to 2026-01-03, with torch 2.13.0" in printed
 
 
-def test_what_is_kept_is_used_and_can_be_forgotten(capsys: pytest.CaptureFixture[str], machine: Machine, tmp_path: Path) -> None:
+def test_the_cache_is_used_and_can_be_cleared(capsys: pytest.CaptureFixture[str], machine: Machine, tmp_path: Path) -> None:
     assert hwmatrix() == 0
     assert (tmp_path / "cache" / "hardware.json").is_file()
     machine.take()
@@ -316,23 +316,25 @@ def test_what_is_kept_is_used_and_can_be_forgotten(capsys: pytest.CaptureFixture
         (("--priority", "high", "--matrix", "other.yaml"), "other.yaml: cannot be read"),
     ],
 )
-def test_wrong_arguments_are_told(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], told: str) -> None:
+def test_wrong_arguments_are_reported(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], told: str) -> None:
     assert hwmatrix(*argv) == 2
     assert told in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("backend", list(Backend))
-def test_every_backend_may_be_asked_for(capsys: pytest.CaptureFixture[str], backend: Backend) -> None:
+def test_every_backend_can_be_requested(capsys: pytest.CaptureFixture[str], backend: Backend) -> None:
     assert answer(capsys, "--model", "bert", "--device", backend.value)["order"][0] == backend.value
 
 
-def test_a_backend_of_another_package_is_refused_as_such(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_of_another_package_is_refused_with_that_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(backends, "_from_elsewhere", lambda: {"abacus": "abacus:DESCRIPTOR"})
     assert hwmatrix("--model", "bert", "--device", "abacus") == 2
     assert "'abacus' is a backend of another package" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_broken_cache_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_cache_is_not_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "hardware.json").write_text("{", encoding="ascii")
     assert answer(capsys)["best_available"] == "cuda"

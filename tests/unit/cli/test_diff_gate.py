@@ -1,4 +1,4 @@
-"""``hwmatrix diff`` and ``gate`` through ``main``: exit codes, formats, files, what a person reads."""
+"""``hwmatrix diff`` and ``gate`` through ``main``: exit codes, formats, files, printed text."""
 
 from __future__ import annotations
 
@@ -88,17 +88,17 @@ def test_diff_as_documents(project: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("argv", [("diff", "nothing"), ("diff", "matrix.yaml"), ("diff", "bad.duckdb@other"), ("gate", "--run", "nothing")])
-def test_what_is_no_database_is_told(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_database_is_reported(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix(*argv) == 7
     assert "error:" in capsys.readouterr().err
 
 
-def test_the_gate_opens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("gate", "--require", "cpu", "--baseline", "reports/latest") == 0
     assert "the gate passed: run good, 1 cells" in capsys.readouterr().out
 
 
-def test_the_gate_stays_shut_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_fails_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("gate", "--run", "bad.duckdb", "--baseline", "reports/latest") == 8
     told = capsys.readouterr()
     assert "✗ unexpected failure: bert on cpu" in told.out

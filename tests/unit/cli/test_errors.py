@@ -1,4 +1,4 @@
-"""``hwmatrix errors`` through ``main``, on a machine that is not here; the test of the stack has no processes (tests/torch has them)."""
+"""``hwmatrix errors`` through ``main``, on a fake machine. The hardware test starts no processes here; tests/torch runs the real one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Detector:
     """A machine with a CPU and OpenVINO."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        """It takes what a detector takes."""
+        """Accept a detector's arguments."""
 
     def detect(self) -> Mapping[str, Detection]:
         return detections("cpu", "openvino", memory_mb=64_000)
@@ -64,7 +64,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def database(project: Path) -> Path:
-    """Where ``hwmatrix matrix`` leaves it: one model that passes, one that is wrong."""
+    """A database in reports/latest with one model that passes and one that gives wrong numbers."""
     path = project / "reports" / "latest" / "matrix.duckdb"
     path.parent.mkdir(parents=True)
     with Database(path) as filled:
@@ -82,7 +82,7 @@ def errors(*argv: str) -> int:
 
 
 def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
-    """The JSON that the command prints, which keeps its schema."""
+    """The command's JSON, validated against its schema."""
     assert errors(*argv, "--format", "json") == 0
     told = json.loads(capsys.readouterr().out)
     jsonschema.validate(told, json_schema(), cls=jsonschema.Draft202012Validator)
@@ -102,7 +102,7 @@ def test_without_an_option_everything_is_collected_and_nothing_executed(database
     assert [entry["message"] for entry in again["errors"]] == [entry["message"] for entry in told["errors"]]
 
 
-def test_markdown_to_read(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_markdown_report(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert errors() == 0
     printed = capsys.readouterr().out
     assert printed.startswith("# ")
@@ -111,28 +111,28 @@ def test_markdown_to_read(database: Path, capsys: pytest.CaptureFixture[str]) ->
     assert str(database.relative_to(Path.cwd())) in printed
 
 
-def test_without_a_database_there_is_all_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_database_everything_else_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     told = document(capsys)
     assert told["collected"] == ["components", "hardware_detection", "resource_pool"]
     assert {entry["component"] for entry in told["errors"]} >= {"hardware_detection"}
 
 
 @pytest.mark.usefixtures("database")
-def test_a_model_is_checked_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_model_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     told = document(capsys, "--check-model", "nonsense-xyz")
     assert told["collected"] == ["model nonsense-xyz"]
     assert types(told) == {"family_unknown", "no_compatible_hardware", "size_unknown"}
     assert document(capsys, "--check-model", "bert-base-uncased")["errors"] == []
 
 
-def test_several_models_and_the_rest_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_models_and_everything_else(capsys: pytest.CaptureFixture[str]) -> None:
     told = document(capsys, "--collect-all", "--check-model", "llava", "--check-model", "nonsense-xyz")
     assert set(told["collected"]) == {"components", "hardware_detection", "resource_pool", "model llava", "model nonsense-xyz"}
     assert {"hardware_incompatible", "family_unknown"} <= types(told)
 
 
 @pytest.mark.usefixtures("database")
-def test_the_matrix_alone_is_a_page_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_matrix_alone_is_a_separate_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors("--matrix") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("# Models against hardware\n")
@@ -142,7 +142,7 @@ def test_the_matrix_alone_is_a_page_of_its_own(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("database")
-def test_the_matrix_is_a_part_of_a_report_with_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_matrix_is_a_part_of_a_combined_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors("--matrix", "--check-model", "nonsense-xyz") == 0
     printed = capsys.readouterr().out
     assert printed.count("odels against hardware") == 1
@@ -152,7 +152,7 @@ def test_the_matrix_is_a_part_of_a_report_with_more(capsys: pytest.CaptureFixtur
     assert told["errors"] == []
 
 
-def test_the_stack_is_used_when_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_hardware_test_runs_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
 
     def told(runtime: str, _skipped: tuple[str, ...], timeout_s: float) -> Ended:
@@ -171,7 +171,7 @@ def test_the_stack_is_used_when_asked(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.usefixtures("database")
-def test_a_file_instead_of_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_can_be_written_to_a_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert errors("--collect-all", "--format", "json", "--output", "new/errors.json") == 0
     assert capsys.readouterr().out == "wrote new/errors.json\n"
     jsonschema.validate(json.loads((project / "new" / "errors.json").read_text(encoding="utf-8")), json_schema())
@@ -191,7 +191,7 @@ def test_a_file_instead_of_the_terminal(project: Path, capsys: pytest.CaptureFix
         (["--check-model", "bert", "--output", "matrix.yaml/errors.md"], 7, "matrix.yaml/errors.md"),
     ],
 )
-def test_what_cannot_be_done_has_an_exit_code(argv: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_have_their_exit_codes(argv: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert errors(*argv) == code
     printed = capsys.readouterr()
     assert said in " ".join(printed.err.split())

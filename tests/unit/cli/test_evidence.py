@@ -1,4 +1,4 @@
-"""Answers in an empty folder, where only what comes with hwmatrix is on record, and the command that says so."""
+"""Answers in an empty folder, which are based only on the measurements in the package, and ``hwmatrix evidence``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def is_told(evidence: Any) -> None:
-    """One place, with its dates and versions."""
+def names_the_snapshot(evidence: Any) -> None:
+    """Check that the output names the place with its dates and versions."""
     (place,) = evidence
     assert place["place"] == "snapshot"
     assert place["first"] <= place["last"]
@@ -48,15 +48,15 @@ def test_classify_answers_from_measurements(capsys: pytest.CaptureFixture[str]) 
     assert (openvino["basis"], openvino["nearness"]) == ("measured", "model")
     assert 2 < openvino["speed_up"] < 3  # in full size; the tiny one is nearly ten times as fast
     assert answer["classification"]["size_tier"] == "medium"
-    is_told(answer["evidence"])
+    names_the_snapshot(answer["evidence"])
 
 
-def test_a_task_a_pool_and_a_model_that_only_the_sweep_knows() -> None:
+def test_a_task_a_pool_and_a_model_that_only_the_sweep_has() -> None:
     classifier = hwmatrix.HardwareAwareModelClassifier()
     found = classifier.recommend_model_for_task("text-generation", ["cpu"])
     assert found["recommendations"][0]["basis"] == "measured"
-    is_told(found["evidence"])
-    is_told(classifier.get_optimal_resource_pool_config(["bert-base-uncased", "gpt2"])["evidence"])
+    names_the_snapshot(found["evidence"])
+    names_the_snapshot(classifier.get_optimal_resource_pool_config(["bert-base-uncased", "gpt2"])["evidence"])
     assert classifier.explain_compatibility(["bert-base-uncased"], "cpu")["bert-base-uncased"]["basis"] == "measured"
 
 
@@ -64,34 +64,34 @@ def test_fit_devices_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     fit = told(capsys, "fit", "gpt2", "--hw", "cpu", "--memory", "100000")
     assert fit["hardware"][0]["need"]["basis"] == "measured"
     assert (fit["size"], fit["batch"], fit["sequence_length"]) == ("full", 1, 128)
-    is_told(fit["evidence"])
+    names_the_snapshot(fit["evidence"])
     table = told(capsys, "devices", "--hardware-compatibility")
     assert any(row["hardware"]["openvino"]["basis"] == "measured" for row in table["rows"])
-    is_told(table["evidence"])
+    names_the_snapshot(table["evidence"])
     assert main.main(["errors", "--matrix"]) == 0
     printed = capsys.readouterr().out
     assert "Nothing was measured" not in printed
     assert "measured: " in printed
     assert main.main(["errors", "--matrix", "--format", "json"]) == 0
-    is_told(json.loads(capsys.readouterr().out)["evidence"])
+    names_the_snapshot(json.loads(capsys.readouterr().out)["evidence"])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased", "google-t5/t5-small"])
-def test_what_a_model_needs_is_known_by_its_name_alone(name: str) -> None:
+def test_requirements_are_known_by_the_model_s_name_alone(name: str) -> None:
     needs = hwmatrix.estimate_for_name(name, "cpu")
     assert needs.basis is Basis.MEASURED
     assert (needs.batch, needs.sequence_length) == (1, 128)
     assert needs.parameters > 50_000_000
 
 
-def test_the_example_of_the_page_of_requirements() -> None:
+def test_the_example_of_requirements_md() -> None:
     needs = hwmatrix.estimate_for_name("gpt2", "cpu", batch=4, sequence_length=256)
     assert (needs.batch, needs.sequence_length) == (4, 256)
     assert 500 < needs.min_memory_mb <= needs.recommended_memory_mb
 
 
 def test_the_command_names_the_measurements(capsys: pytest.CaptureFixture[str]) -> None:
-    is_told(told(capsys, "evidence"))
+    names_the_snapshot(told(capsys, "evidence"))
     assert main.main(["evidence"]) == 0
     assert "cells, executed 20" in capsys.readouterr().out
 
@@ -99,7 +99,7 @@ def test_the_command_names_the_measurements(capsys: pytest.CaptureFixture[str]) 
 def test_the_command_writes_and_checks_the_snapshot(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, file = empty / "results", empty / "own.json.gz"
     words = ("evidence", "--published", str(folder), "--file", str(file))
-    assert main.main([*words, "--write"]) == 2  # nothing is published there
+    assert main.main([*words, "--write"]) == 2  # there are no published results
     (folder / "speed").mkdir(parents=True)
     shutil.copyfile(ROOT / "tests" / "recorded" / "performance.duckdb", folder / "speed" / "matrix.duckdb")
     assert main.main([*words, "--write"]) == 0

@@ -1,4 +1,4 @@
-"""``hwmatrix fit`` through ``main``: what is printed, and what is refused."""
+"""``hwmatrix fit`` through ``main``: its output, and the arguments that it refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[31m[bold]red[/bold] <script>"
 
 
 class FakeDetector:
-    """A machine with 2,000 MiB left and nothing but its processor."""
+    """A machine with 2,000 MiB of free memory and only a CPU."""
 
     def detect(self) -> dict[str, Detection]:
         absent = Detection(hardware_type="", available=False, name=None, features={}, reason=HOSTILE, detected_at="now")
@@ -62,7 +62,7 @@ def row(told: str, hardware: str) -> str:
     return next(line for line in told.splitlines() if line.strip().startswith(f"{hardware} "))
 
 
-def test_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_peaks_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     told = ask(capsys, "bert", "--hw", "cpu", "openvino", "--memory", "1000", "--database", str(RECORDED))
     assert "bert: batch 1, 128 tokens" in told
     assert "109,514,298 parameters" in told
@@ -79,7 +79,7 @@ def test_the_reports_of_the_folder_are_the_default(capsys: pytest.CaptureFixture
     assert "measured" in row(ask(capsys, "bert", "--hw", "cpu"), "cpu")
 
 
-def test_beyond_what_was_measured_the_exit_code_is_0_and_the_answer_no_yes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_extrapolated_answer_has_exit_code_0_and_is_not_yes(capsys: pytest.CaptureFixture[str]) -> None:
     told = ask(capsys, "bert", "--hw", "cpu", "--batch", "4", "--memory", "1000")
     assert "❔ extrapolated" in row(told, "cpu")
     assert "not certain: by the formula it would not fit" in told
@@ -87,7 +87,7 @@ def test_beyond_what_was_measured_the_exit_code_is_0_and_the_answer_no_yes(capsy
     assert re.search(r"--batch 1: fits, with \d{3} to \d{3} MiB \(estimated\)", told)
 
 
-def test_nothing_asked_means_what_is_here_and_what_is_usual(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_is_the_available_and_the_usual_hardware(capsys: pytest.CaptureFixture[str]) -> None:
     told = ask(capsys, "bert")
     assert [row(told, hardware).split()[2] for hardware in ("cuda", "rocm", "mps", "cpu")] == ["unknown", "unknown", "unknown", "fits"]
     assert "2,000" in row(told, "cpu")
@@ -104,7 +104,7 @@ def test_json_follows_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["database"] is None
 
 
-def test_hostile_text_on_record_stays_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_hostile_text_in_the_database_stays_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = ModelPlan(name="m", size=Size.FULL, family=Family.VISION, architecture=HOSTILE, model_class=HOSTILE)
     with Database(tmp_path / "m.duckdb") as database:
         database.run(HOSTILE, plan=json.dumps({"models": [json.loads(to_json(plan))]}))
@@ -131,6 +131,6 @@ def test_hostile_text_on_record_stays_text(capsys: pytest.CaptureFixture[str], t
         ((), 2, "MODEL"),
     ],
 )
-def test_what_is_refused(argv: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(argv: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("fit", *argv) == code
     assert told in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``hwmatrix generate`` through ``main``: what is written, what is printed, which exit code."""
+"""``hwmatrix generate`` through ``main``: written files, printed text, exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECORDED = ROOT / "tests" / "recorded" / "default.duckdb"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the project's matrix.yaml and a cache of its own; nothing here needs torch."""
+    """A folder with the project's matrix.yaml and a separate cache. No torch is needed."""
 
     def unknown(*_: Any, **__: Any) -> None:
         raise RequirementsError("nothing is known", advice="measure it")
@@ -72,7 +72,7 @@ def test_several_models(project: Path, capsys: pytest.CaptureFixture[str], words
 def test_all_models_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("generate", "--all", "--device", "cpu", "--format", "json") == 0
     rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
-    assert len({tuple(row) for row in rows.values()}) == 1, "every row has every key"
+    assert len({tuple(row) for row in rows.values()}) == 1, "every row must have every key"
     assert rows["mixtral"] == {
         "model": "mixtral",
         "family": "text_generation",
@@ -91,7 +91,7 @@ def test_all_models_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(files_in(project / "generated_tests")) == len(rows) - 1
 
 
-def test_those_of_the_first_suite(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_models_of_the_first_suite(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     suites = load(project / "matrix.yaml").spec.suites
     first = next(iter(suites.values())).models
     assert hwmatrix("generate", "--priority", "high", "--device", "cpu", "--format", "json") == 0
@@ -103,7 +103,7 @@ def test_those_of_the_first_suite(project: Path, capsys: pytest.CaptureFixture[s
     assert len(json.loads(capsys.readouterr().out)) == len(load(project / "matrix.yaml").spec.models)
 
 
-def test_the_templates_for_a_generator_of_ones_own(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writing_the_templates_for_another_generator(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("generate", "--templates", "templates") == 0
     names = {f"hf_{family.value}_template.py" for family in Family}
     assert names | {"_base.py.j2", "_flags.py.j2", "_structures.py.j2"} == set(files_in(project / "templates"))
@@ -180,7 +180,7 @@ def test_the_cache_is_cleared_first(project: Path, capsys: pytest.CaptureFixture
         ),
     ],
 )
-def test_what_is_wrong_is_told_and_nothing_is_written(
+def test_mistakes_are_reported_and_nothing_is_written(
     project: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
 ) -> None:
     assert hwmatrix("generate", *words) == code
@@ -188,7 +188,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
     assert files_in(project) == ["matrix.yaml"]
 
 
-def test_every_wrong_name_is_told_at_once_before_anything_is_written(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_wrong_names_are_reported_together_before_anything_is_written(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("generate", "--model", "bert", "nothing", "stable-diffusion") == 2
     told = capsys.readouterr().err
     assert "--model nothing: is only a name" in told
@@ -209,7 +209,7 @@ def test_a_script_of_a_failing_cell(project: Path, capsys: pytest.CaptureFixture
     assert (facts["dtype"], facts["status"], facts["run"]) == ("a8w8", "mismatch", "python reproduce_mixtral_qnn.py")
 
 
-def test_a_script_can_be_printed_or_put_elsewhere(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_can_be_printed_or_written_elsewhere(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = ("generate", "--reproduce", "bert", "cpu", "--force", "--database", str(RECORDED))
     assert hwmatrix(*cell, "--output", "-") == 0
     assert capsys.readouterr().out.startswith("# bert (tiny) on cpu, float32: passes\n")
@@ -218,14 +218,14 @@ def test_a_script_can_be_printed_or_put_elsewhere(project: Path, capsys: pytest.
     assert (project / "mine.py").read_text(encoding="utf-8").startswith("# bert (tiny) on cpu")
 
 
-def test_a_file_of_somebody_else_is_not_replaced_unasked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_hwmatrix_did_not_generate_is_not_replaced(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "reproduce_mixtral_qnn.py").write_text("x = 1\n", encoding="utf-8")
     assert hwmatrix("generate", "--reproduce", "mixtral", "qnn", "--database", str(RECORDED)) == 2
     assert "is not a script by hwmatrix" in capsys.readouterr().err
     assert (project / "reproduce_mixtral_qnn.py").read_text(encoding="utf-8") == "x = 1\n"
 
 
-def test_the_database_of_the_reports_is_taken_where_none_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_database_is_that_of_the_latest_reports(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "reports" / "latest").mkdir(parents=True)
     (project / "reports" / "latest" / "matrix.duckdb").write_bytes(RECORDED.read_bytes())
     assert hwmatrix("generate", "--reproduce", "swin", "qnn", "--format", "json") == 0

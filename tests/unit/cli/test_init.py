@@ -1,4 +1,4 @@
-"""`hwmatrix init`: files that hwmatrix reads and runs, for models of one's own, and nothing lost that was there."""
+"""`hwmatrix init`: it writes valid files for the user's own models, and never overwrites existing ones unasked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def made() -> LoadedMatrix:
     return load(Path("matrix.yaml"))
 
 
-def test_a_checkpoint_runs_by_default_with_the_length_that_it_can_take(here: Path) -> None:
+def test_a_checkpoint_runs_by_default_with_a_length_that_it_supports(here: Path) -> None:
     checkpoint(here / "models" / "My Bert")
     init("--models", "models/My Bert")
     loaded = made()
@@ -60,7 +60,7 @@ def test_a_checkpoint_runs_by_default_with_the_length_that_it_can_take(here: Pat
     assert model_plan("my-bert", loaded.spec, Size.FULL).sequence_length == 64
 
 
-def test_targets_tolerances_and_sizes_are_those_of_hwmatrix(here: Path) -> None:
+def test_targets_tolerances_and_sizes_are_the_packaged_ones(here: Path) -> None:
     checkpoint(here / "mine")
     init("--models", "./mine", "--targets", "cuda", "qnn")
     spec = made().spec
@@ -69,7 +69,7 @@ def test_targets_tolerances_and_sizes_are_those_of_hwmatrix(here: Path) -> None:
     assert spec.tolerances == {dtype: SHIPPED.tolerances[dtype] for dtype in SHIPPED.tolerances if dtype in set(Dtype)}
 
 
-def test_a_type_of_transformers_is_made_small_and_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_type_of_transformers_gets_a_tiny_model_and_the_file_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     init("--models", "gemma3", "type:gpt2")
     spec = made().spec
     assert {name: model.weights for name, model in spec.models.items()} == {"gemma3": FACTORY, "gpt2": FACTORY}
@@ -81,7 +81,7 @@ def test_a_type_of_transformers_is_made_small_and_said_to_be(capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)[0]["family"] == "multimodal"
 
 
-def test_checkpoints_beside_types_have_a_suite_of_their_own(here: Path) -> None:
+def test_checkpoints_beside_types_have_a_separate_suite(here: Path) -> None:
     checkpoint(here / "mine")
     init("--models", "gemma3", "./mine")
     suites = made().spec.suites
@@ -90,7 +90,7 @@ def test_checkpoints_beside_types_have_a_suite_of_their_own(here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["openai/clip-vit-base-patch32", "clip-vit-base-patch32"])
-def test_a_checkpoint_of_the_hub_that_hwmatrix_knows_needs_no_hub(name: str) -> None:
+def test_a_known_hub_checkpoint_needs_no_network(name: str) -> None:
     init("--models", name, name)
     spec = made().spec
     (model,) = spec.models.values()
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_the_hub_that_hwmatrix_knows_needs_no_hub(name: str) -> 
     assert model_plan(entry, spec, Size.FULL).sequence_length == model_plan("clip", SHIPPED, Size.FULL).sequence_length
 
 
-def test_another_one_is_judged_by_its_configuration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_hub_checkpoint_is_classified_by_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "snapshot"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(BERT), encoding="utf-8")
@@ -112,7 +112,7 @@ def test_another_one_is_judged_by_its_configuration_alone(tmp_path: Path, monkey
     }
 
 
-def test_every_name_that_means_nothing_is_told(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_unknown_names_are_reported(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def unreachable(*_: object) -> Path:
         raise FactoryError("the hub does not answer", error_type="hub_unreachable")
 
@@ -127,7 +127,7 @@ def test_every_name_that_means_nothing_is_told(here: Path, monkeypatch: pytest.M
     assert list(here.iterdir()) == [here / "empty"]
 
 
-def test_what_cannot_be_made_is_refused_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_that_cannot_be_built_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     impossible = next(plan for plan in TypeModels.beside(SHIPPED).every() if plan.unbuildable is not None)
     init("--models", impossible.architecture, expect=2)
     assert str(impossible.unbuildable) in capsys.readouterr().err
@@ -141,7 +141,7 @@ def test_bad_arguments(argv: tuple[str, ...], words: str, here: Path, capsys: py
     assert not list(here.iterdir())
 
 
-def test_nothing_that_is_there_is_replaced_unless_it_is_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_replaced_only_on_request(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "matrix.yaml").write_text("mine\n", encoding="utf-8")
     init("--models", "gpt2", "--workflow", expect=2)
     assert "matrix.yaml: it already exists (--force replaces it)" in capsys.readouterr().err
@@ -150,12 +150,12 @@ def test_nothing_that_is_there_is_replaced_unless_it_is_asked_for(here: Path, ca
     init("--models", "gpt2", "--workflow", "--force")
     assert list(made().spec.models) == ["gpt2"]
     (here / "matrix.yaml").unlink()
-    init("--models", "bert", "--workflow", expect=2)  # the workflow alone is there
+    init("--models", "bert", "--workflow", expect=2)  # only the workflow exists
     assert not (here / "matrix.yaml").exists()
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
-def test_a_noxfile_of_ones_own_stays_and_the_session_is_printed(
+def test_an_existing_noxfile_is_kept_and_the_session_printed(
     force: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "noxfile.py").write_text("import nox\n", encoding="utf-8")
@@ -164,7 +164,7 @@ def test_a_noxfile_of_ones_own_stays_and_the_session_is_printed(
     assert f'session.install("hwmatrix[host]=={hwmatrix.__version__}")' in capsys.readouterr().out
 
 
-def test_the_noxfile_is_python_with_the_session_that_was_promised(here: Path) -> None:
+def test_the_noxfile_is_valid_and_has_the_session(here: Path) -> None:
     init("--models", "gpt2")
     text = (here / "noxfile.py").read_text(encoding="utf-8")
     sessions: dict[str, Any] = {}
@@ -184,7 +184,7 @@ def test_the_noxfile_is_python_with_the_session_that_was_promised(here: Path) ->
     assert asked == [(f"hwmatrix[host]=={hwmatrix.__version__}",), ("hwmatrix", "matrix", "--targets", "cpu")]
 
 
-def test_the_workflow_has_the_least_rights_and_pinned_actions(here: Path) -> None:
+def test_the_workflow_has_minimal_permissions_and_pinned_actions(here: Path) -> None:
     init("--models", "gpt2")
     assert not (here / ".github").exists()
     init("--models", "gpt2", "--workflow", "--force")
@@ -200,8 +200,8 @@ def test_the_workflow_has_the_least_rights_and_pinned_actions(here: Path) -> Non
         assert command in commands
 
 
-def test_foreign_names_stay_plain_data() -> None:
-    """A folder and a hub id can be called almost anything."""
+def test_hostile_names_stay_plain_data() -> None:
+    """Folders and hub ids can have almost any name."""
     hostile = ModelPlan(
         name="a: {b}\n# c",
         size=Size.FULL,

@@ -1,4 +1,4 @@
-"""The commands through ``main``: exit codes, what is printed, what is written. Where targets run is replaced; nothing else is."""
+"""The commands through ``main``: exit codes, printed text, written files. Only the executor is fake."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def cells(project: Path) -> dict[str, str]:
         ("", ""),
     ],
 )
-def test_options_that_take_several_words(words: str, expected: str) -> None:
+def test_options_that_take_several_values(words: str, expected: str) -> None:
     assert spread(words.split()) == expected.split()
 
 
 @pytest.mark.parametrize("words", ["matrix --models", "matrix --models --all", "matrix --targets -v", "matrix --models a --architectures"])
-def test_such_an_option_without_words_is_refused(words: str) -> None:
-    """To leave it out would run everything, which nobody asked for."""
+def test_such_an_option_without_values_is_refused(words: str) -> None:
+    """Ignoring it would run everything."""
     with pytest.raises(ConfigError, match="no value is given"):
         spread(words.split())
     assert hwmatrix(*words.split()) == 2
@@ -97,19 +97,19 @@ def test_a_run_from_matrix_yaml_to_the_reports(project: Path, executor: FakeExec
     assert len(executor.ran) == 4
 
 
-def test_what_is_selected_is_run(project: Path, executor: FakeExecutor) -> None:
+def test_the_selected_cells_are_run(project: Path, executor: FakeExecutor) -> None:
     assert hwmatrix("matrix", "--models", "bert", "vit", "--targets", "cpu", "--size", "full", "--output-dir", "elsewhere") == 0
     assert [key.split("/")[:3] for key in executor.ran] == [["bert", "full", "cpu"], ["vit", "full", "cpu"]]
     assert (project / "elsewhere" / "matrix.json").exists()
 
 
-def test_a_failing_model_is_no_error_and_a_failing_image_is_one(project: Path, executor: FakeExecutor) -> None:
+def test_a_failing_model_is_not_an_error_but_a_failing_image_is(project: Path, executor: FakeExecutor) -> None:
     executor.broken_images = frozenset({"openvino"})
     assert hwmatrix("matrix") == 4
     assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "infra_error", "vit/cpu": "pass", "vit/openvino": "infra_error"}
 
 
-def test_a_run_that_was_cut_off_is_resumed(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_is_resumed(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     executor.dies_after = {"cpu": 1}
     assert hwmatrix("matrix") == 5
     assert cells(project)["vit/cpu"] == "infra_error"
@@ -122,7 +122,7 @@ def test_a_run_that_was_cut_off_is_resumed(project: Path, executor: FakeExecutor
     assert len(list((project / "reports" / "latest" / "runs").iterdir())) == 1
 
 
-def test_an_interrupted_run_is_reported_as_far_as_it_got(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_is_reported(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     executor.raises = {"openvino": KeyboardInterrupt()}
     assert hwmatrix("matrix") == 130
     assert cells(project) == {"bert/cpu": "pass", "bert/openvino": "not_run", "vit/cpu": "pass", "vit/openvino": "not_run"}
@@ -133,7 +133,7 @@ def test_an_interrupted_run_is_reported_as_far_as_it_got(project: Path, executor
 @pytest.mark.parametrize(
     "extra", ["--models bert", "--targets cpu", "--suite default", "--architectures bert", "--size tiny", "--all", "--isolation none"]
 )
-def test_a_resumed_run_does_what_was_planned(executor: FakeExecutor, extra: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_follows_its_plan(executor: FakeExecutor, extra: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix") == 0
     executor.jobs.clear()
     assert hwmatrix("matrix", "--resume", *extra.split()) == 2
@@ -142,13 +142,13 @@ def test_a_resumed_run_does_what_was_planned(executor: FakeExecutor, extra: str,
 
 
 @pytest.mark.usefixtures("executor")
-def test_there_is_nothing_to_resume(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_without_a_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix", "--resume") == 2
     assert "holds no run to continue" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("executor")
-def test_a_target_that_is_gone_cannot_be_resumed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_removed_target_cannot_be_resumed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix") == 0
     text = MATRIX.replace("  openvino: {backend: openvino, image: openvino}\n", "")
     (project / "matrix.yaml").write_text(text, encoding="utf-8")
@@ -157,7 +157,7 @@ def test_a_target_that_is_gone_cannot_be_resumed(project: Path, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("executor")
-def test_a_matrix_file_that_changed_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_matrix_file_is_reported(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix") == 0
     assert hwmatrix("matrix", "--resume") == 0
     assert "has changed" not in capsys.readouterr().err
@@ -166,7 +166,9 @@ def test_a_matrix_file_that_changed_is_told(project: Path, capsys: pytest.Captur
     assert "matrix.yaml has changed since the run was planned; a run keeps its plan" in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(executor: FakeExecutor, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stale_cells_are_run_with_the_current_matrix_yaml(
+    executor: FakeExecutor, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert hwmatrix("matrix") == 0
     (folder,) = (project / "reports" / "latest" / "runs").iterdir()
     index = '{"bundles": [{"model": "bert", "size": "tiny", "digest": "other"}]}'
@@ -186,7 +188,7 @@ def test_what_is_stale_is_run_as_matrix_yaml_has_it_now(executor: FakeExecutor, 
     assert hwmatrix("matrix", "--stale") == 3
 
 
-def test_no_target_is_here(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_target_can_run_here(project: Path, executor: FakeExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     executor.missing = {"cpu": "no driver", "openvino": "no device"}
     assert hwmatrix("matrix") == 6
     assert "openvino: no device" in capsys.readouterr().err
@@ -236,7 +238,7 @@ def test_nothing_matches(project: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code"), [(EngineError("no engine"), 5), (ImageBuildError("no base", command=(), code=None, output=""), 4)]
 )
-def test_there_is_no_place_to_run(monkeypatch: pytest.MonkeyPatch, error: Exception, code: int) -> None:
+def test_no_isolation_is_possible(monkeypatch: pytest.MonkeyPatch, error: Exception, code: int) -> None:
     def choose(*_: object) -> None:
         raise error
 
@@ -245,12 +247,12 @@ def test_there_is_no_place_to_run(monkeypatch: pytest.MonkeyPatch, error: Except
 
 
 @pytest.mark.parametrize("argv", [("merge", "."), ("report", "--output-dir", "nowhere"), ("report", "--database", "matrix.yaml")])
-def test_files_that_are_none_of_ours(argv: tuple[str, ...]) -> None:
+def test_files_with_other_content_are_refused(argv: tuple[str, ...]) -> None:
     assert hwmatrix(*argv) == 7
 
 
 @pytest.mark.usefixtures("executor")
-def test_an_output_that_cannot_be_written(project: Path) -> None:
+def test_an_unwritable_output_folder(project: Path) -> None:
     (project / "file").write_text("in the way")
     assert hwmatrix("matrix", "--output-dir", "file/latest") == 7
 
@@ -339,7 +341,7 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         assert hwmatrix(name, "--help") == 0
 
 
-def test_the_plan_says_what_was_typed(project: Path, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_records_the_command_line(project: Path, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/bin/hwmatrix", "matrix", "--models", "bert"])
     assert hwmatrix("matrix", "--models", "bert") == 0
     plan: Any = json.loads(next(project.rglob("plan.json")).read_text())
@@ -348,12 +350,12 @@ def test_the_plan_says_what_was_typed(project: Path, executor: FakeExecutor, mon
     assert make.plan().schema == plan["schema"]
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["--version"]) == 0
     assert capsys.readouterr().out == f"hwmatrix {__version__}\n"
 
 
-def test_a_log_level_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_log_level_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("LOGLEVEL", "DEBUGG")
     assert hwmatrix("schema") == 2
     assert "did you mean 'DEBUG'?" in capsys.readouterr().err

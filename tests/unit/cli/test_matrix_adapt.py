@@ -32,7 +32,7 @@ KEY = "bert/tiny/cpu/float32/b2-s16-t1"
 
 
 def ran(project: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[list[str], dict[str, Any]]:
-    """The cells that a run of a model which is out of memory has run, and what matrix.json has of it."""
+    """The executed cells of a run whose model runs out of memory, and its cell in matrix.json."""
     executor = FakeExecutor(outcomes={KEY: [make.failure(Status.OOM)]})
     monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: executor)
     assert main.main(["matrix", *argv]) == 0
@@ -40,14 +40,14 @@ def ran(project: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[lis
     return executor.ran, cell
 
 
-def test_a_cell_that_fails_is_tried_again_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_cell_is_retried_with_a_change(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, cell = ran(project, monkeypatch)
     assert keys == [KEY, f"{KEY}+batch=1"]
     assert (cell["status"], cell["level"], cell["adaptation"]["changed"]) == ("oom", "Low", {"batch": 1})
 
 
 @pytest.mark.parametrize("how", ["--no-adapt", "matrix.yaml"])
-def test_nothing_is_tried_where_that_was_not_wanted(project: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_nothing_is_retried_if_that_is_disabled(project: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     if how == "matrix.yaml":
         (project / "matrix.yaml").write_text(f"{MATRIX}adapt: false\n", encoding="utf-8")
     keys, cell = ran(project, monkeypatch, *([how] if how == "--no-adapt" else []))
@@ -55,12 +55,12 @@ def test_nothing_is_tried_where_that_was_not_wanted(project: Path, monkeypatch: 
     assert (cell["level"], cell["adaptation"], cell["attempts"]) == ("none", None, [])
 
 
-def test_it_is_wanted_all_the_same(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_overrides_matrix_yaml(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "matrix.yaml").write_text(f"{MATRIX}adapt: false\n", encoding="utf-8")
     assert ran(project, monkeypatch, "--adapt")[1]["level"] == "Low"
 
 
-def test_a_resumed_run_keeps_what_it_was_planned_to_do(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_its_setting(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran(project, monkeypatch, "--no-adapt")[1]["level"] == "none"
     assert main.main(["matrix", "--resume", "--adapt"]) == 2
     assert ran(project, monkeypatch, "--resume")[0] == []

@@ -1,4 +1,4 @@
-"""``--suite all`` through ``main``: run, continued, run again with another transformers, planned here and worked off there."""
+"""``--suite all`` through ``main``: run, resumed, run again with another transformers, planned here and executed elsewhere."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ KEY = "/tiny/cpu/float32/b1-s16-t1"
 @pytest.fixture(autouse=True)
 def fake_types(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (project / "images").mkdir()
-    (project / "images" / "constraints.txt").write_text("transformers==9.9.0\n", encoding="utf-8")  # as the fake that is installed
+    (project / "images" / "constraints.txt").write_text(
+        "transformers==9.9.0\n", encoding="utf-8"
+    )  # the version of the fake that is installed
     fake.install(monkeypatch, project)
     yield
     fake.override_all(monkeypatch, {})
@@ -61,7 +63,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_every_type_is_run_and_told(executor: FakeExecutor, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_type_is_run_and_reported(executor: FakeExecutor, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix", "--suite", "all") == 0
     assert executor.ran == [f"{name}{KEY}" for name in ("bert", "gemma3", "gpt2", "mamba2", "timesfm")]
     assert f"transformers 9.9.0 has no pinned list; since {newest().version}: " in said(capsys)
@@ -73,7 +75,7 @@ def test_every_type_is_run_and_told(executor: FakeExecutor, project: Path, capsy
     )
 
 
-def test_what_is_missing_is_done_as_it_was_planned(executor: FakeExecutor, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cells_are_run_as_planned(executor: FakeExecutor, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executor.dies_after = {"cpu": 2}
     assert hwmatrix("matrix", "--suite", "all") != 0
     fake.install(monkeypatch, project, fake.text_of({"CAUSAL_LM": {"gpt2": "GPT2LMHeadModel"}}), version="9.9.1")
@@ -84,7 +86,7 @@ def test_what_is_missing_is_done_as_it_was_planned(executor: FakeExecutor, proje
     assert hwmatrix("matrix", "--resume", "--timing") == 2
 
 
-def test_stale_follows_transformers_though_matrix_yaml_has_not_changed(
+def test_stale_follows_transformers_even_if_matrix_yaml_is_unchanged(
     executor: FakeExecutor, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     executor.keys = dict.fromkeys(("bert", "gemma3", "gpt2", "mamba2", "timesfm", "llama9"), "cd" * 32)
@@ -103,7 +105,7 @@ def test_stale_follows_transformers_though_matrix_yaml_has_not_changed(
 
 
 @pytest.mark.parametrize("text", [None, ""], ids=["transformers", "only the pinned list"])
-def test_a_plan_is_worked_off_where_there_may_be_no_transformers(
+def test_a_plan_can_be_executed_without_transformers(
     executor: FakeExecutor, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str | None
 ) -> None:
     fake.install(monkeypatch, project, text)
@@ -120,7 +122,7 @@ def test_a_plan_is_worked_off_where_there_may_be_no_transformers(
         assert plan_of(project / "there")["models"] == made["models"]
 
 
-def test_what_is_asked_for_in_vain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_requests_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix("matrix", "--suite", "all", "--size", "full") == 2
     assert "--size: a suite of all types of transformers is tiny" in capsys.readouterr().err
     assert hwmatrix("matrix", "--models", "gema3") == 2

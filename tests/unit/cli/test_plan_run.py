@@ -1,4 +1,4 @@
-"""``hwmatrix plan`` and ``run``: planned here, worked off there, merged as one run."""
+"""``hwmatrix plan`` and ``run``: planned on one machine, executed on others, merged as one run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ github: {timeout_minutes: 45}
 
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, FakeExecutor]]:
-    """Every place that was chosen, with what was asked for; cuda is not here."""
+    """Every executor that was chosen, with the requested isolation; cuda is unavailable."""
     chosen: list[tuple[str, FakeExecutor]] = []
 
     def choose(isolation: str, _workshop: Any) -> FakeExecutor:
@@ -79,7 +79,7 @@ def test_a_plan_executes_nothing_and_needs_no_engine(project: Path, capsys: pyte
     assert list((folder / "shards").iterdir()) == []
 
 
-def test_a_plan_in_a_workflow_gives_outputs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_in_a_workflow_writes_outputs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_OUTPUT", str(project / "output"))
     (project / "images/cpu").mkdir(parents=True)
     (project / "images/cpu/Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
@@ -90,17 +90,17 @@ def test_a_plan_in_a_workflow_gives_outputs(project: Path, monkeypatch: pytest.M
     assert json.loads(outputs["images"]) == {"include": [{"target": "cpu"}]}
     assert [job["runs_on"] for job in json.loads(outputs["own"])["include"]] == [["self-hosted", "cuda"]]
     assert hwmatrix("plan", "--output-dir", "again", "--format", "github", "--targets", "cpu") == 0
-    assert (project / "output").read_text(encoding="utf-8").splitlines()[-1] == "own="  # GitHub takes no empty matrix
+    assert (project / "output").read_text(encoding="utf-8").splitlines()[-1] == "own="  # GitHub rejects an empty matrix
 
 
-def test_forms_of_a_plan(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_of_a_plan(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planned(project, "--models", "bert")
     assert "3 cells, 1 models" in capsys.readouterr().out
     assert hwmatrix("plan", "--output-dir", "again", "--format", "json") == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 6
 
 
-def test_parts_that_are_worked_off_elsewhere_make_one_run(project: Path, places: list[tuple[str, FakeExecutor]]) -> None:
+def test_parts_executed_elsewhere_make_one_run(project: Path, places: list[tuple[str, FakeExecutor]]) -> None:
     folder = planned(project)
     for target in ("cpu", "cuda", "mps"):
         assert hwmatrix("run", str(folder), "--targets", target, "--output-dir", f"on-{target}") == 0
@@ -117,7 +117,7 @@ def test_parts_that_are_worked_off_elsewhere_make_one_run(project: Path, places:
     assert {message for target, _, _, message in rows if target == "cuda"} == {"no driver"}
 
 
-def test_a_plan_can_be_named_by_its_file(project: Path, places: list[tuple[str, FakeExecutor]]) -> None:
+def test_a_plan_can_be_given_as_a_file(project: Path, places: list[tuple[str, FakeExecutor]]) -> None:
     folder = planned(project)
     assert hwmatrix("run", str(folder / "plan.json"), "--targets", "cpu", "mps", "--output-dir", "here") == 0
     assert sorted(places[0][1].ran) != []

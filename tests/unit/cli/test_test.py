@@ -1,4 +1,4 @@
-"""``hwmatrix test`` through ``main``: what is tried after what, what is told, what is kept. The place is replaced; nothing else is."""
+"""``hwmatrix test`` through ``main``: the order of attempts, the output, the stored files. Only the executor is fake."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ OUT_OF_MEMORY = "Unable to allocate 7.45 GiB for an array with shape (1000000000
 
 
 @dataclasses.dataclass
-class ScriptedPlace(FakeExecutor):
-    """Cells end as the script says, by target: one status after the other, and ``pass`` where it says no more."""
+class ScriptedExecutor(FakeExecutor):
+    """Cells end as scripted for their target: one status after the other, then ``pass``."""
 
     script: dict[str, list[Status]] = dataclasses.field(default_factory=dict)
     fits: dict[str, int] = dataclasses.field(default_factory=dict)
-    """The largest batch that a target has memory for."""
+    """The largest batch that fits into a target's memory."""
     messages: dict[Status, str] = dataclasses.field(default_factory=dict)
 
     def _run_cell(self, shard: ShardWriter, plan: Plan, cell: CellPlan, _on_line: Callable[[str], None]) -> None:
@@ -77,8 +77,8 @@ class ScriptedPlace(FakeExecutor):
 
 
 @pytest.fixture(autouse=True)
-def executor(monkeypatch: pytest.MonkeyPatch) -> ScriptedPlace:
-    scripted = ScriptedPlace(missing={"cuda": NO_GPU})
+def executor(monkeypatch: pytest.MonkeyPatch) -> ScriptedExecutor:
+    scripted = ScriptedExecutor(missing={"cuda": NO_GPU})
     monkeypatch.setattr(testing, "choose", lambda _isolation, _workshop: scripted)
     monkeypatch.setattr(execution, "choose", lambda _isolation, _workshop: scripted)
     return scripted
@@ -86,7 +86,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> ScriptedPlace:
 
 @pytest.fixture
 def tested(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
-    """Run the command; give its JSON, which must hold against the schema, as a dictionary."""
+    """Run the command, and return its JSON, validated against the schema."""
 
     def run(*argv: str, expect: int = 0) -> dict[str, Any]:
         code = main.main(["test", "--format", "json", *argv])
@@ -103,10 +103,10 @@ def attempts(trial: dict[str, Any]) -> list[tuple[str, int, str]]:
     return [(attempt["hardware"], attempt["batch"], attempt["status"]) for attempt in trial["attempts"]]
 
 
-# ── what is tried after what ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the order of attempts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_model_on_hardware_that_is_here(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_a_model_on_available_hardware(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     document = tested("--model", "bert", "--device", "openvino")
     (trial,) = document["trials"]
     assert (trial["expected_hardware"], trial["actual_hardware"], trial["fell_back"]) == ("openvino", "openvino", False)
@@ -119,7 +119,7 @@ def test_a_model_on_hardware_that_is_here(tested: Callable[..., dict[str, Any]],
 
 @pytest.mark.parametrize("name", ["gemma3", "type:bert"])
 def test_a_type_of_transformers(
-    tested: Callable[..., dict[str, Any]], executor: ScriptedPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     fake_types.install(monkeypatch, tmp_path)
     (trial,) = tested("--model", name, "--device", "openvino", "--batch-size", "4")["trials"]
@@ -127,7 +127,7 @@ def test_a_type_of_transformers(
     assert executor.ran == [f"{name}/tiny/openvino/float32/b4-s16-t1"]
 
 
-def test_missing_hardware_is_replaced_by_what_comes_next(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_missing_hardware_is_replaced_by_the_next_in_order(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     (trial,) = tested("--model", "vit", "--device", "cuda")["trials"]
     assert attempts(trial) == [
         ("cuda", 2, "unavailable"),
@@ -147,7 +147,7 @@ def test_the_order_is_that_of_the_models_kind(tested: Callable[..., dict[str, An
     assert document["order_stands_on"] == "the design documents' priority of text"
 
 
-def test_the_batch_halves_until_it_fits(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_the_batch_halves_until_it_fits(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     executor.fits = {"openvino": 3}
     (trial,) = tested("--model", "bert", "--device", "openvino", "--batch-size", "12")["trials"]
     assert attempts(trial) == [("openvino", 12, "oom"), ("openvino", 6, "oom"), ("openvino", 3, "pass")]
@@ -158,13 +158,15 @@ def test_the_batch_halves_until_it_fits(tested: Callable[..., dict[str, Any]], e
     assert "Use a smaller batch or a shorter sequence." in trial["recommendations"]
 
 
-def test_what_never_fits_goes_to_the_cpu_with_all_of_its_batch(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_a_model_that_never_fits_goes_to_the_cpu_with_its_full_batch(
+    tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor
+) -> None:
     executor.fits = {"openvino": 0}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, "oom"), ("openvino", 1, "oom"), ("cpu", 2, "pass")]
 
 
-def test_a_reference_that_does_not_fit_is_made_smaller(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_a_reference_that_does_not_fit_gets_a_smaller_batch(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     executor.script = {"cpu": [Status.FACTORY_ERROR]}
     executor.messages = {Status.FACTORY_ERROR: f"BertModel fails on its inputs: RuntimeError: {OUT_OF_MEMORY}"}
     (trial,) = tested("--model", "bert", "--device", "cpu", "--batch-size", "8")["trials"]
@@ -172,7 +174,7 @@ def test_a_reference_that_does_not_fit_is_made_smaller(tested: Callable[..., dic
 
 
 @pytest.mark.parametrize("status", [Status.CRASH, Status.TIMEOUT])
-def test_an_accident_is_tried_again(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace, status: Status) -> None:
+def test_a_crash_is_retried(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor, status: Status) -> None:
     executor.script = {"openvino": [status, status]}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, status.value)] * 2 + [("cpu", 2, "pass")]
@@ -183,35 +185,35 @@ def test_an_accident_is_tried_again(tested: Callable[..., dict[str, Any]], execu
 
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.UNSUPPORTED])
-def test_what_fails_on_special_hardware_is_done_by_the_cpu(
-    tested: Callable[..., dict[str, Any]], executor: ScriptedPlace, status: Status
+def test_a_model_that_fails_on_special_hardware_falls_back_to_the_cpu(
+    tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor, status: Status
 ) -> None:
     executor.script = {"openvino": [status]}
     (trial,) = tested("--model", "vit", "--device", "openvino")["trials"]
-    assert attempts(trial) == [("openvino", 2, status.value), ("cpu", 2, "pass")]  # and not qnn, which comes before it
+    assert attempts(trial) == [("openvino", 2, status.value), ("cpu", 2, "pass")]  # not qnn, which comes before it
 
 
-def test_wrong_numbers_are_the_result(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_wrong_numbers_are_the_result(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     executor.script = {"openvino": [Status.MISMATCH]}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, "mismatch")]
     assert (trial["actual_hardware"], trial["status"], trial["p50_ms"]) == ("openvino", "mismatch", None)
 
 
-def test_a_model_that_fails_everywhere_is_a_result(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_a_model_that_fails_everywhere_is_a_result(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     executor.script = {"openvino": [Status.ERROR], "cpu": [Status.ERROR]}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert (trial["actual_hardware"], trial["actual_batch"], trial["status"], trial["sample_ms"]) == (None, None, "error", None)
 
 
-def test_a_model_that_cannot_be_made_is_a_result(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_a_model_that_cannot_be_built_is_a_result(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     (trial,) = tested("--model", "huge", "--device", "cpu")["trials"]
     assert attempts(trial) == [("cpu", 2, "factory_error")]
     assert trial["attempts"][0]["reason"] == "too large for this world"
     assert executor.ran == []
 
 
-def test_without_fallback_there_is_one_attempt(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_without_fallback_there_is_one_attempt(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     for status in (Status.OOM, Status.CRASH, Status.ERROR):
         executor.script = {"openvino": [status]}
         (trial,) = tested("--model", "bert", "--device", "openvino", "--no-fallback")["trials"]
@@ -223,7 +225,7 @@ def test_without_fallback_there_is_one_attempt(tested: Callable[..., dict[str, A
 # ── which hardware ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_all_hardware_each_for_itself(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_all_hardware_is_tested_separately(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     executor.script = {"openvino": [Status.ERROR]}
     executor.fits = {"qnn": 1}
     trials = tested("--model", "bert", "--all-hardware")["trials"]
@@ -236,17 +238,17 @@ def test_all_hardware_each_for_itself(tested: Callable[..., dict[str, Any]], exe
     assert [job.work for job in executor.jobs].count("bundles") == 2  # one run for all first attempts, one for the smaller batch
     emulated = trials[-1]
     assert (emulated["execution"], emulated["actual_hardware"], emulated["actual_batch"]) == ("emulated", "qnn", 1)
-    assert (emulated["p50_ms"], emulated["sample_ms"], emulated["cost"]["actual_ms"]) == (None, None, None)  # no speed of any hardware
+    assert (emulated["p50_ms"], emulated["sample_ms"], emulated["cost"]["actual_ms"]) == (None, None, None)  # not the speed of any hardware
 
 
-def test_auto_takes_the_first_that_is_here_and_calls_nothing_else_expected(tested: Callable[..., dict[str, Any]]) -> None:
+def test_auto_takes_the_first_available_hardware_as_the_expected_one(tested: Callable[..., dict[str, Any]]) -> None:
     (trial,) = tested("--model", "vit")["trials"]
     assert attempts(trial)[-1] == ("openvino", 2, "pass")
     assert (trial["expected_hardware"], trial["fell_back"]) == ("openvino", False)
 
 
-def test_a_target_of_matrix_yaml_stands_for_its_hardware(
-    tested: Callable[..., dict[str, Any]], project: Path, executor: ScriptedPlace
+def test_a_target_of_matrix_yaml_means_its_hardware(
+    tested: Callable[..., dict[str, Any]], project: Path, executor: ScriptedExecutor
 ) -> None:
     text = MATRIX.replace("targets:\n", "targets:\n  half: {backend: cpu, image: cpu, dtypes: [float16]}\n")
     (project / "matrix.yaml").write_text(text, encoding="utf-8")
@@ -255,18 +257,18 @@ def test_a_target_of_matrix_yaml_stands_for_its_hardware(
     assert executor.ran == ["bert/tiny/half/float16/b2-s16-t1"]
 
 
-def test_models_have_the_names_that_people_use(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_models_can_be_named_by_their_hub_names(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     for name in ("bert", "google-bert/bert-base-uncased", "bert-base-uncased", "BERT"):
         assert tested("--model", name, "--device", "cpu")["model"] == "bert"
     assert len(executor.ran) == 4
 
 
-# ── what is on record ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recorded measurements ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def on_record(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A database in reports/latest with a run of this machine, in which OpenVINO took half a millisecond a sample."""
+    """A database in reports/latest with a run of this machine, in which OpenVINO took half a millisecond per sample."""
     monkeypatch.setattr(make, "identity", _identity_of_this_machine(make.identity))
     assert main.main(["matrix", "--models", "bert", "--targets", "openvino", "cpu"]) == 0
     assert (project / "reports/latest/matrix.duckdb").exists()
@@ -277,17 +279,17 @@ def _identity_of_this_machine(made: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.usefixtures("on_record")
-def test_measured_hardware_comes_first(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_measured_hardware_comes_first(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     document = tested("--model", "bert")
     assert document["order_stands_on"].startswith("measured on this machine: ")
-    assert attempts(document["trials"][0])[0][0] in {"cpu", "openvino"}  # and not cuda, which is only expected to be best
+    assert attempts(document["trials"][0])[0][0] in {"cpu", "openvino"}  # not cuda, which is only expected to be best
     executor.isolation = Isolation.NONE
     elsewhere = tested("--model", "bert")
-    assert elsewhere["order_stands_on"] == "the design documents' priority of text"  # what containers took says nothing here
+    assert elsewhere["order_stands_on"] == "the design documents' priority of text"  # times measured in containers do not apply here
 
 
 @pytest.mark.usefixtures("on_record")
-def test_the_cost_of_a_fallback_is_measured(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_the_cost_of_a_fallback_is_measured(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     executor.script = {"openvino": [Status.ERROR]}
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     cost = trial["cost"]
@@ -297,16 +299,16 @@ def test_the_cost_of_a_fallback_is_measured(tested: Callable[..., dict[str, Any]
     assert "expected: run " in cost["note"]
 
 
-def test_a_database_that_is_none_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_database_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "broken.duckdb").write_text("no database", encoding="utf-8")
     assert main.main(["test", "--model", "bert", "--database", "broken.duckdb"]) == 7
     assert "broken.duckdb" in capsys.readouterr().err
 
 
-# ── what is told and kept ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output and stored files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_table(executor: ScriptedPlace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table(executor: ScriptedExecutor, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     executor.fits = {"openvino": 1}
     assert main.main(["test", "--model", "bert", "--device", "openvino"]) == 0
@@ -325,7 +327,7 @@ def test_nothing_is_kept_without_save(project: Path, tested: Callable[..., dict[
     assert list((project / "cache" / "tests").iterdir()) == []
 
 
-def test_with_save_everything_is_kept(project: Path, tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_with_save_everything_is_kept(project: Path, tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     executor.fits = {"openvino": 1}
     document = tested("--model", "bert", "--device", "openvino", "--save")
     kept = project / "reports" / "tests" / "bert"
@@ -347,15 +349,15 @@ def test_with_save_everything_is_kept(project: Path, tested: Callable[..., dict[
     assert set(again["runs"]).isdisjoint(document["runs"])
     with duckdb.connect(str(kept / "matrix.duckdb"), read_only=True) as connection:
         found = connection.execute("SELECT target, status FROM matrix WHERE run_id = ? ORDER BY target", again["runs"]).fetchall()
-    assert found == [("cpu", "pass"), ("cuda", "unavailable")]  # what was passed over is on record, too
+    assert found == [("cpu", "pass"), ("cuda", "unavailable")]  # skipped attempts are recorded too
 
 
-def test_a_folder_for_what_is_kept(project: Path, tested: Callable[..., dict[str, Any]]) -> None:
+def test_another_output_folder(project: Path, tested: Callable[..., dict[str, Any]]) -> None:
     tested("--model", "bert", "--device", "cpu", "--save", "--output-dir", "elsewhere")
     assert (project / "elsewhere" / "test.json").exists()
 
 
-# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refused arguments ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -371,28 +373,28 @@ def test_a_folder_for_what_is_kept(project: Path, tested: Callable[..., dict[str
         (("--model", "./nowhere"), "nowhere"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(
-    argv: tuple[str, ...], message: str, executor: ScriptedPlace, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_reported_before_anything_runs(
+    argv: tuple[str, ...], message: str, executor: ScriptedExecutor, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["test", *argv]) == 2
     assert message in capsys.readouterr().err
     assert executor.jobs == []
 
 
-def test_where_nothing_can_run_it_says_so(executor: ScriptedPlace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_if_nothing_can_run_the_error_says_so(executor: ScriptedExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     executor.missing = dict.fromkeys(("cpu", "openvino", "cuda", "qnn"), "it is not here")
     assert main.main(["test", "--model", "bert"]) == 6
     assert "nothing could run here" in capsys.readouterr().err
     assert main.main(["test", "--model", "bert", "--all-hardware", "--save"]) == 6
 
 
-def test_an_image_that_cannot_be_built_is_passed_over(tested: Callable[..., dict[str, Any]], executor: ScriptedPlace) -> None:
+def test_a_target_whose_image_cannot_be_built_is_skipped(tested: Callable[..., dict[str, Any]], executor: ScriptedExecutor) -> None:
     executor.broken_images = frozenset({"openvino"})
     (trial,) = tested("--model", "bert", "--device", "openvino")["trials"]
     assert attempts(trial) == [("openvino", 2, "infra_error"), ("openvino", 2, "infra_error"), ("cpu", 2, "pass")]
 
 
-def test_where_only_images_fail_that_is_the_error(executor: ScriptedPlace) -> None:
+def test_if_only_images_fail_that_is_the_error(executor: ScriptedExecutor) -> None:
     executor.broken_images = frozenset({"openvino"})
     assert main.main(["test", "--model", "bert", "--device", "openvino", "--no-fallback"]) == 4
 

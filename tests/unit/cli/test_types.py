@@ -1,4 +1,4 @@
-"""``hwmatrix types``: what a person and a program are told of the types."""
+"""``hwmatrix types``: its table and its JSON."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return found
 
 
-def test_a_row_a_type_with_what_is_known_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_row_per_type(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys)
     for words in (
         "BertForMaskedLM",
@@ -79,7 +79,7 @@ def test_a_row_a_type_with_what_is_known_of_it(capsys: pytest.CaptureFixture[str
     assert "\x1b" not in text
 
 
-def test_only_these_and_only_a_family(capsys: pytest.CaptureFixture[str]) -> None:
+def test_selecting_types_and_a_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert [kind["name"] for kind in document(capsys, "gpt2", "bert")["types"]] == ["bert", "gpt2"]
     assert [kind["name"] for kind in document(capsys, "--family", "text_generation")["types"]] == ["gpt2", "mamba2"]
     assert document(capsys, "bert", "--family", "video")["types"] == []
@@ -118,7 +118,7 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--compare",), ("--compare", "newest"), ("--compare", fake.VERSION)])
-def test_what_has_changed(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+def test_changes_since_a_version(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     assert printed(capsys, *arguments).splitlines() == [
         "new: mamba2 (Mamba2ForCausalLM)",
         "new: timesfm (TimesFmModelForPrediction)",
@@ -128,7 +128,7 @@ def test_what_has_changed(capsys: pytest.CaptureFixture[str], arguments: tuple[s
     ]
 
 
-def test_what_has_changed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_since_a_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "--compare")
     assert found["compared_with"] == fake.VERSION
     assert found["differences"][2:] == [
@@ -137,7 +137,7 @@ def test_what_has_changed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_tables_of_another_form_are_compared_with_a_word(
+def test_unreadable_tables_are_compared_with_a_note(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.install(monkeypatch, tmp_path, "MAPPINGS = load()\n")
@@ -163,5 +163,5 @@ def test_a_version_without_a_list(capsys: pytest.CaptureFixture[str], monkeypatc
         (("--family", "words"), "words"),
     ],
 )
-def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str) -> None:
     assert said in printed(capsys, *arguments, code=2)

@@ -1,4 +1,4 @@
-"""``hwmatrix why`` and ``show`` over databases made by hand: what is told, and that hostile text stays text."""
+"""``hwmatrix why`` and ``show`` on invented databases: their output, and that hostile text stays text."""
 
 # ruff: noqa: RUF001 - typographic signs are meant
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_a_cell_that_passes_says_how_well(database: Path, capsys: pytest.Capture
     assert "✅ High · 1.9×: bert on openvino" in told
     assert "latency:    p50 1.70 ms" in told
     assert "works:" not in told
-    assert "as script:" not in told, "nothing fails that could be shown"
+    assert "as script:" not in told, "there must be no failure to reproduce"
 
 
 @pytest.mark.parametrize("name", ["bert", "google-bert/bert-base-uncased", "bert-base-uncased", "Bert_Base", "google-bert/bert-base"])
@@ -79,14 +79,14 @@ def test_a_model_is_found_by_its_name_on_the_hub(tmp_path: Path, capsys: pytest.
     assert [moment["model"] for (moment,) in history["cells"]] == ["bert"]
 
 
-def test_what_is_not_here_names_what_works_instead(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unavailable_target_shows_what_works_instead(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = ask(capsys, "why", "bert", "gpu", "--database", str(database))
     assert "➖ unavailable: bert on gpu" in told
     assert "OpenVINO lists no device GPU here" in told
-    assert told.index("works:      on openvino") < told.index("works:      on cpu")  # the faster first
+    assert told.index("works:      on openvino") < told.index("works:      on cpu")  # the fastest first
 
 
-def test_the_nearest_first(tmp_path: Path) -> None:
+def test_the_closest_configurations_come_first(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as made:
         made.run()
@@ -129,7 +129,7 @@ def test_why_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("show", "--run", "nonsense"), 7, "no run 'nonsense'"),
     ],
 )
-def test_names_without_a_meaning(database: Path, argv: tuple[str, ...], code: int, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_names_are_refused(database: Path, argv: tuple[str, ...], code: int, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hwmatrix(*argv, "--database", str(database)) == code
     assert what in capsys.readouterr().err
 
@@ -175,7 +175,7 @@ def test_hostile_text_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "[red]" in told
 
 
-def test_a_run_without_anything_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_measurements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as made:
         made.run()

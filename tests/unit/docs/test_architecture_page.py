@@ -57,7 +57,7 @@ def test_the_table_has_every_step_in_order() -> None:
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.number}-{step.function}")
-def test_a_step_exists_and_is_called_by_the_one_that_is_named(step: Step) -> None:
+def test_a_step_exists_and_is_called_by_its_caller(step: Step) -> None:
     assert step.function in functions(step.file)
     if step.caller.isdecimal():
         caller = STEPS[int(step.caller) - 1]

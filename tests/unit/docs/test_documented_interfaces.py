@@ -1,4 +1,4 @@
-"""The names, arguments and keys that programs are written against: documented for years ahead, so none may go or change its place."""
+"""The public names, arguments and keys. Programs depend on them, so none may be removed or moved."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ SIGNATURES: dict[str, list[str]] = {
     f"{REPORTER}.save_to_file": ["report", "path"],
 }
 NEEDED = {"model_name", "family", "name", "task", "models", "hardware", "model", "report", "path"}
-"""Arguments that must be given; every other one may be left out."""
+"""The required arguments; all others are optional."""
 HARDWARE = ("cpu", "cuda", "rocm", "mps", "openvino", "webnn", "webgpu", "qnn")
 NEEDS = {"min_memory_mb", "recommended_memory_mb", "cpu_cores", "disk_space_mb", "batch_size"}
 
 
 class Machine:
-    """A detector: what it is told is here, and PyTorch can use the first of a list that is."""
+    """A detector with the given hardware. PyTorch can use the first entry of a list that is available."""
 
     def __init__(self, *here: str) -> None:
         self.found = detections(*here)
@@ -71,7 +71,7 @@ class Machine:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with our matrix.yaml; sizes come from the table."""
+    """A working folder with our matrix.yaml, without torch, so that sizes come from the table."""
     shutil.copy(ROOT / "matrix.yaml", tmp_path / "matrix.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
@@ -92,7 +92,7 @@ def classifier(*here: str) -> Any:
 
 
 @pytest.mark.parametrize("path", SIGNATURES)
-def test_arguments_keep_their_names_and_places(path: str) -> None:
+def test_arguments_keep_their_names_and_positions(path: str) -> None:
     given = [each for each in inspect.signature(public(path)).parameters.values() if each.name != "self"]
     positional = [each for each in given if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     documented = SIGNATURES[path]
@@ -129,7 +129,7 @@ def test_a_classification_has_its_documented_keys() -> None:
     assert answer["hardware_profile"].keys() >= set(HARDWARE)
 
 
-def test_a_profile_of_one_s_own_counts_for_a_model_that_nobody_knows() -> None:
+def test_a_caller_s_profile_counts_for_an_unknown_model() -> None:
     own = {"cuda": {"compatible": True, "memory_usage": {"peak": 2000}}, "mps": {"compatible": False}, "openvino": {"compatible": True}}
     answer = classifier("cuda", "mps", "openvino").classify_model(model_name="my-custom-model", hw_compat_override=own)
     profile = answer["hardware_profile"]
@@ -163,7 +163,7 @@ def test_the_models_that_work_somewhere_keep_their_order() -> None:
     assert "bert-base-uncased" in found
 
 
-def test_a_pool_shares_what_was_constructed_once_with_each_kind_of_preference() -> None:
+def test_a_pool_shares_a_model_across_all_kinds_of_preferences() -> None:
     pool = hwmatrix.get_global_resource_pool()
     assert pool is hwmatrix.get_global_resource_pool()
     made: list[object] = []
@@ -196,6 +196,6 @@ def test_a_report_can_be_written_in_both_formats(folder: Path) -> None:
     assert all(error.keys() >= keys for error in json.loads(document)["errors"])
     table = [line for line in reporter.generate_compatibility_matrix().splitlines() if line.startswith("|")]
     assert {line.count("|") for line in table} == {table[0].count("|")}
-    assert len(table) >= 2 + len(Family), "a head, a line below it, and a row for every family"
+    assert len(table) >= 2 + len(Family), "a header, a separator, and a row for every family"
     reporter.save_to_file(markdown, "hardware_report.md")
     assert (folder / "hardware_report.md").read_text(encoding="utf-8") == markdown

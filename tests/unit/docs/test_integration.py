@@ -1,4 +1,4 @@
-"""The examples of docs/integration.md, executed in the order in which they stand."""
+"""Executes the examples of docs/integration.md in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "integration.md"
 
 
-def test_every_example_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(ROOT / "matrix.yaml", tmp_path / "matrix.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""The project's pages: every relative link leads to a file and a heading that exist, and every file that a page names is there."""
+"""The project's pages: every relative link points to an existing file and heading, and every file that a page names exists."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LINK: Final = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 _HEADING: Final = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$", re.MULTILINE)
 _ANCHOR: Final = re.compile(r'<a id="([^"]+)"></a>')
 _EXAMPLE: Final = "torchscript"
-"""The target that docs/adding-a-target.md adds for example."""
+"""The example target of docs/adding-a-target.md."""
 _FILE: Final = re.compile(r"`((?:[A-Za-z0-9_.-]+/)+[A-Za-z0-9_.-]+\.(?:py|sql|yaml|toml|md))`")
 
 
 def prose_of(page: Path) -> str:
-    """A page without its blocks of code."""
+    """A page without its code blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The fragments that GitHub gives a page's headings (lower case, no punctuation, hyphens; a repeated one is counted), and anchors."""
+    """The fragments of GitHub for a page's headings (lower case, no punctuation, hyphens; repeated ones are numbered), and its anchors."""
     found: dict[str, int] = {}
     anchors = set()
     for heading in _HEADING.findall(prose_of(page)):
@@ -59,13 +59,13 @@ def broken_links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_has_a_target(page: Path) -> None:
     assert broken_links(page) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_file_of_the_source_that_a_page_names_is_there(page: Path) -> None:
-    """Paths in code spans, from the root or from the package. Only folders that exist count: others are a user's."""
+def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
+    """Checks paths in code spans, relative to the root or the package. Paths in folders that do not exist are a user's and are skipped."""
     missing = []
     for name in _FILE.findall(prose_of(page)):
         if _EXAMPLE in name:

@@ -1,4 +1,4 @@
-"""The examples of docs/pool.md and docs/fallback.md, executed in the order in which they stand."""
+"""Executes the examples of docs/pool.md and docs/fallback.md in order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ WORDS = {"CUDA": "cuda", "ROCm": "rocm", "MPS": "mps", "OpenVINO": "openvino", "
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of its own, and a process that has not asked for its pool."""
+    """A separate folder, and no global pool yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
     for variable in ("LOW_MEMORY", "TIMEOUT_MINS", "TIMER", "MEMORY_LIMIT_PERCENT"):
         monkeypatch.delenv(f"RESOURCE_POOL_{variable}", raising=False)
-    monkeypatch.setattr(Machine, "free_mb", lambda *_: None)  # other programs of the test's machine are not the page's
+    monkeypatch.setattr(Machine, "free_mb", lambda *_: None)  # ignore other programs on the test machine
     monkeypatch.setattr(pool_module, "_GLOBAL", [])
     yield
     for pool in pool_module._GLOBAL:
@@ -35,7 +35,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("page", "number"), [("pool.md", 7), ("fallback.md", 3)])
-def test_every_example_does_what_it_says(page: str, number: int) -> None:
+def test_every_example_works(page: str, number: int) -> None:
     examples = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     assert len(examples) == number
     names: dict[str, Any] = {}
@@ -43,14 +43,14 @@ def test_every_example_does_what_it_says(page: str, number: int) -> None:
         exec(compile(example, f"{page}, example {place}", "exec"), names)  # noqa: S102 - our own page
 
 
-def test_the_table_of_orders_is_that_of_the_data() -> None:
+def test_the_table_of_orders_matches_the_data() -> None:
     text = (DOCS / "fallback.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [^|]+ \| ((?:CUDA|ROCm)[^|]+) \|$", text, re.MULTILINE)
     told = {tuple(WORDS[word] for word in row.split(", ")) for row in rows}
     assert told == {tuple(hardware.value for hardware in rule.hardware) for rule in priorities().priorities}
 
 
-def test_the_policys_table_names_every_outcome() -> None:
+def test_the_table_of_the_policy_has_every_outcome() -> None:
     text = (DOCS / "fallback.md").read_text(encoding="utf-8")
     table = text[text.index("| outcome |") : text.index("```python")]
     assert {status.value for status in Status} == set(

@@ -1,4 +1,4 @@
-"""docs/security.md claims nothing that no test shows: each mechanism's row names tests and files that are there."""
+"""docs/security.md claims only what a test verifies: each mechanism's row names existing tests and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = re.compile(r"`((?:images|\.github|tests)/[\w./-]+)(?:::(\w+))?`")
 
 
 def mechanisms(page: str) -> list[tuple[str, str]]:
-    """The rows of all tables of mechanisms: what is done, and what shows it."""
+    """The rows of all tables of mechanisms: the mechanism, and the tests that verify it."""
     tables = re.findall(r"^\| mechanism \| shown by \|\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for table in tables for line in table.splitlines()]
     return [(mechanism.strip(), shown_by.strip()) for mechanism, shown_by in rows]
@@ -31,8 +31,8 @@ def functions(file: Path) -> frozenset[str]:
     return frozenset(node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef))
 
 
-def unshown(page: str, root: Path) -> Iterator[str]:
-    """Mechanisms that name nothing, and what they and the rest of the page name and is not there."""
+def unverified(page: str, root: Path) -> Iterator[str]:
+    """Mechanisms without a test, and names on the page that do not exist."""
     for mechanism, shown_by in mechanisms(page):
         if not NAMED.search(shown_by):
             yield mechanism
@@ -43,10 +43,10 @@ def unshown(page: str, root: Path) -> Iterator[str]:
             yield f"{path}::{test}"
 
 
-def test_every_mechanism_is_shown_by_something_that_is_there() -> None:
+def test_every_mechanism_names_existing_tests() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert mechanisms(page)
-    assert list(unshown(page, ROOT)) == []
+    assert list(unverified(page, ROOT)) == []
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_every_mechanism_is_shown_by_something_that_is_there() -> None:
         ("| a | `images/gone` |", ["images/gone"]),
     ],
 )
-def test_a_claim_that_nothing_shows_is_found(tmp_path: Path, claim: str, missing: list[str]) -> None:
+def test_an_unverified_claim_is_found(tmp_path: Path, claim: str, missing: list[str]) -> None:
     for name, text in (("tests/test_a.py", 'def test_here(): "def test_in_a_string("\n'), ("images/file", "")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    assert list(unshown(f"| mechanism | shown by |\n|---|---|\n{claim}\n", tmp_path)) == missing
+    assert list(unverified(f"| mechanism | shown by |\n|---|---|\n{claim}\n", tmp_path)) == missing
 
 
-def test_what_is_pushed_and_released_is_attested_by_jobs_that_may() -> None:
+def test_pushed_images_and_releases_are_attested_by_jobs_with_that_permission() -> None:
     jobs: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))["jobs"]
     attesting = {name: [step for step in job["steps"] if step.get("uses", "").startswith("actions/attest@")] for name, job in jobs.items()}
     attesting = {name: steps for name, steps in attesting.items() if steps}
@@ -76,4 +76,4 @@ def test_what_is_pushed_and_released_is_attested_by_jobs_that_may() -> None:
     assert all(jobs[name]["permissions"][right] == "write" for name in may for right in ("attestations", "id-token"))
     given = [step["with"] for steps in attesting.values() for step in steps]
     assert all(each.keys() & {"subject-path", "subject-checksums", "subject-digest"} for each in given)
-    assert any("sbom-path" in each for each in given), "what an image is made of"
+    assert any("sbom-path" in each for each in given), "the parts of an image"

@@ -97,7 +97,7 @@ def test_without_measurements_the_priority_of_the_kind_of_model_decides() -> Non
     assert "detected: cuda is not here: no cuda in this test" in texts(found)
     unknown = chosen(VIT, [], "openvino", memory_mb=None)
     assert (unknown.hardware, unknown.basis) == (Backend.OPENVINO, "prior")
-    assert "none: memory: nobody knows its size" in texts(unknown)
+    assert "none: memory: its size is not known" in texts(unknown)
 
 
 def test_where_it_failed_it_is_not_recommended() -> None:
