@@ -22,7 +22,7 @@ OPENVINO_INPUT = (
 
 
 @pytest.mark.parametrize("message", ["", "nobody has ever seen this", "list index out of range"])
-def test_what_nobody_has_seen_is_not_guessed(message: str) -> None:
+def test_an_unknown_message_is_not_guessed(message: str) -> None:
     assert match(message, hardware="cpu", status=Status.ERROR, stage=Stage.RUN) == Match(type=UNMATCHED, severity=Severity.ERROR)
 
 
@@ -47,7 +47,7 @@ def test_advice_for_the_hardware_comes_before_advice_for_any() -> None:
 
 @pytest.mark.parametrize("dtype", list(Dtype))
 @pytest.mark.parametrize("batch", [1, 4, None])
-def test_no_advice_says_what_the_cell_did(dtype: Dtype, batch: int | None) -> None:
+def test_no_advice_repeats_what_the_cell_already_did(dtype: Dtype, batch: int | None) -> None:
     for entry in catalogue():
         lines = entry.for_cell(dtype=dtype, batch=batch)
         assert lines, (entry.type, dtype, batch)
@@ -69,7 +69,7 @@ def test_an_unknown_type_gets_the_advice_for_unmatched() -> None:
     assert advice_for("no_such_type", "cpu") == advice_for(UNMATCHED, "cpu")
 
 
-def test_every_entry_is_whole_and_can_be_told_apart() -> None:
+def test_every_entry_is_complete_and_unique() -> None:
     seen = set()
     for entry in catalogue():
         assert entry.recommendations
@@ -81,7 +81,7 @@ def test_every_entry_is_whole_and_can_be_told_apart() -> None:
 
 
 def test_every_rule_is_reachable() -> None:
-    """An entry for one kind of hardware must stand before an entry for any of the same type, or it would never be used."""
+    """An entry for specific hardware must come before the one of the same type for any hardware; otherwise it would never be used."""
     general: set[str] = set()
     for entry in catalogue():
         assert entry.hardware == "any" or entry.type not in general
@@ -94,8 +94,8 @@ def test_a_rule_without_conditions_is_refused() -> None:
         Rule()
 
 
-def test_patterns_are_quick_on_long_messages() -> None:
-    """No pattern may take time that grows faster than the message: models write what they like."""
+def test_patterns_are_fast_on_long_messages() -> None:
+    """A pattern's time must not grow faster than the message, because models control the messages."""
     found = match("outputs " * 20_000 + "x" * 200_000, hardware="openvino", status=Status.MISMATCH, stage=Stage.COMPARE)
     assert found.type == "mismatch"
 
@@ -109,7 +109,7 @@ def test_every_type_that_the_program_sets_is_in_the_catalogue() -> None:
 
 
 def types_set_in(tree: ast.AST) -> Iterator[str]:
-    """The constants that are given as ``error_type``, by keyword or by assignment. A class's name there is no type."""
+    """The constants that are passed or assigned as ``error_type``. Class names do not count."""
     for node in ast.walk(tree):
         by_keyword = isinstance(node, ast.keyword) and node.arg == "error_type"
         assigned = isinstance(node, ast.Assign) and any(
@@ -120,7 +120,7 @@ def types_set_in(tree: ast.AST) -> Iterator[str]:
 
 
 def constants_of(value: ast.AST) -> Iterator[str]:
-    """The value, or both values of a choice; not what the choice is made by."""
+    """A constant, or both constants of a conditional expression, but not those in its condition."""
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
         yield value.value
     elif isinstance(value, ast.IfExp):
@@ -128,7 +128,7 @@ def constants_of(value: ast.AST) -> Iterator[str]:
         yield from constants_of(value.orelse)
 
 
-def test_every_type_is_documented_as_it_is() -> None:
+def test_every_type_is_documented_correctly() -> None:
     page = (Path(__file__).parents[3] / "docs" / "errors.md").read_text(encoding="utf-8")
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -139,10 +139,10 @@ def test_every_type_is_documented_as_it_is() -> None:
         [f"`{entry.type}`", entry.hardware if entry.hardware == "any" else ", ".join(entry.hardware), entry.severity.value, entry.summary]
         for entry in catalogue()
     ]
-    assert rows == wanted, "docs/errors.md lists the types in the catalogue's order, with its own words"
+    assert rows == wanted, "docs/errors.md must list the types in the catalogue's order, with its summaries"
 
 
-def test_the_file_holds_nothing_that_is_not_read() -> None:
+def test_the_file_contains_only_known_keys() -> None:
     raw = yaml.safe_load((importlib.resources.files("hwmatrix.faults") / "catalogue.yaml").read_text(encoding="utf-8"))
     assert set(raw) == {"version", "errors"}
     assert len(raw["errors"]) == len(catalogue())

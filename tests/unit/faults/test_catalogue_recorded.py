@@ -1,4 +1,4 @@
-"""The catalogue against messages as they were really printed: each is recognized as what it is, and what only looks alike is not."""
+"""The catalogue against recorded messages: each real one gets its type, and similar ones stay unmatched."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import functools
 import importlib.resources
 from pathlib import Path
-from re import _constants, _parser  # the only parser of patterns that there is
+from re import _constants, _parser  # Python's only parser of regular expressions
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -25,7 +25,7 @@ KEYS: Final = frozenset({"type", "hardware", "source", "message", "status", "sta
 
 
 def recorded(*, program: bool = False) -> list[dict[str, Any]]:
-    """Every recorded message, with the hardware of its file where it names none."""
+    """Every recorded message, with the hardware of its file unless it names its own."""
     found = []
     for path in sorted(FOLDER.glob("*.yaml")):
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -59,16 +59,16 @@ def test_a_real_message_is_recognized(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("entry", NEGATIVE, ids=name_of)
-def test_what_only_looks_alike_is_not(entry: dict[str, Any]) -> None:
+def test_a_similar_message_is_not_recognized(entry: dict[str, Any]) -> None:
     assert recognized(entry) == UNMATCHED
 
 
-def test_there_are_enough_messages_each_with_its_source_and_no_key_that_nobody_reads() -> None:
+def test_there_are_enough_messages_each_with_its_source_and_only_known_keys() -> None:
     assert len(POSITIVE) >= LEAST
     assert len(NEGATIVE) >= 30
     for entry in POSITIVE:
         assert len(entry["source"]) > 5
-        assert len(entry["message"]) < 500, "short quotations only"
+        assert len(entry["message"]) < 500, "quotations must be short"
     for entry in (*POSITIVE, *NEGATIVE, *recorded(program=True)):
         assert entry.keys() <= KEYS | {"file"}
 
@@ -85,13 +85,13 @@ def test_every_type_has_a_message() -> None:
 
 @pytest.mark.parametrize("entry", [entry for entry in catalogue() if entry.when], ids=lambda entry: f"{entry.type}-{entry.hardware}")
 def test_every_entry_with_rules_is_reached_by_a_message(entry: Any) -> None:
-    """An entry that no recorded message reaches stands behind another one, or has no real message."""
+    """An entry without a recorded message is hidden by an earlier one, or has no real message."""
     reached = [found for found in POSITIVE if found["type"] == entry.type and entry_for(entry.type, found["hardware"]) == entry]
     assert reached, f"record a message for {entry.type} on {entry.hardware}"
 
 
 @pytest.mark.parametrize("entry", recorded(program=True), ids=name_of)
-def test_the_program_says_what_is_recorded_where_it_sets_the_type(entry: dict[str, Any]) -> None:
+def test_recorded_messages_of_our_own_are_in_the_source(entry: dict[str, Any]) -> None:
     constants = [found for path, found in literals().items() if f'"{entry["type"]}"' in sources()[path]]
     assert constants, f"nothing sets {entry['type']}"
     if not entry.get("quotes"):
@@ -105,8 +105,8 @@ def test_every_type_without_rules_is_set_by_the_program() -> None:
     assert unset == []
 
 
-def test_specific_entries_stand_before_general_ones() -> None:
-    """One message that holds the words of two types is the more particular one."""
+def test_specific_entries_come_before_general_ones() -> None:
+    """A message that matches two types gets the more specific one."""
     nested = "OCI runtime create failed: runc create failed: pipe2: too many open files: unknown"
     assert match(nested, hardware="cpu").type == "too_many_files"
     memory = "Non-zero status code returned while running Expand node. Failed to allocate memory for requested buffer of size 4"
@@ -119,7 +119,7 @@ def test_specific_entries_stand_before_general_ones() -> None:
 
 
 @pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: f"{entry.type}-{entry.hardware}")
-def test_every_entry_advises_something_and_nothing_twice(entry: Any) -> None:
+def test_every_entry_has_advice_without_duplicates(entry: Any) -> None:
     assert entry.recommendations
     assert all(line.strip() for line in entry.recommendations)
     assert len(set(entry.recommendations)) == len(entry.recommendations)
@@ -127,7 +127,7 @@ def test_every_entry_advises_something_and_nothing_twice(entry: Any) -> None:
 
 @pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: f"{entry.type}-{entry.hardware}")
 def test_no_pattern_grows_faster_than_the_message(entry: Any) -> None:
-    """Models and runtimes write what they like. A repetition in a repetition takes exponential time, three in a row take cubic time."""
+    """Models and runtimes control the messages. A nested repetition takes exponential time, three in a row take cubic time."""
     for rule in entry.when:
         if rule.message is not None:
             depths = unbounded(rule.message.pattern)
@@ -135,14 +135,14 @@ def test_no_pattern_grows_faster_than_the_message(entry: Any) -> None:
             assert len(depths) <= 2, rule.message.pattern
 
 
-def test_patterns_that_would_take_too_long_are_seen_as_such() -> None:
+def test_slow_patterns_are_detected() -> None:
     assert max(unbounded(r"(a+b)*c")) == 2
     assert len(unbounded(r"a.*b.+c\d*")) == 3
     assert unbounded(r"a{2,9}(b|c)?") == []
 
 
 def unbounded(pattern: str) -> list[int]:
-    """The repetitions without an upper bound in a pattern: of each, in how many such it stands, itself included."""
+    """The nesting depth of each unbounded repetition in a pattern, counting itself."""
     return list(_unbounded(_parser.parse(pattern), 1))
 
 

@@ -41,7 +41,7 @@ def test_the_record_has_the_nine_keys() -> None:
     assert any("Split the model over several GPUs" in line for line in record.recommendations)
 
 
-def test_a_record_comes_back_as_it_was() -> None:
+def test_a_record_is_restored_unchanged() -> None:
     assert from_dict(NINE).to_dict() == NINE
     with pytest.raises(dataclasses.FrozenInstanceError):
         from_dict(NINE).message = "another"  # type: ignore[misc]
@@ -55,18 +55,18 @@ def test_a_record_comes_back_as_it_was() -> None:
         ({"timestamp": "yesterday"}, "'yesterday' is not a time"),
     ],
 )
-def test_a_record_that_is_none_is_refused(change: dict[str, Any], told: str) -> None:
+def test_an_invalid_record_is_refused(change: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         from_dict(NINE | change)
 
 
-def test_every_missing_key_is_told() -> None:
+def test_every_missing_key_is_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         from_dict({"message": "only this"})
     assert len(caught.value.problems) == len(KEYS) - 1
 
 
-def test_what_the_catalogue_recognizes_and_what_it_does_not() -> None:
+def test_known_and_unknown_messages() -> None:
     assert recognized("CUDA error: uncorrectable ECC error encountered", component="run", hardware="cuda").error_type == "gpu_memory_error"
     unknown = recognized("nobody has ever seen this", component="run", hardware="cuda")
     assert (unknown.error_type, unknown.severity) == (UNMATCHED, Severity.ERROR)
@@ -76,7 +76,7 @@ def test_what_the_catalogue_recognizes_and_what_it_does_not() -> None:
     assert recognized("No space left on device", component="run").hardware_type is None
 
 
-def test_a_severity_that_is_given_counts() -> None:
+def test_a_given_severity_counts() -> None:
     assert of_type("component_broken", "x", component="c", severity=Severity.CRITICAL).severity is Severity.CRITICAL
 
 
@@ -93,7 +93,7 @@ def test_times_are_in_utc(stamp: Any, expected: str | None) -> None:
     assert in_utc(stamp) == expected
 
 
-def test_the_same_error_is_one_and_the_most_severe_come_first() -> None:
+def test_equal_errors_are_merged_and_the_most_severe_come_first() -> None:
     late = from_dict(NINE | {"timestamp": "2026-11-20T09:00:00Z"})
     early = from_dict(NINE)
     undated = from_dict(NINE | {"timestamp": None})
@@ -104,14 +104,14 @@ def test_the_same_error_is_one_and_the_most_severe_come_first() -> None:
         assert merged(order) == wanted
 
 
-def test_nothing_is_nothing() -> None:
+def test_an_empty_list_stays_empty() -> None:
     assert merged([]) == ()
 
 
 @pytest.mark.parametrize(
     ("dtype", "batch", "advised"), [("float16", 1, set()), ("float16", 8, {"batch"}), ("float32", 8, {"float16", "batch"})]
 )
-def test_a_cell_on_record_is_not_told_to_do_what_it_did(tmp_path: Path, dtype: str, batch: int, advised: set[str]) -> None:
+def test_advice_for_a_recorded_cell_does_not_repeat_its_settings(tmp_path: Path, dtype: str, batch: int, advised: set[str]) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-cpu", "cpu")

@@ -1,4 +1,4 @@
-"""What errors say without what differs from model to model, and where they were raised."""
+"""Error messages without the parts that differ between models, and the locations where they were raised."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def frames(*places: tuple[str, str]) -> str:
         ("\n\n  \n", ""),
     ],
 )
-def test_what_differs_is_taken_out(message: str, told: str) -> None:
+def test_varying_parts_are_masked(message: str, told: str) -> None:
     assert normalized(message) == told
 
 
-def test_lines_that_announce_others_are_passed_over() -> None:
+def test_introductory_lines_are_skipped() -> None:
     message = "Exception from src/inference/core.cpp:104:\nCheck 'false' failed at src/plugins/x.cpp:9:\n[CPU] no such layer"
     assert normalized(message) == "[CPU] no such layer"
     assert normalized("Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight") == (
@@ -59,12 +59,12 @@ def test_lines_that_announce_others_are_passed_over() -> None:
     assert normalized("Exception from src/a/b.cpp:1:") == "Exception from <path>:"
 
 
-def test_the_models_own_names_are_taken_out() -> None:
+def test_the_model_s_own_names_are_masked() -> None:
     assert normalized("qwen3-vl, of qwen3_vl: no such thing", {"qwen3-vl", "qwen3_vl"}) == "<model>, of <model>: no such thing"
     assert normalized("a bert-like berta is no bert", {"bert"}) == "a bert-like berta is no <model>"
 
 
-def test_two_models_say_the_same() -> None:
+def test_the_messages_of_two_models_become_equal() -> None:
     messages = {f"arch_{n}": f"Arch{n}Model fails on (1, {n}) in arch_{n}: /site/arch_{n}/x.py:{n} gave 0.{n}" for n in range(3, 40)}
     assert len({normalized(message, {name}) for name, message in messages.items()}) == 1
 
@@ -75,7 +75,7 @@ def test_long_messages_are_cut() -> None:
     assert told.endswith("…")
 
 
-def test_the_deepest_frame_in_transformers_is_the_place() -> None:
+def test_the_deepest_frame_in_transformers_is_the_location() -> None:
     found = site_of(TRACEBACK.format(kind="qwen2_vl", line=3))
     assert found is not None
     assert str(found) == "models/qwen2_vl/modeling_qwen2_vl.py::get_rope_index"
@@ -83,21 +83,21 @@ def test_the_deepest_frame_in_transformers_is_the_place() -> None:
     assert found.exact == "models/qwen2_vl/modeling_qwen2_vl.py:3 in get_rope_index"
 
 
-def test_code_that_models_share_is_itself_the_construct() -> None:
+def test_code_shared_by_models_is_the_construct() -> None:
     shared = (f"{PACKAGES}/transformers/masking_utils.py", "sdpa_mask")
     found = site_of(frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward"), shared))
     assert found is not None
     assert found.construct == "masking_utils.py::sdpa_mask: call()"
 
 
-def test_the_first_error_counts_not_what_became_of_it() -> None:
+def test_the_root_cause_counts_not_the_exception_that_followed() -> None:
     first = frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward")) + "ValueError: a\n\n"
     then = "The above exception was the direct cause of the following exception:\n\n"
     last = frames((f"{PACKAGES}/transformers/models/vit/modeling_vit.py", "call")) + "RuntimeError: b\n"
     assert str(site_of(first + then + last)) == "models/bert/modeling_bert.py::forward"
 
 
-def test_of_two_attempts_the_last_counts_unless_it_has_no_place() -> None:
+def test_the_last_of_two_attempts_counts_unless_it_has_no_location() -> None:
     first = frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward")) + "ValueError: a\n\n"
     then = "During handling of the above exception, another exception occurred:\n\n"
     traced = frames((f"{PACKAGES}/transformers/models/vit/modeling_vit.py", "call")) + "RuntimeError: b\n"
@@ -106,13 +106,13 @@ def test_of_two_attempts_the_last_counts_unless_it_has_no_place() -> None:
     assert str(site_of(first + then + elsewhere)) == "models/bert/modeling_bert.py::forward"
 
 
-def test_a_comprehension_is_told_by_the_function_around_it() -> None:
+def test_a_comprehension_is_named_by_its_function() -> None:
     file = f"{PACKAGES}/transformers/models/vilt/modeling_vilt.py"
     assert str(site_of(frames((file, "visual_embed"), (file, "<listcomp>")))) == "models/vilt/modeling_vilt.py::visual_embed"
     assert str(site_of(frames((file, "<listcomp>")))) == "models/vilt/modeling_vilt.py::<listcomp>"
 
 
-def test_where_no_exporter_made_a_graph_the_first_ones_place_counts() -> None:
+def test_if_all_exporters_failed_the_location_of_the_first_counts() -> None:
     path = "/site-packages/hwmatrix/targets/onnx/onnxruntime.py"
     own = f'Traceback (most recent call last):\n  File "{path}", line 80, in prepare\n    raise x\n'
     message = "hwmatrix.errors.CellFailure: no exporter made a graph: Caused by: (transformers/models/led/modeling_led.py:1 in other)\n"
@@ -127,7 +127,7 @@ def test_where_no_exporter_made_a_graph_the_first_ones_place_counts() -> None:
     assert str(site_of(own + message + "\nThe exporter by transformers failed:\nkilled\n")) == "models/led/modeling_led.py::other"
 
 
-def test_what_the_exporters_add_is_not_the_model_s_code() -> None:
+def test_frames_of_the_exporters_are_not_the_model_s_code() -> None:
     exporter = (f"{PACKAGES}/transformers/exporters/utils.py", "patched_forward")
     found = site_of(frames((f"{PACKAGES}/transformers/models/bert/modeling_bert.py", "forward"), exporter))
     assert str(found) == "models/bert/modeling_bert.py::forward"
@@ -136,7 +136,7 @@ def test_what_the_exporters_add_is_not_the_model_s_code() -> None:
     assert (str(alone), alone.transformers) == ("transformers/exporters/utils.py::patched_forward", False)
 
 
-def test_a_line_without_its_text_is_told_without_and_a_long_one_is_cut() -> None:
+def test_a_line_without_source_has_no_text_and_a_long_one_is_cut() -> None:
     bare = f'  File "{PACKAGES}/transformers/a.py", line 7, in f\n  File "{PACKAGES}/transformers/b.py", line 8, in g\n'
     found = site_of(bare)
     assert found is not None
@@ -146,7 +146,7 @@ def test_a_line_without_its_text_is_told_without_and_a_long_one_is_cut() -> None
     assert long.code == "x" * 119 + "…"
 
 
-def test_exports_that_failed_tell_the_first_exporters_words_and_the_place_in_them() -> None:
+def test_failed_exports_have_the_message_and_location_of_the_first_exporter() -> None:
     guard = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode: GuardOnDataDependentSymNode: Could not guard"
     first = f"{guard} on data-dependent expression Eq(u0, 1). Caused by: (transformers/models/led/modeling_led.py:549 in forward) For more"
     second = "torch: torch.onnx._internal.exporter._errors.TorchExportError: TorchExportError: Failed to export the model"
@@ -163,7 +163,7 @@ def test_exports_that_failed_tell_the_first_exporters_words_and_the_place_in_the
     assert normalized(converted) == reason
 
 
-def test_without_transformers_it_is_the_deepest_package_but_ours() -> None:
+def test_without_transformers_the_deepest_frame_outside_hwmatrix_counts() -> None:
     own, standard = (f"{PACKAGES}/hwmatrix/targets/x.py", "prepare"), ("/usr/lib/python3.11/json.py", "loads")
     places = ((f"{PACKAGES}/torch/onnx/_export.py", "export"), own, standard)
     assert str(site_of(frames(*places))) == "torch/onnx/_export.py::export"
@@ -171,5 +171,5 @@ def test_without_transformers_it_is_the_deepest_package_but_ours() -> None:
 
 
 @pytest.mark.parametrize("traceback", [None, "", "killed by SIGSEGV", 'File "x", line', "\x00" * 50])
-def test_no_traceback_has_no_place(traceback: str | None) -> None:
+def test_without_a_traceback_there_is_no_location(traceback: str | None) -> None:
     assert site_of(traceback) is None

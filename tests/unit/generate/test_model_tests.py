@@ -1,4 +1,4 @@
-"""Generated tests: their names, what is in them, and that nothing of a model's name becomes code."""
+"""Generated tests: their names, their content, and that model names are never executed as code."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def needs(memory_mb: int = 300) -> Requirements:
 
 @pytest.fixture(autouse=True)
 def no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a model needs is worked out elsewhere, with torch where it is there."""
+    """Replace the estimate of a model's requirements, which would need torch."""
     monkeypatch.setattr(test_plan, "requirements_for", lambda *_, **__: needs())
 
 
 def generated(model: str, folder: Path, **wish: Any) -> tuple[GeneratedTest, dict[str, Any]]:
-    """A generated test, and the constants at its top."""
+    """A generated test and the constants at its top."""
     made = generate_test(model, spec=SPEC, folder=folder, wish=Wish(**wish))
     tree = ast.parse(made.path.read_text(encoding="utf-8"))
     constants = {
@@ -75,7 +75,7 @@ def arguments(call: ast.expr) -> dict[str, Any]:
 
 
 def plan_in(constants: dict[str, Any]) -> ModelPlan:
-    """The plan that a test holds, read without running the test."""
+    """The model plan in a test, read without executing the test."""
     given = arguments(constants["MODEL"])
     enums = {"size": Size, "family": Family}
     values = {
@@ -90,7 +90,7 @@ def devices_in(constants: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", BUILDABLE)
-def test_a_test_of_every_model_holds_the_model_as_matrix_yaml_has_it(tmp_path: Path, name: str) -> None:
+def test_every_model_s_test_contains_the_model_of_matrix_yaml(tmp_path: Path, name: str) -> None:
     made, constants = generated(name, tmp_path)
     held, wanted = plan_in(constants), model_plan(name, SPEC, Size.TINY)
     assert held == dataclasses.replace(wanted, selector="")
@@ -105,8 +105,8 @@ def test_there_is_a_template_for_every_family() -> None:
 
 
 @pytest.mark.parametrize("family", Family)
-def test_any_environment_renders_a_template_by_the_name_that_is_recommended(tmp_path: Path, family: Family) -> None:
-    """As a test generator of somebody else does it: a plain environment, and what a classification says; or the name alone."""
+def test_any_jinja2_environment_renders_the_recommended_template(tmp_path: Path, family: Family) -> None:
+    """Like another test generator: with a plain environment and a classification, or only the name."""
     write_templates(tmp_path)
     template = jinja2.Environment(loader=jinja2.FileSystemLoader(tmp_path)).get_template(str(template_for(family)))  # noqa: S701
     given = {
@@ -136,7 +136,7 @@ def test_any_environment_renders_a_template_by_the_name_that_is_recommended(tmp_
         ("clip", "contrastive", "test_similarities_are_symmetric", "test_the_cache_changes_nothing"),
     ],
 )
-def test_what_a_classification_says_chooses_the_tests(tmp_path: Path, name: str, subfamily: str | None, present: str, absent: str) -> None:
+def test_the_classification_determines_the_tests(tmp_path: Path, name: str, subfamily: str | None, present: str, absent: str) -> None:
     write_templates(tmp_path)
     family = {"vit": "vision", "clip": "multimodal", "gpt2": "text_generation", "t5-small": "text_generation"}.get(name, "embedding")
     template = jinja2.Environment(loader=jinja2.FileSystemLoader(tmp_path)).get_template(f"hf_{family}_template.py")  # noqa: S701
@@ -161,13 +161,13 @@ def test_what_a_classification_says_chooses_the_tests(tmp_path: Path, name: str,
         ("videomae", ["test_every_frame_matters", "test_the_class_is_that_of_the_reference"], ["similarities"]),
     ],
 )
-def test_each_structure_has_the_tests_that_mean_something_for_it(tmp_path: Path, name: str, present: list[str], absent: list[str]) -> None:
+def test_each_structure_has_its_tests(tmp_path: Path, name: str, present: list[str], absent: list[str]) -> None:
     text = generated(name, tmp_path)[0].path.read_text(encoding="utf-8")
     assert [each for each in present if each not in text] == []
     assert [each for each in absent if each in text] == []
 
 
-def test_devices_are_those_of_the_priorities_with_the_precision_and_tolerance_of_their_target(tmp_path: Path) -> None:
+def test_devices_come_from_the_priorities_with_the_settings_of_their_target(tmp_path: Path) -> None:
     _, constants = generated("vit", tmp_path)
     places = {ast.literal_eval(arguments(place)["device"]): arguments(place) for place in constants["PLACES"].elts}
     assert list(places) == ["cuda", "rocm", "mps", "openvino", "qnn", "cpu"]
@@ -187,12 +187,12 @@ def test_one_device_can_be_fixed(tmp_path: Path) -> None:
         generate_test("bert", spec=SPEC, folder=tmp_path, wish=Wish(device="gpu"))
 
 
-def test_the_pool_keeps_the_model_as_long_as_was_asked_for(tmp_path: Path) -> None:
+def test_the_pool_keeps_the_model_for_the_requested_time(tmp_path: Path) -> None:
     assert ast.literal_eval(generated("bert", tmp_path)[1]["POOL_TIMEOUT_MIN"]) == 30.0
     assert ast.literal_eval(generated("bert", tmp_path, timeout_min=0.5)[1]["POOL_TIMEOUT_MIN"]) == 0.5
 
 
-def test_where_nothing_is_known_of_the_memory_none_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_memory_is_not_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: Any, **__: Any) -> Requirements:
         raise RequirementsError("nothing is known", advice="measure it")
 
@@ -209,7 +209,7 @@ def test_why_a_template_was_chosen_is_logged(tmp_path: Path, caplog: pytest.LogC
     assert "template hf_text_generation_template.py, because" in caplog.text
 
 
-def test_what_cannot_be_built_or_is_only_a_name_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_unbuildable_models_and_unknown_names_are_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be built in tiny size: a pipeline of the diffusers library.*there is nothing to test"):
         generate_test("stable-diffusion", spec=SPEC, folder=tmp_path)
     with pytest.raises(ConfigError, match=r"186\.8 GB.*--size tiny may be buildable"):
@@ -220,13 +220,13 @@ def test_what_cannot_be_built_or_is_only_a_name_is_refused_with_the_reason(tmp_p
 
 
 @pytest.mark.parametrize("name", ["mamba2", "type:bert"])
-def test_a_type_of_transformers_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_type_of_transformers_is_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     fake_types.install(monkeypatch, tmp_path)
     with pytest.raises(ConfigError, match=r"is a type of transformers.*run it: hwmatrix test --model " + name):
         generate_test(name, spec=SPEC, folder=tmp_path / "tests", wish=Wish(cache=tmp_path / "cache"))
 
 
-def test_the_name_of_a_file_has_only_small_letters_digits_and_underscores() -> None:
+def test_file_names_have_only_lower_case_letters_digits_and_underscores() -> None:
     names = {
         "bert-base-uncased": "bert_base_uncased",
         "facebook/wav2vec2-base": "facebook_wav2vec2_base",
@@ -241,13 +241,13 @@ def test_the_name_of_a_file_has_only_small_letters_digits_and_underscores() -> N
     assert {name: slug(name) for name in names} == names
 
 
-def test_a_long_name_is_cut_and_told_apart_by_a_checksum() -> None:
+def test_a_long_name_is_cut_and_gets_a_checksum() -> None:
     one, other = slug("a" * 300), slug("a" * 301)
     assert len(one) == len(other) == 80
     assert one != other
 
 
-def test_two_models_whose_names_give_one_file_get_two(tmp_path: Path) -> None:
+def test_two_models_with_the_same_file_name_get_separate_files(tmp_path: Path) -> None:
     first = file_for("acme/m-1", tmp_path)
     first.write_text(f"{mark('acme/m-1')}\n", encoding="utf-8")
     second = file_for("acme-m/1", tmp_path)
@@ -259,7 +259,7 @@ def test_two_models_whose_names_give_one_file_get_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["import os\n", "", f"{mark('bert')[:-3]}\n", "# hwmatrix: this file was generated for os.system('x')\n"])
-def test_a_file_that_hwmatrix_has_not_generated_is_not_replaced(tmp_path: Path, text: str) -> None:
+def test_a_file_that_hwmatrix_did_not_generate_is_not_replaced(tmp_path: Path, text: str) -> None:
     mine = tmp_path / "test_hf_bert.py"
     mine.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match="was not generated by hwmatrix"):
@@ -268,7 +268,7 @@ def test_a_file_that_hwmatrix_has_not_generated_is_not_replaced(tmp_path: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["test_hf_bert.py"]
 
 
-def test_generating_again_replaces_the_test_whole(tmp_path: Path) -> None:
+def test_generating_again_replaces_the_whole_test(tmp_path: Path) -> None:
     path = generated("bert", tmp_path)[0].path
     before = path.read_text(encoding="utf-8")
     path.write_text(before + "\nassert False\n", encoding="utf-8")
@@ -277,14 +277,14 @@ def test_generating_again_replaces_the_test_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"--output-dir .* cannot be written"):
         generate_test("bert", spec=SPEC, folder=tmp_path / "file")
 
 
 def test_a_name_full_of_quotes_braces_and_line_breaks_stays_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint's folder may be called anything."""
+    """A checkpoint's folder can have any name."""
     wanted = dataclasses.replace(
         model_plan("bert", SPEC, Size.TINY), name=EVIL, weights=f"/checkpoints/{EVIL}", hub_id=EVIL, config={EVIL: [EVIL, {"x": EVIL}]}
     )
@@ -296,8 +296,10 @@ def test_a_name_full_of_quotes_braces_and_line_breaks_stays_a_value(tmp_path: Pa
     kinds = {type(node).__name__ for node in tree.body}
     assert kinds <= {"Expr", "ImportFrom", "Import", "Assign", "FunctionDef", "If"}
     assert [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)] == ["__name__ == '__main__'"]
-    assert [node for node in tree.body if isinstance(node, ast.Expr)] == tree.body[:1], "nothing but the docstring stands alone"
-    assert "8641969" not in str(ast.get_docstring(tree)), "a template in a name is not filled in"
+    assert [node for node in tree.body if isinstance(node, ast.Expr)] == tree.body[:1], (
+        "the docstring must be the only expression statement"
+    )
+    assert "8641969" not in str(ast.get_docstring(tree)), "a template in a name must not be rendered"
 
 
 def _classified(known: dict[str, Any]) -> Any:
@@ -334,7 +336,7 @@ def test_a_literal_is_read_back_as_the_value(value: Any) -> None:
     assert text.isascii()
 
 
-def test_a_literal_fits_on_its_line_or_takes_one_an_item() -> None:
+def test_a_literal_fits_on_its_line_or_has_one_line_per_item() -> None:
     assert literal({"a": 1, "b": [2, 3]}) == '{"a": 1, "b": [2, 3]}'
     text = literal({"a": list(range(60)), "b": 1}, indent=4, column=11)
     assert text.splitlines()[0] == "{"
@@ -344,7 +346,7 @@ def test_a_literal_fits_on_its_line_or_takes_one_an_item() -> None:
         literal({1})
 
 
-def test_comments_stay_comments_and_docstrings_end_where_they_should() -> None:
+def test_text_cannot_break_out_of_comments_and_docstrings() -> None:
     assert comment("one\ntwo\u2028three\x1b[0m") == "# one\n# two\n# three?[0m"
     assert all(line.startswith("# ") and len(line) <= WIDTH for line in comment("word " * 100).splitlines())
     assert comment("") == "#"
@@ -352,7 +354,7 @@ def test_comments_stay_comments_and_docstrings_end_where_they_should() -> None:
     assert ast.literal_eval(rows([[1000 + n for n in range(100)]], indent=4, column=30).strip()) == [[1000 + n for n in range(100)]]
 
 
-def test_without_jinja2_the_command_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jinja2_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     rendering._environment.cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'hwmatrix\[host\]'"):
@@ -360,7 +362,7 @@ def test_without_jinja2_the_command_says_what_is_needed(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_clearing_removes_the_bundles_of_the_model_and_no_others(tmp_path: Path) -> None:
+def test_clearing_removes_only_the_bundles_of_the_model(tmp_path: Path) -> None:
     wanted, other = model_plan("bert", SPEC, Size.TINY), model_plan("gpt2", SPEC, Size.TINY)
     fields = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "weights")
     for key, plan, version in (("a", wanted, "2.1"), ("b", wanted, "2.2"), ("c", other, "2.1"), ("d", None, "")):

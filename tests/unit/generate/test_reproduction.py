@@ -1,4 +1,4 @@
-"""Scripts that show a failing cell again: which cell, what they say of it, and what they hold for each runtime."""
+"""Scripts that reproduce a failing cell: the choice of the cell, the header, and the content for each runtime."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BACKENDS = {
 
 @pytest.fixture(autouse=True)
 def inputs_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inputs are worked out with torch elsewhere."""
+    """Replace the generation of inputs, which needs torch."""
     monkeypatch.setattr(module, "model_code", lambda _plan: CODE)
 
 
@@ -68,7 +68,7 @@ def plan_of(*models: ModelPlan, targets: dict[str, dict[str, Any]] = BACKENDS) -
 def database_of(
     path: Path, target: str, *, status: str = "mismatch", model: ModelPlan | None = None, dtype: str = "float32", **cell: Any
 ) -> Path:
-    """One cell of one model on one target, which failed."""
+    """A database with one failed cell."""
     made = model or make.model_plan("bert")
     with Database(path) as database:
         database.run(plan=to_json(plan_of(made)))
@@ -85,7 +85,7 @@ def _ending(status: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def every_end(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model for each status, which ends so on every target."""
+    """A database with a model for each status, which it has on every target."""
     path = tmp_path_factory.mktemp("ends") / "m.duckdb"
     models = {status: make.model_plan(f"bert-{status.replace('_', '-')}", hub_id=None) for status in (*FAILURES, "pass")}
     with Database(path) as database:
@@ -114,7 +114,7 @@ def constant(script: str, name: str) -> Any:
 
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("status", ["mismatch", "error", "oom", "timeout", "crash", "fallback", "unsupported", "factory_error", "pass"])
-def test_there_is_a_script_of_every_end_on_every_runtime(every_end: Path, target: str, status: str) -> None:
+def test_there_is_a_script_for_every_status_on_every_runtime(every_end: Path, target: str, status: str) -> None:
     model = f"bert-{status.replace('_', '-')}"
     script = script_of(every_end, target, model=model)
     assert script.splitlines()[0].startswith(f"# {model} (tiny) on {target}, float32: ")
@@ -126,7 +126,7 @@ def test_there_is_a_script_of_every_end_on_every_runtime(every_end: Path, target
         assert FAILURES[status]["message"].split(":")[0] in script
 
 
-def test_what_was_measured_stands_at_its_top(tmp_path: Path) -> None:
+def test_the_measurements_are_in_the_header(tmp_path: Path) -> None:
     path = database_of(tmp_path / "m.duckdb", "cpu", relative_error=0.25, method="torch eager mode, sdpa attention", bundle="cd" * 32)
     head = script_of(path, "cpu").partition("from __future__")[0]
     assert f"# Measured by hwmatrix 0.1.0, run {RUN}, 2026-01-02 03:04:06 UTC:" in head
@@ -156,7 +156,7 @@ def test_limits_are_those_of_the_cell(tmp_path: Path) -> None:
     hung = script_of(database_of(tmp_path / "b.duckdb", "cpu", status="timeout"), "cpu")
     assert "faulthandler.dump_traceback_later(30.0, exit=True)" in hung
     assert "RLIMIT_AS" not in script_of(database_of(tmp_path / "c.duckdb", "cuda", status="oom"), "cuda"), (
-        "a GPU's memory is not the host's"
+        "a GPU cell's memory is not the host's"
     )
 
 
@@ -187,14 +187,14 @@ def test_the_script_takes_the_path_that_the_cell_took(
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("a16w8", "QUInt16"), ("a8w8", "QUInt8")])
-def test_quantized_cells_are_quantized_again(tmp_path: Path, dtype: str, kind: str) -> None:
+def test_quantized_cells_are_quantized_in_the_script(tmp_path: Path, dtype: str, kind: str) -> None:
     script = script_of(database_of(tmp_path / "m.duckdb", "qnn", dtype=dtype, method=None), "qnn")
     assert f"activations = quantization.QuantType.{kind}" in script
-    assert "fuse_norms(model)" in script, "where the cell could not say what was done, all is done that may have been"
+    assert "fuse_norms(model)" in script, "if the cell did not record the rewrites, all possible ones are applied"
     assert "special = [0, 255]" in script
 
 
-def test_draws_stay_in_step(tmp_path: Path) -> None:
+def test_random_values_are_drawn_in_the_same_order(tmp_path: Path) -> None:
     lines = script_of(database_of(tmp_path / "m.duckdb", "cpu"), "cpu").splitlines()
     drawn = next(index for index, line in enumerate(lines) if "torch.randint(2, (1, 3), generator=generator)" in line)
     assert drawn < next(index for index, line in enumerate(lines) if "torch.randn((1, 3, 8, 8), generator=generator)" in line)
@@ -219,7 +219,7 @@ OF_A_TYPE = make.model_plan("bert", weights="factory", hub_id=None, config={})
 
 
 @pytest.mark.parametrize("target", BACKENDS)
-def test_a_model_made_from_its_type_stands_in_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+def test_the_script_contains_a_model_made_from_its_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built()))
     script = script_of(database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE), target)
     assert constant(script, "CONFIG") == {"hidden_size": 32, EVIL: EVIL}
@@ -245,7 +245,7 @@ def test_a_model_made_from_its_type_stands_in_the_script(tmp_path: Path, monkeyp
         *((target, {"extents": ("grid_thw",)}, ['for name in ["grid_thw"]})', "class Computing(", "import inspect"]) for target in ON_ONNX),
     ],
 )
-def test_what_a_type_needs_besides_is_in_its_script_alone(
+def test_extra_code_for_a_type_is_only_in_its_own_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, of: dict[str, Any], present: list[str]
 ) -> None:
     monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built(**of)))
@@ -254,10 +254,10 @@ def test_what_a_type_needs_besides_is_in_its_script_alone(
     script = script_of(path, target)
     assert [each for each in present if each not in script] == []
     monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built()))
-    assert [each for each in present if each in script_of(path, target)] == [], "what a type has no use for is not in its script"
+    assert [each for each in present if each in script_of(path, target)] == [], "a script must not contain code that its type does not need"
 
 
-def test_eager_attention_is_asked_for_as_the_type_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_attention_is_requested_as_the_type_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built(attention="sdpa")))
     targets = {"cpu": {"attention": "eager"}, "openvino": {"device": "CPU"}}
     path = tmp_path / "m.duckdb"
@@ -268,10 +268,10 @@ def test_eager_attention_is_asked_for_as_the_type_has_it(tmp_path: Path, monkeyp
             planned = database.plan(OF_A_TYPE.name, target, cell_key=f"{OF_A_TYPE.name}/{OF_A_TYPE.size.value}/{target}")
             database.cell(planned, f"s-{target}", **_ending("mismatch"))
     assert 'load_model(folder, dtype, attention="sdpa")' in script_of(path, "cpu")
-    assert "load_model(folder, attention=None)" in script_of(path, "openvino"), "as its users load it"
+    assert "load_model(folder, attention=None)" in script_of(path, "openvino"), "loaded as by users"
 
 
-def test_a_checkpoint_is_loaded_from_where_others_have_it(tmp_path: Path) -> None:
+def test_a_checkpoint_is_loaded_from_its_public_location(tmp_path: Path) -> None:
     hub = make.model_plan("bert", weights="/home/me/x", hub_id="acme/bert", revision="abc")
     script = script_of(database_of(tmp_path / "a.duckdb", "cpu", model=hub), "cpu")
     assert 'from_pretrained("acme/bert", revision="abc", **options)' in script
@@ -282,18 +282,18 @@ def test_a_checkpoint_is_loaded_from_where_others_have_it(tmp_path: Path) -> Non
     assert "attach it" in script
 
 
-def test_the_output_is_one_whose_numbers_were_wrong() -> None:
-    """diffusion_gemma also returns its cache on OpenVINO, which the reference does not."""
+def test_the_compared_output_is_one_with_wrong_numbers() -> None:
+    """On OpenVINO diffusion_gemma also returns its cache, unlike the reference."""
     architectures = Path(__file__).parents[3] / "reports" / "published" / "matrix.duckdb"
     assert find_cell(architectures, "diffusion_gemma", "openvino").output == "logits"
-    assert find_cell(architectures, "superglue", "openvino").output == "keypoints", "the first of four of another shape"
+    assert find_cell(architectures, "superglue", "openvino").output == "keypoints", "the first of four outputs with another shape"
 
 
-def test_the_newest_failing_cell_is_taken_and_the_others_are_named() -> None:
+def test_the_newest_failing_cell_is_chosen_and_the_others_are_listed() -> None:
     cell = find_cell(RECORDED, "mixtral", "qnn")
     assert (cell.settings.dtype, cell.output, cell.target.options) == (Dtype.FLOAT16, "logits", {"soc_model": 57})
     assert cell.also_failing == ("a16w8 in tiny: mismatch", "a8w8 in tiny: mismatch")
-    assert cell.reference_versions == {"torch": "2.13.0+cpu", "transformers": "5.23.0"}, "of the image that built the model"
+    assert cell.reference_versions == {"torch": "2.13.0+cpu", "transformers": "5.23.0"}, "the version in the image that built the model"
     assert find_cell(RECORDED, "mistralai/Mixtral-8x7B-v0.1", "qnn", dtype=Dtype.A8W8).settings.dtype is Dtype.A8W8
     assert find_cell(RECORDED, "BERT-base-uncased", "cpu", passing=True).failed is False
 
@@ -309,18 +309,18 @@ def test_the_newest_failing_cell_is_taken_and_the_others_are_named() -> None:
         ("bert", "cpu", {"size": Size.FULL}, "in other settings only .*float32 in tiny"),
     ],
 )
-def test_what_is_not_on_record_is_refused_with_what_to_do(model: str, target: str, options: dict[str, Any], message: str) -> None:
+def test_an_unrecorded_cell_is_refused_with_advice(model: str, target: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         reproduce(model, target, database=RECORDED, **options)
 
 
-def test_a_cell_that_passes_has_no_failure_to_show() -> None:
+def test_a_passing_cell_has_no_failure_to_reproduce() -> None:
     with pytest.raises(NothingSelectedError, match=r"bert on cpu \(float32, tiny\) passes in run .*\n.*--force"):
         reproduce("bert", "cpu", database=RECORDED)
     assert "# bert (tiny) on cpu, float32: passes" in reproduce("bert", "cpu", database=RECORDED, force=True).script
 
 
-def test_a_model_that_was_never_on_a_target_is_told(tmp_path: Path) -> None:
+def test_a_cell_that_was_never_executed_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run(plan=to_json(plan_of(make.model_plan("bert"))))
@@ -329,10 +329,10 @@ def test_a_model_that_was_never_on_a_target_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no result for this combination"):
         reproduce("bert", "qnn", database=path)
     with pytest.raises(ConfigError, match="has no result for this combination"):
-        reproduce("bert", "cpu", database=path)  # planned, and not run
+        reproduce("bert", "cpu", database=path)  # planned, but not run
 
 
-def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such file"):
         reproduce("bert", "cpu", database=tmp_path / "nothing.duckdb")
     (tmp_path / "text").write_text("x", encoding="utf-8")
