@@ -1,4 +1,4 @@
-"""The public detector and its file. What machines have is given here; nothing of this machine is asked but where a test says so."""
+"""The public detector and its cache file, on fake machines. Only tests that say so query this machine."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_the_public_names() -> None:
         assert getattr(hwmatrix, name) is getattr(api, name)
 
 
-def test_nothing_is_asked_before_it_is_needed(machine: Machine, tmp_path: Path) -> None:
+def test_nothing_is_queried_before_it_is_needed(machine: Machine, tmp_path: Path) -> None:
     found = HardwareDetector(tmp_path / "no" / "such" / "folder")
     assert machine.take() == []
     assert not found.is_available(CUDA)
     assert machine.take() == ["cuda"]
     assert not found.is_available(CUDA)
     assert machine.take() == []
-    assert not (tmp_path / "no").exists()  # what is absent is not kept
+    assert not (tmp_path / "no").exists()  # missing hardware is not cached
 
 
 def test_every_kind_is_found_or_says_why(machine: Machine, file: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_machine_that_detects_nothing_still_has_its_cpu(machine: Machine) -> N
     assert (told["best_available"], told["torch_device"]) == ("cpu", "cpu")
 
 
-def test_what_was_found_is_kept_between_processes(machine: Machine, file: Path) -> None:
+def test_detected_hardware_is_cached_between_processes(machine: Machine, file: Path) -> None:
     give(machine, Backend.OPENVINO, Backend.WEBGPU, Backend.QNN)
     first = HardwareDetector(file).detect()
     machine.take()
@@ -103,10 +103,10 @@ def test_what_was_found_is_kept_between_processes(machine: Machine, file: Path) 
     assert second[OPENVINO] == first[OPENVINO]
     asked = machine.take()
     assert not {"openvino", "webgpu"} & set(asked)
-    assert {"cpu", "cuda", "qnn"} <= set(asked)  # what changes, what is absent, what is quick
+    assert {"cpu", "cuda", "qnn"} <= set(asked)  # changing facts, missing hardware, and kinds that are fast to detect
 
 
-def test_facts_that_change_are_asked_anew_and_the_others_are_not(machine: Machine, file: Path) -> None:
+def test_only_changing_facts_are_queried_again(machine: Machine, file: Path) -> None:
     give(machine, Backend.CUDA)
     for found in (HardwareDetector(file), HardwareDetector(file)):
         for used in (20, 30):
@@ -119,7 +119,7 @@ def test_facts_that_change_are_asked_anew_and_the_others_are_not(machine: Machin
             assert machine.take() == ["cuda again"]
 
 
-def test_whether_something_is_here_needs_no_fresh_facts(machine: Machine, file: Path) -> None:
+def test_availability_needs_no_fresh_facts(machine: Machine, file: Path) -> None:
     give(machine, Backend.CUDA)
     HardwareDetector(file).detect()
     machine.take()
@@ -129,7 +129,7 @@ def test_whether_something_is_here_needs_no_fresh_facts(machine: Machine, file: 
     assert machine.take() == []
 
 
-def test_hardware_that_goes_away_is_noticed(machine: Machine, file: Path) -> None:
+def test_removed_hardware_is_noticed(machine: Machine, file: Path) -> None:
     give(machine, Backend.CUDA)
     found = HardwareDetector(file)
     found.detect()
@@ -148,11 +148,11 @@ def test_hardware_that_goes_away_is_noticed(machine: Machine, file: Path) -> Non
     assert not found.is_available(CUDA)
 
 
-def test_hardware_that_comes_is_found_by_the_next_process_and_by_a_refresh(machine: Machine, file: Path) -> None:
+def test_added_hardware_is_found_by_the_next_process_and_by_a_refresh(machine: Machine, file: Path) -> None:
     found = HardwareDetector(file)
     assert not found.detect()[OPENVINO].available
     give(machine, Backend.OPENVINO)
-    assert not found.detect()[OPENVINO].available  # one detector asks once
+    assert not found.detect()[OPENVINO].available  # a detector queries only once
     assert HardwareDetector(file).detect()[OPENVINO].available
     assert found.refresh()[OPENVINO].available
 
@@ -160,7 +160,7 @@ def test_hardware_that_comes_is_found_by_the_next_process_and_by_a_refresh(machi
 @pytest.mark.parametrize(
     "ask", [lambda file: HardwareDetector(file, force_refresh=True).detect(), lambda file: HardwareDetector(file).refresh()]
 )
-def test_a_refresh_asks_all_and_writes_it(machine: Machine, file: Path, ask: Any) -> None:
+def test_a_refresh_queries_everything_and_writes_the_file(machine: Machine, file: Path, ask: Any) -> None:
     give(machine, Backend.OPENVINO)
     HardwareDetector(file).detect()
     machine.here[Backend.OPENVINO] = ("a newer one", {})
@@ -170,14 +170,14 @@ def test_a_refresh_asks_all_and_writes_it(machine: Machine, file: Path, ask: Any
     assert HardwareDetector(file).detect()[OPENVINO].name == "a newer one"
 
 
-def test_what_is_gone_does_not_stay_in_the_file(machine: Machine, file: Path) -> None:
+def test_removed_hardware_is_removed_from_the_file(machine: Machine, file: Path) -> None:
     give(machine, Backend.OPENVINO, Backend.CUDA)
     HardwareDetector(file).detect()
     del machine.here[Backend.CUDA]
-    assert not HardwareDetector(file).detect()[CUDA].available  # it did not answer when it was asked for its memory
+    assert not HardwareDetector(file).detect()[CUDA].available  # it did not respond to the query of its memory
     assert HardwareDetector(file)._stored().keys() == {OPENVINO}
     del machine.here[Backend.OPENVINO]
-    assert HardwareDetector(file).is_available(OPENVINO)  # nothing says that it is gone
+    assert HardwareDetector(file).is_available(OPENVINO)  # no sign that it is gone
     assert not HardwareDetector(file, force_refresh=True).is_available(OPENVINO)
     assert not HardwareDetector(file).is_available(OPENVINO)
 
@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_removed(file: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["folder", "hardware.json", "new/folder/hardware.json"])
-def test_a_file_or_a_folder_may_be_named(machine: Machine, tmp_path: Path, path: str) -> None:
+def test_a_file_or_a_folder_can_be_given(machine: Machine, tmp_path: Path, path: str) -> None:
     (tmp_path / "folder").mkdir()
     give(machine, Backend.OPENVINO)
     HardwareDetector(str(tmp_path / path)).detect()
@@ -217,7 +217,7 @@ def test_without_a_path_it_is_the_projects_cache_folder(machine: Machine, monkey
         assert cache.default_file(os.environ) == read_environment().cache / "hardware.json"
 
 
-def test_without_a_home_nothing_is_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_nothing_is_cached(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def home() -> Path:
         raise RuntimeError("no home")
 
@@ -238,7 +238,7 @@ def write(file: Path, **changed: Any) -> None:
     file.write_text(json.dumps(content | changed), encoding="utf-8")
 
 
-def test_a_file_that_holds(file: Path) -> None:
+def test_a_valid_file_is_used(file: Path) -> None:
     write(file)
     assert HardwareDetector(file).detect()[OPENVINO].name == "kept"
 
@@ -261,7 +261,7 @@ def test_a_file_that_holds(file: Path) -> None:
         ({"found": 5}, ("WARNING", "TypeError")),
     ],
 )
-def test_a_file_that_does_not_hold_is_made_anew(
+def test_an_outdated_file_is_recreated(
     machine: Machine, file: Path, caplog: pytest.LogCaptureFixture, changed: dict[str, Any], told: tuple[str, str]
 ) -> None:
     write(file, **changed)
@@ -272,11 +272,11 @@ def test_a_file_that_does_not_hold_is_made_anew(
     assert told[1] in caplog.text
     assert json.loads(file.read_text())["found"][0]["name"] == "a openvino"
     assert HardwareDetector(file).detect()[OPENVINO].name == "a openvino"
-    assert not list(file.parent.glob("*.bak"))  # it was hwmatrix's own
+    assert not list(file.parent.glob("*.bak"))  # it was written by hwmatrix
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"schema": 5}', b'{"other": "program"}', b"my notes"])
-def test_a_broken_or_foreign_file_is_made_anew_and_not_lost(
+def test_a_broken_or_foreign_file_is_renamed_and_recreated(
     machine: Machine, file: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     file.write_bytes(content)
@@ -287,7 +287,7 @@ def test_a_broken_or_foreign_file_is_made_anew_and_not_lost(
     assert [each.read_bytes() for each in file.parent.glob("*.bak")] == [content] * bool(content)
 
 
-def test_an_unreadable_or_unwritable_place_is_told_and_does_not_matter(
+def test_an_unreadable_or_unwritable_place_is_logged_and_not_an_error(
     machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     give(machine, Backend.OPENVINO)
@@ -296,7 +296,7 @@ def test_an_unreadable_or_unwritable_place_is_told_and_does_not_matter(
     assert "cannot be written, so hardware is detected again next time" in caplog.text
 
 
-def test_a_disk_that_is_full_leaves_the_old_file(machine: Machine, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_file(machine: Machine, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(file, key={"boot": "0"})
     before = file.read_bytes()
     give(machine, Backend.OPENVINO)
@@ -310,7 +310,7 @@ def test_a_disk_that_is_full_leaves_the_old_file(machine: Machine, file: Path, m
     assert list(file.parent.glob(".kept*")) == []
 
 
-def test_kinds_that_are_not_kept_are_not_believed(machine: Machine, file: Path) -> None:
+def test_kinds_that_are_never_cached_are_ignored_in_a_file(machine: Machine, file: Path) -> None:
     absent = {"hardware_type": "cuda", "available": False, "name": "", "reason": "invented"}
     write(file, found=[KEPT | {"hardware_type": "qnn"}, KEPT | absent])
     give(machine, Backend.CUDA)
@@ -319,7 +319,7 @@ def test_kinds_that_are_not_kept_are_not_believed(machine: Machine, file: Path) 
     assert found[CUDA].available
 
 
-def test_the_key_tells_what_matters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_key_contains_everything_relevant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     before = cache.current_key()
     assert before == cache.current_key()
@@ -338,8 +338,8 @@ def test_the_key_tells_what_matters(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert after["browsers"].startswith(f"{__file__}@")
 
 
-def test_webnn_is_probed_where_it_is_wanted_and_what_was_found_is_kept(machine: Machine, file: Path) -> None:
-    """Listing everything starts no browser: without a probe WebNN is not called here, whatever browser is."""
+def test_webnn_is_probed_on_demand_and_the_result_cached(machine: Machine, file: Path) -> None:
+    """Listing all hardware starts no browser: without a probe WebNN counts as unavailable, whatever browser is installed."""
     give(machine, Backend.WEBGPU, Backend.WEBNN)
     machine.unprobed.add(Backend.WEBNN)
     found = HardwareDetector(file)
@@ -391,7 +391,7 @@ def test_the_details_of_cuda(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
         ("B200", {}, ["cuda:0", "cuda:1"]),
         ("B200", {"CUDA_VISIBLE_DEVICES": "1,0"}, ["cuda:1", "cuda:0"]),
         ("B200", {"CUDA_VISIBLE_DEVICES": "GPU-2"}, [None, "cuda:0"]),
-        ("T4", {}, [None, None]),  # CUDA puts the fastest first, and which that is nobody has told
+        ("T4", {}, [None, None]),  # CUDA puts the fastest first, and it is not known which that is
         ("T4", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, ["cuda:0", "cuda:1"]),
     ],
 )
@@ -423,7 +423,7 @@ def test_what_containers_see(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
     assert views.keys() == set(everything())
 
 
-def test_many_threads_ask_once(machine: Machine, file: Path) -> None:
+def test_many_threads_query_once(machine: Machine, file: Path) -> None:
     give(machine, Backend.OPENVINO)
     found, start, results = HardwareDetector(file), threading.Barrier(8), []
 
@@ -440,7 +440,7 @@ def test_many_threads_ask_once(machine: Machine, file: Path) -> None:
     assert sorted(name for name in machine.take() if "again" not in name) == sorted(everything())
 
 
-def test_detectors_of_many_threads_leave_a_whole_file(machine: Machine, file: Path) -> None:
+def test_detectors_in_many_threads_write_a_complete_file(machine: Machine, file: Path) -> None:
     give(machine, Backend.OPENVINO, Backend.MPS)
     threads = [threading.Thread(target=lambda: HardwareDetector(file, force_refresh=True).detect()) for _ in range(8)]
     for thread in threads:

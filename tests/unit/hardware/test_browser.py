@@ -1,4 +1,4 @@
-"""What is known of a browser and its runtime before any page is opened."""
+"""Facts about a browser and its runtime that are known before any page is opened."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_both_versions(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "memory_mb": None,
         "software_adapter": True,
     }
-    browser.detect()  # WebNN asks for the same
+    browser.detect()  # the same for WebNN
     assert started == [["/usr/bin/chromium", "--version"]]
 
 
@@ -102,7 +102,7 @@ def test_without_a_browser_or_a_runtime_nothing_is_started(monkeypatch: pytest.M
     assert started == []
 
 
-def test_a_gpu_whose_driver_tells_its_memory_has_it(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_the_memory_that_its_driver_reports(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starting(monkeypatch, PRINTED)
     monkeypatch.setattr(browser, "_SYSTEM_DRM", image / "drm")
     (image / "drm/renderD128/device").mkdir(parents=True)
@@ -113,7 +113,7 @@ def test_a_gpu_whose_driver_tells_its_memory_has_it(image: Path, monkeypatch: py
 
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("refusal", ["", "NotSupportedError: WebNN is not supported on this platform."])
-def test_webnn_is_here_only_where_a_started_browser_gave_a_context(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
+def test_webnn_is_available_only_if_a_started_browser_provided_a_context(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
     starting(monkeypatch, PRINTED)
     probed: list[Any] = []
     monkeypatch.setattr(webnn, "asked", lambda installed: probed.append(installed) or refusal)

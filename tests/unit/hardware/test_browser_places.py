@@ -1,4 +1,4 @@
-"""Browsers where Linux, macOS and Windows install them, in folders that stand for these systems."""
+"""The locations of browsers on Linux, macOS and Windows, in folders that simulate these systems."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def driven(found: tuple[Found, ...]) -> dict[str, bool]:
         *(("microsoft-edge", "Edge"), ("brave-browser", "Brave"), ("firefox", "Firefox"), ("firefox-esr", "Firefox")),
     ],
 )
-def test_linux_has_them_on_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, browser: str) -> None:
+def test_browsers_on_linux_are_found_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, browser: str) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     path = program(tmp_path / "bin" / name)
     found = installed({"PATH": str(tmp_path / "bin")}, tmp_path)
@@ -55,13 +55,13 @@ def test_linux_has_them_on_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ("/snap/bin/firefox", "Firefox"),
     ],
 )
-def test_linux_has_them_beside_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, browser: str) -> None:
+def test_browsers_on_linux_are_found_outside_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, browser: str) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     program(tmp_path / file.removeprefix("/"))
     assert installed({"PATH": str(tmp_path / "none")}, tmp_path) == (Found(name=browser, program=file, driven=browser in DRIVEN),)
 
 
-def test_a_mac_has_them_among_its_applications(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_browsers_on_macos_are_found_in_applications(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     for name in MAC:
         folder = tmp_path / ("home/Applications" if name == "Brave Browser" else "Applications")
@@ -72,7 +72,7 @@ def test_a_mac_has_them_among_its_applications(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("variable", ["ProgramFiles", "ProgramFiles(x86)", "LOCALAPPDATA"])
-def test_windows_has_them_among_its_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str) -> None:
+def test_browsers_on_windows_are_found_in_program_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     for path in WINDOWS:
         program(tmp_path.joinpath(*PureWindowsPath(path).parts))
@@ -85,14 +85,14 @@ def test_windows_has_them_among_its_programs(monkeypatch: pytest.MonkeyPatch, tm
     assert browser_places.windows_version(edge) == "156.0.8078.79"
 
 
-def test_what_is_driven_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_supported_browsers_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("firefox", "brave-browser", "microsoft-edge"):
         program(tmp_path / name)
     assert [each.name for each in installed({"PATH": str(tmp_path)}, tmp_path)] == ["Edge", "Brave", "Firefox"]
 
 
-def test_a_machine_without_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_browsers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for system in ("linux", "darwin", "win32"):
         monkeypatch.setattr(sys, "platform", system)
         assert installed({"PATH": str(tmp_path)}, tmp_path) == ()

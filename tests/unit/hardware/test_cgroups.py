@@ -1,4 +1,4 @@
-"""Limits from files as kernels write them, below a folder that stands for the root."""
+"""Limits from files in the format of the kernel, in a folder that simulates the root."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HOST_V1 = """\
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
 34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
 """
-UNLIMITED = "9223372036854771712\n"  # what version 1 writes where there is no limit
+UNLIMITED = "9223372036854771712\n"  # the value of version 1 for no limit
 MIB = 2**20
 
 
 def tree(root: Path, *, own: str = "", mounts: str = "", files: dict[str, str] | None = None) -> Path:
-    """A root with this process's groups, the mounts, and files below /sys/fs/cgroup."""
+    """A root folder with this process's groups, the mounts, and files below /sys/fs/cgroup."""
     told = {"proc/self/cgroup": own, "proc/self/mountinfo": mounts} | {
         f"sys/fs/cgroup/{name}": text for name, text in (files or {}).items()
     }
@@ -32,7 +32,7 @@ def tree(root: Path, *, own: str = "", mounts: str = "", files: dict[str, str] |
 
 
 def test_a_recorded_container_of_version_1(tmp_path: Path) -> None:
-    """Docker shows the container its own group at the mount point, and /proc/self/cgroup still names it from the root."""
+    """Docker mounts the container's own group at the mount point, but /proc/self/cgroup has its path from the root."""
     files = {
         "cpu/cpu.cfs_quota_us": "150000\n",
         "cpu/cpu.cfs_period_us": "100000\n",
@@ -48,7 +48,7 @@ def test_a_recorded_container_of_version_1(tmp_path: Path) -> None:
 
 
 def test_a_limit_above_that_a_container_cannot_see(tmp_path: Path) -> None:
-    """Version 1 tells it in memory.stat: a pod's limit holds for its containers, which have none of their own."""
+    """Version 1 reports it in memory.stat: a pod's limit applies to its containers, which have no limit of their own."""
     own = (RECORDED / "kubepods-v1-cgroup").read_text(encoding="ascii")
     group = own.splitlines()[2].rpartition(":")[2]
     mounts = f"140 136 0:32 {group} /sys/fs/cgroup/memory ro,relatime - cgroup cgroup rw,memory\n"
@@ -76,7 +76,10 @@ def test_a_container_of_version_2(tmp_path: Path, mounts: str) -> None:
 
 
 def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
-    """systemd's slices: the leaf says "max" and lives within its parents' limits; the least that is left need not be at the least limit."""
+    """systemd's slices: the leaf has "max", so its parents' limits apply.
+
+    The group with the least memory left is not always the one with the least limit.
+    """
     files = {
         "user.slice/cpu.max": "max 100000\n",
         "user.slice/a.slice/cpu.max": "400000 100000\n",
@@ -86,7 +89,7 @@ def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
         "user.slice/a.slice/memory.max": f"{2048 * MIB}\n",
         "user.slice/a.slice/memory.current": f"{100 * MIB}\n",
         "user.slice/a.slice/b.scope/memory.max": "max\n",
-        "memory.max": f"{MIB}\n",  # the root has none; if one stood there it would hold as well
+        "memory.max": f"{MIB}\n",  # the root has none, but a limit there would apply too
     }
     root = tree(tmp_path, own="0::/user.slice/a.slice/b.scope\n", mounts=HOST_V2, files=files)
     (root / "sys/fs/cgroup/memory.max").unlink()
@@ -110,7 +113,7 @@ def test_groups_of_version_1_are_nested_too(tmp_path: Path) -> None:
 
 
 def test_both_versions_at_once(tmp_path: Path) -> None:
-    """The hybrid layout: controllers in version 1, version 2 beside them without any."""
+    """The hybrid layout: all controllers in version 1, and version 2 without any."""
     mounts = HOST_V1 + "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
     files = {"memory/job/memory.limit_in_bytes": f"{64 * MIB}\n", "unified/job/cgroup.procs": ""}
     found = cgroups.limits(tree(tmp_path, own="4:memory:/job\n0::/job\n", mounts=mounts, files=files))
@@ -132,8 +135,8 @@ def test_without_limits_there_are_none(tmp_path: Path, own: str, mounts: str, fi
     assert cgroups.limits(tree(tmp_path, own=own, mounts=mounts, files=files)) == cgroups.Limits()
 
 
-def test_a_group_that_lies_outside_of_what_is_shown(tmp_path: Path) -> None:
-    """After a namespace was left, paths begin with /..: then what is mounted is all that can be read."""
+def test_a_group_outside_the_mounted_hierarchy(tmp_path: Path) -> None:
+    """Outside its namespace, a process's paths begin with /.., and only the mounted groups can be read."""
     root = tree(tmp_path, own="0::/../other\n", mounts=HOST_V2, files={"memory.max": f"{32 * MIB}\n"})
     (root / "sys/fs/other").mkdir()
     (root / "sys/fs/other/memory.max").write_text(f"{MIB}\n", encoding="ascii")
@@ -153,7 +156,7 @@ def test_more_is_used_than_the_limit_allows(tmp_path: Path) -> None:
 
 
 def test_memory_pressure_of_the_machine(tmp_path: Path) -> None:
-    """Where the group has no pressure of its own, as in version 1, the machine's counts."""
+    """If the group has no pressure file, as in version 1, the machine's is used."""
     (tmp_path / "proc/pressure").mkdir(parents=True)
     recorded = Path(__file__).parents[1] / "recorded" / "pressure-memory"
     (tmp_path / "proc/pressure/memory").write_bytes(recorded.read_bytes())
@@ -170,7 +173,7 @@ def test_memory_pressure_of_a_mac(tmp_path: Path, level: str | None, word: str |
     assert facts["memory_stalled_percent"] is None
 
 
-def test_what_a_file_tells(tmp_path: Path) -> None:
+def test_the_values_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "number").write_bytes(b" 42\n")
     (tmp_path / "text").write_bytes(b"\xff\n")
     assert (cgroups.number(tmp_path / "number"), cgroups.number(tmp_path / "text"), cgroups.number(tmp_path)) == (42, None, None)

@@ -1,4 +1,4 @@
-"""Which device PyTorch is to use, on machines with GPUs that are not here: detections are given, nothing is asked."""
+"""The choice of PyTorch's device, on fake machines with GPUs: detections are given, nothing is queried."""
 
 from __future__ import annotations
 
@@ -68,27 +68,27 @@ def device(priorities: list[str], circumstances: Circumstances, index: int = 0) 
         (["openvino", "cuda", "cpu"], 0, "cuda:0"),
     ],
 )
-def test_the_first_that_can_be_used(priorities: list[str], index: int, expected: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_usable_entry_is_chosen(priorities: list[str], index: int, expected: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert device(priorities, given(nvidia()), index) == expected
     assert caplog.messages == []
 
 
-def test_what_was_passed_over_is_told() -> None:
+def test_skipped_entries_are_reported() -> None:
     choice = choose(parse(["openvino", "rocm", "cuda"]), 0, given(nvidia()))
     assert (choice.hardware, choice.torch_device, choice.reason) == ("cuda", "cuda:0", "a cuda is here")
     assert choice.passed_over == (("openvino", "it is not a device of PyTorch: its own runtime executes models"), ("rocm", "no rocm"))
 
 
 @pytest.mark.parametrize(("priorities", "index"), [(["cuda"], 2), (["cuda:7"], 1)])
-def test_a_number_that_is_not_here_becomes_0_with_a_warning(priorities: list[str], index: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_index_becomes_0_with_a_warning(priorities: list[str], index: int, caplog: pytest.LogCaptureFixture) -> None:
     assert device(priorities, given(nvidia()), index) == "cuda:0"
     (message,) = caplog.messages
     assert "only 2: using device 0" in message
 
 
 @pytest.mark.parametrize("index", [-1, True, 1.0, "1"])
-def test_a_number_that_is_none_is_an_error(index: Any) -> None:
+def test_an_invalid_index_is_an_error(index: Any) -> None:
     with pytest.raises(ConfigError, match=r"preferred_index: .* is not a valid device number"):
         choose(parse(["cpu"]), index, given())
 
@@ -105,14 +105,14 @@ def test_a_number_that_is_none_is_an_error(index: Any) -> None:
         ("cuda:-1", "has no device number"),
     ],
 )
-def test_an_unknown_name_is_an_error_with_a_near_miss(entry: str, told: str) -> None:
+def test_an_unknown_name_is_an_error_that_suggests_the_closest(entry: str, told: str) -> None:
     with pytest.raises(ConfigError, match="priority_list") as caught:
         parse(["cuda", entry])
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("priorities", [["rocm", "mps"], ["openvino", "qnn", "webgpu", "webnn"], []])
-def test_without_any_of_them_it_is_the_cpu(priorities: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_without_any_usable_entry_it_is_the_cpu(priorities: list[str], caplog: pytest.LogCaptureFixture) -> None:
     assert device(priorities, given(nvidia())) == "cpu"
     assert [message.endswith("using the CPU") for message in caplog.messages] == [True] * bool(priorities)
 
@@ -134,7 +134,7 @@ def test_without_any_of_them_it_is_the_cpu(priorities: list[str], caplog: pytest
         (here(Backend.MPS), TorchBuild(version="1.11.0", cuda=None, hip=None), "cpu", "has no MPS"),
     ],
 )
-def test_nothing_is_named_that_this_pytorch_cannot_use(
+def test_only_devices_of_this_pytorch_build_are_chosen(
     machine: Detection, torch: TorchBuild | None, expected: str, why: str | None
 ) -> None:
     choice = choose(parse(["auto"]), 0, given(machine, torch=torch))
@@ -143,7 +143,7 @@ def test_nothing_is_named_that_this_pytorch_cannot_use(
 
 
 def test_a_rocm_machine_is_not_cuda() -> None:
-    """Though PyTorch calls its devices so."""
+    """Although PyTorch calls its devices that."""
     choice = choose(parse(["cuda", "rocm"]), 0, given(amd(), torch=ROCM_BUILD))
     assert (choice.hardware, choice.torch_device) == ("rocm", "cuda:0")
 
@@ -155,7 +155,7 @@ def test_a_rocm_machine_is_not_cuda() -> None:
         ("-1", 0),
         ("0", 1),
         ("1,0", 2),
-        ("0,2,1", 1),  # 2 is none, and ends the list
+        ("0,2,1", 1),  # 2 does not exist and ends the list
         ("0,-1,1", 1),
         ("0,0", 0),
         ("GPU-1", 1),
@@ -164,7 +164,7 @@ def test_a_rocm_machine_is_not_cuda() -> None:
         ("none", 0),
     ],
 )
-def test_hidden_gpus_are_not_named(variable: str, count: int) -> None:
+def test_hidden_gpus_are_not_chosen(variable: str, count: int) -> None:
     machine = nvidia()
     assert len(visible.cuda_gpus(machine.features["gpus"], {"CUDA_VISIBLE_DEVICES": variable})) == count
     choice = choose(parse(["cuda", "cpu"]), 0, given(machine, CUDA_VISIBLE_DEVICES=variable))
@@ -197,7 +197,7 @@ def test_amds_variables(environment: dict[str, str], shown: list[int]) -> None:
     assert choice.torch_device == ("cuda:0" if shown else "cpu")
 
 
-def test_a_pytorch_that_runs_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_initialized_pytorch_determines_its_device_count(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = types.ModuleType("torch")
     torch.version = types.SimpleNamespace(__version__="2.13.0+cu130", cuda="13.0", hip=None)  # type: ignore[attr-defined]
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1)  # type: ignore[attr-defined]
@@ -216,9 +216,7 @@ def test_a_pytorch_that_runs_counts_for_itself(monkeypatch: pytest.MonkeyPatch) 
         ),
     ],
 )
-def test_what_a_pytorch_is_built_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, expected: TorchBuild, purpose: str
-) -> None:
+def test_the_build_of_a_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, expected: TorchBuild, purpose: str) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')", encoding="ascii")
     (tmp_path / "torch" / "version.py").write_bytes((RECORDED / file).read_bytes())
@@ -229,19 +227,19 @@ def test_what_a_pytorch_is_built_for(
     assert "torch" not in sys.modules
 
 
-def test_a_folder_called_torch_is_no_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_called_torch_is_not_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert torch_build.torch_build() is None
     (tmp_path / "torch").mkdir()
     assert torch_build.torch_build() is None
-    monkeypatch.setitem(sys.modules, "torch", None)  # what forbids importing it
+    monkeypatch.setitem(sys.modules, "torch", None)  # makes importing it fail
     assert torch_build.torch_build() is None
 
 
-def test_an_imported_pytorch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_imported_pytorch_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("torch")
     monkeypatch.setitem(sys.modules, "torch", module)
-    assert torch_build.torch_build() is None  # it is being imported at this moment
+    assert torch_build.torch_build() is None  # its import has not finished
     assert torch_build.imported() is None
     module.version = types.SimpleNamespace(__version__="3.0", cuda=None, hip="8.0")  # type: ignore[attr-defined]
     assert torch_build.torch_build() == TorchBuild(version="3.0", cuda=None, hip="8.0")
@@ -258,7 +256,7 @@ def test_an_imported_pytorch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         ("None", ()),
     ],
 )
-def test_numbers_of_versions(text: str | None, numbers: tuple[int, ...]) -> None:
+def test_version_numbers_are_parsed(text: str | None, numbers: tuple[int, ...]) -> None:
     assert torch_build.number(text) == numbers
 
 

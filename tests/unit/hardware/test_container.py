@@ -1,4 +1,4 @@
-"""What files tell of containers, below a folder that stands for the root."""
+"""Facts about containers from files, in a folder that simulates the root."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_an_ordinary_machine(tmp_path: Path) -> None:
         ({"proc/self/cgroup": "0::/system.slice/dockerized-app.service\n"}, None),
     ],
 )
-def test_this_process_is_in_one(tmp_path: Path, files: dict[str, str], inside: str | None) -> None:
+def test_this_process_is_in_a_container(tmp_path: Path, files: dict[str, str], inside: str | None) -> None:
     for name, text in files.items():
         put(tmp_path, name, text)
     assert container.look(tmp_path, path="").inside == inside
 
 
-def test_what_is_there_for_containers(tmp_path: Path) -> None:
+def test_support_for_gpus_in_containers(tmp_path: Path) -> None:
     for node in ("nvidia0", "nvidiactl", "kfd", "dri/renderD128", "dri/card1", "accel/accel0", "null"):
         put(tmp_path, f"dev/{node}")
     put(tmp_path, "etc/docker/daemon.json", (RECORDED / "docker-daemon-nvidia.json").read_text(encoding="utf-8"))
@@ -71,13 +71,13 @@ def test_what_is_there_for_containers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"runtimes": []}', "{}", ""])
-def test_settings_that_say_nothing(tmp_path: Path, text: str) -> None:
+def test_settings_without_a_runtime(tmp_path: Path, text: str) -> None:
     put(tmp_path, "etc/docker/daemon.json", text)
     assert container.look(tmp_path, path="").runtimes == ()
 
 
 @pytest.mark.parametrize("kind", list(Backend))
-def test_inside_of_one_it_sees_what_is_here(kind: Backend) -> None:
+def test_a_process_in_a_container_sees_the_available_hardware(kind: Backend) -> None:
     inside = around(inside="docker: there is a /.dockerenv")
     assert container.view(kind, found(kind), inside) == View(visible=True, why="this is one (docker: there is a /.dockerenv)")
     assert container.view(kind, found(kind, available=False), inside) == View(visible=False, why=f"no {kind.value}")
@@ -104,7 +104,7 @@ def test_amds_gpus_need_their_nodes() -> None:
 
 
 @pytest.mark.parametrize("kind", [Backend.CUDA, Backend.ROCM])
-def test_a_gpu_that_is_not_here_is_in_no_container(kind: Backend) -> None:
+def test_a_missing_gpu_is_in_no_container(kind: Backend) -> None:
     view = container.view(kind, found(kind, available=False), around(cdi=("nvidia.com/gpu",), nodes=AMD_NODES))
     assert view == View(visible=False, why=f"no {kind.value}")
 
@@ -115,14 +115,14 @@ def test_metal_is_in_no_container() -> None:
 
 @pytest.mark.parametrize("kind", [Backend.CPU, Backend.ONNXRUNTIME, Backend.QNN, Backend.OPENVINO, Backend.WEBGPU, Backend.WEBNN])
 def test_software_comes_with_the_image(kind: Backend) -> None:
-    """Whether it is installed outside as well does not matter."""
+    """Whether it is also installed outside is irrelevant."""
     assert container.view(kind, found(kind, available=False), OUTSIDE).visible
 
 
-def test_an_npu_must_be_given() -> None:
+def test_an_npu_must_be_passed() -> None:
     view = container.view(Backend.OPENVINO, found(Backend.OPENVINO), around(nodes=("/dev/accel/accel0", "/dev/dri/renderD128")))
     assert view.why.endswith("GPU or NPU with /dev/accel and /dev/dri given to it")
 
 
-def test_this_machine_can_be_looked_at() -> None:
+def test_this_machine_can_be_inspected() -> None:
     assert container.look().toolkit == tuple(program for program in container._TOOLKIT if shutil.which(program))

@@ -60,7 +60,7 @@ def test_the_first_processor_is_read(tmp_path: Path) -> None:
         ("processor\t: 0\nuarch\t\t: sifive,u74-mc\n", ("sifive,u74-mc", None, None)),
     ],
 )
-def test_what_linux_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: tuple[Any, ...]) -> None:
+def test_the_facts_on_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: tuple[Any, ...]) -> None:
     read(monkeypatch, tmp_path, text)
     monkeypatch.setattr(platform, "processor", lambda: "")
     monkeypatch.setattr(platform, "machine", lambda: "the machine")
@@ -72,8 +72,8 @@ def test_what_linux_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text:
     ("told", "vendor"),
     [("Intel64 Family 6 Model 140 Stepping 1, GenuineIntel", "GenuineIntel"), ("", None), ("x86_64", None)],
 )
-def test_windows_tells_a_name_and_a_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, vendor: str | None) -> None:
-    """The first as Windows printed it: github.com/zlib-ng/deflatebench issue 11."""
+def test_the_name_and_vendor_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, vendor: str | None) -> None:
+    """The first one was printed by Windows: github.com/zlib-ng/deflatebench issue 11."""
     read(monkeypatch, tmp_path, "")
     monkeypatch.setattr(platform, "processor", lambda: told)
     monkeypatch.setattr(platform, "machine", lambda: "AMD64")
@@ -94,7 +94,7 @@ def test_windows_tells_a_name_and_a_vendor(tmp_path: Path, monkeypatch: pytest.M
         (XEON_W, "x86_64", None, ["avx2", "avx512f"]),
     ],
 )
-def test_what_macos_tells(monkeypatch: pytest.MonkeyPatch, printed: str, name: str, vendor: str | None, instructions: list[str]) -> None:
+def test_the_facts_on_macos(monkeypatch: pytest.MonkeyPatch, printed: str, name: str, vendor: str | None, instructions: list[str]) -> None:
     def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
         assert command[:2] == ["/usr/sbin/sysctl", "-i"]
         return subprocess.CompletedProcess(command, 0, f"{printed}kern.memorystatus_vm_pressure_level: 2\n")
@@ -107,7 +107,7 @@ def test_what_macos_tells(monkeypatch: pytest.MonkeyPatch, printed: str, name: s
     assert facts["memory_pressure_level"] == "warning"
 
 
-def test_a_mac_that_does_not_answer_still_has_a_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_if_sysctl_fails_a_mac_still_has_a_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(*_arguments: Any, **_options: Any) -> Any:
         raise subprocess.TimeoutExpired("sysctl", 10)
 
@@ -136,7 +136,7 @@ def test_usable_cores(monkeypatch: pytest.MonkeyPatch, limits: Limits, expected:
     assert cpu.usable_cores(limits) == expected
 
 
-def test_elsewhere_every_core_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_other_systems_every_core_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr("os.cpu_count", lambda: 10)
     assert cpu.usable_cores(Limits()) == 10.0

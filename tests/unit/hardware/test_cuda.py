@@ -26,7 +26,7 @@ class NVMLError(Exception):
 
 
 class Nvml(types.ModuleType):
-    """NVML on the recorded machine: what its nvidia-smi printed, in NVML's own units. Each call may be given an error instead."""
+    """NVML on the recorded machine: the values that its nvidia-smi printed, in NVML's units. Each call can be made to fail."""
 
     NVMLError = NVMLError
     NVML_ERROR_LIBRARY_NOT_FOUND = LIBRARY_NOT_FOUND
@@ -68,7 +68,7 @@ class Nvml(types.ModuleType):
         return self.told("handle", index)
 
     def nvmlDeviceGetName(self, handle: int) -> Any:  # noqa: N802
-        return self.names[handle].encode() if handle else self.names[handle]  # both forms that the package has had
+        return self.names[handle].encode() if handle else self.names[handle]  # the two types that versions of the package return
 
     def nvmlDeviceGetUUID(self, handle: int) -> Any:  # noqa: N802
         return UUIDS[handle]
@@ -78,15 +78,15 @@ class Nvml(types.ModuleType):
         return self.told("memory", types.SimpleNamespace(total=total, used=used, free=total - used))
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> Any:  # noqa: ARG002, N802
-        return self.told("capability", (10, 0))  # of a B200, by NVIDIA's table of GPUs
+        return self.told("capability", (10, 0))  # that of a B200, from NVIDIA's table of GPUs
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> Any:  # noqa: ARG002, N802
         return self.told("processes", [])
 
 
 @pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without any trace of the driver."""
+def no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Simulate a machine without any trace of the driver."""
     monkeypatch.setattr(cuda, "_PROC", tmp_path / "version")
     monkeypatch.setattr(cuda, "_CONTROL", tmp_path / "nvidiactl")
     monkeypatch.setattr(cuda, "_WSL", tmp_path / "dxg")
@@ -98,10 +98,10 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def driver(nowhere: Path) -> Path:
-    """The same with the driver's control node."""
-    (nowhere / "nvidiactl").touch()
-    return nowhere
+def driver(no_driver: Path) -> Path:
+    """Simulate a machine with only the driver's control node."""
+    (no_driver / "nvidiactl").touch()
+    return no_driver
 
 
 def install(monkeypatch: pytest.MonkeyPatch, nvml: Nvml | None) -> None:
@@ -138,7 +138,7 @@ def test_a_recorded_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
 @pytest.mark.usefixtures("driver")
-def test_what_a_driver_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_facts_that_a_driver_does_not_report_are_unknown(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     install(monkeypatch, Nvml({"memory": code, "capability": code, "processes": code}))
     _, facts = cuda.detect()
     assert [facts["gpus"][0][name] for name in ("memory_mb", "used_mb", "free_mb", "compute_capability", "processes")] == [None] * 5
@@ -146,7 +146,7 @@ def test_what_a_driver_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("call", ["count", "handle", "memory", "driver"])
 @pytest.mark.usefixtures("driver")
-def test_a_driver_that_breaks_while_it_is_asked(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_driver_that_fails_during_a_query(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     nvml = Nvml({call: UNKNOWN})
     install(monkeypatch, nvml)
     assert "code 999" in refused("gpu_driver_broken")
@@ -161,16 +161,16 @@ def test_a_driver_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "610.43.02 is installed but lists no GPU" in refused("gpu_not_found")
 
 
-@pytest.mark.usefixtures("nowhere")
-def test_without_a_driver_the_package_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_driver")
+def test_without_a_driver_the_package_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     for nvml in (None, Nvml({"init": UNKNOWN})):
         install(monkeypatch, nvml)
         assert refused("gpu_no_driver").startswith("no NVIDIA driver is loaded here")
 
 
-@pytest.mark.usefixtures("nowhere")
-def test_where_a_driver_leaves_no_trace_the_library_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows."""
+@pytest.mark.usefixtures("no_driver")
+def test_if_a_driver_leaves_no_trace_the_library_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is the case on Windows."""
     monkeypatch.setattr(sys, "platform", "win32")
     install(monkeypatch, Nvml())
     assert cuda.detect()[0] == "2 x NVIDIA B200"
@@ -179,8 +179,8 @@ def test_where_a_driver_leaves_no_trace_the_library_tells(monkeypatch: pytest.Mo
         assert refused("gpu_no_driver").startswith("no NVIDIA driver is loaded here")
 
 
-def test_in_windows_linux_only_its_own_node_is_there(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (nowhere / "dxg").touch()
+def test_wsl_has_only_its_own_node(no_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (no_driver / "dxg").touch()
     install(monkeypatch, Nvml())
     assert cuda.detect()[0] == "2 x NVIDIA B200"
 
@@ -206,16 +206,16 @@ def test_a_driver_that_does_not_start(monkeypatch: pytest.MonkeyPatch, code: int
     assert words in refused(error_type)
 
 
-def test_the_version_of_the_kernel_module(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_the_kernel_module(no_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cuda.module_version() is None
-    (nowhere / "version").touch()
+    (no_driver / "version").touch()
     assert cuda.module_version() is None
     monkeypatch.setattr(cuda, "_PROC", MODULE)
     assert cuda.module_version() == "580.173.02"
 
 
 @pytest.mark.usefixtures("driver")
-def test_use_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_use_is_queried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     install(monkeypatch, nvml)
     _, facts = cuda.detect()
@@ -230,7 +230,7 @@ def test_use_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_other_gpus_than_before_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_gpus_than_before_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     install(monkeypatch, nvml)
     _, facts = cuda.detect()
@@ -239,21 +239,21 @@ def test_other_gpus_than_before_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
         cuda.refreshed(facts)
 
 
-def test_cudnn_of_the_system(nowhere: Path) -> None:
+def test_cudnn_of_the_system(no_driver: Path) -> None:
     assert cuda.cudnn_version() is None
     for name in ("libcudnn.so.9", "libcudnn.so.9.1.0", "libcudnn_ops.so.9.1.0"):
-        (nowhere / name).touch()
+        (no_driver / name).touch()
     assert cuda.cudnn_version() == "9.1.0"
 
 
-def test_cudnn_of_a_package(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (nowhere / "libcudnn.so.9.1.0").touch()
+def test_cudnn_of_a_package(no_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (no_driver / "libcudnn.so.9.1.0").touch()
     monkeypatch.setattr(cuda, "_CUDNN_PACKAGES", ("no-such-package", "pytest"))
     assert cuda.cudnn_version() == pytest.__version__
 
 
 @pytest.mark.parametrize(("told", "version"), [(92000, "9.20.0"), (90101, "9.1.1"), (8907, "8.9.7"), (None, None)])
-def test_cudnn_of_a_pytorch_that_is_imported(monkeypatch: pytest.MonkeyPatch, told: int | None, version: str | None) -> None:
+def test_cudnn_of_an_imported_pytorch(monkeypatch: pytest.MonkeyPatch, told: int | None, version: str | None) -> None:
     torch = types.ModuleType("torch")
     torch.version = types.SimpleNamespace(cuda="13.0", hip=None)  # type: ignore[attr-defined]
     torch.cuda = types.SimpleNamespace()  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ def write(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("backend", descriptors(), ids=lambda each: each.name)
-def test_every_backend_has_a_detector_with_what_its_descriptor_promises(backend: Descriptor) -> None:
+def test_every_backend_has_a_detector_with_the_functions_of_its_descriptor(backend: Descriptor) -> None:
     module = importlib.import_module(backend.hardware.detector)
     assert callable(module.detect)
     assert hasattr(module, "installed") == backend.hardware.light
@@ -44,7 +44,7 @@ def detecting(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     detected_by(monkeypatch, {Backend.CPU: "fake_detector"})
 
 
-def test_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     detecting(monkeypatch, ("A CPU", {"cores": 2}))
     found = detector.detect(Backend.CPU)
     assert (found.hardware_type, found.available, found.name, found.features, found.reason) == ("cpu", True, "A CPU", {"cores": 2}, None)
@@ -59,13 +59,13 @@ def test_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
         (OSError(2, "gone"), "FileNotFoundError: [Errno 2] gone"),
     ],
 )
-def test_what_is_not_here_says_why(monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str) -> None:
+def test_unavailable_hardware_says_why(monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str) -> None:
     detecting(monkeypatch, error)
     found = detector.detect(Backend.CPU)
     assert (found.available, found.name, found.features, found.reason) == (False, None, {}, reason)
 
 
-def test_every_kind_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     detecting(monkeypatch, ("A CPU", {}))
     detected_by(monkeypatch, {Backend.CPU: "fake_detector", Backend.OPENVINO: "no_such_module"})
     found = {detection.hardware_type: detection.reason for detection in detector.detect_all((Backend.CPU, Backend.OPENVINO))}
@@ -84,7 +84,7 @@ def test_a_machine_has_one_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert detector.machine_identity() != first
 
 
-def test_without_an_id_the_name_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_id_the_host_name_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detector, "_MACHINE_ID", (tmp_path / "missing",))
     first = detector.machine_identity()
     monkeypatch.setattr(platform, "node", lambda: "another-name")
@@ -92,8 +92,8 @@ def test_without_an_id_the_name_counts(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"uninitialized\n"])
-def test_an_id_that_is_none_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """systemd writes an empty file or this word into images: all machines made from one would be the same."""
+def test_an_invalid_machine_id_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """systemd images contain an empty file or this word, so all machines made from one image would be the same."""
     (tmp_path / "id").write_bytes(content)
     monkeypatch.setattr(detector, "_MACHINE_ID", (tmp_path / "id",))
     first = detector.machine_identity()
@@ -101,7 +101,7 @@ def test_an_id_that_is_none_is_not_one(tmp_path: Path, monkeypatch: pytest.Monke
     assert detector.machine_identity() != first
 
 
-def test_the_facts_that_change_are_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_facts_are_queried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     detecting(monkeypatch, ("A CPU", {"cores": 2, "free": 1}))
     found = detector.detect(Backend.CPU)
     module = sys.modules["fake_detector"]
@@ -111,7 +111,7 @@ def test_the_facts_that_change_are_asked_anew(monkeypatch: pytest.MonkeyPatch) -
     assert found.features["free"] == 1
 
 
-def test_hardware_that_cannot_be_asked_anew_is_detected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hardware_that_cannot_be_refreshed_is_detected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     detecting(monkeypatch, ("A CPU", {}))
     found = detector.detect(Backend.CPU)
 
@@ -123,7 +123,7 @@ def test_hardware_that_cannot_be_asked_anew_is_detected_again(monkeypatch: pytes
     assert detector.refreshed(found).reason == "no driver"
 
 
-def test_what_is_absent_or_never_changes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_hardware_and_constant_facts_are_not_queried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     detecting(monkeypatch, UnavailableError("no driver", error_type="x"))
     absent = detector.detect(Backend.CPU)
     assert detector.refreshed(absent) is absent
@@ -133,8 +133,8 @@ def test_what_is_absent_or_never_changes_stays_as_it_is(monkeypatch: pytest.Monk
     assert detector.refreshed(steady) is steady
 
 
-def test_each_question_is_logged_with_its_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """So that LOGLEVEL=DEBUG shows what takes long."""
+def test_each_query_is_logged_with_its_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """LOGLEVEL=DEBUG shows which queries are slow."""
     detecting(monkeypatch, ("A CPU", {}))
     with caplog.at_level("DEBUG", logger="hwmatrix.hardware"):
         detector.detect(Backend.CPU)

@@ -54,7 +54,7 @@ def test_a_translated_python(monkeypatch: pytest.MonkeyPatch, printed: str, mach
     assert "Rosetta" in refused()
 
 
-def test_a_mac_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_sysctl_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     mac(monkeypatch, "")
 
     def run(*_arguments: Any, **_options: Any) -> Any:

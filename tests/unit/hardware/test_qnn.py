@@ -1,4 +1,4 @@
-"""What keeps QNN's emulation from being loaded, each told with its own type."""
+"""The reasons why QNN's emulation cannot be loaded, each with its own type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_another_host_is_refused(platform: tuple[str, str, str, str], error_type
 
 
 @pytest.mark.parametrize("version", ["2.35", "2.36", "2.41", "3.0"])
-def test_a_host_that_fits_is_not(version: str) -> None:
+def test_a_supported_host_is_not_refused(version: str) -> None:
     qnn._check_platform("linux", "x86_64", "glibc", version)
 
 
@@ -47,7 +47,7 @@ def test_a_missing_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The two packages as their wheels lay them out (onnxruntime 1.31.1, onnxruntime-qnn 2.7.0), as far as they are read."""
+    """The files of the two packages that are read, in the layout of their wheels (onnxruntime 1.31.1, onnxruntime-qnn 2.7.0)."""
     for name, text in (
         ("onnxruntime/capi/build_and_package_info.py", "package_name = 'onnxruntime'\n__version__ = '1.31.1'\n"),
         (
@@ -90,13 +90,13 @@ def test_versions_are_read_without_importing_anything(monkeypatch: pytest.Monkey
     assert qnn.detect() == (name, facts | {"registered": True})
 
 
-def test_a_package_without_its_library_is_told(packages: Path) -> None:
+def test_a_package_without_its_library_is_reported(packages: Path) -> None:
     (packages / "onnxruntime_qnn/libonnxruntime_providers_qnn.so").unlink()
     found = detect(Backend.QNN, light=True)
     assert "has no libonnxruntime_providers_qnn.so" in (found.reason or "")
 
 
-def test_the_sdk_by_its_variable_and_by_its_place(tmp_path: Path) -> None:
+def test_the_sdk_is_found_by_its_variable_and_by_its_location(tmp_path: Path) -> None:
     for version, text in (("qairt/2.9.0.1", "version: 2.9.0.1\n"), ("qairt/2.44.0.260225", "name: qairt\nversion: 2.44.0.260225\n")):
         (tmp_path / version).mkdir(parents=True)
         (tmp_path / version / "sdk.yaml").write_text(text, encoding="ascii")

@@ -18,7 +18,7 @@ ROCMINFO = (RECORDED / "rocminfo-ryzen7.txt").read_text(encoding="utf-8") + (REC
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The recorded machine's nodes below a folder, with its devices beside them."""
+    """A folder with the recorded machine's nodes and devices."""
     shutil.copytree(RECORDED / "kfd" / "mi210", tmp_path / "kfd" / "topology" / "nodes")
     (tmp_path / "dri").mkdir()
     for device in ("dev-kfd", "dri/renderD128"):
@@ -62,8 +62,8 @@ def test_a_recorded_machine(machine: Path) -> None:
     assert (facts["driver"], facts["rocm"], facts["count"], facts["processes"]) == ("6.12.12", None, 1, 2)
 
 
-def test_used_memory_is_read_anew(machine: Path) -> None:
-    """The numbers are a real card's: github.com/elementary/monitor issue 369."""
+def test_used_memory_is_read_again(machine: Path) -> None:
+    """The numbers are from a real card: github.com/elementary/monitor issue 369."""
     device = machine / "drm/renderD128/device"
     device.mkdir(parents=True)
     (device / "mem_info_vram_total").write_text("8573157376\n", encoding="ascii")
@@ -79,7 +79,7 @@ def test_used_memory_is_read_anew(machine: Path) -> None:
     assert (now["processes"], facts["processes"]) == (1, None)
 
 
-def test_a_gpu_that_is_gone_is_told(machine: Path) -> None:
+def test_a_missing_gpu_is_reported(machine: Path) -> None:
     _, facts = rocm.detect()
     shutil.rmtree(machine / "kfd/topology/nodes/2")
     with pytest.raises(UnavailableError, match="other GPUs than before"):
@@ -107,15 +107,15 @@ def test_rocminfo_adds_the_name_of_a_node(machine: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_architectures(version: int, name: str) -> None:
-    """The first two as rocm-smi and the kernel tell of one machine (MI210, MI300X), the others by LLVM's table of processors."""
+    """The first two are from rocm-smi and the kernel on one machine (MI210, MI300X), the others from LLVM's table of processors."""
     assert rocm.architecture(version) == name
 
 
-def test_memory_is_that_of_a_nodes_banks(tmp_path: Path) -> None:
+def test_memory_is_the_sum_of_a_node_s_banks(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / "mem_banks" / str(number)).mkdir(parents=True)
         shutil.copy(RECORDED / "kfd/mi350x/mem_bank", tmp_path / f"mem_banks/{number}/properties")
-    assert rocm.memory_mb(tmp_path) == 2 * 294896  # 288 GiB less what the firmware keeps, twice
+    assert rocm.memory_mb(tmp_path) == 2 * 294896  # twice: 288 GiB minus the firmware's share
     assert rocm.memory_mb(tmp_path / "missing") is None
 
 
@@ -129,7 +129,7 @@ def test_a_driver_without_gpus(machine: Path) -> None:
     assert "lists no GPU" in refused("gpu_not_found")
 
 
-def test_a_gpu_of_another_maker_is_none(machine: Path) -> None:
+def test_a_gpu_of_another_vendor_is_ignored(machine: Path) -> None:
     file = machine / "kfd/topology/nodes/2/properties"
     file.write_text(file.read_text(encoding="ascii").replace("vendor_id 4098", "vendor_id 4318"), encoding="ascii")
     assert rocm.topology(machine / "kfd/topology/nodes") == []
@@ -140,7 +140,7 @@ def test_a_gpu_that_was_not_passed_into_the_container(machine: Path) -> None:
     assert f"{machine}/dri/renderD128; give a container /dev/kfd and /dev/dri" in refused("gpu_not_found")
 
 
-def test_a_user_without_the_right_to_use_it(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_permission(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocm.os, "access", lambda path, _mode: "kfd" not in str(path))
     assert (
         refused("gpu_no_permission")
@@ -151,7 +151,7 @@ def test_a_user_without_the_right_to_use_it(machine: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "outcome", [subprocess.TimeoutExpired("rocminfo", 30), OSError("gone"), subprocess.CompletedProcess([], 0, ROCMINFO)]
 )
-def test_rocminfo_is_asked_and_may_fail(monkeypatch: pytest.MonkeyPatch, outcome: Any) -> None:
+def test_rocminfo_is_called_and_may_fail(monkeypatch: pytest.MonkeyPatch, outcome: Any) -> None:
     def run(command: list[str], **_options: Any) -> Any:
         assert command == ["/opt/rocm/bin/rocminfo"]
         if isinstance(outcome, Exception):
@@ -163,7 +163,7 @@ def test_rocminfo_is_asked_and_may_fail(monkeypatch: pytest.MonkeyPatch, outcome
     assert rocm._rocminfo() == (ROCMINFO if isinstance(outcome, subprocess.CompletedProcess) else "")
 
 
-def test_where_rocminfo_is_not_installed_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rocminfo_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocm.shutil, "which", lambda _name, path=None: None)  # noqa: ARG005
     assert rocm._rocminfo() == ""
 

@@ -1,4 +1,4 @@
-"""OpenVINO's and ONNX Runtime's detection, with packages that are laid out as theirs and a library that answers as theirs."""
+"""OpenVINO's and ONNX Runtime's detection, with fake packages of the same layout and a fake library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {"CPU": b"AMD EPYC 7C13 64-Core Processor                \0", "GPU.0": b
 
 
 class Library:
-    """OpenVINO's C library with two devices. ``refused`` names a function that answers with an error."""
+    """A fake of OpenVINO's C library with two devices. ``refused`` names a function that returns an error."""
 
     def __init__(self, *, refused: str = "", devices: tuple[str, ...] = tuple(NAMES)) -> None:
         self.refused = refused
@@ -36,7 +36,7 @@ class Library:
         return lambda *arguments: -1 if name == self.refused else self._answer(name, *arguments)
 
     def _answer(self, name: str, *arguments: Any) -> int:
-        """Fill in what the caller points to; nothing may be collected while it does."""
+        """Fill in the caller's structures, and keep the memory that they point to alive."""
         last = arguments[-1]._obj
         if name == "ov_get_openvino_version":
             last.build_number = BUILD
@@ -58,7 +58,7 @@ class Library:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package openvino with its libraries; the name of the C library is that of this system."""
+    """A package openvino with its libraries. The C library has the name for this system."""
     folder = tmp_path / "openvino"
     (folder / "libs").mkdir(parents=True)
     (folder / "libs" / "libopenvino_c.so.2641").touch()
@@ -87,7 +87,7 @@ def importing(monkeypatch: pytest.MonkeyPatch, devices: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("package")
-def test_the_library_tells_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_lists_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     library = answering(monkeypatch, Library())
     name, facts = openvino.detect()
     assert name == "OpenVINO 2026.4.1"
@@ -101,16 +101,16 @@ def test_the_library_tells_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("refused", ["ov_get_openvino_version", "ov_core_create", "ov_core_get_available_devices"])
-def test_a_library_that_refuses_is_imported_instead(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+def test_if_the_library_fails_openvino_is_imported(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     library = answering(monkeypatch, Library(refused=refused))
     importing(monkeypatch, ["CPU"])
     assert openvino.detect() == ("OpenVINO 2026.4.1", {"version": "2026.4.1-22982", "devices": {"CPU": "the CPU"}, "device_memory_mb": {}})
     assert ("ov_core_free" in library.freed) == (refused == "ov_core_get_available_devices")
 
 
-def test_a_library_that_is_elsewhere_or_broken_is_imported_instead(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_library_is_missing_or_broken_openvino_is_imported(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importing(monkeypatch, ["CPU"])
-    assert openvino.detect()[1]["devices"] == {"CPU": "the CPU"}  # the file is empty: the system's loader refuses it
+    assert openvino.detect()[1]["devices"] == {"CPU": "the CPU"}  # the file is empty, so the loader rejects it
     (package / "libs" / "libopenvino_c.so.2641").unlink()
     assert openvino.detect()[1]["devices"] == {"CPU": "the CPU"}
 
@@ -127,7 +127,7 @@ def test_a_runtime_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     ("system", "file"),
     [("linux", "libopenvino_c.so.2641"), ("darwin", "libopenvino_c.2641.dylib"), ("win32", "openvino_c.dll")],
 )
-def test_the_library_has_another_name_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, file: str) -> None:
+def test_the_library_s_name_on_other_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, file: str) -> None:
     (tmp_path / "libs").mkdir()
     for name in ("libopenvino_c.so.2641", "libopenvino_c.2641.dylib", "openvino_c.dll", "libopenvino.so.2641"):
         (tmp_path / "libs" / name).touch()
@@ -136,7 +136,7 @@ def test_the_library_has_another_name_elsewhere(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("module", "package_name"), [(openvino, "openvino"), (onnxruntime, "onnxruntime")])
-def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch, module: types.ModuleType, package_name: str) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch, module: types.ModuleType, package_name: str) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(UnavailableError, match=f"{package_name} is not installed") as caught:
         module.detect()
@@ -153,13 +153,13 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch, module: type
 def test_onnx_runtime_without_importing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str, version: str | None
 ) -> None:
-    """Its distribution has several names, so the version is the one that the package itself states."""
+    """Its distribution has several names, so the version is read from the package itself."""
     (tmp_path / "capi").mkdir()
     (tmp_path / "capi" / "build_and_package_info.py").write_text(text, encoding="ascii")
     spec = importlib.machinery.ModuleSpec("onnxruntime", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(onnxruntime.util, "find_spec", lambda _name: spec)
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # importing it would fail
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # its import would fail
     found = detector.detect(Backend.ONNXRUNTIME, light=True)
     assert (found.available, found.name, found.features) == (True, name, {"version": version, "providers": None})
     assert not detector.detect(Backend.ONNXRUNTIME).available

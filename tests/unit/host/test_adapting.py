@@ -1,4 +1,4 @@
-"""Cells that failed are tried again, changed: which, how often, and what a run, a resumed run and its reports make of it."""
+"""Retrying failed cells with a change: which cells, how often, and the effect on a run, a resumed run and its reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BERT = "bert/tiny/cpu"
 
 
 def planned(settings: Any = SETTINGS, **changes: Any) -> Plan:
-    """Bert and gpt2 on the CPU in these settings, and what failed is adapted."""
+    """A plan of bert and gpt2 on the CPU with these settings, with adaptations enabled."""
     made = make.plan(targets=("cpu",))
     tolerances = {dtype: Tolerance(relative_error=0.1, reason="a test") for dtype in (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)}
     return dataclasses.replace(
@@ -52,7 +52,7 @@ def planned(settings: Any = SETTINGS, **changes: Any) -> Plan:
 
 @dataclasses.dataclass
 class Scene:
-    """A run's folder and its place."""
+    """A run's folder and its executor."""
 
     tmp: Path
     executor: FakeExecutor
@@ -80,7 +80,7 @@ class Scene:
         return next(cell for cell in document.cells if cell.model == model)
 
 
-def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_cell_reads_low(tmp_path: Path) -> None:
+def test_a_batch_is_halved_until_it_fits_and_the_cell_has_level_low(tmp_path: Path) -> None:
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM], f"{BERT}+batch=4": [OOM]}))
     told = scene.run()
     assert scene.executor.ran == [BERT, "gpt2/tiny/cpu", f"{BERT}+batch=4", f"{BERT}+batch=2"]
@@ -98,7 +98,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_cell_reads_lo
     assert (other.status, other.adaptation, other.attempts) == (Status.PASS, None, ())
 
 
-def test_a_precision_that_fails_gives_way_to_the_next_of_the_list(tmp_path: Path) -> None:
+def test_after_a_failed_precision_the_next_in_the_list_is_tried(tmp_path: Path) -> None:
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [make.failure(Status.MISMATCH)]}), planned(HALF))
     scene.run()
     assert scene.executor.ran[2:] == [f"{BERT}+dtype=bfloat16"]
@@ -109,7 +109,7 @@ def test_a_precision_that_fails_gives_way_to_the_next_of_the_list(tmp_path: Path
     assert cell.adaptation.words == "bfloat16 instead of float16"
 
 
-def test_what_nothing_helps_stays_as_it_failed_with_all_that_was_tried(tmp_path: Path) -> None:
+def test_if_no_change_helps_the_cell_keeps_its_failure_and_all_attempts(tmp_path: Path) -> None:
     outcomes = {BERT: [OOM], **{f"{BERT}+{change}": [OOM] for change in ("batch=4", "batch=2", "batch=1")}}
     outcomes |= {f"{BERT}+dtype={name}": [make.failure(Status.ERROR)] for name in ("bfloat16", "float16")}
     scene = Scene(tmp_path, FakeExecutor(outcomes=outcomes))
@@ -119,7 +119,7 @@ def test_what_nothing_helps_stays_as_it_failed_with_all_that_was_tried(tmp_path:
     assert [attempt.status for attempt in cell.attempts] == [Status.OOM] * 3 + [Status.ERROR] * 2
 
 
-def test_nothing_is_tried_where_the_plan_says_so(tmp_path: Path) -> None:
+def test_nothing_is_tried_if_the_plan_disables_it(tmp_path: Path) -> None:
     plan = dataclasses.replace(planned(), adapt=None)
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}), plan)
     scene.run()
@@ -127,9 +127,9 @@ def test_nothing_is_tried_where_the_plan_says_so(tmp_path: Path) -> None:
     assert (scene.cell().level, scene.cell().attempts) == (Level.NONE, ())
 
 
-def test_what_was_tried_is_not_tried_again_on_resume_and_what_was_not_is(tmp_path: Path) -> None:
+def test_resume_runs_only_attempts_that_are_missing(tmp_path: Path) -> None:
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
-    scene.plan = dataclasses.replace(scene.plan, adapt=None)  # as if it had been cut off before
+    scene.plan = dataclasses.replace(scene.plan, adapt=None)  # as if the run had been interrupted before
     scene.run()
     scene.plan, scene.executor = planned(), FakeExecutor()
     scene.run()
@@ -140,9 +140,9 @@ def test_what_was_tried_is_not_tried_again_on_resume_and_what_was_not_is(tmp_pat
     assert scene.executor.ran == []
 
 
-def test_an_attempt_that_died_with_its_container_is_our_failure_and_made_again_on_resume(tmp_path: Path) -> None:
+def test_an_attempt_whose_container_died_is_an_infra_error_and_repeated_on_resume(tmp_path: Path) -> None:
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
-    scene.plan = dataclasses.replace(scene.plan, adapt=None)  # as if it had been cut off before
+    scene.plan = dataclasses.replace(scene.plan, adapt=None)  # as if the run had been interrupted before
     scene.run()
     scene.plan, scene.executor = planned(), FakeExecutor(dies_after={"cpu": 0})
     scene.run()
@@ -154,7 +154,7 @@ def test_an_attempt_that_died_with_its_container_is_our_failure_and_made_again_o
     assert scene.cell().level is Level.LOW
 
 
-def test_a_verdict_given_anew_is_not_helped_by_what_was_tried_before(tmp_path: Path) -> None:
+def test_a_new_verdict_is_not_combined_with_earlier_attempts(tmp_path: Path) -> None:
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
     scene.run()
     assert scene.cell().level is Level.LOW
@@ -165,14 +165,14 @@ def test_a_verdict_given_anew_is_not_helped_by_what_was_tried_before(tmp_path: P
     assert (cell.status, cell.level, cell.attempts) == (Status.TIMEOUT, Level.NONE, ())
 
 
-def test_a_target_whose_runner_died_is_not_asked_again_in_the_same_run(tmp_path: Path) -> None:
+def test_a_target_whose_runner_died_gets_no_attempts_in_the_same_run(tmp_path: Path) -> None:
     executor = FakeExecutor(outcomes={BERT: [OOM]}, ends={"cpu": Ended(code=1, output="no", oom_killed=False)})
     scene = Scene(tmp_path, executor)
     scene.run()
     assert [job.work for job in executor.jobs] == ["bundles", "run"]
 
 
-def test_people_see_both_how_it_failed_and_with_what_it_works(tmp_path: Path) -> None:
+def test_reports_show_the_failure_and_the_change_that_works(tmp_path: Path) -> None:
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
     scene.run()
     rows = read(scene.database)
@@ -185,7 +185,7 @@ def test_people_see_both_how_it_failed_and_with_what_it_works(tmp_path: Path) ->
     assert [attempt.status for attempt in answer.attempts] == [Status.PASS]
 
 
-def test_a_round_is_a_plan_of_the_same_run_with_the_same_weights(tmp_path: Path) -> None:
+def test_a_round_has_a_plan_of_the_same_run_with_the_same_weights(tmp_path: Path) -> None:
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [OOM]}))
     scene.run()
     last = scene.executor.jobs[-1]
@@ -198,7 +198,7 @@ def test_a_round_is_a_plan_of_the_same_run_with_the_same_weights(tmp_path: Path)
     assert written["cells"][0]["limits"] == dataclasses.asdict(scene.plan.cells[0].limits)
 
 
-def test_a_smaller_batch_of_a_reference_that_was_short_of_memory(tmp_path: Path) -> None:
+def test_a_reference_that_ran_out_of_memory_gets_a_smaller_batch(tmp_path: Path) -> None:
     words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes"
     error = dataclasses.replace(OOM["error"], type="factory_failed", severity=Severity.ERROR, message=words)
     scene = Scene(tmp_path, FakeExecutor(outcomes={BERT: [make.failure(Status.FACTORY_ERROR, Stage.BUILD, error=error)]}))

@@ -1,4 +1,4 @@
-"""Archives of shards: what is packed comes out elsewhere as it was, and nothing else ever does."""
+"""Archives of shards: packed shards are unpacked unchanged elsewhere, and nothing else is ever unpacked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLAN = make.plan()
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """A machine's run folder with two shards of cpu."""
+    """The run folder of a machine with two shards of cpu."""
     folder = make.run_folder(tmp_path / "there", PLAN)
     make.write_shard(folder / "shards", PLAN, "cpu", "aaaaaaaaaaaa")
     make.write_shard(folder / "shards", PLAN, "openvino", "bbbbbbbbbbbb")
@@ -36,7 +36,7 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """The run folder that collects."""
+    """The run folder of the collecting machine."""
     return make.run_folder(tmp_path / "here", PLAN)
 
 
@@ -46,7 +46,7 @@ def files(archive: Path) -> dict[str, bytes]:
 
 
 def write(archive: Path, entries: dict[str, bytes], *more: tarfile.TarInfo) -> Path:
-    """An archive of these files, as somebody hostile would write it."""
+    """An archive of these files, as an attacker would write it."""
     with tarfile.open(archive, "w") as tar:
         for name, data in entries.items():
             info = tarfile.TarInfo(name)
@@ -57,8 +57,8 @@ def write(archive: Path, entries: dict[str, bytes], *more: tarfile.TarInfo) -> P
     return archive
 
 
-def summed(entries: dict[str, bytes]) -> dict[str, bytes]:
-    """With sums that fit."""
+def with_checksums(entries: dict[str, bytes]) -> dict[str, bytes]:
+    """Update the checksums."""
     kept = {name: data for name, data in entries.items() if name != "SHA256SUMS"}
     return kept | {"SHA256SUMS": "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in kept.items()).encode()}
 
@@ -67,7 +67,7 @@ def content(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_shards_travel(there: Path, here: Path, tmp_path: Path) -> None:
+def test_packed_shards_are_unpacked_elsewhere(there: Path, here: Path, tmp_path: Path) -> None:
     for target in ("cpu", "openvino"):
         names = pack(there, target, tmp_path / "out" / f"{target}.tar")
         assert len(names) == 4
@@ -83,7 +83,7 @@ def test_the_same_shards_give_the_same_archive(there: Path, tmp_path: Path) -> N
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
 
 
-def test_what_cannot_be_packed(there: Path, tmp_path: Path) -> None:
+def test_shards_that_cannot_be_packed(there: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the run has no target 'gpu'"):
         pack(there, "gpu", tmp_path / "a.tar")
     with pytest.raises(StoreError, match="cannot be read"):
@@ -102,7 +102,7 @@ def link(kind: bytes, name: str, to: str) -> tarfile.TarInfo:
 
 
 def renamed(entries: dict[str, bytes], name: str) -> dict[str, bytes]:
-    """The shard under another name."""
+    """Rename the shard."""
     shard = next(each for each in entries if each.endswith(".duckdb"))
     return {(name if each == shard else each): data for each, data in entries.items()}
 
@@ -121,34 +121,34 @@ def without(entries: dict[str, bytes], end: str) -> dict[str, bytes]:
 
 
 HOSTILE: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] = {
-    "above": (lambda e: summed(renamed(e, "../../evil.duckdb")), r"'../../evil.duckdb' does not belong in it"),
-    "absolute": (lambda e: summed(renamed(e, "/etc/evil.duckdb")), "does not belong in it"),
-    "within": (lambda e: summed(renamed(e, "shards/../../evil.duckdb")), "does not belong in it"),
-    "deeper": (lambda e: summed(renamed(e, "shards/a/evil.duckdb")), "does not belong in it"),
-    "hidden": (lambda e: summed(renamed(e, "shards/.evil.duckdb")), "does not belong in it"),
-    "newline": (lambda e: summed(renamed(e, "shards/a\nb.duckdb")), "does not belong in it"),
-    "script": (lambda e: summed(e | {"run.sh": b"#!/bin/sh"}), "'run.sh' does not belong in it"),
-    "log": (lambda e: summed(e | {"shards/cpu.duckdb.wal": b"x"}), "does not belong in it"),
+    "above": (lambda e: with_checksums(renamed(e, "../../evil.duckdb")), r"'../../evil.duckdb' does not belong in it"),
+    "absolute": (lambda e: with_checksums(renamed(e, "/etc/evil.duckdb")), "does not belong in it"),
+    "within": (lambda e: with_checksums(renamed(e, "shards/../../evil.duckdb")), "does not belong in it"),
+    "deeper": (lambda e: with_checksums(renamed(e, "shards/a/evil.duckdb")), "does not belong in it"),
+    "hidden": (lambda e: with_checksums(renamed(e, "shards/.evil.duckdb")), "does not belong in it"),
+    "newline": (lambda e: with_checksums(renamed(e, "shards/a\nb.duckdb")), "does not belong in it"),
+    "script": (lambda e: with_checksums(e | {"run.sh": b"#!/bin/sh"}), "'run.sh' does not belong in it"),
+    "log": (lambda e: with_checksums(e | {"shards/cpu.duckdb.wal": b"x"}), "does not belong in it"),
     "damaged": (lambda e: e | {"plan.json": e["plan.json"] + b" "}, "does not match its checksum in SHA256SUMS"),
     "no_sums": (lambda e: without(e, "SHA256SUMS"), "it has no SHA256SUMS"),
-    "no_plan": (lambda e: summed(without(e, "plan.json")), "it has no plan.json"),
+    "no_plan": (lambda e: with_checksums(without(e, "plan.json")), "it has no plan.json"),
     "odd_sums": (lambda e: e | {"SHA256SUMS": b"nonsense\n"}, "has a line that is not a checksum"),
     "more_sums": (lambda e: e | {"SHA256SUMS": e["SHA256SUMS"] + b"0" * 64 + b"  shards/b.duckdb\n"}, "do not agree: shards/b.duckdb"),
-    "no_shard": (lambda e: summed(without(without(e, ".duckdb"), ".duckdb.json")), "it has no shard"),
-    "no_sidecar": (lambda e: summed(without(e, ".duckdb.json")), "a shard without its sidecar"),
-    "plan_broken": (lambda e: summed(e | {"plan.json": b"{"}), "refused"),
-    "other_run": (lambda e: summed(other_plan(e, run_id="another")), "it is from another run: another"),
-    "other_matrix": (lambda e: summed(other_plan(e, matrix_sha256="00")), "it is from another matrix.yaml"),
-    "other_version": (lambda e: summed(other_plan(e, hwmatrix_version="9")), "it is from another version of hwmatrix"),
-    "sidecar_of_another_run": (lambda e: summed(sidecar(e, run_id="another")), "is from run another"),
-    "sidecar_of_another_target": (lambda e: summed(sidecar(e, target="gpu")), "target gpu"),
-    "sidecar_of_another_shard": (lambda e: summed(sidecar(e, sha256="0" * 64)), "does not match the checksum in its sidecar"),
-    "sidecar_broken": (lambda e: summed(sidecar(e, counts={"cells": "many"})), "its sidecar is broken"),
+    "no_shard": (lambda e: with_checksums(without(without(e, ".duckdb"), ".duckdb.json")), "it has no shard"),
+    "no_sidecar": (lambda e: with_checksums(without(e, ".duckdb.json")), "a shard without its sidecar"),
+    "plan_broken": (lambda e: with_checksums(e | {"plan.json": b"{"}), "refused"),
+    "other_run": (lambda e: with_checksums(other_plan(e, run_id="another")), "it is from another run: another"),
+    "other_matrix": (lambda e: with_checksums(other_plan(e, matrix_sha256="00")), "it is from another matrix.yaml"),
+    "other_version": (lambda e: with_checksums(other_plan(e, hwmatrix_version="9")), "it is from another version of hwmatrix"),
+    "sidecar_of_another_run": (lambda e: with_checksums(sidecar(e, run_id="another")), "is from run another"),
+    "sidecar_of_another_target": (lambda e: with_checksums(sidecar(e, target="gpu")), "target gpu"),
+    "sidecar_of_another_shard": (lambda e: with_checksums(sidecar(e, sha256="0" * 64)), "does not match the checksum in its sidecar"),
+    "sidecar_broken": (lambda e: with_checksums(sidecar(e, counts={"cells": "many"})), "its sidecar is broken"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_not_as_it_must_be_is_refused_whole(there: Path, here: Path, tmp_path: Path, name: str) -> None:
+def test_an_inconsistent_archive_is_refused_completely(there: Path, here: Path, tmp_path: Path, name: str) -> None:
     change, why = HOSTILE[name]
     pack(there, "cpu", tmp_path / "good.tar")
     bad = write(tmp_path / "bad.tar", change(files(tmp_path / "good.tar")))
@@ -170,14 +170,14 @@ def test_what_is_not_as_it_must_be_is_refused_whole(there: Path, here: Path, tmp
     ],
     ids=["symlink", "hard link", "device", "pipe", "folder"],
 )
-def test_nothing_but_plain_files(there: Path, here: Path, tmp_path: Path, entry: tarfile.TarInfo) -> None:
+def test_only_regular_files_are_accepted(there: Path, here: Path, tmp_path: Path, entry: tarfile.TarInfo) -> None:
     pack(there, "cpu", tmp_path / "good.tar")
     with pytest.raises(StoreError, match="is not a regular file"):
         unpack(write(tmp_path / "bad.tar", files(tmp_path / "good.tar"), entry), here)
     assert content(here) == {"plan.json"}
 
 
-def test_a_name_that_stands_twice(there: Path, here: Path, tmp_path: Path) -> None:
+def test_a_duplicate_name_is_refused(there: Path, here: Path, tmp_path: Path) -> None:
     pack(there, "cpu", tmp_path / "good.tar")
     again = tarfile.TarInfo("plan.json")
     with pytest.raises(StoreError, match=r"'plan\.json' appears in it twice"):
@@ -206,7 +206,7 @@ def test_a_shard_is_never_replaced(there: Path, here: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("data", [b"", b"text", b"\x1f\x8b\x08\x00" + b"\x00" * 100])
-def test_what_is_no_archive(here: Path, tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_not_an_archive(here: Path, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.tar").write_bytes(data)
     with pytest.raises(StoreError, match=r"cannot be read as an archive|it has no"):
         unpack(tmp_path / "a.tar", here)
@@ -223,8 +223,8 @@ def test_a_truncated_archive(there: Path, here: Path, tmp_path: Path) -> None:
     assert content(here) == {"plan.json"}
 
 
-def test_a_plan_of_part_of_the_cells_is_of_the_run(here: Path, tmp_path: Path) -> None:
-    """What a machine works off is a part of the plan, with what the machine says of its targets."""
+def test_a_plan_with_a_part_of_the_cells_belongs_to_the_run(here: Path, tmp_path: Path) -> None:
+    """A machine's plan has only its cells, and its own facts about its targets."""
     part = dataclasses.replace(
         PLAN, targets=PLAN.targets[:1], cells=tuple(cell for cell in PLAN.cells if cell.target == PLAN.targets[0].name)
     )
@@ -234,7 +234,7 @@ def test_a_plan_of_part_of_the_cells_is_of_the_run(here: Path, tmp_path: Path) -
     assert len(unpack(tmp_path / "a.tar", here)) == 1
 
 
-def test_through_the_command(there: Path, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_artifacts_command(there: Path, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         assert main.main(["artifacts", "pack", str(there), "cpu", str(tmp_path / "a.tar")]) == 0

@@ -19,7 +19,7 @@ DEFAULT = "python:3.11-slim-bookworm"
 
 
 class FakeClient:
-    """An engine that has some images, and whose registry answers or not."""
+    """An engine with some images, whose registry responds or not."""
 
     def __init__(self, images: dict[str, str], registry: Exception | None) -> None:
         self._images, self._registry, self.images, self.closed = images, registry, self, False
@@ -67,14 +67,14 @@ def test_a_requested_image_wins() -> None:
     assert found.digest == "sha256:3"
 
 
-def test_a_registry_that_answers_is_pulled_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_image_is_pulled_from_a_registry_that_responds(monkeypatch: pytest.MonkeyPatch) -> None:
     pulled = BaseImage(reference=DEFAULT, digest="sha256:4", reason="pulled")
     monkeypatch.setattr(base_image, "_pull", lambda *_: pulled)
     assert resolve(FakeEngine({MADE_TAG: "sha256:2"}))[0] == pulled
 
 
 @pytest.mark.parametrize("registry", [NO_HOST, TimeoutError("timed out")])
-def test_a_base_made_before_serves_where_the_registry_does_not(registry: Exception) -> None:
+def test_an_existing_base_is_used_if_the_registry_does_not_respond(registry: Exception) -> None:
     engine = FakeEngine({MADE_TAG: "sha256:2"}, registry)
     found, said = resolve(engine)
     assert found.reference == MADE_TAG
@@ -82,7 +82,7 @@ def test_a_base_made_before_serves_where_the_registry_does_not(registry: Excepti
     assert engine.fake.closed
 
 
-def test_a_base_is_made_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_is_built_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mmdebstrap").touch(mode=0o755)
     monkeypatch.setattr(base_image, "make_base", lambda *_, **__: BaseImage(reference=MADE_TAG, digest="sha256:5", reason="made here"))
     found, said = resolve(FakeEngine({}, NO_HOST, path=str(tmp_path)))
@@ -90,7 +90,7 @@ def test_a_base_is_made_where_it_can_be(tmp_path: Path, monkeypatch: pytest.Monk
     assert "no such host" in said[0]
 
 
-def test_no_way_says_what_was_tried_and_what_to_install() -> None:
+def test_without_any_base_the_error_says_what_was_tried_and_what_to_install() -> None:
     with pytest.raises(ImageBuildError) as caught:
         resolve(FakeEngine({}, NO_HOST))
     assert "mmdebstrap" in caught.value.advice
@@ -113,11 +113,11 @@ def test_a_requested_image_is_never_replaced() -> None:
         ("python@sha256:ab", "python", "sha256:ab"),
     ],
 )
-def test_names_are_split_as_the_engine_splits_them(name: str, repository: str, tag: str) -> None:
+def test_image_names_are_split_like_the_engine_does(name: str, repository: str, tag: str) -> None:
     assert base_image._split(name) == (repository, tag)
 
 
-def test_make_base_without_mmdebstrap_says_how_to_get_it() -> None:
+def test_without_mmdebstrap_the_error_says_how_to_install_it() -> None:
     typed: Engine = FakeEngine()  # type: ignore[assignment]
     with pytest.raises(ImageBuildError, match="apt-get install mmdebstrap"):
         base_image.make_base(typed, on_line=pytest.fail)

@@ -1,4 +1,4 @@
-"""The cache of bundles kept under a limit: what goes, in which order, and what stays whatever its age."""
+"""The limit of the bundle cache: what is removed, in which order, and what always stays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bundles(tmp_path: Path) -> Path:
 
 
 def put(bundles: Path, number: int, of: ModelPlan, *, age_days: int, mib: int = 1) -> Path:
-    """A bundle of a plan, so old and so large."""
+    """Write a bundle of a plan, with a given age and size."""
     folder = bundles / f"{number:064x}"
     folder.mkdir(parents=True)
     identity = json.loads(plan_part(of)) | {"schema": "hwmatrix/bundle/2", "weights": "recipe", "versions": {"torch": "2.13.0"}}
@@ -59,14 +59,14 @@ def _filled(folder: Path, manifest: dict[str, Any], age_days: int, mib: int) -> 
     return folder
 
 
-def test_a_cache_under_its_limit_is_left_alone(bundles: Path) -> None:
+def test_a_cache_under_its_limit_is_not_changed(bundles: Path) -> None:
     folder = put(bundles, 1, make.model_plan(), age_days=100)
     assert keep_under(1.0, bundles, ()) is None
     assert keep_under(1.0, bundles / "nowhere", ()) is None
     assert folder.is_dir()
 
 
-def test_the_longest_unused_goes_first_until_the_rest_is_under_the_limit(bundles: Path) -> None:
+def test_the_least_recently_used_is_removed_first_until_the_limit_is_met(bundles: Path) -> None:
     old, older, new = (put(bundles, number, make.model_plan(f"m{number}"), age_days=age, mib=2) for number, age in ((1, 5), (2, 9), (3, 1)))
     export = put_export(bundles, 1, age_days=7)
     told = keep_under(5.5 * MIB / GIB, bundles, ())
@@ -77,7 +77,7 @@ def test_the_longest_unused_goes_first_until_the_rest_is_under_the_limit(bundles
     assert [path.is_dir() for path in (export, old, new)] == [False, False, True]
 
 
-def test_what_a_later_wave_needs_stays_with_its_exports_and_so_do_canaries(bundles: Path) -> None:
+def test_bundles_and_exports_of_later_waves_and_canaries_stay(bundles: Path) -> None:
     later = make.model_plan("later")
     kept = [put(bundles, 1, later, age_days=50), put_export(bundles, 1, age_days=50), put(bundles, 2, canary_plans()[0], age_days=50)]
     gone = [put(bundles, 3, make.model_plan("done"), age_days=1), put_export(bundles, 3, age_days=1)]
@@ -87,21 +87,21 @@ def test_what_a_later_wave_needs_stays_with_its_exports_and_so_do_canaries(bundl
 
 
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"sequence_length": 32}, {"config": {"hidden_size": 64}}, {"batch": 2}])
-def test_another_recipe_of_a_model_is_not_what_is_needed(bundles: Path, changes: dict[str, Any]) -> None:
+def test_a_bundle_of_another_recipe_of_a_needed_model_is_removed(bundles: Path, changes: dict[str, Any]) -> None:
     folder = put(bundles, 1, make.model_plan("later", **changes), age_days=1)
     keep_under(0.0, bundles, (make.model_plan("later"),))
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("manifest", ["{", "{}", "[]", '{"identity": null}', '{"identity": {"schema": "hwmatrix/bundle/1"}}'])
-def test_a_bundle_that_does_not_say_what_it_is_may_go(bundles: Path, manifest: str) -> None:
+def test_a_bundle_without_a_readable_manifest_can_be_removed(bundles: Path, manifest: str) -> None:
     folder = put(bundles, 1, make.model_plan(), age_days=1)
     (folder / "manifest.json").write_text(manifest, encoding="utf-8")
     keep_under(0.0, bundles, (make.model_plan(),))
     assert not folder.exists()
 
 
-def test_while_another_command_works_nothing_is_removed(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_another_command_runs_nothing_is_removed(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "others", lambda: iter([(77, ["python3", "-m", "hwmatrix.runner", "run"])]))
     folder = put(bundles, 1, make.model_plan(), age_days=1)
     told = keep_under(0.0, bundles, ())
@@ -110,7 +110,7 @@ def test_while_another_command_works_nothing_is_removed(bundles: Path, monkeypat
     assert "nothing is removed, since process 77" in told
 
 
-def test_what_is_locked_stays_and_is_told(bundles: Path) -> None:
+def test_locked_bundles_stay_and_are_reported(bundles: Path) -> None:
     folder = put(bundles, 1, make.model_plan(), age_days=1)
     (bundles / LOCKS).mkdir()
     with (bundles / LOCKS / folder.name).open("ab") as lock:
@@ -121,6 +121,6 @@ def test_what_is_locked_stays_and_is_told(bundles: Path) -> None:
     assert told.endswith("1 could not be removed (it is locked: another process is making or checking it)")
 
 
-def test_no_limit_is_a_limit_without_end(bundles: Path) -> None:
+def test_without_a_limit_nothing_is_removed(bundles: Path) -> None:
     put(bundles, 1, make.model_plan(), age_days=1)
     assert keep_under(float("inf"), bundles, ()) is None

@@ -53,7 +53,7 @@ def a_run(shown: View) -> None:
         shown.end("cpu")
 
 
-def test_a_cell_in_one_line() -> None:
+def test_a_cell_takes_one_line() -> None:
     assert describe(cell()) == "pass           0.381 ms  bert/tiny/cpu"
     assert describe(cell("timeout", p50_ms=None, stage="prepare", error="no end\nwithin")).endswith("bert/tiny/cpu  (prepare: no end)")
     assert describe(cell("unavailable", p50_ms=None, error="no such device")) == "unavailable              bert/tiny/cpu"
@@ -84,13 +84,13 @@ def test_plain_lines_for_logs() -> None:
     ]
 
 
-def test_details_are_for_the_verbose() -> None:
+def test_details_are_shown_with_verbose() -> None:
     shown = console(terminal=False)
     PlainView(shown, verbose=True).detail("Collecting torch")
     assert printed(shown) == "  Collecting torch\n"
 
 
-def test_silence_is_broken_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detail_is_shown_after_a_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     shown = console(terminal=False)
@@ -108,7 +108,7 @@ def test_a_long_line_stays_one_line() -> None:
     assert printed(shown) == "x" * 500 + "\n"
 
 
-def test_a_live_view_keeps_what_is_finished() -> None:
+def test_a_live_view_keeps_finished_cells() -> None:
     shown = console(terminal=True)
     a_run(LiveView(shown))
     text = printed(shown)
@@ -119,7 +119,7 @@ def test_a_live_view_keeps_what_is_finished() -> None:
     assert "canary" not in text.replace("canary-good", "", 1)
 
 
-def test_a_live_view_is_cleared_when_the_run_breaks() -> None:
+def test_a_live_view_is_cleared_when_the_run_fails() -> None:
     shown = console(terminal=True)
     live = LiveView(shown)
 
@@ -147,7 +147,7 @@ def test_the_view_suits_the_console(*, terminal: bool, verbose: bool, kind: type
     assert type(view(console(terminal=terminal), verbose=verbose)) is kind
 
 
-def test_operator_tests_are_told_in_batches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_operator_tests_are_reported_in_batches(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainView(Console(width=120), verbose=False) as view:
         view.begin("qnn", 0, "operator tests")
         view.event("qnn", {"event": "operators", "done": 50, "total": 1884, "counts": {"pass": 49, "crash": 1}})
@@ -163,7 +163,7 @@ def test_on_github_a_target_is_a_group_and_no_text_is_a_command() -> None:
     shown = console(terminal=False)
     on_github = view(shown, on_github=True)
     on_github.begin("cpu", 1)
-    on_github.begin("openvino", 1)  # GitHub nests no groups
+    on_github.begin("openvino", 1)  # GitHub does not support nested groups
     on_github.event("cpu", cell("error", error="::error::x"))
     on_github.event("openvino", {"event": "bundle", "model": "x", "size": "tiny", "ok": False, "message": "a\n::add-mask::b\n##[group]c"})
     on_github.end("openvino")

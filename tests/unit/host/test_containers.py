@@ -33,26 +33,26 @@ def started(*chunks: tuple[bytes | None, bytes | None]) -> RunningContainer:
     return RunningContainer(FakeContainer(), stream)  # type: ignore[arg-type]
 
 
-def test_lines_are_put_together_from_chunks() -> None:
+def test_lines_are_assembled_from_chunks() -> None:
     container = started((b"on", None), (b"e\ntw", b"warning\n"), (b"o\n\n", None), (b"\xff last", b"end"))
     assert list(container.lines()) == ["one", "two", "", "\ufffd last"]
     assert container.stderr_tail == "warning\nend"
     assert container.wait() == 3
 
 
-def test_waiting_reads_what_is_left() -> None:
+def test_waiting_reads_the_remaining_output() -> None:
     container = started((None, b"x" * 100_000), (b"unread\n", b"the end"))
     assert container.wait() == 3
     assert len(container.stderr_tail) == containers.STDERR_TAIL_BYTES
     assert container.stderr_tail.endswith("the end")
 
 
-def test_output_without_a_newline_does_not_grow_without_end() -> None:
+def test_output_without_a_newline_is_limited() -> None:
     half = b"x" * (containers.LINE_BYTES // 2 + 1)
     assert [len(line) for line in started((half, None), (half, None), (b"y", None)).lines()] == [2 * len(half), 1]
 
 
-def test_a_container_can_do_nothing_it_need_not(tmp_path: Path) -> None:
+def test_a_container_has_minimal_privileges(tmp_path: Path) -> None:
     mounts = (Mount(source=tmp_path, target="/out", read_only=False), Mount(source=tmp_path, target="/in"))
     options = containers._options(engine(), limits=LIMITS, mounts=mounts, devices=(), gpus=False)
     assert options["network_mode"] == "none"
@@ -77,7 +77,7 @@ def test_a_device_comes_with_its_group() -> None:
     assert options["group_add"] == [str(Path("/dev/null").stat().st_gid)]
 
 
-def test_a_folder_of_devices_comes_with_the_groups_of_what_is_in_it(tmp_path: Path) -> None:
+def test_a_folder_of_devices_comes_with_the_groups_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "by-path").mkdir()
     os.chown(tmp_path, -1, os.getgid())
     for node in ("card0", "renderD128"):
@@ -94,7 +94,7 @@ def test_a_mount_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("uid", "rootless", "user"), [(0, False, "10001:10001"), (1000, False, "1000:1000"), (1000, True, "0:0")])
-def test_nothing_runs_as_root_of_the_machine(monkeypatch: pytest.MonkeyPatch, uid: int, *, rootless: bool, user: str) -> None:
+def test_no_container_runs_as_the_machine_s_root(monkeypatch: pytest.MonkeyPatch, uid: int, *, rootless: bool, user: str) -> None:
     monkeypatch.setattr(os, "getuid", lambda: uid)
     monkeypatch.setattr(os, "getgid", lambda: uid)
     assert containers.container_user(engine(rootless=rootless)) == user
@@ -115,7 +115,7 @@ def test_a_writable_folder_belongs_to_the_containers_user(tmp_path: Path, monkey
     assert changed == {}
 
 
-def test_an_owner_is_a_process_and_not_a_number() -> None:
+def test_an_owner_is_a_process_and_not_only_its_number() -> None:
     assert living(own_mark()) == os.getpid()
     assert living(f"{os.getpid()}:12.00") is None
     assert living("not a number") is None

@@ -33,13 +33,13 @@ def test_a_rootless_socket_is_a_candidate(tmp_path: Path) -> None:
     assert f"unix://{tmp_path}/docker.sock" in engines.engine_urls({"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
 
 
-def test_broken_settings_of_the_client_are_named(tmp_path: Path) -> None:
+def test_broken_client_settings_are_reported(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(EngineError, match=str(tmp_path)):
         engines.engine_urls({"DOCKER_CONFIG": str(tmp_path)})
 
 
-def test_no_engine_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
+def test_without_an_engine_the_error_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
     pytest.importorskip("docker")
     with pytest.raises(EngineError) as caught:
         engines.connect({"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "HOME": str(tmp_path)})
@@ -60,7 +60,7 @@ def test_every_distinct_client_on_path_is_found_once_in_order(tmp_path: Path) ->
     assert engines.docker_clients({}) == []
 
 
-def test_the_first_client_that_builds_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_client_that_can_build_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = [Path("/one/docker"), Path("/two/docker")]
     monkeypatch.setattr(engines, "docker_clients", lambda _: clients)
     monkeypatch.setattr(engines, "_trial_build", lambda client, _: None if client == clients[1] else "buildx is missing")

@@ -1,4 +1,4 @@
-"""A run's steps over a place that writes real shards: what is kept, what is told, and which error decides the exit code."""
+"""A run's steps with a fake executor that writes real shards: what is stored and printed, and which error decides the exit code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLAN = make.plan()
 
 @dataclasses.dataclass
 class Scene:
-    """A run's folder, and everything to run it in."""
+    """A run's folder, and everything needed to execute the run."""
 
     tmp: Path
     printed: io.StringIO = dataclasses.field(default_factory=io.StringIO)
@@ -77,7 +77,7 @@ def test_every_cell_is_run_once(scene: Scene) -> None:
     assert "a library's own words" not in scene.printed.getvalue()
 
 
-def test_a_job_says_everything_that_the_runner_must_know(scene: Scene) -> None:
+def test_a_job_contains_everything_that_the_runner_needs(scene: Scene) -> None:
     folder, executor = scene.begin(), FakeExecutor()
     scene.run(folder, executor)
     job = executor.jobs[1]
@@ -88,7 +88,7 @@ def test_a_job_says_everything_that_the_runner_must_know(scene: Scene) -> None:
     assert job.memory_mb == 512
 
 
-def test_local_checkpoints_can_be_read_where_bundles_are_made(scene: Scene) -> None:
+def test_local_checkpoints_are_readable_where_bundles_are_built(scene: Scene) -> None:
     model = make.model_plan("mine", weights="/models/mine")
     plan = dataclasses.replace(PLAN, models=(make.model_plan(), model), cells=(make.cell_plan(), make.cell_plan("mine")))
     executor = FakeExecutor()
@@ -97,7 +97,7 @@ def test_local_checkpoints_can_be_read_where_bundles_are_made(scene: Scene) -> N
     assert executor.jobs[1].also_read == ()
 
 
-def test_an_image_that_cannot_be_built_stops_only_its_target(scene: Scene) -> None:
+def test_an_image_that_cannot_be_built_fails_only_its_target(scene: Scene) -> None:
     folder, executor = scene.begin(), FakeExecutor(broken_images=frozenset({"openvino"}))
     outcome = scene.run(folder, executor)
     assert scene.statuses(folder) == {
@@ -142,7 +142,7 @@ def test_a_container_that_dies_keeps_its_finished_cells(scene: Scene, *, oom_kil
     assert list(folder.shards.glob("*.partial")) == []
 
 
-def test_a_place_that_fails_is_told_as_what_it_is(scene: Scene) -> None:
+def test_a_failed_executor_is_reported_with_its_error(scene: Scene) -> None:
     folder, executor = scene.begin(), FakeExecutor(raises={"openvino": EngineError("the engine went away")})
     outcome = scene.run(folder, executor)
     assert list(outcome.failed) == ["openvino"]
@@ -150,7 +150,7 @@ def test_a_place_that_fails_is_told_as_what_it_is(scene: Scene) -> None:
     assert scene.statuses(folder)["bert/tiny/cpu"] == ("pass", None)
 
 
-def test_an_engine_that_cannot_pass_gpus_is_told_with_its_own_advice(scene: Scene) -> None:
+def test_an_engine_that_cannot_pass_gpus_has_specific_advice(scene: Scene) -> None:
     message = 'starting a container failed: could not select device driver "" with capabilities: [[gpu]]'
     folder, executor = scene.begin(make.plan(targets=("cpu", "cuda"))), FakeExecutor(raises={"cuda": EngineError(message)})
     scene.run(folder, executor)
@@ -184,7 +184,7 @@ def test_a_resumed_run_runs_only_what_is_missing(scene: Scene) -> None:
     assert "nothing is missing" in scene.printed.getvalue()
 
 
-def test_what_a_killed_host_left_is_saved_and_not_run_again(scene: Scene) -> None:
+def test_finished_cells_of_a_killed_host_are_saved_and_not_rerun(scene: Scene) -> None:
     folder, executor = scene.begin(), FakeExecutor(raises={"openvino": KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):
         scene.run(folder, executor)
@@ -196,7 +196,7 @@ def test_what_a_killed_host_left_is_saved_and_not_run_again(scene: Scene) -> Non
     assert after.ran == ["gpt2/tiny/openvino"]
 
 
-def test_models_that_cannot_be_built_are_no_work(scene: Scene) -> None:
+def test_unbuildable_models_start_no_job(scene: Scene) -> None:
     models = (make.model_plan(), make.model_plan("big", unbuildable="too large"))
     plan = dataclasses.replace(PLAN, models=models, cells=(make.cell_plan(), make.cell_plan("big")))
     folder, executor = scene.begin(plan), FakeExecutor()
@@ -209,7 +209,7 @@ def unavailable(**reasons: str) -> Plan:
     return dataclasses.replace(PLAN, targets=tuple(make.target_plan(name, unavailable=reasons.get(name)) for name in ("cpu", "openvino")))
 
 
-def test_no_target_at_all(scene: Scene) -> None:
+def test_without_available_targets_the_run_fails(scene: Scene) -> None:
     executor = FakeExecutor()
     with pytest.raises(NoTargetAvailableError, match="cpu: no driver\nopenvino: no device") as caught:
         scene.run(scene.begin(unavailable(cpu="no driver", openvino="no device")), executor)
@@ -217,7 +217,7 @@ def test_no_target_at_all(scene: Scene) -> None:
     assert (executor.jobs, executor.prepared) == ([], [])
 
 
-def test_a_target_that_is_not_here_is_no_work_and_no_failure(scene: Scene) -> None:
+def test_an_unavailable_target_starts_no_job_and_is_not_a_failure(scene: Scene) -> None:
     folder, executor = scene.begin(unavailable(openvino="no device")), FakeExecutor()
     assert scene.run(folder, executor).failed == {}
     assert scene.statuses(folder)["bert/tiny/openvino"] == ("unavailable", "target_unavailable")
@@ -232,7 +232,7 @@ def test_an_interrupt_stops_everything(scene: Scene, name: str) -> None:
     assert executor.stops >= 1
 
 
-def test_an_interrupted_cell_is_not_run_rather_than_our_failure(scene: Scene) -> None:
+def test_an_interrupted_cell_is_not_run_and_not_an_infra_error(scene: Scene) -> None:
     folder = scene.begin()
     executor = FakeExecutor(hangs=frozenset({"openvino"}), raises={"cpu": KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):
@@ -242,7 +242,7 @@ def test_an_interrupted_cell_is_not_run_rather_than_our_failure(scene: Scene) ->
     assert set(scene.statuses(folder).values()) == {("not_run", None)}
 
 
-def test_targets_run_at_the_same_time_on_cores_of_their_own(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_targets_run_on_separate_cores(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     executor = FakeExecutor()
     scene.run(scene.begin(), executor, workers=2)
@@ -314,7 +314,7 @@ def test_a_broken_plan(folder: RunFolder, content: str | None, message: str) -> 
         folder.plan()
 
 
-def test_cells_are_named_for_the_runner(folder: RunFolder) -> None:
+def test_the_runner_gets_the_names_of_its_cells(folder: RunFolder) -> None:
     named: Any = json.loads(folder.write_cells("cpu", ["a", "b"]).read_text())
     assert named == ["a", "b"]
 
@@ -329,7 +329,7 @@ def survey(scene: Scene, executor: FakeExecutor, *, unavailable: str | None = No
     return run_on_targets(order, SURVEY, PlainView(Console(file=scene.printed, width=200), verbose=False), first=first)
 
 
-def test_work_without_cells_goes_to_every_target_that_is_here(scene: Scene) -> None:
+def test_work_without_cells_goes_to_every_available_target(scene: Scene) -> None:
     executor = FakeExecutor(ends={"cpu": Ended(code=0, output="", oom_killed=False)})
     assert survey(scene, executor, unavailable="no such thing").failed == {}
     assert executor.prepared == [("cpu",)]
@@ -338,7 +338,7 @@ def test_work_without_cells_goes_to_every_target_that_is_here(scene: Scene) -> N
     assert "openvino: unavailable: no such thing" in scene.printed.getvalue()
 
 
-def test_a_target_that_fails_at_it_costs_the_others_nothing(scene: Scene) -> None:
+def test_a_target_that_fails_does_not_affect_the_others(scene: Scene) -> None:
     ends = {"cpu": Ended(code=9, output="the last words", oom_killed=False), "openvino": Ended(code=0, output="", oom_killed=False)}
     outcome = survey(scene, FakeExecutor(ends=ends))
     assert list(outcome.failed) == ["cpu"]
@@ -347,7 +347,7 @@ def test_a_target_that_fails_at_it_costs_the_others_nothing(scene: Scene) -> Non
     assert "openvino: done" in scene.printed.getvalue()
 
 
-def test_what_comes_first_needs_the_reference_image(scene: Scene) -> None:
+def test_the_first_step_needs_the_reference_image(scene: Scene) -> None:
     done: list[str] = []
     with pytest.raises(ImageBuildError):
         survey(scene, FakeExecutor(broken_images=frozenset({"openvino"})), unavailable="gone", first=lambda: done.append("first"))
@@ -362,7 +362,7 @@ def test_what_comes_first_needs_the_reference_image(scene: Scene) -> None:
     assert done == ["first"]
 
 
-def test_without_any_target_there_is_nothing_to_ask(scene: Scene) -> None:
+def test_a_survey_without_targets_fails(scene: Scene) -> None:
     plan = dataclasses.replace(PLAN, cells=(), targets=(dataclasses.replace(PLAN.targets[0], unavailable="gone"),))
     order = RunOrder(folder=scene.begin(plan), plan=plan, executor=FakeExecutor(), reference="cpu", cache=scene.tmp / "cache", workers=1)
     with pytest.raises(NoTargetAvailableError):
@@ -372,7 +372,7 @@ def test_without_any_target_there_is_nothing_to_ask(scene: Scene) -> None:
 def rerun(
     scene: Scene, folder: RunFolder, *, digest: str = "0" * 64, bundle: str = "cd" * 32, max_age: dt.timedelta | None = None
 ) -> list[str]:
-    """What is executed when stale verdicts are given anew, with these images and bundles."""
+    """The cells that a run with ``--stale`` executes, given these images and bundles."""
     index = {"schema": "hwmatrix/bundle-index/1", "bundles": [{"model": m.name, "size": "tiny", "digest": bundle} for m in PLAN.models]}
     (folder.bundles / "bundles.json").write_text(json.dumps(index), encoding="utf-8")
     executor = FakeExecutor()
@@ -391,7 +391,7 @@ def finished(scene: Scene) -> RunFolder:
     return folder
 
 
-def test_what_has_not_moved_is_not_run_again(scene: Scene, finished: RunFolder) -> None:
+def test_cells_without_changes_are_not_rerun(scene: Scene, finished: RunFolder) -> None:
     assert rerun(scene, finished, digest=(make.identity().image_digest or "").removeprefix("sha256:")) == []
     assert "nothing is stale" in scene.printed.getvalue()
 
@@ -404,14 +404,14 @@ def test_what_has_not_moved_is_not_run_again(scene: Scene, finished: RunFolder) 
         ({"max_age": dt.timedelta(days=0)}, "4 older than 0 days"),
     ],
 )
-def test_what_has_moved_is_run_again_and_the_newest_counts(scene: Scene, finished: RunFolder, moved: dict[str, Any], reason: str) -> None:
+def test_stale_cells_are_rerun_and_the_newest_verdict_counts(scene: Scene, finished: RunFolder, moved: dict[str, Any], reason: str) -> None:
     same = {"digest": (make.identity().image_digest or "").removeprefix("sha256:")}
     assert sorted(rerun(scene, finished, **same | moved)) == sorted(cell.key for cell in PLAN.cells)
     assert reason in scene.printed.getvalue()
     assert set(scene.statuses(finished).values()) == {("pass", None)}
 
 
-def test_stale_verdicts_stand_when_the_new_image_cannot_be_built(scene: Scene, finished: RunFolder) -> None:
+def test_stale_verdicts_are_kept_if_the_new_image_cannot_be_built(scene: Scene, finished: RunFolder) -> None:
     index = {"bundles": []}
     (finished.bundles / "bundles.json").write_text(json.dumps(index), encoding="utf-8")
     executor = FakeExecutor(broken_images=frozenset({"openvino"}))
@@ -420,7 +420,7 @@ def test_stale_verdicts_stand_when_the_new_image_cannot_be_built(scene: Scene, f
     assert set(scene.statuses(finished).values()) == {("pass", None)}
 
 
-def test_an_index_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_index_is_reported(tmp_path: Path) -> None:
     for text in (None, "{", "[]", '{"bundles": [1]}'):
         if text is not None:
             (tmp_path / "bundles.json").write_text(text, encoding="utf-8")

@@ -29,7 +29,7 @@ def names(path: Path) -> set[str]:
     return {re.sub(r"[-_.]+", "-", match.group()).lower() for match in found if match}
 
 
-def test_the_base_installs_what_the_harness_depends_on() -> None:
+def test_the_base_installs_the_harness_s_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {re.sub(r"[-_.]+", "-", re.split(r"[<>=!~ \[;]", line)[0]).lower() for line in project["dependencies"]}
     assert names(ROOT / "images/base/python.txt") == declared
@@ -48,7 +48,7 @@ def pins(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", BUILDS, ids=lambda path: path.stem)
-def test_another_build_of_pytorch_is_all_that_differs(path: Path) -> None:
+def test_the_constraints_differ_only_in_the_build_of_pytorch(path: Path) -> None:
     common, own = pins(CONSTRAINTS), pins(path)
     assert {name: own[name] for name in own.keys() & common.keys() - {"torch"}} == {
         name: common[name] for name in own.keys() & common.keys() - {"torch"}
@@ -63,7 +63,7 @@ def test_the_builds_of_pytorch() -> None:
     assert "torch-rocm" in load(ROOT / "matrix.yaml").spec.images.indexes
 
 
-def test_every_requirement_is_pinned_in_the_one_place_and_nowhere_else() -> None:
+def test_every_requirement_is_pinned_in_exactly_one_place() -> None:
     spec = load(ROOT / "matrix.yaml").spec
     for target in spec.targets.values():
         for layer in layers(ROOT, base=target.base, image=target.image):
@@ -114,14 +114,14 @@ def test_every_target_of_the_matrix_has_its_files() -> None:
         assert f"AS {target.base}\n" in (ROOT / "images/base/Dockerfile").read_text()
 
 
-def test_missing_requirements_are_all_named() -> None:
+def test_all_missing_requirements_are_named() -> None:
     with pytest.raises(ConfigError) as caught:
         layers(ROOT, base="torch-abacus", image="abacus")
     assert len(caught.value.problems) == 2
     assert "torch-abacus.txt" in str(caught.value)
 
 
-def test_a_layers_digest_follows_its_content(tmp_path: Path) -> None:
+def test_a_layer_s_digest_depends_on_its_content(tmp_path: Path) -> None:
     for name in ("constraints.txt", "base/python.txt", "cpu/requirements.txt"):
         path = tmp_path / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,20 +133,20 @@ def test_a_layers_digest_follows_its_content(tmp_path: Path) -> None:
     assert (after[0] == before[0], after[1] == before[1]) == (True, False)
 
 
-def test_the_hosts_network_is_used_only_where_a_build_needs_it() -> None:
+def test_the_host_s_network_is_used_only_if_a_build_needs_it() -> None:
     loopback = PipSettings(lists={"find-links": ("http://127.0.0.1:1/x/",)})
     assert images._network(engine(), PipSettings()) == ()
     assert images._network(engine(), loopback) == ("--network=host",)
     assert images._network(engine(networks=frozenset({"host", "null"})), PipSettings()) == ("--network=host",)
 
 
-def test_proxies_are_named_and_their_values_are_not() -> None:
+def test_proxies_are_passed_without_printing_their_values() -> None:
     options = images._proxies(engine(environment={"HTTPS_PROXY": "http://me:hunter2@proxy:3128"}))
     assert options == ("--build-arg", "HTTPS_PROXY", "--build-arg", "NO_PROXY", "--build-arg", "no_proxy")
     assert images._proxies(engine()) == ()
 
 
-def test_secrets_are_files_of_this_user_and_go_with_the_block(tmp_path: Path) -> None:
+def test_secrets_are_private_files_that_are_removed_after_the_block(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.pem"
     bundle.write_text("x")
     with images._secrets(PipSettings(single={"index-url": "https://me:hunter2@host/simple"}, certificates=bundle)) as options:

@@ -37,7 +37,7 @@ def mirror(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("loopback")
-def test_folders_and_file_indexes_become_urls_while_the_block_lasts(mirror: Path) -> None:
+def test_folders_and_file_indexes_become_urls_until_the_block_ends(mirror: Path) -> None:
     lists = {"find-links": (str(mirror / "wheels"),), "extra-index-url": (f"file://{mirror}/mirror/simple", "https://other.example/simple")}
     with serving(PipSettings(lists=lists), on_line=pytest.fail) as served:
         assert served.names_loopback
@@ -51,7 +51,7 @@ def test_folders_and_file_indexes_become_urls_while_the_block_lasts(mirror: Path
 
 
 @pytest.mark.usefixtures("loopback")
-def test_only_what_was_named_is_served_and_only_to_who_knows_the_path(mirror: Path) -> None:
+def test_only_the_given_folders_are_served_and_only_under_the_secret_path(mirror: Path) -> None:
     with serving(PipSettings(lists={"find-links": (str(mirror / "wheels"),)}), on_line=pytest.fail) as served:
         url = urlsplit(served.lists["find-links"][0])
         origin, (_, token, number, _) = f"http://{url.netloc}", url.path.split("/")
@@ -62,7 +62,7 @@ def test_only_what_was_named_is_served_and_only_to_who_knows_the_path(mirror: Pa
         assert get(f"{origin}/{token}/{number}/%2e%2e/secret.txt")[0] == 404
 
 
-def test_a_missing_folder_is_left_out_and_said(mirror: Path) -> None:
+def test_a_missing_folder_is_left_out_and_reported(mirror: Path) -> None:
     said: list[str] = []
     with serving(PipSettings(lists={"find-links": (str(mirror / "gone"),)}), on_line=said.append) as served:
         assert served.lists["find-links"] == ()

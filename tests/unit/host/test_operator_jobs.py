@@ -1,4 +1,4 @@
-"""A run of operator tests that goes on: which targets are asked again, and for which tests. Nothing is executed."""
+"""Resuming a run of operator tests: which targets run which tests. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLAN = make.plan(models=(), targets=("onnxruntime", "openvino"))
 
 @dataclasses.dataclass
 class Executor(FakeExecutor):
-    """Writes the shards that runners of operator tests write. ``asked`` is what each was asked for."""
+    """Writes shards like runners of operator tests. ``asked`` records the requested tests."""
 
     asked: list[tuple[str, list[str]]] = dataclasses.field(default_factory=list)
     canaries: dict[str, bool | None] = dataclasses.field(default_factory=dict)
@@ -67,7 +67,7 @@ def result(target: str, name: str) -> OperatorResult:
 
 @dataclasses.dataclass
 class Scene:
-    """A run's folder, and what was said of its run."""
+    """A run's folder, and its output."""
 
     folder: RunFolder
     tmp: Path
@@ -92,7 +92,7 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(folder, tmp_path)
 
 
-def test_only_what_is_missing_is_run(scene: Scene) -> None:
+def test_only_missing_tests_are_run(scene: Scene) -> None:
     scene.run(Executor(dies_after={"openvino": 2}))
     assert len(scene.tested()) == 6
     executor = Executor()
@@ -101,7 +101,7 @@ def test_only_what_is_missing_is_run(scene: Scene) -> None:
     assert scene.tested() == sorted((target, name) for target in ("onnxruntime", "openvino") for name in TESTS)
 
 
-def test_where_nothing_is_missing_nothing_is_prepared(scene: Scene) -> None:
+def test_if_no_test_is_missing_nothing_is_prepared(scene: Scene) -> None:
     scene.run(Executor())
     executor = Executor()
     scene.run(executor, resume=True)
@@ -110,7 +110,7 @@ def test_where_nothing_is_missing_nothing_is_prepared(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("canary", [None, False])
-def test_a_target_that_was_not_here_or_not_believed_is_asked_again(scene: Scene, *, canary: bool | None) -> None:
+def test_a_target_that_was_unavailable_or_failed_its_canary_is_run_again(scene: Scene, *, canary: bool | None) -> None:
     scene.run(Executor(canaries={"onnxruntime": canary}))
     executor = Executor()
     scene.run(executor, resume=True)
@@ -118,13 +118,13 @@ def test_a_target_that_was_not_here_or_not_believed_is_asked_again(scene: Scene,
     assert len(scene.tested()) == 2 * len(TESTS)
 
 
-def test_a_run_without_a_pattern_is_told(scene: Scene) -> None:
+def test_a_run_without_a_pattern_is_reported(scene: Scene) -> None:
     (scene.folder.path / "tests.json").unlink()
     with pytest.raises(StoreError, match=r"tests\.json"):
         scene.folder.pattern()
 
 
 @pytest.mark.parametrize("words", [["--targets", "onnxruntime"], ["--tests", "abs"], ["--isolation", "none"]])
-def test_what_selects_is_refused_beside_resume(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_selecting_options_are_refused_together_with_resume(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--resume", *words]) == 2
     assert "--resume: the last run is continued as it was planned" in capsys.readouterr().err

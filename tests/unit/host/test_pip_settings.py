@@ -18,7 +18,7 @@ def no_certificates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(environment: dict[str, str] | None = None, *, listed: str = "", **values: str) -> PipSettings:
-    """Settings where ``pip config list`` prints ``listed``, and ``pip config get`` the one of ``values``."""
+    """The settings if ``pip config list`` prints ``listed``, and ``pip config get`` prints the entry of ``values``."""
 
     def ask(action: str, name: str = "") -> str:
         return {"list": listed, "get": f"{values.get(name.replace('.', '_').replace('-', '_'))}\n"}[action]
@@ -31,33 +31,33 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_nothing_set_gives_nothing() -> None:
+def test_without_settings_nothing_is_returned() -> None:
     assert read() == PipSettings()
 
 
-def test_variables_win_over_files_and_install_over_global() -> None:
+def test_variables_override_files_and_install_overrides_global() -> None:
     listed = "global.index-url='https://global/simple'\nglobal.retries='1'\ninstall.index-url='https://install/simple'\n"
     assert read(listed=listed).single == {"index-url": "https://install/simple", "retries": "1"}
     found = read({"PIP_INDEX_URL": "https://variable/simple", "PIP_DEFAULT_TIMEOUT": "180", "PIP_RETRIES": ""}, listed=listed)
     assert found.single == {"index-url": "https://variable/simple", "retries": "1", "timeout": "180"}
 
 
-def test_what_pip_lists_of_variables_is_not_read_twice() -> None:
+def test_variables_that_pip_lists_are_not_read_twice() -> None:
     assert read({"PIP_RETRIES": "3"}, listed=":env:.retries='2'\n:env:.config-file='/some/pip.conf'\n").single == {"retries": "3"}
 
 
-def test_of_two_files_pip_says_which_wins() -> None:
+def test_pip_decides_between_two_files() -> None:
     listed = "global.retries='1'\nglobal.proxy='same'\nglobal.retries='2'\nglobal.proxy='same'\n"
     assert read(listed=listed, global_retries="1").single == {"retries": "1", "proxy": "same"}
     assert read(listed=listed, global_retries="2").single == {"retries": "2", "proxy": "same"}
 
 
-def test_values_of_several_lines_are_read_as_pip_quotes_them() -> None:
+def test_multi_line_values_are_read_as_pip_quotes_them() -> None:
     listed = r"global.extra-index-url='\nhttps://a/simple\nhttps://me:it\'s%40@b/simple'"
     assert read(listed=listed).lists == {"extra-index-url": ("https://a/simple", "https://me:it's%40@b/simple")}
 
 
-def test_without_pip_only_variables_count_and_the_problem_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pip_only_variables_count_and_the_problem_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     found = pip_settings.read({"PIP_INDEX_URL": "https://variable/simple"})
     assert found.single == {"index-url": "https://variable/simple"}
@@ -81,7 +81,7 @@ def test_a_percent_sign_in_a_password_survives() -> None:
     assert "p%40ss" not in repr(found)
 
 
-def test_settings_of_this_machine_alone_are_left_out() -> None:
+def test_settings_specific_to_this_machine_are_left_out() -> None:
     found = read({"PIP_TARGET": "/somewhere", "PIP_USER": "1", "PIP_NO_INDEX": "1"})
     assert found.single == {"no-index": "1"}
     assert found.lists == {}

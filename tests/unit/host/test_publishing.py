@@ -1,4 +1,4 @@
-"""Publishing images: where they may go, what an engine's answers mean, what is written down; and the list of an image's parts."""
+"""Publishing images: allowed registries, the engine's answers, the written records, and SBOMs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(**labels: str) -> dict[str, Any]:
     return {"Id": ID, "Created": "2026-11-20T08:00:00.123456789Z", "Size": 1000, "Config": {"Labels": given}}
 
 
-def test_an_sbom_holds_to_the_schema_of_cyclonedx() -> None:
+def test_an_sbom_is_valid_by_the_schema_of_cyclonedx() -> None:
     text = sbom.document("hwmatrix/cpu:0.1.0", told(), FACTS, digest=DIGEST)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     found = json.loads(text)
@@ -80,14 +80,14 @@ def test_packages_of_npm_and_the_system(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "UNKNOWN", "Apache License\nVersion 2.0\n...", "x" * 64])
-def test_a_whole_license_is_no_name_of_one(text: str | None) -> None:
+def test_a_license_text_is_not_a_license_name(text: str | None) -> None:
     assert packages._short(text) is None
 
 
 @pytest.mark.parametrize(
     "prefix", ["registry.example/team", "localhost/x", "127.0.0.1:5000/a/b", "ghcr.io/owner/hwmatrix", "registry.example:443"]
 )
-def test_a_place_in_a_registry(prefix: str) -> None:
+def test_valid_registry_addresses(prefix: str) -> None:
     assert publishing.checked_prefix(prefix) == prefix
 
 
@@ -105,12 +105,12 @@ def test_a_place_in_a_registry(prefix: str) -> None:
         "me:pw@a.b/x",
     ],
 )
-def test_no_place_in_a_registry(prefix: str) -> None:
+def test_invalid_registry_addresses(prefix: str) -> None:
     with pytest.raises(ConfigError):
         publishing.checked_prefix(prefix)
 
 
-def test_a_bad_place_is_told_before_anything_is_built() -> None:
+def test_an_invalid_address_is_reported_before_anything_is_built() -> None:
     assert main.main(["images", "--push", "team", "--matrix", str(ROOT / "matrix.yaml")]) == 2
 
 
@@ -126,12 +126,12 @@ def test_a_bad_place_is_told_before_anything_is_built() -> None:
         ([], "without a digest"),
     ],
 )
-def test_a_push_that_did_not_happen_is_told(events: list[dict[str, Any]], expected: str) -> None:
+def test_a_failed_push_is_reported(events: list[dict[str, Any]], expected: str) -> None:
     with pytest.raises(EngineError, match=expected):
         publishing._pushed(events, "x:1", lambda _line: None)
 
 
-def test_a_push_gives_the_registrys_digest() -> None:
+def test_a_push_returns_the_registry_s_digest() -> None:
     lines: list[str] = []
     events = [
         {"status": "The push refers to repository [x]"},
@@ -144,7 +144,7 @@ def test_a_push_gives_the_registrys_digest() -> None:
 
 
 class View:
-    """Keeps what was said."""
+    """Records the output."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -157,7 +157,7 @@ class View:
 
 @pytest.fixture
 def pushes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """An engine with the images of cpu and of qnn; gives what was pushed."""
+    """An engine with the images of cpu and qnn. Returns the pushed images."""
     labels = {"sha256:cpu": {}, "sha256:qnn": {"org.hwmatrix.push": "never"}}
     done: list[str] = []
 
@@ -189,7 +189,7 @@ def test_qnn_is_never_pushed(pushes: list[str], tmp_path: Path) -> None:
     assert [(one["target"], one["digest"], one["packages"]) for one in written["images"]] == [("cpu", DIGEST, 2), ("qnn", None, 2)]
 
 
-def test_qnn_asked_for_by_name_is_refused_and_nothing_is_pushed(pushes: list[str], tmp_path: Path) -> None:
+def test_qnn_requested_by_name_is_refused_and_nothing_is_pushed(pushes: list[str], tmp_path: Path) -> None:
     view: Any = View()
     with pytest.raises(ConfigError, match=r"--targets qnn: the label org\.hwmatrix\.push=never"):
         publish(BUILT, named=["cpu", "qnn"], prefix="r.example/x", folder=tmp_path, environment={}, view=view)
@@ -235,13 +235,13 @@ def test_labels_that_only_the_build_knows() -> None:
     assert images._labels(BaseImage(reference="hwmatrix/os:bookworm", digest=ID, reason="made here"), None) == {}
 
 
-def test_nobody_waits_for_a_build_that_is_pushed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_that_must_not_be_pushed_is_refused_before_the_build(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["images", "--targets", "qnn", "--push", "registry.example/team", "--matrix", str(ROOT / "matrix.yaml")]
-    assert main.main(arguments) == 2  # a unit test could not build, so this is before any engine was asked
+    assert main.main(arguments) == 2  # a unit test cannot build, so this happens before any engine is used
     assert "--targets qnn: the label org.hwmatrix.push=never forbids pushing it" in capsys.readouterr().err
 
 
-def test_a_word_about_the_label_is_no_label(tmp_path: Path) -> None:
+def test_a_comment_about_the_label_is_not_the_label(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("# org.hwmatrix.push=never is what qnn has\nFROM scratch\n")
     publishing.refuse_declared({"cpu": tmp_path / "Dockerfile", "gone": tmp_path / "none"})
     (tmp_path / "Dockerfile").write_text("FROM scratch\nLABEL a=b \\\n      org.hwmatrix.push=never\n")

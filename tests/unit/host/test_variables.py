@@ -1,4 +1,4 @@
-"""What processes that run models get of the environment: no secret, whichever place they run in."""
+"""The environment variables of processes that run models: never a secret, with any isolation."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ KEPT = {
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_what_opens_a_door_is_kept_back(name: str) -> None:
+def test_secrets_are_not_passed(name: str) -> None:
     assert is_secret(name, SECRETS[name])
 
 
-def test_what_programs_need_is_passed() -> None:
+def test_variables_that_programs_need_are_passed() -> None:
     assert for_models(SECRETS | KEPT) == KEPT
 
 
 class Recording:
-    """Stands for the processes of a place, and keeps what they were given."""
+    """Replaces the processes of an executor, and records their environment."""
 
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
@@ -102,7 +102,7 @@ def workshop(tmp_path: Path) -> Workshop:
 
 
 class Container:
-    """A container that ends at once."""
+    """A container that ends immediately."""
 
     stderr_tail = ""
     oom_killed = False

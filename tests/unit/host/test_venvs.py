@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class FakeProcesses:
-    """Records commands; makes the folders that ``python -m venv`` would make; fails where told to."""
+    """Records commands, creates the folders that ``python -m venv`` would create, and fails on request."""
 
     commands: list[tuple[str, ...]]
     environments: list[dict[str, str]]
@@ -94,7 +94,7 @@ def test_upper_layers_see_the_ones_below_nearest_first(fake: FakeProcesses, tmp_
     assert made(fake)
 
 
-def test_a_new_harness_makes_one_layer(fake: FakeProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_harness_needs_only_one_new_layer(fake: FakeProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = ensure(tmp_path)
     monkeypatch.setattr(venvs, "build_wheel", lambda _root, folder: _wheel(folder, b"another"))
     after = ensure(tmp_path)
@@ -102,7 +102,7 @@ def test_a_new_harness_makes_one_layer(fake: FakeProcesses, tmp_path: Path, monk
     assert after.digest != before.digest
 
 
-def test_pytorchs_index_is_asked_for_pytorch_alone_and_with_short_patience(fake: FakeProcesses, tmp_path: Path) -> None:
+def test_pytorch_s_index_is_used_only_for_pytorch_and_with_a_short_timeout(fake: FakeProcesses, tmp_path: Path) -> None:
     ensure(tmp_path)
     with_index = [command for command in fake.commands if any("index.txt" in part for part in command)]
     assert len(with_index) == 1
@@ -110,13 +110,13 @@ def test_pytorchs_index_is_asked_for_pytorch_alone_and_with_short_patience(fake:
     assert all("--constraint" in command for command in fake.commands if "--requirement" in command)
 
 
-def test_pip_gets_the_callers_settings_and_not_its_packages(fake: FakeProcesses, tmp_path: Path) -> None:
+def test_pip_gets_the_caller_s_settings_but_not_its_packages(fake: FakeProcesses, tmp_path: Path) -> None:
     ensure(tmp_path)
     assert all("PYTHONPATH" not in environment and environment["PYTHONNOUSERSITE"] == "1" for environment in fake.environments)
     assert all(environment["PIP_INDEX_URL"] == "https://packages.example/simple" for environment in fake.environments)
 
 
-def test_a_failure_leaves_no_half_made_layer(fake: FakeProcesses, tmp_path: Path) -> None:
+def test_a_failure_leaves_no_unfinished_layer(fake: FakeProcesses, tmp_path: Path) -> None:
     fake.fail_on = "torch-cpu.txt"
     with pytest.raises(ImageBuildError, match="the reason") as caught:
         ensure(tmp_path)
@@ -126,7 +126,7 @@ def test_a_failure_leaves_no_half_made_layer(fake: FakeProcesses, tmp_path: Path
     ensure(tmp_path)
 
 
-def test_an_unfinished_layer_is_made_anew(fake: FakeProcesses, tmp_path: Path) -> None:
+def test_an_unfinished_layer_is_rebuilt(fake: FakeProcesses, tmp_path: Path) -> None:
     target = ensure(tmp_path)
     folder = target.python.parents[1]
     (folder / venvs.MARKER).unlink()
@@ -136,7 +136,7 @@ def test_an_unfinished_layer_is_made_anew(fake: FakeProcesses, tmp_path: Path) -
     assert not (folder / "rubbish").exists()
 
 
-def test_two_at_once_make_a_layer_once(fake: FakeProcesses, tmp_path: Path) -> None:
+def test_two_processes_build_a_layer_once(fake: FakeProcesses, tmp_path: Path) -> None:
     threads = [threading.Thread(target=ensure, args=(tmp_path,)) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""A run in waves: what is in which, what is built and removed when, what is told, and what another export mends."""
+"""A run in waves: their content, when bundles are built and removed, the output, and retries with another export."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _three_models_a_wave(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclasses.dataclass
 class Scene:
-    """A run's folder, and what was seen of its run."""
+    """A run's folder, and its output."""
 
     tmp: Path
     said: io.StringIO = dataclasses.field(default_factory=io.StringIO)
@@ -89,19 +89,19 @@ def test_waves_are_even_in_the_plan_s_order_and_have_all_cells_once() -> None:
 
 
 @pytest.mark.parametrize(("models", "expected"), [(1, 1), (4, 1), (5, 2), (10, 3), (13, 4)])
-def test_how_many_waves(models: int, expected: int) -> None:
+def test_the_number_of_waves(models: int, expected: int) -> None:
     plan = make.plan(models=[f"m{number}" for number in range(models)])
     assert len(waves(plan, todo(plan))) == expected
 
 
-def test_a_model_without_anything_to_do_is_in_no_wave() -> None:
+def test_a_finished_model_is_in_no_wave() -> None:
     left = {"cpu": [cell for cell in PLAN.cells if cell.model in {"m0", "m9"} and cell.target == "cpu"]}
     (wave,) = waves(PLAN, left)
     assert [model.name for model in wave.models] == ["m0", "m9"]
     assert list(wave.cells) == ["cpu"]
 
 
-def test_a_wave_s_bundles_are_made_before_its_cells_and_after_the_cells_before(scene: Scene) -> None:
+def test_a_wave_s_bundles_are_built_after_the_previous_wave_s_cells(scene: Scene) -> None:
     executor = FakeExecutor()
     folder, outcome = scene.run(executor)
     assert outcome.failed == {}
@@ -112,7 +112,7 @@ def test_a_wave_s_bundles_are_made_before_its_cells_and_after_the_cells_before(s
     assert len(executor.ran) == len(set(executor.ran)) == len(PLAN.cells)
 
 
-def test_what_is_told_counts_over_the_whole_run(scene: Scene) -> None:
+def test_progress_counts_over_the_whole_run(scene: Scene) -> None:
     scene.run(FakeExecutor())
     assert [line.split(":")[0] for line in scene.lines("wave")] == ["wave 1 of 3", "wave 2 of 3", "wave 3 of 3"]
     assert scene.lines("wave 1")[0].endswith("3 models; 0 of 20 cells are done")
@@ -130,12 +130,12 @@ def test_what_is_told_counts_over_the_whole_run(scene: Scene) -> None:
     assert scene.lines("bundles:")[-1] == "bundles: done"
 
 
-def test_a_small_run_says_nothing_of_waves(scene: Scene) -> None:
+def test_a_small_run_does_not_mention_waves(scene: Scene) -> None:
     scene.run(FakeExecutor(), make.plan(models=("bert", "gpt2")))
     assert scene.lines("wave") == []
 
 
-def test_a_run_that_was_cut_off_goes_on_in_its_waves(scene: Scene) -> None:
+def test_an_interrupted_run_continues_in_its_waves(scene: Scene) -> None:
     folder, _ = scene.run(FakeExecutor(ends={}, raises={}), dataclasses.replace(PLAN, cells=PLAN.cells[:7]))
     assert len(folder.finished()) == 7
     executor = FakeExecutor()
@@ -155,7 +155,7 @@ LATE = [
 ]
 
 
-def test_what_the_machine_may_have_caused_is_run_again_when_a_run_goes_on(scene: Scene) -> None:
+def test_failures_that_a_busy_machine_may_have_caused_are_rerun_on_resume(scene: Scene) -> None:
     keys = ["m0/tiny/onnxruntime", "m4/tiny/cpu", "m9/tiny/onnxruntime"]
     folder, _ = scene.run(FakeExecutor(outcomes={key: [late] for key, late in zip(keys, LATE, strict=True)}))
     assert {key: statuses(folder, scene.tmp)[key] for key in keys} == dict(
@@ -170,14 +170,14 @@ def test_what_the_machine_may_have_caused_is_run_again_when_a_run_goes_on(scene:
     assert again.jobs == []
 
 
-def test_a_verdict_of_a_busy_machine_stands_until_there_is_a_newer_one(scene: Scene) -> None:
+def test_a_verdict_of_a_busy_machine_is_kept_until_there_is_a_newer_one(scene: Scene) -> None:
     plan = make.plan(models=("m0", "m1"), targets=("cpu",))
     folder, _ = scene.run(FakeExecutor(outcomes={"m0/tiny/cpu": [LATE[0]]}), plan)
     scene.run(FakeExecutor(dies_after={"cpu": 0}), folder=folder, plan=plan)
     assert statuses(folder, scene.tmp) == {"m0/tiny/cpu": "timeout", "m1/tiny/cpu": "pass"}
 
 
-def test_a_target_that_dies_in_one_wave_is_tried_in_the_next(scene: Scene) -> None:
+def test_a_target_that_dies_in_one_wave_is_retried_in_the_next(scene: Scene) -> None:
     class DiesOnce(FakeExecutor):
         def run(self, job: Any, on_line: Any) -> Ended:
             self.dies_after = {"cpu": 1} if len(self.jobs) < 3 else {}
@@ -190,7 +190,7 @@ def test_a_target_that_dies_in_one_wave_is_tried_in_the_next(scene: Scene) -> No
     assert len([status for status in found.values() if status == "pass"]) == 18
 
 
-def test_a_target_that_cannot_write_is_not_tried_again(scene: Scene) -> None:
+def test_a_target_that_cannot_write_is_not_retried(scene: Scene) -> None:
     executor = FakeExecutor(ends={"cpu": Ended(code=StoreError.exit_code, output="no space left", oom_killed=False)})
     folder, outcome = scene.run(executor)
     assert isinstance(outcome.failed["cpu"], StoreError)
@@ -198,7 +198,7 @@ def test_a_target_that_cannot_write_is_not_tried_again(scene: Scene) -> None:
     assert {key for key, status in statuses(folder, scene.tmp).items() if status == "not_run"} == {f"m{n}/tiny/cpu" for n in range(10)}
 
 
-def test_room_is_made_after_each_wave_but_not_after_a_small_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_pruned_after_each_wave_but_not_after_a_small_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[float, list[str]]] = []
 
     def keep(limit_gb: float, _bundles: Path, later: tuple[ModelPlan, ...]) -> str:
@@ -213,7 +213,7 @@ def test_room_is_made_after_each_wave_but_not_after_a_small_run(scene: Scene, mo
     assert len(asked) == 3
 
 
-def test_what_is_left_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remaining_time_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(waving.time, "monotonic", lambda: now[0])
     pace = Pace(100)
@@ -234,8 +234,8 @@ def keep_export(scene: Scene, key: str, *exporters: str) -> None:
         (executor / "manifest.json").write_text("{}", encoding="utf-8")
 
 
-def test_what_a_target_refuses_is_exported_otherwise_and_run_again(scene: Scene) -> None:
-    """Only m1, which onnxruntime refused: not m0, of which all exports are there, nor m2, which failed later."""
+def test_a_graph_that_a_target_rejects_is_exported_again_and_rerun(scene: Scene) -> None:
+    """Only m1 is exported again, which onnxruntime rejected: not m0, which has all exports, nor m2, which failed later."""
     plan = make.plan(models=("m0", "m1", "m2"), targets=TARGETS)
     executor = FakeExecutor(
         keys={name: f"key-{name}" for name in ("m0", "m1", "m2")},
@@ -261,7 +261,7 @@ def test_what_a_target_refuses_is_exported_otherwise_and_run_again(scene: Scene)
     assert (found["m0/tiny/onnxruntime"], found["m2/tiny/onnxruntime"]) == ("unsupported", "error")
 
 
-def test_what_is_refused_again_is_not_asked_for_a_third_time(scene: Scene) -> None:
+def test_a_cell_that_is_rejected_twice_is_not_tried_a_third_time(scene: Scene) -> None:
     plan = make.plan(models=("m0",), targets=TARGETS)
     executor = FakeExecutor(keys={"m0": "key"}, outcomes={"m0/tiny/onnxruntime": [REFUSED, REFUSED, REFUSED]})
     folder, _ = scene.run(executor, plan)
@@ -269,7 +269,7 @@ def test_what_is_refused_again_is_not_asked_for_a_third_time(scene: Scene) -> No
     assert statuses(folder, scene.tmp)["m0/tiny/onnxruntime"] == "unsupported"
 
 
-def test_a_precision_that_a_target_has_not_is_no_matter_of_exports(scene: Scene) -> None:
+def test_an_unsupported_precision_needs_no_other_export(scene: Scene) -> None:
     plan = make.plan(models=("m0",), targets=TARGETS)
     error = dataclasses.replace(REFUSED["error"], type="unsupported_dtype")
     executor = FakeExecutor(keys={"m0": "key"}, outcomes={"m0/tiny/onnxruntime": [REFUSED | {"error": error}]})
@@ -282,13 +282,15 @@ def test_a_precision_that_a_target_has_not_is_no_matter_of_exports(scene: Scene)
     ("asked", "expected"),
     [({}, 4), ({"threads": 2}, 2), ({"cores": 2}, 2), ({"memory_mb": 16384}, 1), ({"jobs": 2}, 2), ({"threads": 8}, 1)],
 )
-def test_how_much_a_machine_of_4_cores_and_24_gib_carries(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], expected: int) -> None:
+def test_the_parallel_cells_on_a_machine_with_4_cores_and_24_gib(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], expected: int
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 24 * 2**30}))
     assert at_once(**({"threads": 1, "memory_mb": 4096, "cores": None, "jobs": 1} | asked)) == expected
 
 
-def test_the_memory_of_a_container_grows_with_what_runs_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_container_grows_with_its_parallel_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 24 * 2**30}))
     assert container_mb(4096, 1) == 4096 + 2048
     assert container_mb(4096, 4) == 4 * (4096 + 1024) + 1024
@@ -297,7 +299,7 @@ def test_the_memory_of_a_container_grows_with_what_runs_in_it(monkeypatch: pytes
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are no workers")
 @pytest.mark.parametrize("timing", [False, True])
-def test_cells_that_are_timed_run_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, timing: bool) -> None:
+def test_timed_cells_run_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, timing: bool) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 24 * 2**30}))
     executor = FakeExecutor()

@@ -1,4 +1,4 @@
-"""The harness that images get: the same bytes from a checkout as from an installation, and nothing that is not as it was installed."""
+"""The harness wheel for images: the same bytes from a checkout and from an installation, and only unmodified installed files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_BYTES = 5 * 2**20
 
 @pytest.fixture(scope="module")
 def distributed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that people install."""
+    """The distributed wheel."""
     from hatchling.builders.wheel import WheelBuilder
 
     (built,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("distributed")), versions=["standard"])
@@ -29,7 +29,7 @@ def distributed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site(distributed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installation of it, as pip leaves it, that is the package that runs."""
+    """An installation of it by pip, which is the running package."""
     folder = tmp_path / "site-packages"
     with zipfile.ZipFile(distributed) as archive:
         archive.extractall(folder)
@@ -54,7 +54,7 @@ def names_of(path: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_the_distributed_wheel_is_whole_and_small(distributed: Path) -> None:
+def test_the_distributed_wheel_is_complete_and_small(distributed: Path) -> None:
     assert distributed.stat().st_size < MOST_BYTES
     names = names_of(distributed)
     there = {
@@ -65,7 +65,7 @@ def test_the_distributed_wheel_is_whole_and_small(distributed: Path) -> None:
     assert there | {f"hwmatrix/{shipped.DATA}/matrix.yaml"} == {name for name in names if name.startswith(f"hwmatrix/{shipped.DATA}/")}
 
 
-def test_an_installation_gives_images_the_very_wheel_of_the_checkout(site: Path, tmp_path: Path) -> None:
+def test_an_installation_gives_the_same_wheel_as_the_checkout(site: Path, tmp_path: Path) -> None:
     assert shipped.harness_source() is None
     ours = wheel.build_wheel(tmp_path / "no checkout", tmp_path / "ours")
     theirs = wheel.build_wheel(ROOT, tmp_path / "theirs")
@@ -74,12 +74,12 @@ def test_an_installation_gives_images_the_very_wheel_of_the_checkout(site: Path,
     assert site.is_dir()
 
 
-def test_the_wheel_of_images_has_the_package_and_not_what_no_image_needs(distributed: Path, tmp_path: Path) -> None:
+def test_the_wheel_for_images_has_only_the_package(distributed: Path, tmp_path: Path) -> None:
     ours = wheel.build_wheel(ROOT, tmp_path)
     assert names_of(ours) == {name for name in names_of(distributed) if not name.startswith(f"hwmatrix/{shipped.DATA}/")}
 
 
-def test_its_record_is_that_of_its_files(tmp_path: Path) -> None:
+def test_its_record_matches_its_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel.build_wheel(ROOT, tmp_path)) as archive:
         for name in archive.namelist():
             path = tmp_path / "unpacked" / name
@@ -101,7 +101,7 @@ def refused(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_file_that_was_changed_after_it_was_installed_is_refused(site: Path, tmp_path: Path) -> None:
+def test_a_file_changed_after_installation_is_refused(site: Path, tmp_path: Path) -> None:
     path = site / "hwmatrix" / "errors.py"
     path.write_text(path.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
     said = refused(tmp_path)
@@ -109,7 +109,7 @@ def test_a_file_that_was_changed_after_it_was_installed_is_refused(site: Path, t
     assert "pip install --force-reinstall" in said
 
 
-def test_a_file_that_is_gone_is_refused(site: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(site: Path, tmp_path: Path) -> None:
     (site / "hwmatrix" / "errors.py").unlink()
     assert "hwmatrix/errors.py" in refused(tmp_path)
 
@@ -120,7 +120,7 @@ def test_an_installation_without_a_list_of_its_files_is_refused(site: Path, tmp_
     assert "RECORD" in refused(tmp_path)
 
 
-def test_what_runs_must_be_what_is_installed(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_running_package_must_be_the_installed_one(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hwmatrix, "__file__", str(tmp_path / "elsewhere" / "hwmatrix" / "__init__.py"))
     assert "elsewhere" in refused(tmp_path)
     assert site.is_dir()
@@ -135,8 +135,8 @@ def test_a_copy_that_was_never_installed_is_refused(site: Path, tmp_path: Path, 
     assert site.is_dir()
 
 
-def test_a_change_of_matrix_yaml_or_of_images_makes_no_other_harness(site: Path, tmp_path: Path) -> None:
-    """Else each edit of matrix.yaml would make all images new, and every verdict stale."""
+def test_changing_matrix_yaml_or_images_does_not_change_the_wheel(site: Path, tmp_path: Path) -> None:
+    """Otherwise each edit of matrix.yaml would rebuild all images and make every verdict stale."""
     files = wheel._of_installation()
     before = wheel._write(files, tmp_path).read_bytes()
     changed = {name: data + b"#" if name.startswith(f"hwmatrix/{shipped.DATA}/") else data for name, data in files.items()}

@@ -1,4 +1,4 @@
-"""Clearing away: what is listed as ours, what goes first, and each thing that must never go."""
+"""Pruning: what is listed as ours, what is removed first, and what must never be removed."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ def names(items: list[Item]) -> list[str]:
     return [each.name for each in items]
 
 
-# What is ours
+# Recognizing our own files
 
 
-def test_an_image_that_is_not_ours_is_not_listed() -> None:
+def test_an_image_of_others_is_not_listed() -> None:
     assert inventory.images([image(["python:3.11"], labels={})], {}) == []
     assert inventory.images([image(None, labels={})], {}) == []
     assert inventory.images([image(None, labels={inventory.TITLE: "hwmatrixish"})], {}) == []
 
 
-def test_a_strangers_image_built_on_ours_is_not_listed() -> None:
+def test_another_project_s_image_built_on_ours_is_not_listed() -> None:
     assert inventory.images([image(["mine/app:1"])], {}) == []
 
 
-def test_untagged_images_of_ours_and_of_older_versions_may_go() -> None:
+def test_our_untagged_and_older_images_can_be_removed() -> None:
     listed = inventory.images([image(None), image(["<none>:<none>"], name="sha256:2"), image(["hwmatrix/cpu:0.0.1"], labels={})], {})
     assert [(each.kept, each.size) for each in listed] == [(None, 40)] * 3
 
@@ -91,27 +91,27 @@ def test_untagged_images_of_ours_and_of_older_versions_may_go() -> None:
         (None, {"sha256:1": "someone"}, "the container someone"),
     ],
 )
-def test_an_image_in_use_or_current_stays(tags: list[str] | None, used: dict[str, str], why: str) -> None:
+def test_an_image_that_is_used_or_current_stays(tags: list[str] | None, used: dict[str, str], why: str) -> None:
     (listed,) = inventory.images([image(tags)], used)
     assert listed.kept is not None
     assert why in listed.kept
     assert pruning.choose([listed], EVERYTHING, NOW) == []
 
 
-def test_only_folders_that_prove_themselves_are_listed(tmp_path: Path) -> None:
+def test_only_folders_that_are_provably_ours_are_listed(tmp_path: Path) -> None:
     bundle(tmp_path, KEYS[0], 90)
     (tmp_path / inventory.BUNDLES / "notes").mkdir()
-    (tmp_path / inventory.BUNDLES / KEYS[1]).mkdir()  # without a manifest: half of one, or anything
+    (tmp_path / inventory.BUNDLES / KEYS[1]).mkdir()  # no manifest: an unfinished bundle, or anything else
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / inventory.BUNDLES / KEYS[2]).symlink_to(tmp_path / "elsewhere")
     (tmp_path / inventory.VENVS / "mine").mkdir(parents=True)  # without our marker
-    (tmp_path / inventory.BUNDLES / ONNX_DIR / KEYS[0] / "mine").mkdir(parents=True)  # no exporter of ours
+    (tmp_path / inventory.BUNDLES / ONNX_DIR / KEYS[0] / "mine").mkdir(parents=True)  # not one of our exporters
     assert names(inventory.bundles(tmp_path)) == [KEYS[0]]
     assert inventory.environments(tmp_path) == []
     assert inventory.exports(tmp_path) == []
 
 
-def test_a_checkpoint_is_of_our_own_cache_alone(tmp_path: Path) -> None:
+def test_only_checkpoints_in_our_own_cache_are_listed(tmp_path: Path) -> None:
     assert inventory.checkpoints(tmp_path) == []
     snapshot = tmp_path / "models--me--bert" / "snapshots" / ("a" * 40)
     snapshot.mkdir(parents=True)
@@ -125,10 +125,10 @@ def test_a_checkpoint_is_of_our_own_cache_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "models--me--bert").exists()
 
 
-# What goes first
+# The order of removal
 
 
-def test_the_longest_unused_goes_first_until_the_size_is_reached() -> None:
+def test_the_least_recently_used_is_removed_first_until_the_size_is_reached() -> None:
     items = [item("new", 1), item("oldest", 90), item("older", 50), item("kept", 99, kept="in use")]
     assert names(pruning.choose(items, Rule(older_than=None, keep_bytes=25), NOW)) == ["oldest", "older"]
     assert names(pruning.choose(items, Rule(older_than=None, keep_bytes=40), NOW)) == []
@@ -148,7 +148,7 @@ def environment(cache: Path, name: str, days: float, *below: str) -> Path:
     return folder
 
 
-def test_an_environment_that_others_stand_on_stays(tmp_path: Path) -> None:
+def test_an_environment_that_others_depend_on_stays(tmp_path: Path) -> None:
     environment(tmp_path, "base", 90)
     environment(tmp_path, "old-harness", 80, "base")
     environment(tmp_path, "new-harness", 1, "base")
@@ -157,10 +157,10 @@ def test_an_environment_that_others_stand_on_stays(tmp_path: Path) -> None:
     assert names(pruning.choose(items, EVERYTHING, NOW)) == ["old-harness", "new-harness", "base"]
 
 
-# What must never go
+# What must never be removed
 
 
-def test_a_bundle_that_somebody_holds_stays(tmp_path: Path) -> None:
+def test_a_locked_bundle_stays(tmp_path: Path) -> None:
     folder = bundle(tmp_path, KEYS[0], 90)
     lock = tmp_path / inventory.BUNDLES / LOCKS / KEYS[0]
     lock.parent.mkdir()
@@ -174,7 +174,7 @@ def test_a_bundle_that_somebody_holds_stays(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_an_environment_or_an_export_that_somebody_makes_stays(tmp_path: Path) -> None:
+def test_an_environment_or_an_export_that_is_being_made_stays(tmp_path: Path) -> None:
     venv = environment(tmp_path, "base", 90)
     export = tmp_path / inventory.BUNDLES / ONNX_DIR / KEYS[0] / EXPORTER
     export.mkdir(parents=True)
@@ -196,7 +196,7 @@ def run(output: Path, number: int) -> RunFolder:
     return folder
 
 
-def test_the_latest_run_and_one_that_is_worked_on_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_run_and_an_active_one_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [run(tmp_path, number) for number in (1, 2, 3)]
     claim(folders[0])
     listed = {each.name: each.kept for each in inventory.runs(tmp_path)}
@@ -204,16 +204,16 @@ def test_the_latest_run_and_one_that_is_worked_on_stay(tmp_path: Path, monkeypat
     assert listed[folders[1].path.name] is None
     assert listed[folders[2].path.name] == "it is the latest"
     free = next(each for each in inventory.runs(tmp_path) if each.kept is None)
-    claim(folders[1])  # somebody takes it between the listing and the removal
+    claim(folders[1])  # another process locks it between the listing and the removal
     assert "works in it" in str(pruning.remove(free, None).problem)
     release(folders[1])
     assert pruning.remove(free, None).problem is None
     assert not folders[1].path.exists()
-    monkeypatch.setattr("hwmatrix.host.run_folder.living", lambda *_: None)  # an owner that died owns nothing
+    monkeypatch.setattr("hwmatrix.host.run_folder.living", lambda *_: None)  # a dead owner's lock does not count
     assert inventory.runs(tmp_path)[0].kept is None
 
 
-def test_a_folder_that_is_no_run_is_not_listed(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     assert inventory.runs(tmp_path) == []
 
@@ -233,12 +233,12 @@ def test_a_folder_that_is_no_run_is_not_listed(tmp_path: Path) -> None:
         (["grep", "-r", "x", "hwmatrix"], False),
     ],
 )
-def test_which_processes_are_at_work(command: list[str], work: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_active_processes_are_recognized(command: list[str], work: bool) -> None:  # noqa: FBT001 - a column of the table
     assert pruning.is_work(command) == work
 
 
 class Engine:
-    """A docker client that knows a few images, and what was asked of it."""
+    """A fake docker client with a few images, which records its calls."""
 
     def __init__(self, tags: dict[str, list[str]], running: tuple[str, ...] = ()) -> None:
         self.tags, self.running, self.removed = tags, running, list[str]()
@@ -276,7 +276,7 @@ def dangling(place: str) -> Item:
     return item("untagged hwmatrix cpu", 90, kind=Kind.IMAGE, place=place)
 
 
-def test_an_image_that_came_into_use_meanwhile_stays() -> None:
+def test_an_image_used_since_the_listing_stays() -> None:
     engine: Any = Engine({"sha256:1": [], "sha256:2": ["hwmatrix/cpu:9"], "sha256:used": [], "sha256:3": ["hwmatrix/a:0", "hwmatrix/b:0"]})
     assert pruning.remove(dangling("sha256:1"), engine).problem is None
     assert pruning.remove(dangling("sha256:2"), engine).problem == "it was tagged meanwhile"
@@ -288,7 +288,7 @@ def test_an_image_that_came_into_use_meanwhile_stays() -> None:
     assert pruning.remove(named, None).problem == "no engine answers"
 
 
-def test_while_somebody_works_only_runs_may_go() -> None:
+def test_while_another_command_runs_only_runs_can_be_removed() -> None:
     engine: Any = Engine({}, running=("hwmatrix-cpu-1",))
     assert pruning.busy(engine, []) == "the container hwmatrix-cpu-1 is running"
     assert pruning.busy(None, [(7, ["hwmatrix", "matrix"])]) == "process 7 (hwmatrix matrix) is working"
@@ -303,7 +303,7 @@ def test_while_somebody_works_only_runs_may_go() -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with an old bundle and a new one, an old run and a newer one, and no engine."""
+    """A cache with an old and a new bundle, an old and a newer run, and no engine."""
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(facts, "connected", lambda *_, **__: (None, "no engine"))
     monkeypatch.setattr(pruning, "others", lambda: iter(()))
@@ -332,7 +332,7 @@ def test_without_yes_nothing_is_removed(place: Path, capsys: pytest.CaptureFixtu
     assert left(place) == before
 
 
-def test_with_yes_the_old_goes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_yes_old_data_is_removed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["runner", "prune", "--output-dir", str(place / "out"), "--yes"]) == 0
     assert "2 of 4 removed" in capsys.readouterr().out
     assert left(place) == {KEYS[1], "20260102T000000Z-aaaaaa"}

@@ -1,4 +1,4 @@
-"""Machines as runners: labels, checks and placing, on machines that are not here."""
+"""CI runners: their labels, checks and the placement of targets, on fake machines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def found(here: Mapping[Backend, tuple[str | None, dict[str, Any]]]) -> dict[Bac
 
 
 def machine(**changes: Any) -> Facts:
-    """A Linux machine that has all that targets without a GPU need."""
+    """A Linux machine with everything that targets without a GPU need."""
     given = Facts(
         system="Linux",
         machine="x86_64",
@@ -90,11 +90,11 @@ def carried(**options: Any) -> list[str]:
         ({"system": "FreeBSD", "machine": "riscv64"}, ["self-hosted", "docker"]),
     ],
 )
-def test_labels_come_from_facts(options: dict[str, Any], expected: list[str]) -> None:
+def test_labels_are_derived_from_facts(options: dict[str, Any], expected: list[str]) -> None:
     assert carried(**options) == expected
 
 
-def test_every_label_says_what_it_stands_on() -> None:
+def test_every_label_has_its_evidence() -> None:
     known = {label.name: label for label in labels(found(GPU), system="Linux", machine="x86_64", engine=None, engine_problem="no socket")}
     assert known["cuda"].why == "H200, driver 580.1"
     assert (known["docker"].carried, known["docker"].why) == (False, "no socket")
@@ -111,7 +111,7 @@ def missing(target: str, **changes: Any) -> tuple[str, ...]:
     return ready.missing
 
 
-def test_a_plain_machine_runs_what_needs_no_gpu() -> None:
+def test_a_machine_without_a_gpu_runs_targets_that_need_none() -> None:
     report = checking.check(SPEC, list(SPEC.targets), machine())
     assert {it.target for it in report.targets if it.ready} == {"cpu", "openvino", "onnxruntime", "qnn", "webgpu", "webnn"}
     for finding in report.findings:
@@ -149,7 +149,7 @@ DENIED = {"/dev/dri": (Node(path="/dev/dri/renderD128", exists=True, usable=Fals
         ("mps", {"venv": False, "found": found({Backend.MPS: ("M4", {})})}, ("venv",)),
     ],
 )
-def test_what_a_target_lacks_is_named(target: str, changes: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_missing_requirements_of_a_target_are_named(target: str, changes: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert missing(target, **changes) == expected
 
 
@@ -163,21 +163,21 @@ def test_a_root_engine_is_advised_against_and_a_rootless_one_is_not() -> None:
     assert findings(checking.check(SPEC, ["cpu"], machine(engine=engine(rootless=True))))["rights"].state is State.OK
 
 
-def test_pip_settings_are_told_without_their_values() -> None:
+def test_pip_settings_are_reported_without_their_values() -> None:
     told = facts._pip(PipSettings(single={"index-url": "https://me:s3cret@index.example/simple"}, problem="no pip here"))
     assert "index-url" in told
     assert "s3cret" not in told
     assert "no pip here" in told
 
 
-def test_nodes_are_looked_at_one_by_one(tmp_path: Path) -> None:
+def test_device_nodes_are_checked_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "dri" / "by-path").mkdir(parents=True)
     (tmp_path / "dri" / "card0").touch()
     assert [node.path for node in facts.nodes(tmp_path / "dri")] == [str(tmp_path / "dri" / "card0")]
     assert [node.exists for node in facts.nodes(tmp_path / "kfd")] == [False]
 
 
-def test_space_is_that_of_the_disk_that_will_have_the_folder(tmp_path: Path) -> None:
+def test_free_space_is_that_of_the_folder_s_disk(tmp_path: Path) -> None:
     free = facts.space(tmp_path / "not" / "yet").free_mb
     assert free is not None
     assert free > 0
@@ -192,7 +192,7 @@ def test_space_is_that_of_the_disk_that_will_have_the_folder(tmp_path: Path) -> 
         (["--targets", "nothing"], 2),
     ],
 )
-def test_check_ends_with_what_was_found(arguments: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_of_check(arguments: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runners.facts, "gather", lambda *_: machine())
     assert main.main(["runner", "check", "--matrix", str(ROOT / "matrix.yaml"), *arguments]) == code
 
@@ -215,20 +215,20 @@ def where(*given: str, targets: tuple[str, ...] = ("cpu", "cuda", "rocm")) -> di
     return {it.target: it for it in placing.place(SPEC, [placing.runner_of(text) for text in given], targets)}
 
 
-def test_a_target_runs_where_all_its_labels_are() -> None:
+def test_a_target_runs_on_a_runner_with_all_its_labels() -> None:
     placed = where("box:Self-Hosted,Linux,X64,cuda", "amd:self-hosted,linux,x64", "other:self-hosted,linux")
     assert placed["cuda"].runners == ("box",)
     assert (placed["rocm"].runners, placed["rocm"].nearest, placed["rocm"].missing) == ((), "box", ("rocm",))
     assert (placed["cpu"].hosted, placed["cpu"].nearest) == (True, None)
 
 
-def test_a_runner_of_ones_own_comes_before_a_hosted_one() -> None:
+def test_a_self_hosted_runner_comes_before_a_hosted_one() -> None:
     assert where("mine:ubuntu-24.04")["cpu"].runners == ("mine",)
     assert not where("mine:ubuntu-24.04")["cpu"].hosted
 
 
 @pytest.mark.parametrize("text", ["box", "box:", "box: , ", ":cuda", "box:cu da", "box:$(id)", "b\nx:cuda", "box:cuda;id"])
-def test_a_runner_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_runner_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         placing.runner_of(text)
 
@@ -257,18 +257,18 @@ def test_runners_of_a_file(tmp_path: Path) -> None:
         ("runners: 3\n", 1, "not a mapping"),
     ],
 )
-def test_a_bad_file_of_runners_is_told_with_its_line(text: str, line: int, what: str, tmp_path: Path) -> None:
+def test_an_invalid_file_of_runners_is_reported_with_the_line(text: str, line: int, what: str, tmp_path: Path) -> None:
     file = tmp_path / "runners.yaml"
     file.write_text(text)
     if "python/object" in text:
-        assert placing.read_runners(file)[0].labels == ("id",), "a tag is data: nothing is made of it"
+        assert placing.read_runners(file)[0].labels == ("id",), "a YAML tag must not create an object"
         return
     with pytest.raises(ConfigError, match=what) as caught:
         placing.read_runners(file)
     assert caught.value.problems[0].where == f"{file}:{line}"
 
 
-def test_plan_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "runners.yaml"
     file.write_text("runners:\n  box: [self-hosted, linux, x64, cuda]\n")
     command = ["runner", "plan", "--matrix", str(ROOT / "matrix.yaml"), "--targets", "cuda", "rocm", "--runners", str(file)]

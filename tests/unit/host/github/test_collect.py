@@ -1,4 +1,4 @@
-"""What targets hand over: shards that stand the check get in, everything else is refused and named, and the rest goes on."""
+"""Collecting the targets' artifacts: valid shards are added, everything else is refused and named, and the rest continues."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(path=make.run_folder(tmp_path / "planned", PLAN))
 
 
-def handed_over(tmp_path: Path, target: str, name: str | None = None) -> Path:
-    """The artifact of a target, as its job leaves it; under another target's name if one is given."""
+def artifact_of(tmp_path: Path, target: str, name: str | None = None) -> Path:
+    """The artifact of a target's job; with ``name``, under another target's name."""
     there = make.run_folder(tmp_path / f"on-{target}", PLAN)
     make.write_shard(there / "shards", PLAN, target, f"{target:a<12}")
     artifact = tmp_path / "arrived" / artifact_name(name or target, PLAN.run_id)
@@ -51,9 +51,9 @@ def statuses(tmp_path: Path, folder: RunFolder) -> dict[str, set[tuple[str, str 
     return found
 
 
-def test_shards_get_in_and_targets_without_a_runner_say_so(tmp_path: Path, folder: RunFolder) -> None:
-    handed_over(tmp_path, "cpu")
-    handed_over(tmp_path, "openvino")
+def test_shards_are_added_and_targets_without_a_runner_are_unavailable(tmp_path: Path, folder: RunFolder) -> None:
+    artifact_of(tmp_path, "cpu")
+    artifact_of(tmp_path, "openvino")
     found = collect(folder, tmp_path / "arrived", STATES)
     assert (set(found.shards), dict(found.unavailable), found.refused, dict(found.missing)) == (
         {"cpu", "openvino"},
@@ -68,8 +68,8 @@ def test_shards_get_in_and_targets_without_a_runner_say_so(tmp_path: Path, folde
     }
 
 
-def test_what_is_missing_is_not_run_and_never_unavailable(tmp_path: Path, folder: RunFolder) -> None:
-    handed_over(tmp_path, "cpu")
+def test_missing_shards_are_not_run_and_never_unavailable(tmp_path: Path, folder: RunFolder) -> None:
+    artifact_of(tmp_path, "cpu")
     found = collect(folder, tmp_path / "arrived", {"openvino": Reached(state=State.FAILED, reason="its job ended with failure")})
     assert dict(found.missing) == {"openvino": "its job ended with failure", "cuda": "no shards arrived"}
     assert {target: {status for status, _ in each} for target, each in statuses(tmp_path, folder).items()} == {
@@ -79,14 +79,14 @@ def test_what_is_missing_is_not_run_and_never_unavailable(tmp_path: Path, folder
     }
 
 
-def test_a_late_shard_counts_though_nobody_was_waiting_any_more(tmp_path: Path, folder: RunFolder) -> None:
-    handed_over(tmp_path, "cuda")
+def test_a_late_shard_counts_even_after_waiting_ended(tmp_path: Path, folder: RunFolder) -> None:
+    artifact_of(tmp_path, "cuda")
     assert set(collect(folder, tmp_path / "arrived", STATES).shards) == {"cuda"}
 
 
-def test_a_single_artifact_lies_there_without_a_folder_of_its_name(tmp_path: Path, folder: RunFolder) -> None:
-    """So does actions/download-artifact put it, also where a pattern was given."""
-    found = collect(folder, handed_over(tmp_path, "openvino"), STATES)
+def test_a_single_artifact_has_no_folder_of_its_own(tmp_path: Path, folder: RunFolder) -> None:
+    """actions/download-artifact stores it this way, also with a pattern."""
+    found = collect(folder, artifact_of(tmp_path, "openvino"), STATES)
     assert set(found.shards) == {"openvino"}
     assert found.refused == ()
     assert {target: {status for status, _ in each} for target, each in statuses(tmp_path, folder).items()} == {
@@ -100,7 +100,7 @@ def test_a_single_artifact_of_several_targets_is_refused(tmp_path: Path, folder:
     there = make.run_folder(tmp_path / "both", PLAN)
     for target in ("cpu", "openvino"):
         make.write_shard(there / "shards", PLAN, target, f"{target:a<12}")
-    with monkeypatch.context() as patch:  # pack itself takes the shards of one target only
+    with monkeypatch.context() as patch:  # pack itself accepts only the shards of one target
         patch.setattr(artifacts, "read_sidecar", lambda path: dataclasses.replace(read_sidecar(path), target="cpu"))
         pack(there, "cpu", tmp_path / "single" / "shards.tar")
     found = collect(folder, tmp_path / "single", STATES)
@@ -108,17 +108,17 @@ def test_a_single_artifact_of_several_targets_is_refused(tmp_path: Path, folder:
     assert [path for path in folder.shards.iterdir() if "cuda" not in path.name] == []
 
 
-def test_a_single_artifact_with_more_in_it_is_refused(tmp_path: Path, folder: RunFolder) -> None:
-    artifact = handed_over(tmp_path, "openvino")
+def test_a_single_artifact_with_additional_files_is_refused(tmp_path: Path, folder: RunFolder) -> None:
+    artifact = artifact_of(tmp_path, "openvino")
     (artifact / "setup.py").write_bytes(b"")
     (reason,) = collect(folder, artifact, STATES).refused
     assert "it contains 'setup.py', 'shards.tar' instead of shards.tar" in reason
     assert list(folder.shards.glob("*openvino*")) == []
 
 
-def test_whatever_is_otherwise_is_refused_and_named(tmp_path: Path, folder: RunFolder) -> None:
-    handed_over(tmp_path, "cpu")
-    handed_over(tmp_path, "openvino", name="cuda")  # shards of another target under this one's name
+def test_unexpected_artifacts_are_refused_and_named(tmp_path: Path, folder: RunFolder) -> None:
+    artifact_of(tmp_path, "cpu")
+    artifact_of(tmp_path, "openvino", name="cuda")  # another target's shards under this name
     arrived = tmp_path / "arrived"
     (arrived / "shards-tpu-of-another-run").mkdir()
     (arrived / "loose.duckdb").write_bytes(b"")
@@ -141,7 +141,7 @@ def test_whatever_is_otherwise_is_refused_and_named(tmp_path: Path, folder: RunF
 
 
 def test_a_changed_archive_is_refused(tmp_path: Path, folder: RunFolder) -> None:
-    archive = handed_over(tmp_path, "cpu") / "shards.tar"
+    archive = artifact_of(tmp_path, "cpu") / "shards.tar"
     data = bytearray(archive.read_bytes())
     data[len(data) // 2] ^= 1
     archive.write_bytes(data)
@@ -152,8 +152,10 @@ def test_a_changed_archive_is_refused(tmp_path: Path, folder: RunFolder) -> None
     assert list(folder.shards.glob("*cpu*")) == []
 
 
-def test_the_command_names_what_it_refused_and_uses_the_rest(tmp_path: Path, folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    handed_over(tmp_path, "cpu")
+def test_the_command_names_refused_artifacts_and_uses_the_rest(
+    tmp_path: Path, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact_of(tmp_path, "cpu")
     (tmp_path / "arrived" / "x%0A::add-mask::\n::error::y").mkdir()
     write_states(STATES, tmp_path / "states.json")
     argv = ["collect", str(folder.path), "--arrived", str(tmp_path / "arrived"), "--states", str(tmp_path / "states.json")]
@@ -169,7 +171,7 @@ def test_the_command_names_what_it_refused_and_uses_the_rest(tmp_path: Path, fol
     assert len((folder.path / "collected.txt").read_text(encoding="utf-8").splitlines()) == 2
 
 
-def test_nothing_arrived_at_all(tmp_path: Path, folder: RunFolder) -> None:
+def test_without_artifacts(tmp_path: Path, folder: RunFolder) -> None:
     found = collect(folder, tmp_path / "nowhere", read_states(tmp_path / "no-states.json"))
     assert set(found.missing) == {"cpu", "openvino", "cuda"}
 
@@ -183,7 +185,7 @@ def test_broken_states(tmp_path: Path, text: str) -> None:
         read_states(tmp_path / "states.json")
 
 
-def test_states_come_back_as_they_were(tmp_path: Path) -> None:
+def test_states_are_restored_unchanged(tmp_path: Path) -> None:
     write_states(STATES, tmp_path / "states.json")
     assert read_states(tmp_path / "states.json") == STATES
     assert json.loads((tmp_path / "states.json").read_text(encoding="utf-8"))["schema"] == "hwmatrix/job-states/1"

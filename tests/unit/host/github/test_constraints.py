@@ -1,4 +1,4 @@
-"""Everything that is installed under the constraints has its exact version there: what was asked for, and what that needs."""
+"""The constraints contain the exact version of every installed package: the requested ones and their dependencies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROJECT = "hwmatrix"
 
 
 def pins() -> dict[str, set[str]]:
-    """Names to versions: PyTorch has one for Linux, and one for elsewhere."""
+    """The versions by package name. PyTorch has one for Linux and one for other systems."""
     found: dict[str, set[str]] = {}
     for name in PINS:
         for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
@@ -38,7 +38,7 @@ def pins() -> dict[str, set[str]]:
 
 
 def of_the_project(extras: Iterable[str]) -> list[str]:
-    """What pyproject.toml asks for: the metadata of an installed hwmatrix can be older."""
+    """The requirements in pyproject.toml. They are not read from the installed metadata, which can be older."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return [
         *project["build-system"]["requires"],
@@ -53,7 +53,7 @@ def of_a_file(name: str) -> list[str]:
 
 
 def of_nox() -> Iterator[str]:
-    """Texts in noxfile.py's installations, and in the lists that they take."""
+    """The requirements in noxfile.py's install calls, and in the lists that these use."""
     tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
     named = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     lists = [node.value for node in named if isinstance(node.value, ast.List)]
@@ -69,7 +69,7 @@ def of_nox() -> Iterator[str]:
 
 
 def of_workflows() -> Iterator[str]:
-    """What scripts of the workflows install by name."""
+    """The packages that the workflows' scripts install by name."""
     for path in sorted((ROOT / ".github/workflows").glob("*.yml")):
         for line in re.findall(r"pip install (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
             words = re.sub(r'--constraint \S+|--\S+|"\S*"', "", line).split()
@@ -80,7 +80,7 @@ ASKED = sorted({*of_the_project(["host", "dev"]), *of_a_file(".github/tools.txt"
 
 
 def closure(asked: Iterable[str]) -> dict[str, set[str]]:
-    """Names to the requirements that ask for them, on any of the machines; what is not installed here is not looked into."""
+    """The version specifiers for every required package, on any of the machines. Packages not installed here are not followed."""
     found: dict[str, set[str]] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     todo = [(Requirement(text), frozenset({""})) for text in asked]
@@ -107,25 +107,25 @@ def closure(asked: Iterable[str]) -> dict[str, set[str]]:
     return found
 
 
-def test_what_is_asked_for_is_what_the_files_say() -> None:
+def test_the_requested_packages_match_the_files() -> None:
     assert {"zizmor>=1.32", "nox>=2025.5", "pip-tools", "nox", "onnxscript", "hatchling>=1.27", "docker>=7.1"} <= set(ASKED)
     assert not [text for text in ASKED if "/" in text or text.startswith("-")]
 
 
-def test_nothing_that_is_installed_is_without_a_version() -> None:
+def test_every_installed_package_has_a_version() -> None:
     pinned = pins()
     missing = {name: sorted(specifiers) for name, specifiers in closure(ASKED).items() if name not in pinned}
     assert not missing, "docs/images.md: Refreshing the versions"
 
 
-def test_what_cyclonedx_and_docker_need_is_looked_into() -> None:
-    """The closure is one: these are asked for by no file of ours."""
+def test_dependencies_are_followed() -> None:
+    """No file of ours requests these packages; cyclonedx and docker need them."""
     found = closure(["hwmatrix[host]"])
     assert {"py-serializable", "packageurl-python", "license-expression", "boolean-py", "defusedxml", "sortedcontainers"} <= found.keys()
     assert {"requests", "urllib3", "certifi"} <= found.keys()
 
 
-def test_a_version_is_one_that_is_asked_for() -> None:
+def test_every_version_satisfies_its_requirements() -> None:
     pinned = pins()
     wrong = [
         f"{name}=={version} is not {specifier}"
@@ -137,7 +137,7 @@ def test_a_version_is_one_that_is_asked_for() -> None:
     assert not wrong
 
 
-def test_a_name_stands_in_one_of_the_files_only() -> None:
+def test_every_name_is_in_only_one_of_the_files() -> None:
     names = [{pin[1] for line in of_a_file(name) if (pin := re.match(r"([a-z0-9._-]+)==", line))} for name in PINS]
     assert not names[0] & names[1]
     assert (ROOT / PINS[1]).read_text(encoding="utf-8").count("--constraint constraints.txt\n") == 1

@@ -1,4 +1,4 @@
-"""Waiting for the jobs of a run: who is waited for, how long, and what an API that fails costs."""
+"""Waiting for the jobs of a run: for which, how long, and with an API that fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def job(target: str, status: str, conclusion: str | None = None, prefix: str = "
 
 
 class World:
-    """A clock, and jobs that depend on it."""
+    """A fake clock, and jobs whose states depend on it."""
 
     def __init__(self, jobs: Callable[[float], list[dict[str, Any]]]) -> None:
         self.now, self.jobs, self.said = 0.0, jobs, list[str]()
@@ -53,13 +53,13 @@ def test_waits_until_all_have_ended() -> None:
     assert world.said == ["cpu: running", "cpu: done", "cuda: running", "cuda: its job ended with failure"]
 
 
-def test_a_job_that_no_runner_takes_is_not_waited_for_longer() -> None:
+def test_waiting_ends_for_a_job_that_no_runner_takes() -> None:
     world = World(lambda _now: [job("cpu", "completed", "success", "ci / "), job("cuda", "queued", prefix="ci / ")])
     assert world.wait()["cuda"] == Reached(state=State.UNCLAIMED, reason=NO_RUNNER)
     assert world.now == 1800
 
 
-def test_one_that_is_never_started_or_never_ends() -> None:
+def test_a_job_that_never_starts_or_never_ends() -> None:
     assert World(lambda _now: [job("cpu", "completed", "success")]).wait()["cuda"] == Reached(
         state=State.SKIPPED, reason="no job was started for it within 30 minutes"
     )
@@ -68,14 +68,14 @@ def test_one_that_is_never_started_or_never_ends() -> None:
     assert endless.now == 12600
 
 
-def test_jobs_whose_condition_did_not_hold_are_known_at_once() -> None:
+def test_skipped_jobs_are_known_at_once() -> None:
     skipped = {"name": "on ${{ matrix.target }}", "status": "completed", "conclusion": "skipped"}
     world = World(lambda _now: [job("cpu", "completed", "success"), skipped])
     assert world.wait()["cuda"].state is State.SKIPPED
     assert world.now == 0
 
 
-def test_an_api_that_stumbles_is_asked_again_and_one_that_is_gone_is_given_up() -> None:
+def test_a_failing_api_is_retried_and_finally_given_up() -> None:
     def stumbling(now: float) -> list[dict[str, Any]]:
         if now < 500:
             raise AskingError("the API answers 502 Bad Gateway")
@@ -99,7 +99,7 @@ def test_an_api_that_stumbles_is_asked_again_and_one_that_is_gone_is_given_up() 
 
 
 class Server:
-    """Answers as it is told, and keeps what it was asked."""
+    """A server with prepared answers, which records the requests."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes]] = []
@@ -137,7 +137,7 @@ def listed(*jobs: dict[str, Any]) -> bytes:
     return json.dumps({"total_count": len(jobs), "jobs": jobs}).encode()
 
 
-def test_all_pages_are_asked_for(server: Server) -> None:
+def test_all_pages_are_requested(server: Server) -> None:
     many = [job(str(index), "queued") for index in range(100)]
     server.answers = [(200, listed(*many)), (200, listed(job("cpu", "queued")))]
     assert len(ask(server.address)) == 101
@@ -150,7 +150,7 @@ def test_all_pages_are_asked_for(server: Server) -> None:
     [
         (401, b"{}", "401", True),
         (404, b"{}", "404", True),
-        (403, b"{}", "403", False),  # also what a limit of requests answers
+        (403, b"{}", "403", False),  # also the answer to too many requests
         (502, b"", "502", False),
         (200, b"<html>", "cannot be reached", False),
         (200, b"[]", "not a mapping", False),
@@ -158,7 +158,7 @@ def test_all_pages_are_asked_for(server: Server) -> None:
         (200, b'{"jobs": [{"name": null}]}', "lists no jobs", False),
     ],
 )
-def test_answers_that_are_none(server: Server, code: int, body: bytes, what: str, *, final: bool) -> None:
+def test_invalid_answers(server: Server, code: int, body: bytes, what: str, *, final: bool) -> None:
     server.answers = [(code, body)]
     with pytest.raises(AskingError, match=what) as caught:
         ask(server.address)
@@ -166,7 +166,7 @@ def test_answers_that_are_none(server: Server, code: int, body: bytes, what: str
     assert "secret" not in str(caught.value)
 
 
-def test_the_run_is_the_one_of_the_environment() -> None:
+def test_the_run_is_that_of_the_environment() -> None:
     with pytest.raises(ConfigError) as caught:
         RunAddress.of({"GITHUB_REPOSITORY": "owner/name"})
     assert [problem.where for problem in caught.value.problems] == ["GITHUB_API_URL", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_TOKEN"]
@@ -187,7 +187,7 @@ suites: {default: {models: all}}
 """
 
 
-def test_the_command_keeps_the_states_and_tells_whom_nobody_took(
+def test_the_command_stores_the_states_and_prints_the_jobs_that_no_runner_took(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "matrix.yaml").write_text(MATRIX, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Looking pins up anew: what changes where, and answers that must not be written anywhere."""
+"""Updating pins: what is changed where, and answers that must be rejected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_latest_release_is_the_commit_behind_its_tag(kind: str) -> None:
 @pytest.mark.parametrize(
     "asking", [api(version="main"), api(version=None), api(version="v1 # x\n  run: evil"), api(sha="short"), api(sha=None)]
 )
-def test_answers_that_are_no_pin_are_refused(asking: Any) -> None:
+def test_invalid_answers_are_refused(asking: Any) -> None:
     with pytest.raises(ConfigError):
         newest_action("actions/checkout", asking)
 
@@ -61,7 +61,7 @@ def test_an_api_that_fails_is_an_error() -> None:
         newest_action("actions/checkout", asking)
 
 
-def test_actions_are_changed_where_they_stand() -> None:
+def test_actions_are_updated_in_place() -> None:
     text = resources.files("hwmatrix.host.github").joinpath("actions.yaml").read_text(encoding="utf-8")
     newest = {**action_pins(), "actions/checkout": ActionPin(commit=NEW, version="v9.1.0")}
     new, (change,) = repinned_actions(text, newest)
@@ -82,7 +82,7 @@ TEXTS = {
 RESOLUTION = "torch==2.13.0+cpu\ntyping_extensions==4.16.0  # via x\nzizmor==1.32.0\nhwmatrix @ file:///here\n"
 
 
-def test_versions_of_a_resolution_are_put_in_and_all_else_stays() -> None:
+def test_only_the_versions_of_a_resolution_are_updated() -> None:
     compiled = RESOLUTION.replace("2.13.0", "2.14.0").replace("1.32.0", "1.33.1") + "jinja2==3.2.0\n"
     found = repinned_constraints(TEXTS, compiled)
     text, changes = found[COMMON]
@@ -98,13 +98,13 @@ def test_versions_of_a_resolution_are_put_in_and_all_else_stays() -> None:
     assert same == {path: (text, []) for path, text in TEXTS.items()}
 
 
-def test_other_builds_of_pytorch_follow_but_for_pytorch_itself() -> None:
+def test_constraints_of_other_builds_are_updated_except_pytorch_itself() -> None:
     text, (change,) = repinned_constraints(TEXTS, RESOLUTION.replace("2.13.0", "2.14.0") + "jinja2==3.2.0\n")[CUDA]
     assert text == TEXTS[CUDA].replace("3.1.6", "3.2.0")
     assert (change.file, change.name) == (CUDA, "jinja2")
 
 
-def test_a_resolution_of_other_packages_is_refused() -> None:
+def test_a_resolution_with_other_packages_is_refused() -> None:
     with pytest.raises(ConfigError, match="it also has surprise; it lacks jinja2"):
         repinned_constraints(TEXTS, RESOLUTION + "surprise==1\n")
 
@@ -115,13 +115,13 @@ def test_the_base_image_gets_its_digest() -> None:
     assert new == text.replace("bookworm", f"bookworm@{DIGEST}")
     assert (change.old, change.new) == ("by tag", DIGEST[:19])
     assert repinned_base(new, 3, f"python:3.11-slim-bookworm@{DIGEST}", DIGEST) == (new, [])
-    assert repinned_base("version: 1\n", None, "python:3.11-slim-bookworm", DIGEST) == ("version: 1\n", [])  # the default is ours
+    assert repinned_base("version: 1\n", None, "python:3.11-slim-bookworm", DIGEST) == ("version: 1\n", [])  # the default is our own
     for digest in ("", "sha256:1", f"{DIGEST}\nrun: evil"):
         with pytest.raises(ConfigError, match="is not a digest"):
             repinned_base(text, 3, "python:3.11-slim-bookworm", digest)
 
 
-def test_all_or_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_either_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     constraints = [str(path.relative_to(ROOT)) for path in (ROOT / "images").glob("constraints*.txt")]
     for name in ("matrix.yaml", *constraints, "harness/hwmatrix/host/github/actions.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Images of a release: which are pushed, and what their jobs hand over; whatever is otherwise is left out and named."""
+"""Images of a release: which are pushed, and their jobs' records; invalid ones are left out and named."""
 
 from __future__ import annotations
 
@@ -25,13 +25,20 @@ ID, OTHER = "sha256:" + "ab" * 32, "sha256:" + "ef" * 32
 DIGEST = "sha256:" + "cd" * 32
 
 
-def test_what_a_release_pushes() -> None:
+def test_the_images_that_a_release_pushes() -> None:
     loaded = load(ROOT / "matrix.yaml")
-    assert pushable(loaded, loaded.spec.targets) == ["cpu", "openvino", "onnxruntime", "cuda", "rocm", "webgpu"]  # no qnn; mps has none
+    assert pushable(loaded, loaded.spec.targets) == [
+        "cpu",
+        "openvino",
+        "onnxruntime",
+        "cuda",
+        "rocm",
+        "webgpu",
+    ]  # not qnn; mps has no image
 
 
-def handed_over(arrived: Path, target: str = "cpu", /, **changes: Any) -> Path:
-    """What the job of an image leaves; ``changes`` are of the image's record."""
+def artifact_of(arrived: Path, target: str = "cpu", /, **changes: Any) -> Path:
+    """The artifact of an image's job, with ``changes`` to the image's record."""
     place = arrived / f"image-{target}-run"
     place.mkdir(parents=True)
     image = publishing.Described(
@@ -55,19 +62,19 @@ def handed_over(arrived: Path, target: str = "cpu", /, **changes: Any) -> Path:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """A run whose shards of cpu came from the image ID, and those of openvino from another."""
+    """A run whose cpu shards are from the image ID, and whose openvino shards are from another one."""
     path = example(tmp_path / "matrix.duckdb")
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE shards SET image = target, image_digest = CASE target WHEN 'cpu' THEN ? ELSE ? END", [ID, OTHER])
     return path
 
 
-def test_records_of_several_jobs_become_one(tmp_path: Path, database: Path) -> None:
+def test_records_of_several_jobs_are_combined(tmp_path: Path, database: Path) -> None:
     with duckdb.connect(str(database), read_only=True) as connection:
         targets = {target for (target,) in connection.execute("SELECT target FROM shards").fetchall()}
     other = next(iter(targets - {"cpu"}))
     for target in ("cpu", other, "unheard"):
-        handed_over(tmp_path / "arrived", target)
+        artifact_of(tmp_path / "arrived", target)
     found = gather(tmp_path / "arrived", database, tmp_path / "assets")
     assert found.refused == ()
     assert set(found.names) == {"images.json", "sbom-cpu.cdx.json", f"sbom-{other}.cdx.json", "sbom-unheard.cdx.json"}
@@ -77,13 +84,13 @@ def test_records_of_several_jobs_become_one(tmp_path: Path, database: Path) -> N
     assert {image["digest"] for image in told["images"]} == {DIGEST}
 
 
-def test_a_single_record_lies_there_without_a_folder(tmp_path: Path, database: Path) -> None:
-    """So does actions/download-artifact put it, also where a pattern was given."""
-    found = gather(handed_over(tmp_path / "arrived"), database, tmp_path / "assets")
+def test_a_single_record_has_no_folder_of_its_own(tmp_path: Path, database: Path) -> None:
+    """actions/download-artifact stores it this way, also with a pattern."""
+    found = gather(artifact_of(tmp_path / "arrived"), database, tmp_path / "assets")
     assert set(found.names) == {"images.json", "sbom-cpu.cdx.json"}
 
 
-def test_nothing_arrived(tmp_path: Path, database: Path) -> None:
+def test_without_records(tmp_path: Path, database: Path) -> None:
     assert gather(tmp_path / "nowhere", database, tmp_path / "assets").names == ()
     assert not (tmp_path / "assets").exists()
 
@@ -116,9 +123,9 @@ def _large(place: Path) -> None:
         (_large, "sbom-cpu.cdx.json is too large"),
     ],
 )
-def test_what_is_otherwise_is_named_and_the_rest_goes_on(tmp_path: Path, database: Path, harm: Callable[[Path], None], told: str) -> None:
-    harm(handed_over(tmp_path / "arrived"))
-    handed_over(tmp_path / "arrived", "onnxruntime")
+def test_invalid_artifacts_are_named_and_the_rest_is_used(tmp_path: Path, database: Path, harm: Callable[[Path], None], told: str) -> None:
+    harm(artifact_of(tmp_path / "arrived"))
+    artifact_of(tmp_path / "arrived", "onnxruntime")
     found = gather(tmp_path / "arrived", database, tmp_path / "assets")
     (reason,) = found.refused
     assert reason.startswith("'image-cpu-run': ")
@@ -129,17 +136,17 @@ def test_what_is_otherwise_is_named_and_the_rest_goes_on(tmp_path: Path, databas
 @pytest.mark.parametrize(
     "changes", [{"target": "../x"}, {"target": None}, {"sbom": "../../evil"}, {"pushed": None}, {"digest": None}, {"image_id": OTHER}]
 )
-def test_records_that_are_none(tmp_path: Path, database: Path, changes: dict[str, Any]) -> None:
-    handed_over(tmp_path / "arrived", **changes)
+def test_invalid_records_are_refused(tmp_path: Path, database: Path, changes: dict[str, Any]) -> None:
+    artifact_of(tmp_path / "arrived", **changes)
     found = gather(tmp_path / "arrived", database, tmp_path / "assets")
     assert len(found.refused) == 1
     assert found.names == ()
 
 
 @pytest.mark.usefixtures("database")
-def test_the_files_of_a_release_have_them_with_their_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_release_files_include_the_records_with_checksums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["report", "--output-dir", str(tmp_path)]) == 0
-    handed_over(tmp_path / "arrived")
+    artifact_of(tmp_path / "arrived")
     (tmp_path / "arrived" / "::add-mask::x").mkdir()
     capsys.readouterr()
     assert main.main(["assets", str(tmp_path), str(tmp_path / "assets"), "--images", str(tmp_path / "arrived")]) == 0
@@ -154,7 +161,7 @@ def test_the_files_of_a_release_have_them_with_their_sums(tmp_path: Path, capsys
 
 @pytest.fixture
 def pushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine whose pushes succeed."""
+    """Replace the engine by one whose pushes succeed."""
 
     def described(_engine: object, built: tuple[str, str, str], _folder: Path) -> publishing.Described:
         return publishing.Described(target=built[0], tag=built[1], image_id=built[2], size=1, packages=2, sbom=f"sbom-{built[0]}.cdx.json")
@@ -175,7 +182,7 @@ class View:
 
 
 @pytest.mark.usefixtures("pushed")
-def test_a_step_gets_what_attesting_asks_for(tmp_path: Path) -> None:
+def test_the_attestation_step_gets_its_inputs(tmp_path: Path) -> None:
     view: Any = View()
     built = [("cpu", "hwmatrix/cpu:1", ID)]
     environment = {"GITHUB_OUTPUT": str(tmp_path / "output")}
@@ -186,6 +193,6 @@ def test_a_step_gets_what_attesting_asks_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("digest", ["sha256:1", f"{DIGEST}\nname=evil", "latest"])
-def test_what_a_registry_calls_a_digest_must_be_one(digest: str) -> None:
+def test_a_registry_s_digest_must_be_valid(digest: str) -> None:
     with pytest.raises(EngineError, match="is not a digest"):
         publishing._pushed([{"aux": {"Digest": digest}}], "x:1", lambda _line: None)

@@ -1,4 +1,4 @@
-"""Workflow files from matrix.yaml: in step, by their schema, least rights, and nothing of matrix.yaml that could run in them."""
+"""Workflow files from matrix.yaml: up to date, valid by their schema, with minimal permissions, and safe from injections by matrix.yaml."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-def test_files_are_in_step_with_matrix_yaml() -> None:
+def test_files_are_up_to_date_with_matrix_yaml() -> None:
     for name, text in TEXTS.items():
         path = ROOT / name if name == "action.yml" else ROOT / ".github/workflows" / name
         assert path.read_text(encoding="utf-8") == text, "nox -s workflow"
@@ -44,7 +44,7 @@ def test_the_command_writes_and_checks(tmp_path: Path, monkeypatch: pytest.Monke
     assert "cannot be read" in capsys.readouterr().err
     assert main.main(["workflow"]) == 0
     assert main.main(["workflow", "--check"]) == 0
-    assert not (tmp_path / "action.yml").exists()  # only where there is one
+    assert not (tmp_path / "action.yml").exists()  # only if there is one
     (tmp_path / ".github/workflows/ci.yml").write_text("on: push\n", encoding="utf-8")
     capsys.readouterr()
     assert main.main(["workflow", "--check"]) == 2
@@ -52,7 +52,7 @@ def test_the_command_writes_and_checks(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("name", "job_id"), JOBS)
-def test_rights_times_and_runners_of_every_job(name: str, job_id: str) -> None:
+def test_permissions_timeouts_and_runners_of_every_job(name: str, job_id: str) -> None:
     workflow, job = WORKFLOWS[name], WORKFLOWS[name]["jobs"][job_id]
     assert workflow["permissions"] == {}
     assert "concurrency" in workflow
@@ -66,7 +66,7 @@ def test_rights_times_and_runners_of_every_job(name: str, job_id: str) -> None:
         assert job["runs-on"] == HOSTED
 
 
-def test_writing_rights_are_where_nothing_else_is() -> None:
+def test_only_these_jobs_have_write_permissions() -> None:
     writing = {
         (name, job_id): sorted(right for right, level in job["permissions"].items() if level == "write")
         for name, workflow in WORKFLOWS.items()
@@ -84,8 +84,8 @@ def test_writing_rights_are_where_nothing_else_is() -> None:
     }
 
 
-def test_a_job_can_be_run_again() -> None:
-    """The names of artifacts are those of the run: a second attempt finds what the first has left."""
+def test_a_job_can_be_rerun() -> None:
+    """Artifacts are named after the run, so a second attempt must overwrite those of the first."""
     uploads = [
         step["with"]
         for workflow in WORKFLOWS.values()
@@ -96,7 +96,7 @@ def test_a_job_can_be_run_again() -> None:
     assert all(given["overwrite"] is True and given["if-no-files-found"] == "error" for given in uploads)
 
 
-def test_runners_of_ones_own_use_the_python_that_they_have() -> None:
+def test_self_hosted_runners_use_their_own_python() -> None:
     for name in ("matrix.yml", "release.yml"):
         own, hosted = (WORKFLOWS[name]["jobs"][job]["steps"] for job in ("own", "hosted"))
         assert not [step for step in own if "setup-python" in step.get("uses", "")]
@@ -105,14 +105,14 @@ def test_runners_of_ones_own_use_the_python_that_they_have() -> None:
         assert 'python3 -m venv "$RUNNER_TEMP/hwmatrix"' in install
 
 
-def test_logins_of_registries_are_where_they_are_needed() -> None:
+def test_registry_logins_are_only_where_they_are_needed() -> None:
     job = WORKFLOWS["release.yml"]["jobs"]["image"]
-    assert "vars.HWMATRIX_REGISTRY != ''" in job["if"]  # off unless somebody names one
+    assert "vars.HWMATRIX_REGISTRY != ''" in job["if"]  # disabled unless the variable is set
     assert job["environment"] == "images"
     named = {step["name"]: step for step in job["steps"] if "secrets." in str(step) or "github.token" in str(step)}
     ours, theirs = named.pop("Log in to GitHub's registry"), named.pop("Log in to another registry")
     assert not named
-    assert "github.token" not in str(theirs)  # the token of the workflow goes to GitHub alone
+    assert "github.token" not in str(theirs)  # the workflow's token is sent only to GitHub
     assert ours["if"] == "startsWith(vars.HWMATRIX_REGISTRY, 'ghcr.io/')"
     assert theirs["if"] == "${{ !startsWith(vars.HWMATRIX_REGISTRY, 'ghcr.io/') }}"
     assert "docker login ghcr.io " in ours["run"]
@@ -124,11 +124,11 @@ def test_logins_of_registries_are_where_they_are_needed() -> None:
     assert not [each["name"] for each in others if "secrets." in str(each)]
 
 
-def test_a_release_is_published_by_a_trusted_publisher_once_somebody_switches_it_on() -> None:
+def test_publishing_the_package_by_a_trusted_publisher_is_opt_in() -> None:
     jobs = WORKFLOWS["release.yml"]["jobs"]
     package, index = jobs["package"], jobs["index"]
-    assert package["if"] == "vars.HWMATRIX_PACKAGE == 'true'"  # a variable that is not set is not that
-    assert package["permissions"] == {"contents": "read"}  # what is built and installed here cannot publish
+    assert package["if"] == "vars.HWMATRIX_PACKAGE == 'true'"  # an unset variable has another value
+    assert package["permissions"] == {"contents": "read"}  # the packages built and installed here cannot publish
     assert "twine check --strict" in str(package["steps"])
     assert index["needs"] == "package"
     assert "needs.package.result == 'success'" in index["if"]
@@ -146,7 +146,7 @@ def test_images_are_attested_by_the_digest_of_the_registry() -> None:
     assert {given["subject-digest"] for given in attesting} == {"${{ steps.image.outputs.digest }}"}
 
 
-def test_a_pull_request_reaches_hosted_runners_only() -> None:
+def test_pull_requests_use_only_hosted_runners() -> None:
     of_pull_requests = {name for name, workflow in WORKFLOWS.items() if "pull_request" in workflow[True]}
     assert of_pull_requests == {"ci.yml"}
     assert all(job["runs-on"] == HOSTED for job in WORKFLOWS["ci.yml"]["jobs"].values())
@@ -155,7 +155,7 @@ def test_a_pull_request_reaches_hosted_runners_only() -> None:
     for name in ("matrix.yml", "release.yml"):
         condition = WORKFLOWS[name]["jobs"]["own"]["if"]
         assert "!github.event.repository.fork" in condition
-        assert "pull_request" not in condition  # it is a list of what may
+        assert "pull_request" not in condition  # an allowlist
 
 
 def test_the_ci_calls_the_commands_of_the_readme() -> None:
@@ -177,7 +177,7 @@ def test_actions_are_pinned_and_expressions_stay_out_of_scripts(name: str) -> No
             assert step["with"]["persist-credentials"] is False
 
 
-def test_a_pin_is_a_whole_commit() -> None:
+def test_a_pin_is_a_full_commit() -> None:
     with pytest.raises(ConfigError, match="is not a pin"):
         ActionPin(commit="v4", version="v4")
 
@@ -225,12 +225,12 @@ HARMLESS = {
 
 
 def quoted(value: Any) -> str:
-    """A value as it can stand within braces."""
+    """A value as YAML for a flow mapping."""
     return yaml.safe_dump([value], default_flow_style=True, width=10_000, allow_unicode=False).strip()[1:-1]
 
 
 def scripts(texts: dict[str, str]) -> dict[str, list[str]]:
-    """All lines, but for the schedule and the words that people read."""
+    """All lines except the schedule and the descriptions."""
     shown = re.compile(r"\s+(description: |- cron: )")
     return {name: [line for line in text.splitlines() if not shown.match(line)] for name, text in texts.items()}
 
@@ -240,8 +240,8 @@ def scripts(texts: dict[str, str]) -> dict[str, list[str]]:
     key=st.sampled_from(list(HARMLESS)),
     text=st.one_of(st.sampled_from(HOSTILE), st.text(max_size=60), st.text(alphabet="${}[]%:\"'\n\\|&;`!# abc", max_size=40)),
 )
-def test_nothing_hostile_in_matrix_yaml_comes_to_run(tmp_path_factory: pytest.TempPathFactory, key: str, text: str) -> None:
-    """Either matrix.yaml is refused, or the workflows are those of a harmless one, but for words that people read."""
+def test_hostile_values_in_matrix_yaml_cannot_change_the_workflows(tmp_path_factory: pytest.TempPathFactory, key: str, text: str) -> None:
+    """Either matrix.yaml is refused, or the workflows differ from those of a harmless one only in descriptions."""
     hostile = {**HARMLESS, key: [text] if key in {"labels", "hosted"} else text}
     path = tmp_path_factory.mktemp("hostile") / "matrix.yaml"
     rendered = []
@@ -249,16 +249,16 @@ def test_nothing_hostile_in_matrix_yaml_comes_to_run(tmp_path_factory: pytest.Te
         path.write_text(BASE % {name: quoted(value) for name, value in values.items()}, encoding="utf-8")
         with contextlib.suppress(ConfigError):
             rendered.append(render(load(path)))
-    assert rendered, "the harmless one is accepted"
+    assert rendered, "the harmless one must be accepted"
     if len(rendered) == 2:
         assert scripts(rendered[0]) == scripts(rendered[1])
 
 
 @pytest.mark.parametrize(
-    ("key", "text"),  # self-hosted is a label that targets may have
+    ("key", "text"),  # self-hosted is a valid label of a target
     [(key, text) for key in ("labels", "hosted", "schedule", "python") for text in HOSTILE if (key, text) != ("labels", "self-hosted")],
 )
-def test_hostile_words_are_refused_with_their_line(tmp_path: Path, key: str, text: str) -> None:
+def test_hostile_values_are_refused_with_their_line(tmp_path: Path, key: str, text: str) -> None:
     hostile = {**HARMLESS, key: [text] if key in {"labels", "hosted"} else text}
     path = tmp_path / "matrix.yaml"
     path.write_text(BASE % {name: quoted(value) for name, value in hostile.items()}, encoding="utf-8")

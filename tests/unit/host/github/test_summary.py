@@ -1,4 +1,4 @@
-"""What GitHub shows: the summary within its limit, annotations on their lines, release notes; and nothing in them that breaks out."""
+"""GitHub's views: the summary within its limit, annotations on their lines, release notes, all without injections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ suites: {default: {models: all}}
 
 @pytest.fixture
 def reports(tmp_path: Path) -> Path:
-    """A folder of reports with a run in which vit crashed, with a message that wants out."""
+    """A folder of reports with a run in which vit crashed with a message that contains injections."""
     folder = tmp_path / "reports"
     folder.mkdir()
     with Database(folder / "matrix.duckdb") as database:
@@ -52,7 +52,7 @@ def reports(tmp_path: Path) -> Path:
 
 
 def commands(text: str) -> list[str]:
-    """Lines that a runner takes for commands."""
+    """Lines that a runner would interpret as commands."""
     return [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
 
 
@@ -71,7 +71,7 @@ def test_the_summary_is_appended_and_failures_are_annotated_on_their_lines(
     assert text.startswith("before\n### Not handed over as it should be\n")
     assert "# Compatibility matrix" in text
     assert EVIL not in text
-    assert all(line.startswith(("- ", "| ")) for line in commands(text))  # within a list or a table, as code
+    assert all(line.startswith(("- ", "| ")) for line in commands(text))  # as code in a list or a table
     printed = capsys.readouterr()
     (command,) = commands(printed.err.replace("##[", "## ["))
     assert command.startswith(
@@ -88,7 +88,7 @@ def test_without_a_runner_it_is_printed(reports: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("room", [0, 10, 60, 500, 2000, 10**6])
-def test_a_summary_that_is_too_long_is_cut_with_a_word(tmp_path: Path, room: int) -> None:
+def test_a_summary_that_is_too_long_is_cut_with_a_note(tmp_path: Path, room: int) -> None:
     rows = read(example(tmp_path / "m.duckdb"))
     text = step_summary(rows, [EVIL], room=room)
     assert len(text.encode()) <= room
@@ -103,7 +103,7 @@ def test_cutting(text: str, room: int) -> None:
     assert short == text or short.endswith(("*cut.*\n", "cut."[: max(room, 0)]))
 
 
-def test_release_notes_keep_what_somebody_wrote_and_replace_what_was_there(tmp_path: Path) -> None:
+def test_release_notes_keep_the_author_s_text_and_replace_our_section(tmp_path: Path) -> None:
     rows = read(example(tmp_path / "m.duckdb"))
     first = release_notes("Mine.\r\n", rows, None)
     assert first.startswith(f"Mine.\n\n{BEGIN}\n# Compatibility matrix")
@@ -155,7 +155,7 @@ def test_assets_of_a_folder_without_reports_or_into_old_ones(reports: Path, tmp_
         make_assets(reports, tmp_path / "assets")
 
 
-def test_a_last_release_that_cannot_be_read_is_told(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_last_release_is_reported(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["report", "--output-dir", str(reports)]) == 0
     with duckdb.connect(str(tmp_path / "last.duckdb")) as connection:
         connection.execute("CREATE TABLE other (x INT)")
@@ -175,7 +175,7 @@ def test_no_text_becomes_a_command(text: str) -> None:
     assert all(part.partition("=")[0] in {"file", "line", "title"} for part in head.split(","))
 
 
-def test_what_is_harmless_stays_as_it_is() -> None:
+def test_harmless_text_is_not_changed() -> None:
     assert harmless("a :: b\nc") == "a :: b\nc"
     assert harmless(EVIL).count("\u200b") == 3
     assert annotation("warning", "50 %") == "::warning::50 %25"
