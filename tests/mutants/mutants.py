@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ SURVIVORS: Final = HERE / "survivors.yaml"
 COPIED: Final = ("pyproject.toml", "matrix.yaml", "images", "tests")
 KILLED: Final = frozenset({"killed", "timeout", "segfault"})
 """States that count as killed: a mutant that hangs or crashes the interpreter is noticed by anyone who runs the tests."""
+SQL: Final = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|ATTACH|DETACH|WHERE|FROM)\b")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,11 @@ class Mutant:
     was: str
     becomes: str
 
+    @property
+    def changes_only_case_of_sql(self) -> bool:
+        """Whether it only spells SQL in capitals or small letters, which mean the same."""
+        return self.was.casefold() == self.becomes.casefold() and SQL.search(self.was) is not None
+
     def __str__(self) -> str:
         """The entry for survivors.yaml, ready to be copied."""
         fields = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in dataclasses.asdict(self).items()]
@@ -48,7 +55,10 @@ class Mutant:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result for a module. A function may have two identical mutants, so surviving ones are counted."""
+    """The result for a module. A function may have two identical mutants, so surviving ones are counted.
+
+    Survivors that only change the case of SQL are not counted: they are no other program.
+    """
 
     module: str
     total: int
@@ -93,10 +103,12 @@ def try_module(module: str, tests: Sequence[str], folder: Path, workers: int) ->
     say(f"{module} ...")
     mutmut(folder, "run", "--max-children", str(workers))
     states = dict(read_results(mutmut(folder, "results", "--all", "true")))
-    living = [name for name, state in states.items() if state not in KILLED]
+    living = {name: mutant_of(name, mutmut(folder, "show", name)) for name, state in states.items() if state not in KILLED}
     if not states or "not checked" in states.values():
         raise SystemExit(f"{module}: mutmut did not try all mutants; its copy of the tree is {folder}")
-    return Outcome(module=module, total=len(states), alive=Counter(mutant_of(name, mutmut(folder, "show", name)) for name in living))
+    equal = [name for name, mutant in living.items() if mutant.changes_only_case_of_sql]
+    alive = Counter(mutant for name, mutant in living.items() if name not in equal)
+    return Outcome(module=module, total=len(states) - len(equal), alive=alive)
 
 
 def configuration(module: str, tests: Sequence[str]) -> str:

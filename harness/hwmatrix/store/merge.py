@@ -19,7 +19,7 @@ from hwmatrix.store.rewriting import rewriting
 from hwmatrix.store.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 _BATCH: Final = 64
 """Shards attached at once: one INSERT over all of them costs little more than one over a single shard."""
@@ -133,12 +133,12 @@ def _merge_into(connection: duckdb.DuckDBPyConnection, plans: dict[str, Plan], f
                     merged.append(candidate.sidecar.shard_id)
                 except (_RefusedError, duckdb.Error) as error:
                     rejected.append(candidate.file.rejected(error))
-    connection.execute("BEGIN")
+    connection.begin()
     for run_id, plan in plans.items():
         put(connection, dataclasses.replace(plan, withdrawn=tuple(sorted(withdrawn[run_id]))))
     _list_rejected(connection, rejected, tuple(plans))
     check_visible(connection, plans, where=str(database))
-    connection.execute("COMMIT")
+    connection.commit()
     gone = tuple(sorted(key for keys in withdrawn.values() for key in keys))
     return MergeReport(merged=tuple(merged), known=tuple(known), rejected=tuple(rejected), rows=rows, withdrawn=gone)
 
@@ -182,24 +182,23 @@ def _copy(connection: duckdb.DuckDBPyConnection, batch: list[_Candidate], plans:
 
     Adds to ``withdrawn``, by run, the keys of cells that were executed before a new plan dropped them.
     """
-    aliases = [f"shard_{index}" for index in range(len(batch))]
-    attached: list[str] = []
+    attached: dict[str, _Candidate] = {}
     try:
-        for alias, candidate in zip(aliases, batch, strict=True):
-            quoted = str(candidate.file.path).replace("'", "''")
+        for candidate in batch:
+            alias, quoted = f"shard_{len(attached)}", str(candidate.file.path).replace("'", "''")
             connection.execute(f"ATTACH '{quoted}' AS {alias} (READ_ONLY)")
-            attached.append(alias)
-        _check_tables(connection, aliases)
-        versions = _versions(connection, aliases)
-        connection.execute("BEGIN")
+            attached[alias] = candidate
+        _check_tables(connection, attached)
+        versions = _versions(connection, attached)
+        connection.begin()
         try:
             rows = _insert_all(connection, versions, batch)
-            for alias, candidate in zip(aliases, batch, strict=True):
+            for alias, candidate in attached.items():
                 run_id = candidate.sidecar.run_id
                 withdrawn[run_id] |= _unplanned(connection, alias, plans[run_id], withdrawn[run_id])
-            connection.execute("COMMIT")
+            connection.commit()
         except BaseException:
-            connection.execute("ROLLBACK")
+            connection.rollback()
             raise
         return rows
     finally:
@@ -224,7 +223,7 @@ def _abbreviated(keys: list[str]) -> str:
     return ", ".join(keys[:_SHOWN]) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
 
 
-def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> None:
+def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> None:
     """Refuse views instead of tables: reading one would run SQL of the shard's author with the rights of this process."""
     asked = connection.execute("SELECT database_name, view_name FROM duckdb_views() WHERE NOT internal")
     views = sorted(name for alias, name in asked.fetchall() if alias in aliases)
@@ -232,7 +231,7 @@ def _check_tables(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> 
         raise _RefusedError(f"it is not a valid shard: it has views, which could read other files: {', '.join(views)}")
 
 
-def _versions(connection: duckdb.DuckDBPyConnection, aliases: list[str]) -> dict[str, str]:
+def _versions(connection: duckdb.DuckDBPyConnection, aliases: Collection[str]) -> dict[str, str]:
     """The schema version of each shard. One query for the whole batch, since each costs some milliseconds."""
     asking = " UNION ALL ".join(f"SELECT '{alias}', value FROM {alias}.meta WHERE key = 'schema_version'" for alias in aliases)  # noqa: S608
     versions = dict(connection.execute(asking).fetchall())
