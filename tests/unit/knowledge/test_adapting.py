@@ -15,7 +15,7 @@ RULE = AdaptRule()
 
 
 def failed(status: Status, **changes: Any) -> Failed:
-    """A cell of batch 8 in float32 on a target that computes in what PyTorch does, and exports nothing."""
+    """A failed cell with batch 8 in float32, on a target that supports PyTorch's precisions and needs no export."""
     made = Failed(
         status=status, error_type=None, short_of_memory=status is Status.OOM, batch=8, dtype=Dtype.FLOAT32, precisions=TORCH, exports=()
     )
@@ -23,50 +23,50 @@ def failed(status: Status, **changes: Any) -> Failed:
 
 
 def all_changes(cell: Failed, rule: AdaptRule = RULE, *, short: bool = True) -> list[dict[str, Any]]:
-    """Everything that is tried when nothing helps; memory is ``short`` again each time, or something else fails."""
+    """All changes that are tried if none helps; each attempt runs out of memory again (``short``) or fails otherwise."""
     tried: list[Attempt] = []
     while (change := next_change(rule, cell, tried)) is not None:
         tried.append(Attempt(change=change, short_of_memory=short))
     return [attempt.change.data for attempt in tried]
 
 
-def test_memory_halves_the_batch_and_then_takes_smaller_weights() -> None:
+def test_out_of_memory_halves_the_batch_then_tries_smaller_weights() -> None:
     assert all_changes(failed(Status.OOM)) == [{"batch": 4}, {"batch": 2}, {"batch": 1}, {"dtype": "bfloat16"}, {"dtype": "float16"}]
     assert all_changes(failed(Status.OOM, batch=64), AdaptRule(halvings=1, precision={})) == [{"batch": 32}]
-    assert all_changes(failed(Status.OOM, batch=1, dtype=Dtype.FLOAT16)) == []  # no precision there has smaller weights
+    assert all_changes(failed(Status.OOM, batch=1, dtype=Dtype.FLOAT16)) == []  # no supported precision has smaller weights
 
 
-def test_a_smaller_batch_that_fails_otherwise_ends_the_halving() -> None:
+def test_another_failure_ends_the_halving() -> None:
     assert all_changes(failed(Status.OOM), AdaptRule(precision={}), short=False) == [{"batch": 4}]
 
 
-def test_a_reference_that_was_short_of_memory_gets_a_smaller_batch_and_no_other_precision() -> None:
+def test_a_reference_out_of_memory_gets_only_a_smaller_batch() -> None:
     assert all_changes(failed(Status.FACTORY_ERROR, short_of_memory=True, batch=2)) == [{"batch": 1}]
     assert all_changes(failed(Status.FACTORY_ERROR)) == []
 
 
 @pytest.mark.parametrize("status", [Status.MISMATCH, Status.UNSUPPORTED, Status.ERROR, Status.CRASH])
-def test_a_reduced_precision_that_fails_gives_way_to_those_of_the_list_that_the_target_has(status: Status) -> None:
+def test_after_a_reduced_precision_the_supported_ones_in_the_list_are_tried(status: Status) -> None:
     assert all_changes(failed(status, dtype=Dtype.FLOAT16)) == [{"dtype": "bfloat16"}, {"dtype": "float32"}]
     assert all_changes(failed(status, dtype=Dtype.FLOAT16, precisions=(Dtype.FLOAT32, Dtype.FLOAT16))) == [{"dtype": "float32"}]
-    assert all_changes(failed(status)) == []  # the reference's own precision: no other is more exact
+    assert all_changes(failed(status)) == []  # the reference's own precision: no other is more accurate
 
 
-def test_a_target_that_does_not_have_float32_is_asked_for_what_it_has() -> None:
+def test_a_target_without_float32_tries_its_own_precisions() -> None:
     cell = failed(Status.UNSUPPORTED, error_type="unsupported_dtype", precisions=(Dtype.FLOAT16, Dtype.A8W8), exports=("one", "two"))
     assert all_changes(cell) == [{"dtype": "float16"}]
 
 
-def test_another_export_is_tried_where_one_was_made_and_something_is_wrong_with_it() -> None:
+def test_another_export_is_tried_if_the_first_gave_a_wrong_result_or_crashed() -> None:
     ways = ("transformers", "torch")
     assert all_changes(failed(Status.MISMATCH, exports=ways, export="transformers")) == [{"export": "torch"}]
     assert all_changes(failed(Status.CRASH, exports=ways)) == [{"export": "transformers"}, {"export": "torch"}]
-    assert all_changes(failed(Status.ERROR, exports=ways)) == []  # the target has tried both before it gave up
+    assert all_changes(failed(Status.ERROR, exports=ways)) == []  # the target has already tried both
     assert all_changes(failed(Status.MISMATCH, exports=ways, export="torch"), AdaptRule(export=False)) == []
 
 
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.OOM, Status.MISMATCH, Status.UNSUPPORTED, Status.ERROR, Status.CRASH}))
-def test_nothing_is_tried_where_nothing_could_help(status: Status) -> None:
+def test_nothing_is_tried_if_no_change_could_help(status: Status) -> None:
     assert all_changes(failed(status, dtype=Dtype.FLOAT16, export="torch", exports=("transformers", "torch"))) == []
 
 
@@ -78,7 +78,7 @@ def test_nothing_is_tried_where_nothing_could_help(status: Status) -> None:
     export=st.sampled_from([None, "a", "b"]),
     short=st.booleans(),
 )
-def test_it_is_short_and_no_change_is_made_twice_or_changes_nothing(
+def test_the_changes_are_few_distinct_and_effective(
     status: Status, batch: int, dtype: Dtype, precisions: set[Dtype], export: str | None, *, short: bool
 ) -> None:
     cell = failed(status, batch=batch, dtype=dtype, precisions=tuple(precisions), exports=("a", "b"), export=export)
@@ -88,7 +88,7 @@ def test_it_is_short_and_no_change_is_made_twice_or_changes_nothing(
     assert not any(change in ({"batch": batch}, {"dtype": dtype}, {"export": export}) for change in changes)
 
 
-def test_whose_memory_was_short() -> None:
+def test_which_memory_ran_out() -> None:
     assert short_of_memory(Status.OOM, None, None, hardware="cpu")
     words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes"
     assert short_of_memory(Status.FACTORY_ERROR, "factory_failed", words, hardware="cpu")

@@ -1,4 +1,4 @@
-"""The memory formula: what comes with hwmatrix is what the recorded cells give, and the fit does what it says."""
+"""The memory formula: the packaged calibration matches the recorded cells, and the fit is correct."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def recorded() -> list[MeasuredPeak]:
 
 
 def made(models: int = 8, *, held_out: int = 0, noise: float = 0.0) -> list[MeasuredPeak]:
-    """Cells of a formula that is known, each peak off by at most ``noise``, a share of it. Every second one is copied when loaded."""
+    """Cells of a known formula, each peak with a relative noise of at most ``noise``. Every second cell copies its weights on load."""
     dice = random.Random(0)  # noqa: S311 - no secret
     rows = []
     for index in range(models + held_out):
@@ -84,8 +84,8 @@ def made(models: int = 8, *, held_out: int = 0, noise: float = 0.0) -> list[Meas
     return rows
 
 
-def spoilt(rows: list[MeasuredPeak], times: float, *, model: str = "", held_out: bool = False) -> list[MeasuredPeak]:
-    """The rows, those of one model (or the held-out ones) with other peaks."""
+def with_other_peaks(rows: list[MeasuredPeak], times: float, *, model: str = "", held_out: bool = False) -> list[MeasuredPeak]:
+    """The rows, with other peaks for one model (or for the held-out ones)."""
     return [
         dataclasses.replace(row, load_peak_mb=row.load_peak_mb * times, peak_mb=row.peak_mb * times)
         if row.model == model or (held_out and row.held_out)
@@ -94,7 +94,7 @@ def spoilt(rows: list[MeasuredPeak], times: float, *, model: str = "", held_out:
     ]
 
 
-def test_what_comes_with_hwmatrix_is_what_the_recorded_cells_give() -> None:
+def test_the_packaged_calibration_matches_the_recorded_cells() -> None:
     rows = recorded()
     stated = calibration().backends
     assert set(stated) == {row.backend for row in rows}
@@ -102,7 +102,7 @@ def test_what_comes_with_hwmatrix_is_what_the_recorded_cells_give() -> None:
         assert calibrate([row for row in rows if row.backend is backend]) == told
 
 
-def test_the_estimate_is_good_on_the_processor_also_for_models_that_no_fit_has_seen() -> None:
+def test_the_estimate_on_the_cpu_is_good_even_for_held_out_models() -> None:
     cpu = calibration().backends[Backend.CPU]
     for errors in (cpu.in_sample, cpu.left_out, cpu.held_out):
         assert errors is not None
@@ -115,9 +115,9 @@ def test_no_model_is_both_fitted_and_held_out() -> None:
     assert {row.model for row in rows if row.held_out} & {row.model for row in rows if not row.held_out} == set()
 
 
-def test_a_fit_finds_the_formula_that_made_the_cells() -> None:
+def test_a_fit_recovers_a_known_formula() -> None:
     rows = made()
-    assert any(row.peak_mb == row.load_peak_mb for row in rows)  # of these, what running took is not known
+    assert any(row.peak_mb == row.load_peak_mb for row in rows)  # their running peak is not known
     found = fit(rows)
     for phase in ("load", "run"):
         for name, value in dataclasses.asdict(getattr(TRUE, phase)).items():
@@ -142,8 +142,8 @@ def test_a_term_that_would_be_negative_is_left_out() -> None:
     assert fit(rows).load.tied == 0
 
 
-def test_a_cell_whose_peak_is_that_of_loading_bounds_what_running_takes() -> None:
-    """Without the bound, a fit to the others alone would put it far above."""
+def test_a_cell_whose_peak_was_reached_while_loading_bounds_the_running_peak() -> None:
+    """Without the bound, a fit to the other cells alone would estimate it far too high."""
     rows = made(noise=0.02)
     found = fit(rows)
     hidden = [row for row in rows if row.peak_mb == row.load_peak_mb]
@@ -151,14 +151,14 @@ def test_a_cell_whose_peak_is_that_of_loading_bounds_what_running_takes() -> Non
     assert max(expected(found.run, row.features) / row.peak_mb for row in hidden) < 1.1
 
 
-def test_cells_that_all_peak_while_loading_can_be_fitted() -> None:
+def test_cells_that_all_reach_their_peak_while_loading_can_be_fitted() -> None:
     rows = [dataclasses.replace(row, peak_mb=row.load_peak_mb) for row in made()]
     assert errors_of([(fit(rows).peak(row.features), row.peak_mb) for row in rows]).p90 < 0.01
 
 
-def test_held_out_cells_are_judged_and_never_fitted() -> None:
+def test_held_out_cells_are_evaluated_and_never_fitted() -> None:
     rows = made(held_out=2)
-    fair, unfair = calibrate(rows), calibrate(spoilt(rows, 10, held_out=True))
+    fair, unfair = calibrate(rows), calibrate(with_other_peaks(rows, 10, held_out=True))
     assert fair.coefficients == unfair.coefficients
     assert fair.held_out is not None
     assert unfair.held_out is not None
@@ -167,9 +167,9 @@ def test_held_out_cells_are_judged_and_never_fitted() -> None:
     assert unfair.margin == unfair.held_out.p90
 
 
-def test_a_model_that_is_left_out_is_estimated_without_its_own_cells() -> None:
+def test_a_left_out_model_is_estimated_without_its_own_cells() -> None:
     rows = made()
-    assert calibrate(spoilt(rows, 3, model="m0")).left_out.p90 > calibrate(rows).left_out.p90 + 0.1
+    assert calibrate(with_other_peaks(rows, 3, model="m0")).left_out.p90 > calibrate(rows).left_out.p90 + 0.1
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -183,13 +183,13 @@ def test_a_fit_needs_a_cell() -> None:
         fit([])
 
 
-def test_errors_are_relative_to_what_was_measured() -> None:
+def test_errors_are_relative_to_the_measured_value() -> None:
     errors = errors_of([(110, 100), (90, 100), (130, 100), (100, 100)])
     assert (errors.cells, errors.median, errors.within_25) == (4, 0.1, 0.75)
     assert errors.p90 == pytest.approx(0.24)
 
 
-def test_what_lies_outside_is_said_with_how_far() -> None:
+def test_values_outside_the_range_are_reported_with_the_distance() -> None:
     found = calibrate(made())
     inside = made()[0].features
     assert found.outside(inside, Dtype.FLOAT32) == ()
@@ -201,7 +201,7 @@ def test_what_lies_outside_is_said_with_how_far() -> None:
     assert "is outside the range (calibrated from" in small
 
 
-def test_features_are_what_the_formula_says() -> None:
+def test_features_match_the_formula() -> None:
     size = ModelSize(
         parameters=10,
         stored_bytes=400 * MIB,
@@ -221,7 +221,7 @@ def test_features_are_what_the_formula_says() -> None:
 
 
 @pytest.mark.parametrize("change", [{"surprise": 1}, {"version": 2}, {"backends": {"cpu": {}}}])
-def test_a_calibration_of_another_form_is_refused(change: dict[str, object]) -> None:
+def test_an_invalid_calibration_is_refused(change: dict[str, object]) -> None:
     given = {"version": 1, "date": "2026-01-01", "machine": "m", "evidence": "e", "backends": {}} | change
     with pytest.raises(pydantic.ValidationError):
         pydantic.TypeAdapter(Calibration).validate_python(given)
@@ -232,7 +232,7 @@ def test_no_coefficient_is_negative() -> None:
         pydantic.TypeAdapter(LoadCoefficients).validate_python(dataclasses.asdict(TRUE.load) | {"stored": -1.0})
 
 
-def test_the_peak_is_that_of_the_phase_that_takes_more() -> None:
+def test_the_peak_is_the_larger_of_both_phases() -> None:
     inside = made()[0].features
     assert TRUE.peak(inside) == expected(TRUE.run, inside) > expected(TRUE.load, inside)
     copied = dataclasses.replace(inside, copied=5000.0)

@@ -1,4 +1,4 @@
-"""Whether a model works on some hardware: the nearest that is known decides, and says what it is."""
+"""Whether a model works on some hardware: the nearest evidence decides, and is named."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_execution_of_the_model_itself_decides() -> None:
     ],
 )
 def test_a_model_that_failed_there_does_not_work_there(status: Status, level: Level) -> None:
-    """A fallback computed somewhere else: that is no compatibility with what was asked for."""
+    """A fallback ran elsewhere, so it does not prove that the model works on the requested hardware."""
     found = compatibility_of(subject("bert"), WEBGPU, [failed("bert", "webgpu", status, level=level)])
     assert (found.compatible, found.level, found.basis) == (False, level, Basis.MEASURED)
     assert found.reason == f"measured: {status.value} (full, float32, batch 1, run run-1): it broke"
@@ -41,7 +41,7 @@ def test_the_full_size_outranks_the_tiny_one() -> None:
     assert compatibility_of(subject("bert"), OPENVINO, records[:1]).size is Size.TINY
 
 
-def test_one_precision_that_works_is_enough_and_the_others_are_told() -> None:
+def test_one_working_precision_is_enough_and_the_others_are_reported() -> None:
     records = [
         failed("bert", "qnn", Status.MISMATCH, dtype=Dtype.A8W8),
         evidence("bert", "qnn", dtype=Dtype.FLOAT16, execution=Execution.EMULATED, level=Level.MEDIUM, speed_up=9.0, speed_differs=True),
@@ -53,42 +53,42 @@ def test_one_precision_that_works_is_enough_and_the_others_are_told() -> None:
 
 
 @pytest.mark.parametrize("speed", [{"speed_up": 1.01, "speed_differs": False}, {"speed_up": None}])
-def test_a_speed_that_cannot_be_told_from_the_cpus_is_none(speed: dict[str, float]) -> None:
+def test_a_speed_that_does_not_differ_from_the_cpu_s_is_none(speed: dict[str, float]) -> None:
     found = compatibility_of(subject("bert"), OPENVINO, [evidence("bert", "openvino", **speed)])
     assert found.speed_up is None
     assert "times as fast" not in found.reason
 
 
-def test_cells_that_were_not_executed_say_nothing() -> None:
+def test_cells_that_were_not_executed_do_not_count() -> None:
     absent = failed("bert", "cuda", Status.UNAVAILABLE, level=None)
     found = compatibility_of(subject("bert"), Backend.CUDA, [absent])
     assert (found.compatible, found.basis, found.nearness) == (True, Basis.PRIOR, None)
 
 
-def test_another_model_of_the_architecture_is_said_to_be_another() -> None:
+def test_evidence_from_another_model_of_the_architecture_is_labeled() -> None:
     records = [fast("bert", "openvino", 2.4), failed("roberta", "openvino")]
     found = compatibility_of(subject("my-bert", architecture="bert"), OPENVINO, records)
     assert (found.compatible, found.nearness, found.speed_up) == (True, Nearness.ARCHITECTURE, 2.4)
     assert found.reason == "measured, but not this model: 1 of 1 other models of the architecture work there (bert: 1 High)"
 
 
-def test_the_family_decides_by_the_most_and_not_by_its_speed() -> None:
+def test_the_family_s_majority_decides_regardless_of_speed() -> None:
     records = [fast("bert", "openvino", 2.4), fast("roberta", "openvino", 0.5), failed("albert", "openvino")]
     found = compatibility_of(subject("electra"), OPENVINO, records)
     assert (found.compatible, found.nearness, found.speed_up) == (True, Nearness.FAMILY, None)
-    assert found.level is Level.NONE  # of levels that are as frequent, the lowest
+    assert found.level is Level.NONE  # the lowest of equally frequent levels
     assert "2 of 3 other models of the family work there (albert, bert, roberta: 1 High, 1 Medium, 1 none)" in found.reason
     half = compatibility_of(subject("electra"), OPENVINO, records[1:])
     assert half.compatible is None
     assert compatibility_of(subject("electra"), OPENVINO, records[2:]).compatible is False
 
 
-def test_many_models_are_counted_not_listed() -> None:
+def test_many_models_are_counted_instead_of_listed() -> None:
     records = [evidence(f"m{number}", "openvino") for number in range(9)]
     assert "(9 models: 9 High)" in compatibility_of(subject("electra"), OPENVINO, records).reason
 
 
-def test_a_model_counts_once_at_its_best() -> None:
+def test_a_model_counts_once_with_its_best_level() -> None:
     records = [
         failed("bert", "qnn", dtype=Dtype.A8W8),
         evidence("bert", "qnn"),
@@ -102,7 +102,7 @@ def test_a_model_counts_once_at_its_best() -> None:
     ("family", "hardware", "compatible", "level"),
     [
         (Family.EMBEDDING, Backend.CUDA, True, Level.HIGH),
-        (Family.AUDIO, Backend.ROCM, True, Level.LOW),  # Medium, Low, REAL: the most cautious level
+        (Family.AUDIO, Backend.ROCM, True, Level.LOW),  # Medium, Low, REAL: the lowest level
         (Family.AUDIO, Backend.WEBGPU, False, Level.NONE),
         (Family.TEXT_GENERATION, Backend.WEBGPU, None, None),  # Low, none and REAL contradict each other
         (Family.MULTIMODAL, Backend.OPENVINO, False, Level.NONE),
@@ -117,12 +117,12 @@ def test_without_measurements_the_priors_answer(family: Family, hardware: Backen
     assert all(str(prior) in found.reason for prior in found.expected)
 
 
-def test_contradicting_priors_say_so() -> None:
+def test_contradicting_priors_are_reported() -> None:
     assert "the design documents contradict each other" in compatibility_of(subject("new", Family.TEXT_GENERATION), WEBGPU, []).reason
 
 
 @pytest.mark.parametrize(("family", "hardware"), [(Family.VISION, QNN), (None, Backend.CUDA)])
-def test_what_nobody_says_is_not_known(family: Family | None, hardware: Backend) -> None:
+def test_without_evidence_the_answer_is_unknown(family: Family | None, hardware: Backend) -> None:
     found = compatibility_of(subject("new", family), hardware, [evidence("bert", "cuda")])
     assert (found.compatible, found.level, found.basis, found.expected) == (None, None, Basis.NONE, ())
     assert "only a run can show it" in found.reason

@@ -1,4 +1,4 @@
-"""Families and architectures against hardware: measured where it was, expected elsewhere, and never mixed."""
+"""Families and architectures against hardware: measured or expected levels, never mixed."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_row_for_each_family_and_each_architecture_on_record(database: Path) -> None:
+def test_a_row_for_each_family_and_each_recorded_architecture(database: Path) -> None:
     rows = compatibility_table(database)
     assert [(row.family, row.architecture) for row in rows[:3]] == [(Family.EMBEDDING, name) for name in (None, "bert", "roberta")]
     assert [row.family for row in rows[3:]] == list(Family)[1:]
     assert all([cell.hardware for cell in row.cells] == list(Backend) for row in rows)
 
 
-def test_what_was_measured_is_counted_and_what_was_expected_stands_beside_it(database: Path) -> None:
+def test_measured_levels_are_counted_and_shown_with_the_expectation(database: Path) -> None:
     rows = compatibility_table(database)
     family = cell(rows, Family.EMBEDDING, None, Backend.OPENVINO)
     assert (family.basis, family.levels, family.compatible) == (Basis.MEASURED, {Level.HIGH: 1, Level.NONE: 1}, None)
@@ -59,13 +59,13 @@ def test_what_was_measured_is_counted_and_what_was_expected_stands_beside_it(dat
     assert str(cell(rows, Family.EMBEDDING, "roberta", Backend.OPENVINO)) == "measured: 1 none"
 
 
-def test_emulation_says_so(database: Path) -> None:
+def test_emulation_is_labeled(database: Path) -> None:
     emulated = cell(compatibility_table(database), Family.EMBEDDING, "bert", Backend.QNN)
     assert (emulated.execution, emulated.level) == (Execution.EMULATED, Level.MEDIUM)
     assert str(emulated) == "measured: 1 Medium (emulated)"
 
 
-def test_what_was_not_executed_is_what_was_expected(database: Path) -> None:
+def test_cells_without_executions_show_the_expectation(database: Path) -> None:
     rows = compatibility_table(database)
     cuda = cell(rows, Family.EMBEDDING, None, Backend.CUDA)
     assert (cuda.basis, cuda.level, cuda.levels, cuda.execution) == (Basis.PRIOR, Level.HIGH, {}, None)
@@ -74,14 +74,14 @@ def test_what_was_not_executed_is_what_was_expected(database: Path) -> None:
     assert (unknown.basis, str(unknown)) == (Basis.NONE, "")
 
 
-def test_without_a_database_there_are_the_priors() -> None:
+def test_without_a_database_the_priors_are_shown() -> None:
     rows = compatibility_table(None)
     assert [row.architecture for row in rows] == [None] * len(Family)
     assert str(cell(rows, Family.MULTIMODAL, None, Backend.MPS)) == "expected: Low, marked as not supported or none or SIMULATION"
     assert str(cell(rows, Family.AUDIO, None, Backend.CPU)) == "expected: baseline"
 
 
-def test_a_row_is_plain_data(database: Path) -> None:
+def test_a_row_can_be_written_as_json(database: Path) -> None:
     row = compatibility_table(database)[0].as_dict()
     assert json.loads(json.dumps(row)) == row
     assert (row["family"], row["architecture"]) == ("embedding", None)

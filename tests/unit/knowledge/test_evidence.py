@@ -1,4 +1,4 @@
-"""What a merged database has on record, and how near it is to the model that is asked about."""
+"""The evidence in a merged database, and how near it is to the requested model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def by_cell(records: tuple[Evidence, ...]) -> dict[tuple[str, str], Evidence]:
     return {(record.model, record.target): record for record in records}
 
 
-def test_every_executed_cell_with_what_was_measured(path: Path) -> None:
+def test_every_executed_cell_has_its_measurements(path: Path) -> None:
     found = by_cell(read_evidence(example(path)))
     bert = found["bert", "openvino"]
     assert (bert.family, bert.architecture, bert.size, bert.backend) == (Family.EMBEDDING, "bert", Size.TINY, Backend.OPENVINO)
@@ -41,7 +41,7 @@ def test_every_executed_cell_with_what_was_measured(path: Path) -> None:
     assert {status: found[f"model-{status}".replace("_", "-"), "openvino"].status.value for status in FAILURES} == {s: s for s in FAILURES}
 
 
-def test_what_was_not_executed_has_no_level_and_what_was_not_tried_is_no_evidence(path: Path) -> None:
+def test_unavailable_cells_have_no_level_and_untried_ones_are_no_evidence(path: Path) -> None:
     found = by_cell(read_evidence(example(path)))
     assert (found["bert", "gpu"].status, found["bert", "gpu"].level) == (Status.UNAVAILABLE, None)
     assert found["bert", "gpu"].message == "OpenVINO lists no device GPU here"
@@ -49,7 +49,7 @@ def test_what_was_not_executed_has_no_level_and_what_was_not_tried_is_no_evidenc
     assert ("late", "cpu") not in found
 
 
-def test_a_shard_that_cannot_be_believed_proves_nothing(path: Path) -> None:
+def test_a_shard_with_failed_canaries_proves_nothing(path: Path) -> None:
     with Database(path) as database:
         database.run()
         database.shard("s", "cpu", canary_ok=False, canary_detail="canary-wrong passed")
@@ -81,7 +81,7 @@ def test_the_newest_execution_of_a_setting_counts(path: Path) -> None:
     assert found == {("float32", "new", "pass"), ("float16", "old", "mismatch")}
 
 
-def test_machines_are_kept_apart(path: Path) -> None:
+def test_machines_are_kept_separate(path: Path) -> None:
     with Database(path) as database:
         for run, host in (("one", "aaaa"), ("two", "bbbb")):
             database.run(run)
@@ -118,7 +118,7 @@ def test_nearness(path: Path, recorded: dict[str, Any], asked: dict[str, Any], e
     assert record.nearness(**{"architecture": "bert", "family": Family.EMBEDDING} | asked) is expected
 
 
-def test_where_the_database_lies(tmp_path: Path, path: Path) -> None:
+def test_the_location_of_the_database(tmp_path: Path, path: Path) -> None:
     assert default_database(tmp_path) is None
     example(path)
     assert default_database(tmp_path) == path
@@ -131,7 +131,7 @@ def change(path: Path, statement: str) -> Path:
     return path
 
 
-def test_files_that_cannot_be_read_say_what_to_do(tmp_path: Path, path: Path) -> None:
+def test_unreadable_files_are_errors_with_advice(tmp_path: Path, path: Path) -> None:
     text, other = tmp_path / "text.duckdb", tmp_path / "other.duckdb"
     text.write_text("no database")
     with duckdb.connect(str(other)) as connection:
@@ -153,7 +153,7 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path: Path, path: Path) ->
         assert caught.value.advice
 
 
-def test_a_shard_is_told_from_a_merged_database(tmp_path: Path) -> None:
+def test_a_shard_is_distinguished_from_a_merged_database(tmp_path: Path) -> None:
     plan = make.plan()
     shard = make.write_shard(make.run_folder(tmp_path, plan) / "shards", plan)
     with pytest.raises(StoreError, match="looks like a shard"):

@@ -26,7 +26,7 @@ ORDER = ("cuda", "openvino", "cpu")
 
 
 def follow(plan: AttemptPlan, *statuses: Status) -> list[tuple[str, int, int]]:
-    """The attempts of a plan when they end like this."""
+    """The attempts of a plan with these outcomes."""
     tried: list[Tried] = []
     for status in statuses:
         attempt = next_attempt(plan, tried)
@@ -37,12 +37,12 @@ def follow(plan: AttemptPlan, *statuses: Status) -> list[tuple[str, int, int]]:
     return [(attempt.hardware, attempt.batch, attempt.retry) for attempt in attempts]
 
 
-def test_the_first_attempt_is_what_was_asked_for() -> None:
+def test_the_first_attempt_is_the_request() -> None:
     assert next_attempt(AttemptPlan(order=ORDER, batch=8)) == Attempt(hardware="cuda", batch=8)
 
 
 @pytest.mark.parametrize("status", [Status.PASS, Status.MISMATCH, Status.FACTORY_ERROR, Status.FALLBACK, Status.NOT_RUN])
-def test_what_no_other_attempt_could_help_ends_it(status: Status) -> None:
+def test_outcomes_that_no_other_attempt_could_change_end_the_sequence(status: Status) -> None:
     assert follow(AttemptPlan(order=ORDER, batch=8), status) == [("cuda", 8, 0)]
 
 
@@ -51,12 +51,12 @@ def test_missing_hardware_is_followed_by_the_next_in_order() -> None:
     assert follow(AttemptPlan(order=ORDER), missing, missing, missing) == [("cuda", 1, 0), ("openvino", 1, 0), ("cpu", 1, 0)]
 
 
-def test_the_batch_halves_until_it_fits_and_then_the_cpu_gets_all_of_it() -> None:
+def test_the_batch_halves_down_to_1_then_the_cpu_gets_the_full_batch() -> None:
     attempts = follow(AttemptPlan(order=ORDER, batch=5), *[Status.OOM] * 6)
     assert attempts == [("cuda", 5, 0), ("cuda", 2, 0), ("cuda", 1, 0), ("cpu", 5, 0), ("cpu", 2, 0), ("cpu", 1, 0)]
 
 
-def test_a_reference_that_does_not_fit_is_made_smaller_and_any_other_is_not() -> None:
+def test_only_a_reference_out_of_memory_gets_a_smaller_batch() -> None:
     plan = AttemptPlan(order=ORDER, batch=2)
     for error_type, expected in (("memory_pressure", Attempt(hardware="cuda", batch=1)), ("factory_failed", None), (None, None)):
         tried = [Tried(attempt=Attempt(hardware="cuda", batch=2), status=Status.FACTORY_ERROR, error_type=error_type)]
@@ -65,7 +65,7 @@ def test_a_reference_that_does_not_fit_is_made_smaller_and_any_other_is_not() ->
     assert next_attempt(plan, [smallest]) is None
 
 
-def test_a_batch_that_must_not_be_changed_is_not() -> None:
+def test_a_fixed_batch_is_not_changed() -> None:
     plan = AttemptPlan(order=("cuda",), batch=8, retries=0, adapt_batch=False)
     for status in Status:
         assert next_attempt(plan, [Tried(attempt=Attempt(hardware="cuda", batch=8), status=status, error_type="memory_pressure")]) is None
@@ -76,26 +76,26 @@ def test_without_a_cpu_in_the_order_the_next_hardware_is_tried() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.UNSUPPORTED])
-def test_what_fails_on_special_hardware_goes_to_hardware_for_general_purposes(status: Status) -> None:
+def test_after_an_error_on_special_hardware_general_purpose_hardware_is_tried(status: Status) -> None:
     assert follow(AttemptPlan(order=("openvino", "qnn", "webgpu", "cpu"), batch=4), status) == [("openvino", 4, 0), ("cpu", 4, 0)]
     assert follow(AttemptPlan(order=("cuda", "openvino", "mps", "cpu")), status) == [("cuda", 1, 0), ("mps", 1, 0)]
     assert follow(AttemptPlan(order=("cpu", "openvino")), status) == [("cpu", 1, 0)]
 
 
 @pytest.mark.parametrize("status", [Status.CRASH, Status.TIMEOUT, Status.INFRA_ERROR])
-def test_an_accident_is_tried_again_with_a_limit(status: Status) -> None:
+def test_a_crash_is_retried_with_a_limit(status: Status) -> None:
     plan = AttemptPlan(order=ORDER, batch=4)
     assert follow(plan, status, status) == [("cuda", 4, 0), ("cuda", 4, 1), ("openvino", 4, 0)]
     assert follow(AttemptPlan(order=ORDER, retries=0), status) == [("cuda", 1, 0), ("openvino", 1, 0)]
     assert follow(AttemptPlan(order=ORDER, retries=3), *[status] * 4) == [*(("cuda", 1, retry) for retry in range(4)), ("openvino", 1, 0)]
 
 
-def test_a_retry_that_runs_out_of_memory_has_retries_of_its_own() -> None:
+def test_a_smaller_batch_after_a_retry_has_its_own_retries() -> None:
     plan = AttemptPlan(order=ORDER, batch=4)
     assert follow(plan, Status.CRASH, Status.OOM, Status.CRASH) == [("cuda", 4, 0), ("cuda", 4, 1), ("cuda", 2, 0), ("cuda", 2, 1)]
 
 
-def test_wrong_numbers_are_never_papered_over() -> None:
+def test_wrong_numbers_are_never_retried() -> None:
     plan = AttemptPlan(order=ORDER, batch=4)
     for before in itertools.product(Status, repeat=2):
         tried: list[Tried] = []
@@ -117,7 +117,7 @@ def test_wrong_numbers_are_never_papered_over() -> None:
     retries=st.integers(0, 3),
     statuses=st.lists(st.sampled_from(list(Status)), min_size=400, max_size=400),
 )
-def test_every_sequence_ends_and_repeats_nothing(order: list[str], batch: int, retries: int, statuses: list[Status]) -> None:
+def test_every_sequence_ends_without_repetitions(order: list[str], batch: int, retries: int, statuses: list[Status]) -> None:
     plan = AttemptPlan(order=tuple(order), batch=batch, retries=retries)
     tried: list[Tried] = []
     for status in statuses:
@@ -146,7 +146,7 @@ def test_every_sequence_ends_and_repeats_nothing(order: list[str], batch: int, r
         ({"order": ORDER, "retries": -1}, "not a valid number of retries"),
     ],
 )
-def test_a_plan_that_means_nothing_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_an_invalid_plan_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         AttemptPlan(**arguments)
 
@@ -171,7 +171,7 @@ def test_a_report_names_expected_and_actual_hardware() -> None:
     assert report.lost_ms == 10.0
 
 
-def test_what_went_as_expected_is_no_fallback() -> None:
+def test_a_success_on_the_first_attempt_is_not_a_fallback() -> None:
     report = report_of("bert", AttemptPlan(order=ORDER), attempts(("cuda", 1, Status.PASS)))
     assert not report.fell_back
     assert report.sentence() == "bert ran on cuda, as expected"
@@ -182,12 +182,12 @@ def test_what_went_as_expected_is_no_fallback() -> None:
     assert on_another.fell_back
 
 
-def test_wrong_numbers_were_executed_too() -> None:
+def test_a_mismatch_counts_as_executed() -> None:
     report = report_of("bert", AttemptPlan(order=ORDER), attempts(("cuda", 1, Status.UNAVAILABLE), ("openvino", 1, Status.MISMATCH)))
     assert (report.actual, report.status) == ("openvino", Status.MISMATCH)
 
 
-def test_where_nothing_ran_nothing_is_claimed() -> None:
+def test_if_nothing_ran_nothing_is_claimed() -> None:
     plan = AttemptPlan(order=("cuda", "cpu"), batch=2)
     report = report_of("bert", plan, attempts(("cuda", 2, Status.UNAVAILABLE), ("cpu", 2, Status.ERROR)))
     assert (report.actual, report.actual_batch, report.cost.factor) == (None, None, None)
@@ -198,7 +198,7 @@ def test_where_nothing_ran_nothing_is_claimed() -> None:
         report_of("bert", plan, [])
 
 
-def test_recommendations_come_from_the_catalogue_and_nothing_is_guessed() -> None:
+def test_recommendations_come_only_from_the_catalogue() -> None:
     tried = [
         Tried(attempt=Attempt(hardware="cuda:1"), status=Status.OOM, error_type="memory_pressure"),
         Tried(attempt=Attempt(hardware="openvino"), status=Status.ERROR, error_type="unmatched"),
@@ -211,7 +211,7 @@ def test_recommendations_come_from_the_catalogue_and_nothing_is_guessed() -> Non
     assert report_of("bert", AttemptPlan(order=("mps",)), tried[2:3]).recommendations == ()
 
 
-def test_a_cost_is_measured_or_not_there() -> None:
+def test_a_cost_is_measured_or_none() -> None:
     cost = cost_of(4.0, 8, 3.0, 2)
     assert (cost.expected_ms, cost.actual_ms, cost.factor) == (0.5, 1.5, 3.0)
     assert cost.note.startswith("measured")

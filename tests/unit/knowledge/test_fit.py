@@ -1,4 +1,4 @@
-"""Will it fit: measured peaks first, then the calibrated estimate; beyond both, neither yes nor no. No framework is imported."""
+"""Whether a model fits: by measured peaks, else by the calibrated estimate; outside its range neither yes nor no. Imports no framework."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ NAMELESS = ModelPlan(
     hub_id="house/house-model",
     sequence_length=128,
 )
-"""A model that no table has: only its own cells tell what it takes."""
+"""A model that is in no table: its requirements are known only from its cells."""
 
 
 @pytest.fixture(autouse=True)
 def without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without frameworks, in a folder without matrix.yaml: sizes come from the table."""
+    """A machine without frameworks, in a folder without matrix.yaml, so that sizes come from the table."""
     monkeypatch.setitem(sys.modules, "torch", None)
     made = fixed()
     monkeypatch.setattr(requirements, "calibration", lambda: made)
@@ -47,7 +47,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def machine(left_mb: int | None = 20_000, **gpus: int) -> Mapping[str, Detection]:
-    """A machine with so much memory left, and GPUs by their free memory. Everything else is absent."""
+    """A machine with the given free memory, and GPUs with theirs, but no other hardware."""
 
     def found(kind: Backend) -> Detection:
         here = kind in {Backend.CPU, Backend.OPENVINO} or kind.value in gpus
@@ -90,7 +90,7 @@ def need(basis: Basis, peak: float, low: float | None = None, high: float | None
     [
         (need(Basis.MEASURED, 500), 500, 100, Verdict.FITS),
         (need(Basis.MEASURED, 501), 500, 100, Verdict.DOES_NOT_FIT),
-        (need(Basis.MEASURED, 500), 500, 900, Verdict.FITS),  # weights that are mapped need not all be held: what was measured decides
+        (need(Basis.MEASURED, 500), 500, 900, Verdict.FITS),  # mapped weights need not all be resident, so the measured peak decides
         (need(Basis.ESTIMATED, 450, 400, 500), 500, 100, Verdict.FITS),
         (need(Basis.ESTIMATED, 450, 400, 500), 450, 100, Verdict.UNKNOWN),
         (need(Basis.ESTIMATED, 450, 400, 500), 399, 100, Verdict.DOES_NOT_FIT),
@@ -106,7 +106,7 @@ def test_the_verdict(of: Need | None, memory: int | None, weights: float | None,
     assert judge(of, memory, weights) is verdict
 
 
-def test_a_measured_peak_decides_and_says_where_it_is_from() -> None:
+def test_a_measured_peak_decides_and_names_its_source() -> None:
     found = on("cpu", database=RECORDED, memory_mb=892)
     assert found.need is not None
     assert (found.verdict, found.need.basis, round(found.need.peak_mb)) == (Verdict.FITS, Basis.MEASURED, 892)
@@ -126,7 +126,7 @@ def test_without_a_measurement_the_estimate_answers_with_its_error() -> None:
     assert close.reason.startswith("too close to tell")
 
 
-def test_beyond_what_was_calibrated_it_says_how_far_and_never_yes() -> None:
+def test_an_extrapolated_answer_states_the_distance_and_is_never_yes() -> None:
     found = on("cpu", batch=64, memory_mb=10**6)
     assert found.need is not None
     assert found.verdict is Verdict.EXTRAPOLATED
@@ -136,16 +136,16 @@ def test_beyond_what_was_calibrated_it_says_how_far_and_never_yes() -> None:
     assert "would not fit" in on("cpu", batch=64, memory_mb=1000).reason
 
 
-def test_weights_alone_can_be_too_much() -> None:
+def test_the_weights_alone_can_be_too_large() -> None:
     found = on("cuda", "mixtral", memory_mb=80_000)
     assert found.verdict is Verdict.DOES_NOT_FIT
     assert found.reason.startswith("its weights alone take 178,")
-    assert [remedy.change for remedy in found.remedies] == []  # half of it is too much as well
+    assert [remedy.change for remedy in found.remedies] == []  # half of it is too large as well
     (half, _) = on("cuda", "mixtral", memory_mb=100_000).remedies
     assert (half.change, half.verdict) == ("--dtype float16", Verdict.EXTRAPOLATED)
 
 
-def test_what_is_too_much_for_one_sample_is_too_much_for_more(tmp_path: Path) -> None:
+def test_a_batch_that_does_not_fit_rules_out_larger_ones(tmp_path: Path) -> None:
     found = on("cpu", database=RECORDED, memory_mb=700, batch=8)
     assert (found.verdict, found.remedies) == (Verdict.DOES_NOT_FIT, ())
     assert found.decided_by is not None
@@ -157,7 +157,7 @@ def test_what_is_too_much_for_one_sample_is_too_much_for_more(tmp_path: Path) ->
     assert (less.verdict, less.decided_by.batch) == (Verdict.FITS, 8)
 
 
-def test_the_largest_batch_and_the_one_beyond() -> None:
+def test_the_largest_batch_and_the_extrapolated_one() -> None:
     found = on("openvino", database=RECORDED, memory_mb=6000)
     assert found.largest is not None
     assert found.largest_extrapolated is not None
@@ -168,7 +168,7 @@ def test_the_largest_batch_and_the_one_beyond() -> None:
     assert (on("cpu", memory_mb=100).largest, on("cpu", memory_mb=100).largest_extrapolated) == (None, None)
 
 
-def test_a_smaller_batch_is_a_remedy(tmp_path: Path) -> None:
+def test_a_smaller_batch_is_suggested(tmp_path: Path) -> None:
     database = recorded(tmp_path / "m.duckdb", {1: 400.0, 4: 700.0, 16: 2000.0})
     found = on("cpu", "house-model", database=database, batch=16, memory_mb=1000)
     assert (found.verdict, found.largest and found.largest.batch) == (Verdict.DOES_NOT_FIT, 4)
@@ -188,7 +188,7 @@ def test_a_measured_model_needs_no_table_and_no_torch(tmp_path: Path) -> None:
     assert (other.verdict, other.need) == (Verdict.UNKNOWN, None)
 
 
-def test_a_tiny_model_on_record_is_not_what_is_asked_about(tmp_path: Path) -> None:
+def test_tiny_models_in_the_database_do_not_count(tmp_path: Path) -> None:
     tiny = dataclasses.replace(NAMELESS, name="bert", hub_id=None, size=Size.TINY, sequence_length=16)
     document = ask("bert", database=recorded(tmp_path / "bert.duckdb", {1: 300.0}, plan=tiny))
     assert (document.size, document.known_from) == (Size.FULL, "the table of sizes that comes with hwmatrix")
@@ -197,7 +197,7 @@ def test_a_tiny_model_on_record_is_not_what_is_asked_about(tmp_path: Path) -> No
     assert document.size is Size.TINY
 
 
-def test_hardware_that_is_not_here_has_a_need_and_no_verdict() -> None:
+def test_unavailable_hardware_has_requirements_but_no_verdict() -> None:
     found = on("cuda")
     assert found.need is not None
     assert (found.verdict, found.memory_mb, found.here, found.remedies) == (Verdict.UNKNOWN, None, False, ())
@@ -218,7 +218,7 @@ def test_a_device_is_judged_by_its_own_memory(tmp_path: Path) -> None:
     assert (found.verdict, found.need.peak_mb) == (Verdict.FITS, 300.0)
 
 
-def test_what_is_asked_about_by_itself() -> None:
+def test_the_default_hardware() -> None:
     assert [fit.hardware for fit in ask("bert").hardware] == ["cuda", "rocm", "mps", "cpu", "openvino"]
     assert [fit.hardware for fit in ask("vit").hardware] == ["cuda", "rocm", "mps", "openvino", "qnn", "cpu"]
     assert [fit.hardware for fit in ask("bert", dtype=Dtype.A8W8).hardware] == ["qnn"]
@@ -245,7 +245,7 @@ def test_what_is_asked_about_by_itself() -> None:
         ({"model": "./nowhere"}, ["is not a folder"]),
     ],
 )
-def test_questions_that_cannot_be_asked(given: dict[str, Any], told: list[str]) -> None:
+def test_invalid_questions_are_refused(given: dict[str, Any], told: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
         ask(**given)
     assert all(part in str(refused.value) for part in told), refused.value
@@ -257,7 +257,7 @@ def test_a_type_of_transformers_has_many_sizes(tmp_path: Path, monkeypatch: pyte
         ask("mamba2")
 
 
-def test_names_are_proposed_from_the_database_and_only_printable_ones(tmp_path: Path) -> None:
+def test_suggested_names_come_from_the_database_and_are_printable(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run(plan=json.dumps({"models": []}))
         database.shard("s", "cpu")
@@ -269,7 +269,7 @@ def test_names_are_proposed_from_the_database_and_only_printable_ones(tmp_path: 
     assert "\x1b" not in str(refused.value)
 
 
-def test_a_database_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database(tmp_path: Path) -> None:
     (tmp_path / "m.duckdb").write_text("no database", encoding="utf-8")
     for database in (tmp_path / "m.duckdb", tmp_path / "missing.duckdb"):
         with pytest.raises(StoreError):

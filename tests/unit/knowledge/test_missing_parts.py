@@ -1,4 +1,4 @@
-"""Each part of hwmatrix is optional for the others: what stands in for one whose import fails, and the one warning that says so."""
+"""Each part of hwmatrix is optional for the others: the replacement for a part whose import fails, and the warning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ours() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder and a cache in which nothing is, and modules of our own that the test imports anew."""
+    """An empty folder and cache, and a fresh import of our modules."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -41,7 +41,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def hwmatrix_without(*modules: str) -> Any:
-    """The package, as it is where these modules cannot be imported."""
+    """The package without these modules, which cannot be imported."""
     for name in modules:
         sys.modules[name] = None  # type: ignore[assignment] - this is how the import system is told
     return importlib.import_module("hwmatrix")
@@ -49,7 +49,7 @@ def hwmatrix_without(*modules: str) -> Any:
 
 @pytest.fixture
 def pytorch(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """A PyTorch that can use so many NVIDIA GPUs with 8000 MiB, of which 6000 are free."""
+    """A fake PyTorch that can use this many NVIDIA GPUs with 8000 MiB each, of which 6000 are free."""
 
     def install(gpus: int) -> None:
         torch = types.ModuleType("torch")
@@ -74,17 +74,17 @@ def pytorch(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def warning(caplog: pytest.LogCaptureFixture) -> str:
-    """The only warning that there was."""
+    """The only warning."""
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     return record.getMessage()
 
 
 class Model:
-    """What a constructor makes: it is no module of PyTorch."""
+    """A model that is not a PyTorch module."""
 
 
 def served(package: Any, preferences: dict[str, Any] | None) -> str:
-    """The device for which a pool has a model constructed."""
+    """The device for which a pool constructs a model."""
     devices: list[str] = []
 
     def construct(device: str) -> Model:
@@ -110,7 +110,7 @@ def test_with_all_parts_nothing_is_replaced(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize(("gpus", "hardware", "device"), [(0, "cpu", "cpu"), (1, "cuda", "cuda:0")])
-def test_without_detection_the_classifier_asks_pytorch(
+def test_without_detection_the_classifier_queries_pytorch(
     pytorch: Callable[[int], None], caplog: pytest.LogCaptureFixture, gpus: int, hardware: str, device: str
 ) -> None:
     pytorch(gpus)
@@ -127,7 +127,7 @@ def test_without_detection_the_classifier_asks_pytorch(
     assert told in [reason["text"] for reason in answer["reasons"]]
 
 
-def test_without_detection_and_without_pytorch_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_detection_and_without_pytorch_only_the_cpu_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     answer = hwmatrix_without(*DETECTION).get_hardware_aware_model_classification("gpt2")
     assert (answer["recommended_hardware"], answer["torch_device"]) == ("cpu", "cpu")
@@ -144,12 +144,14 @@ def test_without_detection_and_without_pytorch_there_is_the_cpu(monkeypatch: pyt
         ({"device": "cpu"}, "cpu"),
     ],
 )
-def test_without_detection_the_pool_asks_pytorch(pytorch: Callable[[int], None], preferences: dict[str, Any] | None, device: str) -> None:
+def test_without_detection_the_pool_queries_pytorch(
+    pytorch: Callable[[int], None], preferences: dict[str, Any] | None, device: str
+) -> None:
     pytorch(2)
     assert served(hwmatrix_without(*DETECTION), preferences) == device
 
 
-def test_a_basic_detector_names_devices_as_the_whole_one_does(pytorch: Callable[[int], None], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_basic_detector_names_devices_like_the_full_one(pytorch: Callable[[int], None], caplog: pytest.LogCaptureFixture) -> None:
     pytorch(2)
     package = hwmatrix_without(*DETECTION)
     detector = importlib.import_module("hwmatrix.knowledge.stand_ins").hardware_detector()
@@ -168,7 +170,7 @@ def test_a_basic_detector_names_devices_as_the_whole_one_does(pytorch: Callable[
 @pytest.mark.parametrize(
     ("name", "family"), [("somebody/whisper-mine", "audio"), ("bert-base-uncased", "embedding"), ("somebody/something", None)]
 )
-def test_without_the_classifier_the_name_is_judged(caplog: pytest.LogCaptureFixture, name: str, family: str | None) -> None:
+def test_without_the_classifier_the_name_is_used(caplog: pytest.LogCaptureFixture, name: str, family: str | None) -> None:
     package = hwmatrix_without(*CLASSIFIER)
     answer = package.HardwareAwareModelClassifier().classify_model(name, model_class="Mine", tasks=["fill-mask"], methods=["forward"])
     assert (answer["family"], answer["confidence"]) == (family, 0.0)
@@ -188,7 +190,7 @@ def test_without_the_classifier_the_name_is_judged(caplog: pytest.LogCaptureFixt
         ({"device": "cpu"}, "cpu"),
     ],
 )
-def test_without_both_the_caller_s_hardware_is_taken_and_else_the_cpu(
+def test_without_both_the_requested_hardware_or_the_cpu_is_used(
     pytorch: Callable[[int], None], caplog: pytest.LogCaptureFixture, preferences: dict[str, Any] | None, device: str
 ) -> None:
     pytorch(1)
@@ -202,7 +204,7 @@ def test_without_both_the_caller_s_hardware_is_taken_and_else_the_cpu(
     assert "the requested hardware is used unchecked, else the CPU" in told
 
 
-def test_the_reporter_tells_of_a_part_that_is_missing() -> None:
+def test_the_reporter_lists_a_missing_part() -> None:
     package = hwmatrix_without(*BOTH)
     reporter = package.HardwareCompatibilityReporter()
     (detection,) = reporter.collect_hardware_detection_errors()

@@ -1,4 +1,4 @@
-"""What a name stands for: matrix.yaml, a folder, the hub's cache. Nobody is asked."""
+"""The models that names mean: from matrix.yaml, a folder, the hub's cache, without any network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an empty cache of the hub's own client."""
+    """An empty working folder and an empty hub cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "own"))
     return tmp_path
@@ -39,7 +39,7 @@ def checkpoint(folder: Path, config: dict[str, Any] = BERT, weights: str | None 
 
 
 def cached(cache: Path, hub_id: str, config: dict[str, Any] = BERT, weights: str | None = "model.safetensors") -> Path:
-    """A snapshot as the hub's client leaves it."""
+    """A snapshot as the hub's client stores it."""
     repository = cache / f"models--{hub_id.replace('/', '--')}"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(COMMIT, encoding="utf-8")
@@ -94,11 +94,11 @@ def test_sizes() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert-large-uncased", "someone/bert-base-uncased", "google-ber/bert", "someone/mine", "be", "no-such"])
-def test_what_is_only_a_name(name: str) -> None:
+def test_an_unknown_name(name: str) -> None:
     assert look_up(name, spec=SPEC) is None
 
 
-def test_an_abbreviation_must_fit_one_entry_alone(here: Path) -> None:
+def test_an_abbreviation_must_match_exactly_one_entry(here: Path) -> None:
     assert found("facebook/wav2vec2-base").name == "wav2vec2"
     text = (ROOT / "matrix.yaml").read_text(encoding="utf-8")
     (here / "twice.yaml").write_text(text.replace("openai/whisper-tiny", "facebook/wav2vec2-base-100h"), encoding="utf-8")
@@ -122,7 +122,7 @@ def test_a_folder(here: Path, spelling: str) -> None:
     assert (plan.name, plan.family, plan.model_class, plan.hub_id) == ("mine", Family.EMBEDDING, "BertForMaskedLM", None)
     assert plan.weights == str(here / "mine")
     assert Path(plan.selector).resolve() == here / "mine"
-    assert plan.sequence_length == 64  # cut to the positions that it has
+    assert plan.sequence_length == 64  # reduced to the model's positions
 
 
 def test_a_folder_without_matrix_yaml(here: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_folder_is_not_an_abbreviation(here: Path) -> None:
     assert found("wav2vec2-base").architecture == "bert"
 
 
-def test_a_folder_s_name_becomes_one_that_a_model_can_have(here: Path) -> None:
+def test_a_folder_s_name_becomes_a_valid_model_name(here: Path) -> None:
     checkpoint(here / "my model (2)")
     plan = found("my model (2)")
     assert plan.name == "my-model-2"
@@ -170,13 +170,13 @@ def test_a_folder_that_cannot_be_used(here: Path, config: dict[str, Any], weight
 
 
 @pytest.mark.parametrize("name", ["./nothing", "/no/such/folder", "~/nothing-here-at-all"])
-def test_a_path_where_nothing_is(name: str) -> None:
+def test_a_path_that_does_not_exist(name: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a folder: name a checkpoint's folder"):
         look_up(name, spec=SPEC)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b/c", "bert\x00", "x" * 5000, "C:\\bert"])
-def test_what_no_model_can_be_called(name: str) -> None:
+def test_invalid_model_names(name: str) -> None:
     with pytest.raises(ConfigError, match="the model's name"):
         look_up(name, spec=SPEC)
 
@@ -197,7 +197,7 @@ def test_a_cached_checkpoint_comes_before_an_abbreviation(here: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", [None, "pytorch_model.bin"])
-def test_a_cached_configuration_alone_tells_what_it_is(here: Path, weights: str | None) -> None:
+def test_a_cached_configuration_alone_identifies_the_model(here: Path, weights: str | None) -> None:
     cached(here / "cache", "someone/mine", weights=weights)
     plan = found("someone/mine", cache=here / "cache")
     assert (plan.weights, plan.architecture, plan.hub_id, plan.revision) == ("hub", "bert", "someone/mine", COMMIT)
@@ -211,7 +211,7 @@ def test_a_cached_configuration_alone_tells_what_it_is(here: Path, weights: str 
         {"model_type": "xyzzy", "architectures": ["Xyzzy"]},
     ],
 )
-def test_a_cached_checkpoint_that_cannot_be_used_is_only_a_name(
+def test_an_unusable_cached_checkpoint_counts_as_an_unknown_name(
     here: Path, config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     cached(here / "cache", "someone/mine", config)

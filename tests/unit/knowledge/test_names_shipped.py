@@ -15,7 +15,7 @@ FIELDS = ("name", "size", "family", "architecture", "model_class", "hub_id", "we
 
 
 @pytest.mark.parametrize("listed", listed_sizes(), ids=lambda listed: listed.model)
-def test_it_is_what_matrix_yaml_says_of_it(listed: ListedSize) -> None:
+def test_a_packaged_model_is_that_of_matrix_yaml(listed: ListedSize) -> None:
     name = listed.model
     plan, shipped = model_plan(name, SPEC, Size.FULL), shipped_model(name)
     assert {field: getattr(shipped, field) for field in FIELDS} == {field: getattr(plan, field) for field in FIELDS}
@@ -23,7 +23,7 @@ def test_it_is_what_matrix_yaml_says_of_it(listed: ListedSize) -> None:
     assert shipped_model(plan.hub_id) == shipped_model(plan.hub_id.rpartition("/")[2].upper()) == shipped
 
 
-def test_names_mean_something_everywhere() -> None:
+def test_packaged_names_are_known_everywhere() -> None:
     assert [shipped_model(name).name for name in shipped_names() if shipped_model(name)] == [listed.model for listed in listed_sizes()]
     assert all("/" in name for name in shipped_names())
 
@@ -36,5 +36,5 @@ def test_other_spellings(name: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "ber", "bert-of-somebody", "somebody/bert", "openai/gpt2-"])
-def test_other_models_are_none_of_them(name: str) -> None:
+def test_other_names_are_not_packaged_models(name: str) -> None:
     assert shipped_model(name) is None

@@ -1,4 +1,4 @@
-"""Which measurements an answer stands on: the order of the places, what each may hide, and what is told of them."""
+"""The measurements behind an answer: the precedence of the sources, and how they are reported."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BERT: dict[str, Any] = {"family": "embedding", "architecture": "bert", "hub_id":
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder whose published results are its own."""
+    """An empty working folder with its own published results."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "PUBLISHED", Path("reports/published"))
     return tmp_path
 
 
 def database(path: Path, cells: Sequence[tuple[str, str, str]], *, day: int = 2, size: str = "full", timed: bool = True) -> Path:
-    """Cells of bert-like models: name, target, status. Executed on that day."""
+    """A database with cells (name, target, status) executed on that day."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with Database(path) as filled:
         filled.run(f"run-{day}", created_at=f"2026-01-{day:02} 03:04:05")
@@ -46,7 +46,7 @@ def database(path: Path, cells: Sequence[tuple[str, str, str]], *, day: int = 2,
 
 
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **databases: Path) -> Path:
-    """Put a snapshot of these databases in the place of the one that comes with hwmatrix."""
+    """Replace the packaged snapshot by one of these databases."""
     path = tmp_path / "shipped.json.gz"
     snapshot.write(snapshot.collect({f"{name}/matrix.duckdb": each for name, each in databases.items()}), path)
     monkeypatch.setattr(module, "SNAPSHOT", path)
@@ -57,12 +57,12 @@ def verdicts(found: OnRecord) -> dict[tuple[str, str], Status]:
     return {(record.model, record.target): record.status for record in found.evidence}
 
 
-def test_nothing_is_on_record_in_an_empty_folder() -> None:
+def test_an_empty_folder_has_no_measurements() -> None:
     assert on_record().evidence == ()
     assert on_record().answer() == []
 
 
-def test_each_cell_counts_from_the_first_place_that_has_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_cell_comes_from_the_first_source_that_has_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = [("bert", "cpu", "error")]
     database(folder / "reports" / "latest" / "matrix.duckdb", own, day=5)
     database(folder / "reports" / "published" / "a" / "matrix.duckdb", [("bert", "cpu", "pass"), ("vit", "cpu", "pass")], day=6)
@@ -72,10 +72,10 @@ def test_each_cell_counts_from_the_first_place_that_has_it(folder: Path, monkeyp
     assert [source.place for source in found.sources] == [Place.LATEST, Place.PUBLISHED, Place.SNAPSHOT]
     assert verdicts(found) == {("bert", "cpu"): Status.ERROR, ("vit", "cpu"): Status.PASS, ("gpt2", "cpu"): Status.PASS}
     assert {record.model for record in found.own} == {"bert"}
-    assert {cell.model for cell in found.memory} == {"vit", "gpt2", "bert"}  # a peak that no nearer place has
+    assert {cell.model for cell in found.memory} == {"vit", "gpt2", "bert"}  # a peak that no earlier source has
 
 
-def test_a_database_that_is_named_is_asked_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_database_is_the_only_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = database(folder / "elsewhere" / "matrix.duckdb", [("vit", "cpu", "pass")])
     database(folder / "reports" / "latest" / "matrix.duckdb", [("bert", "cpu", "pass")])
     shipped(folder, monkeypatch, theirs=database(folder / "theirs.duckdb", [("gpt2", "cpu", "pass")]))
@@ -85,7 +85,7 @@ def test_a_database_that_is_named_is_asked_alone(folder: Path, monkeypatch: pyte
         on_record(folder / "none.duckdb")
 
 
-def test_one_merged_database_takes_the_place_of_many(folder: Path) -> None:
+def test_one_merged_database_replaces_many(folder: Path) -> None:
     published = folder / "reports" / "published"
     for name in ("a", "b"):
         database(published / name / "matrix.duckdb", [(name, "cpu", "pass")])
@@ -96,7 +96,7 @@ def test_one_merged_database_takes_the_place_of_many(folder: Path) -> None:
     assert {model for model, _ in verdicts(on_record())} == {"c"}
 
 
-def test_an_answer_tells_where_when_and_with_which_versions(folder: Path) -> None:
+def test_an_answer_names_its_sources_dates_and_versions(folder: Path) -> None:
     database(folder / "reports" / "latest" / "matrix.duckdb", [("bert", "cpu", "pass"), ("bert", "openvino", "pass")])
     (told,) = on_record().answer()
     assert (told["place"], told["where"], told["cells"]) == ("latest", "reports/latest/matrix.duckdb", 2)
@@ -108,7 +108,7 @@ def test_an_answer_tells_where_when_and_with_which_versions(folder: Path) -> Non
     assert all(package in text for package in told["versions"])
 
 
-def test_what_changed_is_read_again(folder: Path) -> None:
+def test_changed_databases_are_read_again(folder: Path) -> None:
     path = folder / "reports" / "latest" / "matrix.duckdb"
     database(path, [("bert", "cpu", "pass")])
     assert set(verdicts(on_record())) == {("bert", "cpu")}
@@ -117,14 +117,14 @@ def test_what_changed_is_read_again(folder: Path) -> None:
     assert verdicts(on_record()) == {("vit", "cpu"): Status.PASS, ("bert", "cpu"): Status.ERROR}
 
 
-def test_published_results_that_the_snapshot_is_made_of_say_the_same_from_either(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_results_and_their_snapshot_give_the_same_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = database(folder / "reports" / "published" / "a" / "matrix.duckdb", [("bert", "cpu", "pass"), ("bert", "openvino", "pass")])
     from_databases = on_record()
     path = shipped(folder, monkeypatch, a=one)
     assert in_step(published_databases(folder / "reports" / "published"), snapshot.read(path))
     from_snapshot = on_record()
     assert from_snapshot == from_databases
-    assert [source.place for source in from_snapshot.sources] == [Place.PUBLISHED]  # not twice
+    assert [source.place for source in from_snapshot.sources] == [Place.PUBLISHED]  # counted once
     assert from_snapshot.on(Backend.OPENVINO)[0].speed_up == 2.0
     with Database(folder / "more.duckdb"):
         pass
@@ -138,11 +138,11 @@ def test_the_latest_verdict_of_a_cell_is_kept(tmp_path: Path) -> None:
     for databases in ({"a": old, "b": new}, {"b": new, "a": old}):
         made = snapshot.collect(databases)
         kept = {(cell["model"], cell["target"]): cell["status"] for cell in made.cells}
-        assert kept == {("bert", "cpu"): "crash", ("vit", "cpu"): "pass"}  # hardware that was not there proves nothing
+        assert kept == {("bert", "cpu"): "crash", ("vit", "cpu"): "pass"}  # unavailable hardware proves nothing
         assert (made.executed.first, made.executed.last) == ("2026-01-02T03:04:06", "2026-01-03T03:04:06")
 
 
-def test_a_later_pass_that_was_not_timed_does_not_take_the_speed_away(tmp_path: Path) -> None:
+def test_a_later_untimed_pass_does_not_remove_the_speed(tmp_path: Path) -> None:
     both = [("bert", "cpu", "pass"), ("bert", "openvino", "pass")]
     timed = database(tmp_path / "timed.duckdb", both, day=2)
     untimed = database(tmp_path / "untimed.duckdb", both, day=3, timed=False)
@@ -153,7 +153,7 @@ def test_a_later_pass_that_was_not_timed_does_not_take_the_speed_away(tmp_path: 
     assert [cell["status"] for cell in kept] == ["error"]
 
 
-def test_peaks_of_tiny_models_are_not_published_as_those_of_a_name(tmp_path: Path) -> None:
+def test_peaks_of_tiny_models_are_not_published(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     tiny = snapshot.collect({"m": database(path, [("bert", "cpu", "pass")], size="tiny")})
     assert tiny.memory(path) == ()
@@ -171,9 +171,9 @@ def test_a_damaged_snapshot_is_an_error_with_advice(content: bytes, tmp_path: Pa
 
 
 @pytest.mark.published_evidence
-def test_the_snapshot_that_comes_with_hwmatrix_is_small_and_made_of_what_is_published_now() -> None:
+def test_the_packaged_snapshot_is_small_and_up_to_date() -> None:
     databases = published_databases(Path(__file__).parents[3] / "reports" / "published")
     assert databases
-    assert in_step(databases, snapshot.read(module.SNAPSHOT)), "write it again: hwmatrix evidence --write"
+    assert in_step(databases, snapshot.read(module.SNAPSHOT)), "update it: hwmatrix evidence --write"
     assert snapshot.collect(databases) == snapshot.read(module.SNAPSHOT)
     assert module.SNAPSHOT.stat().st_size < 2**20

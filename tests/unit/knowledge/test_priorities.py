@@ -66,33 +66,33 @@ def test_chains_are_those_of_the_design_documents(hardware: str, expected: tuple
 
 
 @pytest.mark.parametrize("family", Family)
-def test_every_family_has_a_rule_that_says_what_it_stands_on(family: Family) -> None:
+def test_every_family_has_a_rule_with_its_source(family: Family) -> None:
     rule = next(rule for rule in priorities().priorities if family in rule.families)
     assert priority_for(kind(family)) == tuple(hardware.value for hardware in rule.hardware)
     assert reason_for(kind(family)) == rule.stands_on
 
 
-def test_a_model_of_unknown_kind_has_an_order_all_the_same() -> None:
+def test_a_model_of_unknown_kind_also_has_an_order() -> None:
     assert priority_for(kind()) == ("cuda", "rocm", "mps", "openvino", "cpu")
     assert "unknown" in reason_for(kind())
 
 
-def test_the_priority_of_text_decides_over_the_chain_which_has_openvino() -> None:
+def test_the_priority_of_text_overrides_the_chain() -> None:
     assert order_of(kind(Family.TEXT_GENERATION), preferred="cuda") == ("cuda", "rocm", "mps", "cpu")
 
 
-def test_measurements_decide_over_the_priority() -> None:
+def test_measurements_override_the_priority() -> None:
     order = order_of(kind(Family.TEXT_GENERATION), preferred="cuda", measured=("openvino", "cpu"))
     assert order == ("cuda", "openvino", "cpu", "rocm", "mps")
     assert order_of(kind(Family.EMBEDDING), measured=("openvino",)) == ("openvino", "cuda", "rocm", "mps", "cpu")
 
 
-def test_only_what_comes_after_the_preferred_hardware_is_tried() -> None:
+def test_only_hardware_after_the_preferred_one_is_tried() -> None:
     assert order_of(kind(Family.VISION), preferred="openvino") == ("openvino", "qnn", "cpu")
     assert order_of(kind(Family.VISION), preferred="cpu") == ("cpu",)
 
 
-def test_hardware_that_a_priority_does_not_list_has_its_chain() -> None:
+def test_hardware_that_a_priority_does_not_list_uses_its_chain() -> None:
     assert order_of(kind(Family.VISION), preferred="webgpu") == ("webgpu", "webnn", "cpu")
     assert order_of(kind(Family.TEXT_GENERATION), preferred="openvino") == ("openvino", "cpu")
 
@@ -103,7 +103,7 @@ def test_without_a_kind_the_chain_decides() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["tpu", "", "CUDA", "auto"])
-def test_unknown_hardware_is_refused_with_what_there_is(wrong: str) -> None:
+def test_unknown_hardware_is_refused_with_the_known_names(wrong: str) -> None:
     for attempt in (
         lambda: chain_from(wrong),
         lambda: backend_of(wrong),

@@ -1,4 +1,4 @@
-"""Profiles: what callers may say, and the two answers side by side."""
+"""Profiles: the callers' overrides, and the independent answers compatible and available."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def test_the_documented_form_is_read() -> None:
         ({"cuda": {"compatible": False, "memory_usage": {"peak": 2000}}}, "compatible is False, and memory_usage says what it needs"),
     ],
 )
-def test_mistakes_are_told_with_where_and_how_to_mend_them(profile: Any, said: str) -> None:
+def test_mistakes_are_reported_with_their_place_and_a_fix(profile: Any, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_overrides(profile)
     assert said in str(caught.value)
     assert all(problem.where.startswith("hardware profile") and problem.hint for problem in caught.value.problems)
 
 
-def test_every_mistake_is_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_overrides({"cudda": {"compatible": 1}, "cpu": {"memory_usage": {"peak": -1}}})
     assert len(caught.value.problems) == 4
 
 
-def test_compatible_and_available_are_two_answers() -> None:
+def test_compatible_and_available_are_separate_answers() -> None:
     found = profiles(subject(), [failed("bert", "openvino")], detections("openvino"))
     cuda, openvino = found[Backend.CUDA].as_dict(), found[Backend.OPENVINO].as_dict()
     assert (cuda["compatible"], cuda["available"], cuda["unavailable_because"]) == (True, False, "no cuda in this test")
@@ -75,13 +75,13 @@ def test_compatible_and_available_are_two_answers() -> None:
     assert len(openvino["expected"]) == 3
 
 
-def test_what_is_not_known_is_none_and_never_0() -> None:
+def test_unknown_values_are_none_and_never_0() -> None:
     found = profiles(subject(), machine=detections(memory_mb=None), memory_mb=None)[Backend.CPU].as_dict()
     assert found["memory_usage"] == {"peak": None, "basis": "none"}
     assert (found["available_memory_mb"], found["fits"], found["speed_up"]) == (None, None, None)
 
 
-def test_an_override_decides_and_says_what_it_goes_against() -> None:
+def test_an_override_decides_and_names_contradicting_evidence() -> None:
     overrides = parse_overrides({"openvino": {"compatible": True, "memory_usage": {"peak": 20_000}}, "cuda": {"compatible": False}})
     found = profiles(subject(), [failed("bert", "openvino")], detections("openvino"), overrides=overrides)
     openvino, cuda = found[Backend.OPENVINO].as_dict(), found[Backend.CUDA].as_dict()
@@ -95,7 +95,7 @@ def test_an_override_decides_and_says_what_it_goes_against() -> None:
     assert agreeing.peak_mb == 1000
 
 
-def test_memory_is_that_of_the_best_gpu_or_what_is_left_of_the_host() -> None:
+def test_memory_is_that_of_the_best_gpu_or_the_free_host_memory() -> None:
     here = detections("cuda", "openvino", memory_mb=5_000, gpu_mb=24_000)
     left = {hardware: availability_of(hardware, here).memory_mb for hardware in (Backend.CUDA, Backend.CPU, Backend.OPENVINO)}
     assert left == {Backend.CUDA: 24_000, Backend.CPU: 5_000, Backend.OPENVINO: 5_000}
@@ -105,6 +105,6 @@ def test_memory_is_that_of_the_best_gpu_or_what_is_left_of_the_host() -> None:
     assert availability_of(Backend.CUDA, here).memory_mb is None
 
 
-def test_a_detector_that_says_nothing() -> None:
+def test_a_detector_without_results() -> None:
     assert availability_of(Backend.CPU, {}).available
     assert availability_of(Backend.CUDA, {}).reason == "it was not detected"

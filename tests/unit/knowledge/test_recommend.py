@@ -1,4 +1,4 @@
-"""Which hardware is recommended here and now, in which order of evidence, and with which words."""
+"""The recommended hardware, the precedence of the evidence, and the given reasons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def texts(choice: Choice) -> str:
     return "\n".join(f"{reason.basis}: {reason.text}" for reason in choice.reasons)
 
 
-def test_the_fastest_that_was_measured_comes_first() -> None:
+def test_the_fastest_measured_hardware_comes_first() -> None:
     records = [CPU, fast("bert", "openvino", 2.4), fast("bert", "onnxruntime", 1.9)]
     found = chosen(BERT, records, "openvino", "onnxruntime")
     assert (found.hardware, found.basis) == (Backend.OPENVINO, "measured")
@@ -42,31 +42,31 @@ def test_the_fastest_that_was_measured_comes_first() -> None:
     assert chosen(BERT, records, "onnxruntime").hardware is Backend.ONNXRUNTIME
 
 
-def test_what_is_slower_than_the_cpu_comes_after_it() -> None:
+def test_hardware_slower_than_the_cpu_comes_after_it() -> None:
     found = chosen(BERT, [CPU, fast("bert", "openvino", 0.5)], "openvino")
     assert (found.hardware, found.basis) == (Backend.CPU, "measured")
     assert found.order.index(Backend.OPENVINO) > found.order.index(Backend.CPU)
 
 
 @pytest.mark.parametrize("execution", [Execution.SOFTWARE, Execution.EMULATED])
-def test_software_and_emulation_come_after_the_cpu_however_fast(execution: Execution) -> None:
+def test_software_and_emulation_come_after_the_cpu_even_if_faster(execution: Execution) -> None:
     record = fast("vit", "qnn", 50.0, family=Family.VISION, execution=execution)
     assert chosen(VIT, [record], "qnn").hardware is Backend.CPU
 
 
-def test_the_cpu_proves_nothing_against_hardware_that_was_not_tried() -> None:
+def test_a_measurement_on_the_cpu_does_not_rule_out_untried_hardware() -> None:
     found = chosen(BERT, [CPU], "cuda")
     assert (found.hardware, found.basis) == (Backend.CUDA, "estimated")
     assert "not measured; expected High" in texts(found)
 
 
-def test_a_measured_speed_up_comes_before_what_is_only_expected_and_says_so() -> None:
+def test_measured_speedups_come_before_expectations_with_that_reason() -> None:
     found = chosen(BERT, [CPU, fast("bert", "openvino", 2.4)], "cuda", "openvino")
     assert found.hardware is Backend.OPENVINO
     assert "cuda is here, and usually comes before openvino for such models; it was not measured" in texts(found)
 
 
-def test_the_model_itself_comes_before_its_architecture_and_the_speed_of_a_tiny_one_does_not_count() -> None:
+def test_the_model_comes_before_its_architecture_and_tiny_speeds_do_not_count() -> None:
     asked = subject("my-bert", architecture="bert")
     other = fast("bert", "cuda", 9.0)
     itself = fast("my-bert", "openvino", 1.5, architecture="bert")
@@ -77,7 +77,7 @@ def test_the_model_itself_comes_before_its_architecture_and_the_speed_of_a_tiny_
 
 
 @pytest.mark.parametrize("only", [None, (Backend.OPENVINO,)])
-def test_a_tiny_model_that_is_fast_recommends_nothing(only: tuple[Backend, ...] | None) -> None:
+def test_a_fast_tiny_model_is_no_recommendation(only: tuple[Backend, ...] | None) -> None:
     gpt2 = subject("gpt2", Family.TEXT_GENERATION)
     of_gpt2: dict[str, Any] = {"architecture": "gpt2", "family": Family.TEXT_GENERATION}
     tiny = fast("gpt2", "openvino", 9.6, size=Size.TINY, **of_gpt2)
@@ -100,13 +100,13 @@ def test_without_measurements_the_priority_of_the_kind_of_model_decides() -> Non
     assert "none: memory: its size is not known" in texts(unknown)
 
 
-def test_where_it_failed_it_is_not_recommended() -> None:
+def test_hardware_on_which_it_failed_is_not_recommended() -> None:
     found = chosen(VIT, [failed("vit", "openvino", family=Family.VISION)], "openvino")
     assert found.hardware is Backend.CPU
     assert Backend.OPENVINO not in found.order
 
 
-def test_what_is_too_large_for_the_memory_is_not_recommended_and_says_so() -> None:
+def test_hardware_with_too_little_memory_is_not_recommended_with_that_reason() -> None:
     found = chosen(BERT, [CPU], "cuda", memory_mb=30_000, host_mb=64_000)
     assert found.hardware is Backend.CPU
     assert "estimated: cuda is too small: the model needs 30000 MiB, 24000 MiB are left" in texts(found)
@@ -116,19 +116,19 @@ def test_what_is_too_large_for_the_memory_is_not_recommended_and_says_so() -> No
     assert "cpu is too small" in texts(nowhere)
 
 
-def test_a_model_that_works_nowhere_here_is_recommended_nowhere() -> None:
+def test_a_model_that_works_nowhere_here_has_no_recommendation() -> None:
     found = chosen(BERT, [failed("bert", "cpu", Status.CRASH)])
     assert found.hardware is None
     assert "measured: cpu: measured: crash" in texts(found)
 
 
-def test_a_model_of_an_unknown_kind_gets_the_cpu_and_no_more() -> None:
+def test_a_model_of_unknown_kind_gets_only_the_cpu() -> None:
     found = chosen(subject("thing", None), [], "cuda", memory_mb=None)
     assert (found.hardware, found.basis) == (Backend.CPU, "none")
     assert "the model's family is not known" in texts(found)
 
 
-def test_only_what_was_asked_for_is_considered() -> None:
+def test_only_the_requested_hardware_is_considered() -> None:
     found = chosen(BERT, [CPU, fast("bert", "openvino", 2.4)], "openvino", only=(Backend.CUDA, Backend.CPU))
     assert found.hardware is Backend.CPU
     none = chosen(BERT, [CPU], only=(Backend.CUDA,))
@@ -148,7 +148,7 @@ def test_an_override_comes_before_the_cpu() -> None:
     assert refused.hardware is Backend.CPU
 
 
-def test_hardware_that_passed_without_a_cpu_beside_it_keeps_its_place() -> None:
+def test_hardware_without_a_cpu_comparison_keeps_its_priority() -> None:
     found = chosen(BERT, [evidence("bert", "cuda", level=Level.MEDIUM)], "cuda")
     assert (found.hardware, found.basis) == (Backend.CUDA, "measured")
 

@@ -1,4 +1,4 @@
-"""What a model needs: each answer by what is on record, by the formula, or beyond it, and it says which. No framework is imported."""
+"""A model's requirements: measured, estimated by the formula, or extrapolated, and labeled as such. No framework is imported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KNOWN = Classification(
 
 @pytest.fixture(autouse=True)
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host without frameworks: sizes come from the table."""
+    """A host without frameworks, so that sizes come from the table."""
     monkeypatch.setitem(sys.modules, "torch", None)
 
 
@@ -88,7 +88,7 @@ def on_record(path: Path, *, plan: ModelPlan = PLAN, peak_mb: float | None = 777
     return path
 
 
-def test_a_cell_that_was_measured_is_answered_with_its_peak(tmp_path: Path) -> None:
+def test_a_measured_cell_is_answered_with_its_peak(tmp_path: Path) -> None:
     found = ask(database=on_record(tmp_path / "m.duckdb"))
     assert (found.basis, found.min_memory_mb) == (Basis.MEASURED, 777)
     assert found.recommended_memory_mb > 777
@@ -101,11 +101,11 @@ def test_a_cell_that_was_measured_is_answered_with_its_peak(tmp_path: Path) -> N
     [{"dtype": "bfloat16"}, {"batch": 2}, {"plan": dataclasses.replace(PLAN, config={"num_hidden_layers": 3})}, {"status": "fallback"}],
     ids=["dtype", "batch", "config", "status"],
 )
-def test_a_cell_that_differs_is_not_that_one(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_different_cell_is_not_used(tmp_path: Path, change: dict[str, Any]) -> None:
     assert ask(database=on_record(tmp_path / "m.duckdb", **change)).basis is Basis.ESTIMATED
 
 
-def test_the_newest_of_several_peaks_counts(tmp_path: Path) -> None:
+def test_the_newest_peak_counts(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         for run, peak in (("run-1", 700.0), ("run-2", 800.0)):
@@ -116,7 +116,7 @@ def test_the_newest_of_several_peaks_counts(tmp_path: Path) -> None:
     assert ask(database=path).min_memory_mb == 800
 
 
-def test_without_a_measurement_the_formula_answers_within_its_range() -> None:
+def test_without_a_measurement_the_formula_is_used_within_its_range() -> None:
     found = ask()
     expected = calibration().backends[Backend.CPU].coefficients.peak(features_of(known_size(PLAN, Dtype.FLOAT32)[0], Dtype.FLOAT32))
     assert found.basis is Basis.ESTIMATED
@@ -127,7 +127,7 @@ def test_without_a_measurement_the_formula_answers_within_its_range() -> None:
     assert "torch is not installed" in found.note
 
 
-def test_beyond_its_range_it_says_how_far() -> None:
+def test_outside_its_range_the_distance_is_stated() -> None:
     (mixtral,) = [listed for listed in listed_sizes() if listed.model == "mixtral"]
     plan = dataclasses.replace(PLAN, architecture="mixtral", model_class=mixtral.model_class, config=mixtral.config)
     found = ask(plan=plan)
@@ -139,7 +139,7 @@ def test_beyond_its_range_it_says_how_far() -> None:
 
 
 @pytest.mark.parametrize(("hardware", "kind"), [("cuda", "device"), ("rocm", "device"), ("webgpu", "host"), ("qnn", "host")])
-def test_where_nothing_was_measured_it_says_so(hardware: str, kind: str) -> None:
+def test_hardware_without_any_measurement_is_labeled(hardware: str, kind: str) -> None:
     found = ask(hardware, dtype=Dtype.FLOAT16)
     assert found.basis is Basis.EXTRAPOLATED
     assert f"no measurement on {hardware} is on record" in found.note
@@ -151,7 +151,7 @@ def test_half_the_precision_needs_half_the_weights_of_a_device() -> None:
     assert half == pytest.approx(full / 2, rel=0.01)
 
 
-def test_a_device_is_answered_with_what_was_measured_on_the_device(tmp_path: Path) -> None:
+def test_a_device_is_answered_with_the_device_s_measured_peak(tmp_path: Path) -> None:
     path = on_record(tmp_path / "m.duckdb", target="cuda", peak_mb=5000.0, device_peak_mb=512.3)
     found = ask("cuda", database=path)
     assert (found.basis, found.min_memory_mb, found.memory_kind) == (Basis.MEASURED, 513, "device")
@@ -171,46 +171,46 @@ def test_the_batch_is_the_largest_power_of_two_that_fits() -> None:
     assert ask(batch=largest).min_memory_mb <= 16_000 < ask(batch=2 * largest).min_memory_mb
 
 
-def test_a_batch_beyond_the_calibration_is_called_so() -> None:
+def test_a_batch_outside_the_calibration_is_labeled() -> None:
     assert "is beyond the calibrated range" in ask(available_mb=1_000_000).note
 
 
-def test_what_was_measured_corrects_the_batch(tmp_path: Path) -> None:
+def test_a_measurement_corrects_the_batch(tmp_path: Path) -> None:
     estimated = ask().min_memory_mb
     path = on_record(tmp_path / "m.duckdb", peak_mb=4.0 * estimated)
     assert ask(database=path, available_mb=8000).batch_size < ask(available_mb=8000).batch_size
 
 
-def test_a_model_that_does_not_fit_is_told_so() -> None:
+def test_a_model_that_does_not_fit_is_reported() -> None:
     found = ask(available_mb=100)
     assert found.batch_size == 1
     assert "it does not fit here: a batch of 1 takes" in found.note
 
 
-def test_more_of_everything_needs_more() -> None:
+def test_larger_inputs_need_more_memory() -> None:
     base = ask().min_memory_mb
     assert ask(batch=4).min_memory_mb > base
     assert ask(sequence_length=512).min_memory_mb > base
     assert ask("openvino").min_memory_mb > base
 
 
-def test_disk_counts_the_graph_where_one_is_executed() -> None:
+def test_disk_space_includes_the_graph_if_one_is_executed() -> None:
     assert ask().disk_space_mb == 418
     assert ask("onnxruntime").disk_space_mb == ask("openvino").disk_space_mb == 836
 
 
-def test_cores_follow_the_parameters() -> None:
+def test_cores_depend_on_the_parameters() -> None:
     assert [requirements._cores(count) for count in (10**6, 10**8, 10**9, 2 * 10**9, 10**11)] == [1, 2, 4, 8, 16]
 
 
-def test_a_name_alone_stands_for_what_the_database_has_of_it(tmp_path: Path) -> None:
+def test_a_name_alone_means_the_model_in_the_database(tmp_path: Path) -> None:
     path = on_record(tmp_path / "m.duckdb")
     for name in ("bert", "google-bert/bert-base-uncased", "BERT_base_uncased"):
         assert ask(plan=None, name=name, database=path).basis is Basis.MEASURED
     assert ask(plan=None, name="bert", database=path, batch=2).basis is Basis.ESTIMATED
 
 
-def test_a_name_that_nothing_is_known_of_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_an_unknown_name_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(RequirementsError, match="it is only a name") as caught:
         ask(plan=None, name="some/other", database=on_record(tmp_path / "m.duckdb"))
     assert "matrix.yaml" in caught.value.advice
@@ -238,13 +238,13 @@ def test_bad_arguments_are_refused(given: dict[str, Any], told: str) -> None:
     assert told in str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         ask("gpu", batch=0, sequence_length=0)
     assert len(caught.value.problems) == 3
 
 
-def test_a_database_that_is_none_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "broken.duckdb").write_bytes(b"not a database")
     for name in ("broken.duckdb", "missing.duckdb"):
         with pytest.raises(StoreError, match=name):
@@ -259,7 +259,7 @@ def test_a_name_of_matrix_yaml_is_enough(tmp_path: Path, monkeypatch: pytest.Mon
         estimate_for_name("nobody/knows-this", "cpu", available_mb=8000, cache=tmp_path)
 
 
-def test_the_formula_stands_on_what_it_says() -> None:
+def test_the_formula_uses_the_stated_terms() -> None:
     fitted = calibration().backends[Backend.CPU]
     inside = estimate_for(size(), Backend.CPU, Dtype.FLOAT32)
     assert (inside.basis, inside.margin) == (Basis.ESTIMATED, fitted.margin)
@@ -299,7 +299,7 @@ def test_the_table_is_only_for_recipes_and_for_missing_packages(monkeypatch: pyt
         known_size(PLAN, Dtype.FLOAT32)
 
 
-def test_memory_on_record_knows_its_models(tmp_path: Path) -> None:
+def test_recorded_memory_is_found_by_model(tmp_path: Path) -> None:
     (cell,) = memory_on_record(on_record(tmp_path / "m.duckdb"))
     assert cell.plan == PLAN
     assert named("nothing", (cell,)) == ()
@@ -308,11 +308,11 @@ def test_memory_on_record_knows_its_models(tmp_path: Path) -> None:
     assert not same_model(PLAN, None)
 
 
-def test_a_peak_that_was_not_measured_is_not_on_record(tmp_path: Path) -> None:
+def test_a_cell_without_a_peak_is_not_recorded_memory(tmp_path: Path) -> None:
     assert memory_on_record(on_record(tmp_path / "m.duckdb", peak_mb=None)) == ()
 
 
-def test_what_a_run_without_its_plan_measured_is_still_no_evidence_of_a_model(tmp_path: Path) -> None:
+def test_a_run_without_its_plan_is_no_evidence_of_a_model(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -338,7 +338,7 @@ def detection(features: dict[str, Any], *, available: bool = True) -> Detection:
         (Backend.CUDA, {}, None),
     ],
 )
-def test_available_is_what_is_free_within_the_limit(
+def test_available_memory_is_the_free_memory_within_the_limit(
     monkeypatch: pytest.MonkeyPatch, backend: Backend, features: dict[str, Any], expected: int | None
 ) -> None:
     monkeypatch.setattr(requirements, "detect", lambda _: detection(features))

@@ -47,7 +47,7 @@ def failing(error: Exception) -> Callable[..., Any]:
 
 @pytest.fixture
 def pytorch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A PyTorch that finds what it is told to."""
+    """A fake PyTorch that finds the given devices."""
 
     def install(*, cuda: str | None = None, hip: str | None = None, mps: bool = False) -> None:
         torch = types.ModuleType("torch")
@@ -60,7 +60,7 @@ def pytorch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return install
 
 
-def test_with_all_parts_the_best_of_the_family_that_is_here() -> None:
+def test_with_all_parts_the_first_available_hardware_of_the_family_s_order() -> None:
     vision = classified(Family.VISION)
     found = resolve_device("vit", detect=here("openvino", "mps"), classify=vision)
     assert (found.hardware, found.torch_device, found.level) == ("mps", "mps", Level.FULL)
@@ -73,7 +73,7 @@ def test_with_all_parts_the_best_of_the_family_that_is_here() -> None:
     assert resolve_device("vit", detect=here(), classify=vision).hardware == "cpu"
 
 
-def test_a_preference_is_taken_if_it_is_here() -> None:
+def test_a_preference_is_used_if_it_is_available() -> None:
     text = classified(Family.TEXT_GENERATION)
     assert resolve_device("gpt2", "openvino", detect=here("openvino", "cuda"), classify=text).hardware == "openvino"
     assert resolve_device("gpt2", "webgpu", detect=here("webnn", "cuda"), classify=text).hardware == "webnn"
@@ -83,7 +83,7 @@ def test_a_preference_is_taken_if_it_is_here() -> None:
 
 
 @pytest.mark.parametrize("error", [ImportError("no such module"), OSError("cannot be read"), StoreError("broken")])
-def test_without_detection_pytorch_is_asked(error: Exception, pytorch: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+def test_without_detection_pytorch_is_queried(error: Exception, pytorch: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
     pytorch(cuda="13.0")
     found = resolve_device("vit", detect=failing(error), classify=classified(Family.VISION))
     assert (found.hardware, found.level) == ("cuda", Level.BASIC_DETECTION)
@@ -95,7 +95,7 @@ def test_without_detection_pytorch_is_asked(error: Exception, pytorch: Callable[
 
 
 @pytest.mark.parametrize(("built", "expected"), [({"cuda": "13.0"}, "cuda"), ({"hip": "7.2"}, "rocm"), ({"mps": True}, "mps"), ({}, "cpu")])
-def test_what_pytorch_says(built: dict[str, Any], expected: str, pytorch: Callable[..., None]) -> None:
+def test_the_answers_of_pytorch(built: dict[str, Any], expected: str, pytorch: Callable[..., None]) -> None:
     pytorch(**built)
     reasons = torch_absences()
     assert set(reasons) == set(ALL)
@@ -104,22 +104,22 @@ def test_what_pytorch_says(built: dict[str, Any], expected: str, pytorch: Callab
     assert resolve_device("vit", "openvino", detect=failing(ImportError()), classify=classified(Family.VISION)).hardware == "cpu"
 
 
-def test_without_pytorch_either_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_detection_and_pytorch_the_cpu_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     reasons = torch_absences()
     assert {name for name, reason in reasons.items() if reason is None} == {"cpu"}
     assert str(reasons["cuda"]).startswith("PyTorch cannot be imported")
 
 
-def test_without_the_classifier_the_name_is_looked_at() -> None:
+def test_without_the_classifier_the_name_is_used() -> None:
     error = FactoryError("unknown", error_type="family_unknown")
     found = resolve_device("openai/whisper-tiny", detect=here("openvino", "mps"), classify=failing(error))
-    assert (found.hardware, found.level) == ("openvino", Level.NAME_HEURISTIC)  # OpenVINO before MPS is the order of speech alone
+    assert (found.hardware, found.level) == ("openvino", Level.NAME_HEURISTIC)  # only the order for speech has OpenVINO before MPS
     assert found.classification is not None
     assert (found.classification.family, found.classification.confidence) == (Family.AUDIO, 0.0)
 
 
-def test_without_both_the_preference_counts_unchecked_and_else_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_both_the_unchecked_preference_or_the_cpu_is_used(caplog: pytest.LogCaptureFixture) -> None:
     parts = {"detect": failing(ImportError("detection")), "classify": failing(ImportError("classifier"))}
     asked = resolve_device("bert", "cuda", **parts)
     assert (asked.hardware, asked.torch_device, asked.level) == ("cuda", "cuda", Level.PREFERENCE)
@@ -127,7 +127,7 @@ def test_without_both_the_preference_counts_unchecked_and_else_the_cpu(caplog: p
     for nothing in (None, "auto"):
         found = resolve_device("bert", nothing, **parts)
         assert (found.hardware, found.level, found.classification) == ("cpu", Level.DEFAULT, None)
-    assert len(caplog.records) == 3  # one for each question
+    assert len(caplog.records) == 3  # one for each query
     assert all("detection: " in record.message and "classification: " in record.message for record in caplog.records)
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == [
         "the requested hardware, unchecked",
@@ -136,12 +136,12 @@ def test_without_both_the_preference_counts_unchecked_and_else_the_cpu(caplog: p
     ]
 
 
-def test_a_bug_of_a_part_is_not_a_missing_part() -> None:
+def test_a_bug_in_a_part_does_not_count_as_a_missing_part() -> None:
     with pytest.raises(ZeroDivisionError):
         resolve_device("bert", detect=failing(ZeroDivisionError()), classify=classified(Family.EMBEDDING))
 
 
-def test_detection_that_forgets_a_kind_says_so() -> None:
+def test_a_kind_that_detection_leaves_out_is_reported() -> None:
     found = resolve_device("bert", "cuda", detect=lambda: {"cpu": detection("cpu")}, classify=classified(Family.EMBEDDING))
     assert found.hardware == "cpu"
     assert found.passed_over[0].reason == "it was not detected"
@@ -177,7 +177,7 @@ def test_the_parts_of_this_package_are_the_default(monkeypatch: pytest.MonkeyPat
         ("somebody/something", None, None),
     ],
 )
-def test_what_a_name_most_likely_means(name: str, family: Family | None, structure: Structure | None) -> None:
+def test_the_patterns_for_names(name: str, family: Family | None, structure: Structure | None) -> None:
     guess = guess_from_name(name)
     assert (guess.family, guess.structure) == (family, structure)
     assert guess.evidence == ("name" if family else "none")

@@ -36,7 +36,7 @@ suites:
 
 
 def problems(tmp_path: Path, text: str | bytes) -> list[str]:
-    """Every problem of a file, without the folder's name."""
+    """All problems of a file, without the folder's name."""
     path = tmp_path / "matrix.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as caught:
@@ -96,7 +96,7 @@ def test_the_projects_own_file_is_valid() -> None:
         ),
     ],
 )
-def test_an_unknown_key_is_named_with_its_line_and_a_near_miss(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_an_unknown_key_is_reported_with_its_line_and_the_closest_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert only(tmp_path, changed(old, new)).startswith(expected)
 
 
@@ -143,7 +143,7 @@ def test_an_unknown_key_is_named_with_its_line_and_a_near_miss(tmp_path: Path, o
         ),
     ],
 )
-def test_a_wrong_value_is_named_with_its_line(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_a_wrong_value_is_reported_with_its_line(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert only(tmp_path, changed(old, new)).startswith(expected)
 
 
@@ -186,11 +186,11 @@ def test_a_wrong_value_is_named_with_its_line(tmp_path: Path, old: str, new: str
         ),
     ],
 )
-def test_names_that_refer_to_nothing(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_references_to_unknown_names(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert only(tmp_path, changed(old, new)).startswith(expected)
 
 
-def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_reported_with_both_lines(tmp_path: Path) -> None:
     text = changed("suites:", "  bert:\n    family: audio\n    family: video\nsuites:")
     assert problems(tmp_path, text) == [
         "matrix.yaml:14: 'bert' appears twice in models, first on line 10 (rename or remove one of them)",
@@ -198,7 +198,7 @@ def test_a_key_that_stands_twice_is_told_with_both_lines(tmp_path: Path) -> None
     ]
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     text = BASE.replace("version: 1", "version: 9").replace("batch: 2", "bach: 2").replace("family: embedding", "family: sound")
     assert [line.split(" ")[0] for line in problems(tmp_path, text)] == ["matrix.yaml:1:", "matrix.yaml:4:", "matrix.yaml:11:"]
     crossed = BASE.replace("models: all", "models: [x, y]").replace("image: cpu", "image: cpu, dtypes: [float16, bfloat16]")
@@ -223,7 +223,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         ("a\0b", "matrix.yaml: not YAML: unacceptable character"),
     ],
 )
-def test_what_is_no_matrix_at_all(tmp_path: Path, text: str | bytes, expected: str) -> None:
+def test_a_file_that_is_not_a_matrix(tmp_path: Path, text: str | bytes, expected: str) -> None:
     assert only(tmp_path, text).startswith(expected)
 
 
@@ -234,8 +234,8 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_names_are_what_is_written(tmp_path: Path) -> None:
-    """YAML reads 7 as a number and on as true; as a model's name they are words."""
+def test_names_are_read_as_text(tmp_path: Path) -> None:
+    """YAML reads 7 as a number and on as true, but as model names they are text."""
     path = tmp_path / "matrix.yaml"
     path.write_text(
         changed("  bert:", "  on: &m {family: audio, architecture: a, class: B}\n  7: {<<: *m, seed: 3}\n  bert:"), encoding="utf-8"
@@ -256,7 +256,7 @@ def test_names_are_what_is_written(tmp_path: Path) -> None:
         ("adapt: {precision: {float16: [float32]}, export: false}", AdaptRule(precision={Dtype.FLOAT16: (Dtype.FLOAT32,)}, export=False)),
     ],
 )
-def test_what_is_tried_where_a_cell_fails(tmp_path: Path, said: str, rule: AdaptRule | None) -> None:
+def test_the_settings_of_adapt(tmp_path: Path, said: str, rule: AdaptRule | None) -> None:
     path = tmp_path / "matrix.yaml"
     path.write_text(f"{BASE}{said}\n", encoding="utf-8")
     assert load(path).spec.adapt == rule
@@ -271,17 +271,17 @@ def test_what_is_tried_where_a_cell_fails(tmp_path: Path, said: str, rule: Adapt
         ("{halvings: -1}", "adapt.halvings: input should be greater than or equal to 0 (it is -1)"),
     ],
 )
-def test_a_mistake_in_adapt_is_told_with_its_place(tmp_path: Path, said: str, told: str) -> None:
+def test_a_mistake_in_adapt_is_reported_with_its_line(tmp_path: Path, said: str, told: str) -> None:
     assert only(tmp_path, f"{BASE}adapt: {said}\n").startswith(f"matrix.yaml:16: {told}")
 
 
-def test_near_miss() -> None:
+def test_the_closest_match() -> None:
     assert near_miss("brt", ["vit", "bert"]) == "did you mean 'bert'? allowed: bert, vit"
     assert near_miss("zzz", ["vit", "bert"]) == "allowed: bert, vit"
     assert near_miss("gema3", ["vit", "bert"], besides=["gemma3"]) == "did you mean 'gemma3'? allowed: bert, vit"
 
 
-def test_of_too_many_words_the_nearest_are_listed() -> None:
+def test_of_many_allowed_words_only_the_closest_are_listed() -> None:
     text = near_miss("model77", [f"model{number}" for number in range(650)])
     assert text.startswith("did you mean 'model77'? allowed: model177, ")
     assert text.endswith(" and 638 more")
@@ -304,7 +304,7 @@ def test_the_published_schemas_are_up_to_date(name: str, schema: Any, argument: 
     jsonschema.Draft202012Validator.check_schema(written(name))
 
 
-def test_the_editors_schema_agrees_with_the_loader() -> None:
+def test_the_json_schema_agrees_with_the_loader() -> None:
     validator = jsonschema.Draft202012Validator(json_schema())
     data = yaml.safe_load((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
     validator.validate(data)
@@ -315,7 +315,7 @@ def test_the_editors_schema_agrees_with_the_loader() -> None:
     assert found == {"$.targets.cpu.backend", "$.models.bert", "$.measure"}
 
 
-def test_an_expectation_names_types_as_their_models_are_called_in_runs(tmp_path: Path) -> None:
+def test_expectations_name_types_like_their_models_in_runs(tmp_path: Path) -> None:
     path = tmp_path / "matrix.yaml"
     expect = "expect: [{models: [bert, type:gemma3, type:bert], targets: all, status: error, reason: it fails, link: docs}]\n"
     path.write_text(f"{BASE}{expect}", encoding="utf-8")

@@ -47,12 +47,12 @@ def matrix(tmp_path: Path) -> LoadedMatrix:
 
 
 def planned(matrix: LoadedMatrix, **selection: Any) -> list[str]:
-    """What a selection gives, on the target cpu unless it says otherwise."""
+    """The plan of a selection, by default on the target cpu."""
     plan = make_plan(matrix, Selection(**({"targets": ("cpu",)} | selection)), FACTS)
     return [f"{cell.model}/{cell.size.value}" for cell in plan.cells]
 
 
-def test_the_suite_default_is_taken_when_nothing_is_named(matrix: LoadedMatrix) -> None:
+def test_the_default_suite_is_used_if_nothing_is_selected(matrix: LoadedMatrix) -> None:
     assert planned(matrix) == ["vit/tiny", "bert/tiny", "deberta/tiny"]
 
 
@@ -62,13 +62,13 @@ def test_suites(matrix: LoadedMatrix) -> None:
     assert planned(matrix, suite="speed", size=Size.TINY) == ["bert/tiny"]
 
 
-def test_models_come_in_the_files_order_and_once(matrix: LoadedMatrix) -> None:
+def test_models_are_in_the_file_s_order_without_duplicates(matrix: LoadedMatrix) -> None:
     assert planned(matrix, models=("deberta", "vit", "deberta")) == ["vit/tiny", "deberta/tiny"]
     assert planned(matrix, models=("bert",), suite="speed") == ["bert/full"]
     assert planned(matrix, models=("bert",), size=Size.FULL) == ["bert/full"]
 
 
-def test_everything(matrix: LoadedMatrix) -> None:
+def test_all_models_in_every_size(matrix: LoadedMatrix) -> None:
     assert planned(matrix, everything=True) == [f"{name}/{size}" for name in ("vit", "bert", "deberta") for size in ("tiny", "full")]
     assert planned(matrix, everything=True, size=Size.FULL) == ["vit/full", "bert/full", "deberta/full"]
 
@@ -95,12 +95,12 @@ def test_keys_are_unique(matrix: LoadedMatrix) -> None:
     assert len({cell.key for cell in plan.cells}) == len(plan.cells) == 3 * 2 * 3
 
 
-def test_a_model_that_is_named_twice_is_refused(matrix: LoadedMatrix) -> None:
+def test_a_duplicate_model_is_refused(matrix: LoadedMatrix) -> None:
     with pytest.raises(ConfigError, match="'bert' is the name of two models"):
         make_plan(matrix, Selection(models=("bert",), extra=(make.model_plan("bert"),)), FACTS)
 
 
-def test_foreign_models_run_beside_named_ones_and_alone(matrix: LoadedMatrix) -> None:
+def test_models_outside_matrix_yaml_run_alone_and_with_others(matrix: LoadedMatrix) -> None:
     extra = (make.model_plan("mine", architecture="mine"),)
     assert planned(matrix, extra=extra) == ["mine/tiny"]
     assert planned(matrix, extra=extra, models=("vit",)) == ["vit/tiny", "mine/tiny"]
@@ -108,7 +108,7 @@ def test_foreign_models_run_beside_named_ones_and_alone(matrix: LoadedMatrix) ->
     assert planned(matrix, extra=extra, suite="smoke") == ["vit/tiny", "bert/tiny", "mine/tiny"]
 
 
-def test_limits_and_settings_of_a_model_go_before_those_of_its_size(matrix: LoadedMatrix) -> None:
+def test_a_model_s_limits_and_settings_override_those_of_its_size(matrix: LoadedMatrix) -> None:
     plan = make_plan(matrix, Selection(everything=True, targets=("cpu",)), FACTS)
     cells = {f"{cell.model}/{cell.size.value}": cell for cell in plan.cells}
     assert cells["vit/tiny"].limits == Limits(timeout_s=33, memory_mb=200)
@@ -119,20 +119,20 @@ def test_limits_and_settings_of_a_model_go_before_those_of_its_size(matrix: Load
     assert cells["vit/full"].settings.sequence_length == 128
 
 
-def test_what_cannot_be_built_stays_in_the_plan_with_its_reason(matrix: LoadedMatrix) -> None:
+def test_an_unbuildable_model_stays_in_the_plan_with_its_reason(matrix: LoadedMatrix) -> None:
     plan = make_plan(matrix, Selection(models=("deberta",), size=Size.FULL), FACTS)
     assert plan.models[0].unbuildable == "too large"
     assert len(plan.cells) == 3
 
 
-def test_what_is_unavailable_stays_in_the_plan_with_its_reason(matrix: LoadedMatrix) -> None:
+def test_an_unavailable_target_stays_in_the_plan_with_its_reason(matrix: LoadedMatrix) -> None:
     facts = dataclasses.replace(FACTS, unavailable={"gpu": "no such device"})
     plan = make_plan(matrix, Selection(), facts)
     assert [target.unavailable for target in plan.targets] == [None, "no such device"]
     assert sum(cell.target == "gpu" for cell in plan.cells) == 6
 
 
-def test_all_unknown_names_are_told_at_once(matrix: LoadedMatrix) -> None:
+def test_all_unknown_names_are_reported_together(matrix: LoadedMatrix) -> None:
     wrong = Selection(models=("brt", "zzz"), targets=("cpo",), architectures=("vut",), suite="smok")
     with pytest.raises(ConfigError) as caught:
         check_selection(matrix, wrong)
@@ -145,12 +145,12 @@ def test_all_unknown_names_are_told_at_once(matrix: LoadedMatrix) -> None:
     ]
 
 
-def test_nothing_selected(matrix: LoadedMatrix) -> None:
+def test_an_empty_selection_is_an_error(matrix: LoadedMatrix) -> None:
     with pytest.raises(NothingSelectedError):
         planned(matrix, models=("bert",), architectures=("vit",))
 
 
-def test_without_a_default_suite_one_must_be_named(matrix: LoadedMatrix, tmp_path: Path) -> None:
+def test_without_a_default_suite_one_must_be_given(matrix: LoadedMatrix, tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text(TEXT.replace("  default:", "  main:"), encoding="utf-8")
     other = load(path)
@@ -160,7 +160,7 @@ def test_without_a_default_suite_one_must_be_named(matrix: LoadedMatrix, tmp_pat
     assert len(matrix.spec.suites) == 3
 
 
-def test_a_plan_is_what_the_runner_reads(matrix: LoadedMatrix) -> None:
+def test_the_runner_can_read_a_plan(matrix: LoadedMatrix) -> None:
     plan: Plan = make_plan(matrix, Selection(everything=True), FACTS)
     assert plan_from_json(to_json(plan), where="p") == plan
     assert (plan.run_id, plan.matrix_sha256, plan.commit) == ("r1", matrix.sha256, "abc")

@@ -22,10 +22,10 @@ def said(family: Family, hardware: Backend) -> dict[str, str]:
     return {prior.document: prior.expectation.value for prior in priors_for(family, hardware)}
 
 
-def test_every_table_is_there_whole() -> None:
+def test_every_table_is_complete() -> None:
     six = {Backend.CUDA, Backend.ROCM, Backend.MPS, Backend.OPENVINO, Backend.WEBNN, Backend.WEBGPU}
     cells = {(prior.document, prior.family, prior.hardware) for prior in all_priors()}
-    families = set(Family) - {Family.OTHER}  # no document speaks of it
+    families = set(Family) - {Family.OTHER}  # no document mentions it
     expected = {
         (document, family, hardware) for document in (SUMMARY, ENHANCEMENT) for family in families - {Family.VIDEO} for hardware in six
     }
@@ -52,7 +52,7 @@ def test_contradictions_stay_visible(family: Family, hardware: Backend, expected
     assert said(family, hardware) == expected
 
 
-def test_an_entry_may_name_a_level_and_be_refused() -> None:
+def test_an_entry_may_have_a_level_and_be_marked_unsupported() -> None:
     summary, enhancement, guide = priors_for(Family.MULTIMODAL, Backend.MPS)
     assert (summary.level, summary.works) == (Level.LOW, False)
     assert str(summary) == f"Low, marked as not supported ({SUMMARY})"
@@ -60,7 +60,7 @@ def test_an_entry_may_name_a_level_and_be_refused() -> None:
     assert (guide.level, guide.works) == (None, False)
 
 
-def test_what_an_expectation_means() -> None:
+def test_the_meaning_of_expectations() -> None:
     works = {prior.expectation: prior.works for prior in all_priors() if not prior.refused}
     assert works == {
         Expectation.HIGH: True,

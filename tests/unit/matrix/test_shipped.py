@@ -1,4 +1,4 @@
-"""What comes with hwmatrix serves where a folder has nothing of its own, and gives way where it has."""
+"""The packaged files are used in a folder without its own, and overridden by its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package that was installed without a checkout: a folder as the wheel has it."""
+    """A package installed without a checkout: a folder with the layout of the wheel."""
     package = tmp_path / "site-packages" / "hwmatrix"
     shutil.copytree(ROOT / "images", package / shipped.DATA / "images")
     shutil.copy(ROOT / "matrix.yaml", package / shipped.DATA)
@@ -28,7 +28,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of somebody's own, in which commands run."""
+    """A user's folder in which commands run."""
     folder = tmp_path / "own"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -42,12 +42,12 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_checkout_serves_its_own_files() -> None:
+def test_a_checkout_uses_its_own_files() -> None:
     assert shipped.shipped_root() == ROOT
     assert shipped.harness_source() == ROOT
 
 
-def test_without_a_checkout_those_of_the_package_serve(installed: Path, own: Path) -> None:
+def test_without_a_checkout_the_packaged_files_are_used(installed: Path, own: Path) -> None:
     assert shipped.shipped_root() == installed / shipped.DATA
     assert shipped.harness_source() is None
     assert load(shipped.shipped_root() / "matrix.yaml").spec == load(ROOT / "matrix.yaml").spec
@@ -55,13 +55,13 @@ def test_without_a_checkout_those_of_the_package_serve(installed: Path, own: Pat
     assert all(path.is_file() and path.is_relative_to(installed) for path in names)
 
 
-def test_another_checkout_is_its_own_harness(tmp_path: Path) -> None:
+def test_another_checkout_uses_its_own_harness(tmp_path: Path) -> None:
     write(tmp_path / "pyproject.toml", "")
     write(tmp_path / "harness/hwmatrix/__init__.py", "")
     assert shipped.harness_source(tmp_path) == tmp_path
 
 
-def test_an_image_of_ones_own_stands_beside_those_that_come_along(installed: Path, own: Path) -> None:
+def test_a_user_s_image_is_added_to_the_packaged_ones(installed: Path, own: Path) -> None:
     mine = write(own / "images/mine/requirements.txt", "mine==1\n")
     write(own / "images/mine/Dockerfile", "ARG BASE\nFROM ${BASE}\n")
     write(own / "images/cpu/Dockerfile", "ARG BASE\nFROM ${BASE}\n")
@@ -76,20 +76,20 @@ def test_an_image_of_ones_own_stands_beside_those_that_come_along(installed: Pat
     assert layers(own, base="torch-cpu", image="mine")[-1].constraints == own / "images/constraints.txt"
 
 
-def test_a_folder_of_pictures_is_no_folder_of_images(own: Path) -> None:
+def test_a_folder_of_pictures_does_not_count_as_container_images(own: Path) -> None:
     write(own / "images/logo.svg", "<svg/>")
     write(own / "images/cpu/processor.png", "a picture")
     assert shipped.image_files(own) == shipped.image_files(ROOT)
 
 
-def test_an_image_that_is_nowhere_is_looked_for_beside_matrix_yaml(own: Path) -> None:
+def test_a_missing_image_is_expected_beside_matrix_yaml(own: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         layers(own, base="torch-cpu", image="mine")
     assert str(own / "images/mine/requirements.txt") in str(caught.value)
 
 
 @pytest.mark.usefixtures("installed", "own")
-def test_without_a_matrix_yaml_the_default_one_serves_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_matrix_yaml_the_default_one_is_used_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["plan", "--models", "bert", "--targets", "cpu", "--format", "json"]) == 0
     printed = capsys.readouterr()
     (line,) = [line for line in printed.err.splitlines() if "matrix.yaml" in line]
@@ -99,14 +99,14 @@ def test_without_a_matrix_yaml_the_default_one_serves_and_it_is_said(capsys: pyt
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("argv", [["plan", "--matrix", "matrix.yaml"], ["plan", "--matrix", "other.yaml"], ["workflow"], ["pins"]])
-def test_a_file_that_was_named_or_must_be_ones_own_is_not_replaced(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_or_required_file_is_not_replaced_by_the_default(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(argv) == 2
     printed = capsys.readouterr()
     assert "cannot be read" in printed.err
     assert "comes with hwmatrix" not in printed.err
 
 
-def test_a_matrix_yaml_that_is_here_is_read(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_matrix_yaml_is_read(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(own / "matrix.yaml", "version: 1\n")
     assert main.main(["plan"]) == 2
     assert "models is missing" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Suite ``all``, and types of transformers as models: from what is asked for to the plan."""
+"""Suite ``all``, and transformers types as models: from the arguments to the plan."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_suite_has_matrix_yaml_and_every_type_that_it_lacks(matrix: LoadedMa
     )
 
 
-def test_a_name_of_matrix_yaml_with_another_architecture_keeps_it_and_the_type_is_still_covered(matrix: LoadedMatrix) -> None:
+def test_an_entry_named_like_a_type_keeps_its_name_and_the_type_is_still_covered(matrix: LoadedMatrix) -> None:
     plan = planned(matrix, suite="all")
     assert plan.model("mamba2", Size.TINY).architecture == "llama"
     renamed = plan.model("type:mamba2", Size.TINY)
@@ -104,11 +104,11 @@ def test_a_name_of_matrix_yaml_with_another_architecture_keeps_it_and_the_type_i
     assert names(planned(matrix, "mamba2", "type:mamba2")) == ["mamba2", "type:mamba2"]
 
 
-def test_an_entry_that_cannot_be_built_tiny_covers_no_type(matrix: LoadedMatrix) -> None:
+def test_an_entry_that_is_unbuildable_when_tiny_covers_no_type(matrix: LoadedMatrix) -> None:
     assert {"time", "timesfm"} <= set(names(planned(matrix, suite="all")))
 
 
-def test_overrides_decide_the_length_and_what_is_impossible(matrix: LoadedMatrix, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overrides_set_the_length_and_exclude_types(matrix: LoadedMatrix, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = {
         "gpt2": Override(reason="for this test", sequence=48),
         "gemma3": Override(reason="for this test", impossible="it needs a package that nobody has"),
@@ -126,17 +126,17 @@ def test_types_by_name(matrix: LoadedMatrix) -> None:
     assert (plan.timing, plan.types_of) == (True, None)
     assert names(planned(matrix, "gemma3", suite="all")) == ["gemma3"]
     assert planned(matrix, "gemma3", suite="all").timing is False
-    assert names(planned(matrix, "type:bert")) == ["type:bert"]  # the type itself, not the entry that stands for it
+    assert names(planned(matrix, "type:bert")) == ["type:bert"]  # the type itself, not its entry
 
 
-def test_a_folder_of_a_types_name_is_a_checkpoint(matrix: LoadedMatrix, here: Path) -> None:
+def test_a_folder_named_like_a_type_is_a_checkpoint(matrix: LoadedMatrix, here: Path) -> None:
     (here / "gpt2").mkdir()
     (problem,) = refused(matrix, "gpt2")
     assert "config.json" in problem
     assert names(planned(matrix, "type:gpt2")) == ["gpt2"]
 
 
-def test_a_checkpoint_runs_beside_the_suite(matrix: LoadedMatrix, here: Path) -> None:
+def test_a_checkpoint_runs_together_with_the_suite(matrix: LoadedMatrix, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "config.json").write_text('{"model_type": "bert", "architectures": ["BertForMaskedLM"]}', encoding="utf-8")
     (here / "mine" / "model.safetensors").write_bytes(b"")
@@ -149,23 +149,23 @@ def test_a_checkpoint_runs_beside_the_suite(matrix: LoadedMatrix, here: Path) ->
 @pytest.mark.parametrize(
     ("name", "near"), [("gema3", "did you mean 'gemma3'?"), ("type:gpt3", "did you mean 'gpt2'?"), ("brt", "did you mean 'bert'?")]
 )
-def test_near_misses_are_among_names_and_types(matrix: LoadedMatrix, name: str, near: str) -> None:
+def test_suggestions_come_from_names_and_types(matrix: LoadedMatrix, name: str, near: str) -> None:
     (problem,) = refused(matrix, name)
     assert problem.startswith(f"--models: {name!r} is not in matrix.yaml ({near} allowed: bert, mamba2, time; or a type of transformers")
 
 
 @pytest.mark.parametrize(("asked", "timing"), [(None, False), (True, True), (False, False)])
-def test_timing_can_be_asked_for(matrix: LoadedMatrix, asked: bool | None, timing: bool) -> None:  # noqa: FBT001
+def test_timing_can_be_enabled(matrix: LoadedMatrix, asked: bool | None, timing: bool) -> None:  # noqa: FBT001
     assert planned(matrix, suite="all", timing=asked).timing is timing
     assert planned(matrix, suite="slow").timing is True
     assert planned(matrix, timing=False).timing is False
 
 
-def test_architectures_select_among_the_types_too(matrix: LoadedMatrix) -> None:
+def test_architectures_also_select_types(matrix: LoadedMatrix) -> None:
     assert names(planned(matrix, suite="all", architectures=["gemma3", "bert"])) == ["bert", "gemma3"]
     plan = planned(matrix, suite="all", architectures=["state-space"])
     assert names(plan) == ["type:mamba2"]
-    assert plan.types_of is None  # not all of them
+    assert plan.types_of is None  # only some of them
     (problem,) = refused(matrix, architectures=["gemma3"])
     assert problem.endswith("nor a structure (it is a type of transformers: --models gemma3)")
     (problem,) = refused(matrix, suite="all", architectures=["gema3"])
@@ -183,12 +183,12 @@ def test_types_have_no_full_size(matrix: LoadedMatrix) -> None:
     assert plan.model("gemma3", Size.FULL).sequence_length == 128
 
 
-def test_a_suite_of_types_in_full_size_is_a_mistake_of_matrix_yaml(here: Path) -> None:
+def test_a_suite_of_types_in_full_size_is_a_mistake_in_matrix_yaml(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"matrix\.yaml:13: suite 'all' has models: types in size full \(a model made from its type"):
         written(here, MATRIX.replace("{models: types, timing: false}", "{models: types, size: full}"))
 
 
-def test_a_cell_of_a_type_is_repeated_alone_by_its_command(matrix: LoadedMatrix) -> None:
+def test_the_command_of_a_type_s_cell_repeats_only_this_cell(matrix: LoadedMatrix) -> None:
     plan = planned(matrix, suite="all")
     for name in ("gemma3", "type:mamba2"):
         model = plan.model(name, Size.TINY)
@@ -201,7 +201,7 @@ def test_a_cell_of_a_type_is_repeated_alone_by_its_command(matrix: LoadedMatrix)
 
 def test_a_plan_of_types_round_trips(matrix: LoadedMatrix) -> None:
     plan = planned(matrix, suite="all")
-    plan.model("bert", Size.TINY)  # what is looked up quickly is no part of the plan
+    plan.model("bert", Size.TINY)  # lookup tables are not part of the plan
     again = plan_from_json(to_json(plan), where="plan.json")
     assert again == plan
     with pytest.raises(KeyError):
@@ -209,7 +209,7 @@ def test_a_plan_of_types_round_trips(matrix: LoadedMatrix) -> None:
 
 
 def told(matrix: LoadedMatrix) -> list[str]:
-    """What is said; the images here, unless a test has some, have the version that is installed."""
+    """The printed output; by default the images have the installed version of transformers."""
     if not Path("images").exists():
         Path("images").mkdir()
         Path("images/constraints.txt").write_text(f"transformers=={listing().version}\n", encoding="utf-8")
@@ -218,14 +218,14 @@ def told(matrix: LoadedMatrix) -> list[str]:
     return lines
 
 
-def test_what_is_new_or_gone_is_told_in_one_line(matrix: LoadedMatrix) -> None:
+def test_new_and_removed_types_are_reported_in_one_line(matrix: LoadedMatrix) -> None:
     (line,) = told(matrix)
     since, gone = newest().version, len(newest().types) - 5
     assert line.startswith(f"transformers 9.9.0 has no pinned list; since {since}: 0 types new, {gone} gone, ")
     assert line.endswith(f"(hwmatrix types --compare {since})")
 
 
-def test_images_with_another_version_are_told(matrix: LoadedMatrix, here: Path) -> None:
+def test_images_with_another_version_are_reported(matrix: LoadedMatrix, here: Path) -> None:
     (here / "images").mkdir()
     (here / "images" / "constraints.txt").write_text("tokenizers==1\ntransformers==9.8.0 ; sys_platform == 'linux'\n", encoding="utf-8")
     assert told(matrix)[-1] == "the types are those of transformers 9.9.0, but the images have 9.8.0: install the same version here"
@@ -233,7 +233,7 @@ def test_images_with_another_version_are_told(matrix: LoadedMatrix, here: Path) 
     assert len(told(matrix)) == 1
 
 
-def test_without_transformers_the_pinned_list_is_planned_and_told(
+def test_without_transformers_the_pinned_list_is_used_and_reported(
     here: Path, monkeypatch: pytest.MonkeyPatch, matrix: LoadedMatrix
 ) -> None:
     fake.install(monkeypatch, here, "")
@@ -275,7 +275,7 @@ def test_a_run_of_some_types_gets_no_others(matrix: LoadedMatrix) -> None:
     assert replan(matrix, full, types=types_now(matrix)).models == full.models
 
 
-def test_a_type_that_matrix_yaml_lists_by_now_is_its_entry(matrix: LoadedMatrix, here: Path) -> None:
+def test_a_type_that_matrix_yaml_now_lists_is_its_entry(matrix: LoadedMatrix, here: Path) -> None:
     old = planned(matrix, suite="all")
     entry = "  gemma3: {family: text_generation, architecture: gemma3, class: Gemma3ForCausalLM}\nsuites:\n"
     listed = written(here, MATRIX.replace("suites:\n", entry))
@@ -284,12 +284,12 @@ def test_a_type_that_matrix_yaml_lists_by_now_is_its_entry(matrix: LoadedMatrix,
     assert new.model("gemma3", Size.TINY).weights == "recipe"
 
 
-def test_planning_650_types_on_8_targets_takes_no_time(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_650_types_on_8_targets_is_fast(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = {"CAUSAL_LM": {f"brand{number}": f"Brand{number}ForCausalLM" for number in range(650)}}
     fake.install(monkeypatch, here, fake.text_of(many))
     targets = "".join(f"  t{number}: {{backend: cpu, image: cpu}}\n" for number in range(8))
     matrix = written(here, MATRIX.replace("targets:\n", f"targets:\n{targets}"))
-    begin = time.process_time()  # of this process alone: other work on the machine does not count
+    begin = time.process_time()  # CPU time of this process, so that other load does not count
     plan = planned(matrix, suite="all", targets=[f"t{number}" for number in range(8)])
     for cell in plan.cells:
         assert plan.model(cell.model, cell.size).name == cell.model
@@ -304,7 +304,7 @@ OF_ALL: Final = MeasureRule(warmup_s=0.2, min_s=0.4, max_s=2.0)
 OF_QUICK: Final = MeasureRule(warmup_s=0.2, min_s=0.1, max_s=1.0, min_samples=5)
 
 
-def test_a_suites_rule_is_laid_over_that_of_the_matrix(here: Path) -> None:
+def test_a_suite_s_measure_overrides_that_of_the_matrix(here: Path) -> None:
     matrix = written(here, QUICK)
     for chosen in ({"suite": "quick"}, {"suite": "quick", "timing": False}):
         plan = planned(matrix, **chosen)
@@ -315,13 +315,13 @@ def test_a_suites_rule_is_laid_over_that_of_the_matrix(here: Path) -> None:
         assert (plan.measure, plan.measure_of) == (OF_ALL, None)
 
 
-def test_the_rule_of_the_suite_that_is_meant_holds(here: Path) -> None:
+def test_the_selected_suite_s_measure_applies(here: Path) -> None:
     matrix = written(here, QUICK.replace("default: {models: all}", "default: {measure: {max_s: 0.5}}"))
     assert (planned(matrix).measure.max_s, planned(matrix).measure_of) == (0.5, "default")
     assert planned(matrix, "bert").measure == OF_ALL
 
 
-def test_a_plan_keeps_the_rule_and_takes_it_anew_when_it_is_planned_again(here: Path) -> None:
+def test_a_plan_keeps_its_measure_until_it_is_replanned(here: Path) -> None:
     matrix = written(here, QUICK)
     old = planned(matrix, suite="quick")
     assert plan_from_json(to_json(old), where="plan.json") == old
@@ -333,7 +333,7 @@ def test_a_plan_keeps_the_rule_and_takes_it_anew_when_it_is_planned_again(here: 
     assert (gone.measure, gone.measure_of) == (OF_ALL, None)
 
 
-def test_a_cell_that_was_timed_by_a_suites_rule_is_repeated_by_it(here: Path) -> None:
+def test_the_command_repeats_a_cell_with_its_suite_s_measure(here: Path) -> None:
     matrix = written(here, QUICK.replace("quick: {models: types,", "quick: {models: types, timing: false,"))
     plan = planned(matrix, suite="quick", timing=True)
     for name in ("bert", "gemma3"):
@@ -344,7 +344,7 @@ def test_a_cell_that_was_timed_by_a_suites_rule_is_repeated_by_it(here: Path) ->
         assert (again.cells, again.measure, again.timing) == ((cell,), OF_QUICK, True)
 
 
-def test_what_a_suite_can_say_of_measuring_is_what_the_matrix_can() -> None:
+def test_a_suite_s_measure_has_the_same_keys_and_limits_as_the_matrix_s() -> None:
     def limits(kind: Any) -> dict[str, Any]:
         found = pydantic.TypeAdapter(kind).json_schema()["properties"]
         return {name: each.get("anyOf", [each])[0] | {"default": None, "title": None} for name, each in found.items()}

@@ -1,4 +1,4 @@
-"""The matrix.yaml that users get: valid, complete, and in agreement with what the code and the documentation say."""
+"""The packaged matrix.yaml: valid, complete, and consistent with the code and the documentation."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_has_the_models_and_every_family() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MATRIX.models))
-def test_family_is_the_one_that_its_class_has(name: str) -> None:
+def test_the_family_matches_the_class(name: str) -> None:
     model = MATRIX.models[name]
     assert family_of(model.architecture, model.model_class).family is model.family
 
 
 @pytest.mark.parametrize("name", sorted(MATRIX.models))
-def test_every_model_names_what_it_stands_for(name: str) -> None:
+def test_every_model_names_its_hub_checkpoint(name: str) -> None:
     assert re.fullmatch(r"[\w.-]+/[\w.-]+", MATRIX.models[name].hub_id or "")
 
 
@@ -47,7 +47,7 @@ def test_every_required_model_is_buildable_tiny() -> None:
     assert [name for name in REQUIRED if MATRIX.models[name].tiny.unbuildable] == []
 
 
-def test_what_cannot_be_built_says_why() -> None:
+def test_unbuildable_models_have_a_reason() -> None:
     stated = {(name, size.value): model.variant(size).unbuildable for name, model in MATRIX.models.items() for size in Size}
     unbuildable = {key: reason for key, reason in stated.items() if reason}
     assert unbuildable.keys() == {
@@ -60,7 +60,7 @@ def test_what_cannot_be_built_says_why() -> None:
 
 
 def test_suites() -> None:
-    """What the documentation says of them: what each runs can be built, and only the sweep of all types goes without timing."""
+    """As documented, all their models can be built, and only the suite of all types is not timed."""
     planned = {name: plan_of_suite(name) for name in MATRIX.suites if MATRIX.suites[name].models != "types"}
     assert planned.keys() >= {"smoke", "default", "performance"}
     assert {model.name for model in planned["default"].models} == MATRIX.models.keys()
@@ -73,7 +73,7 @@ def test_suites() -> None:
     assert (MATRIX.suites["all"].models, MATRIX.suites["all"].size) == ("types", Size.TINY)
 
 
-def test_the_sweep_of_all_types_is_measured_for_less_time_and_nothing_else_is() -> None:
+def test_only_the_suite_of_all_types_is_measured_for_less_time() -> None:
     shorter = [name for name in MATRIX.suites if MATRIX.measure_of(name) != MATRIX.measure]
     assert shorter == ["all"]
     sweep, usual = MATRIX.measure_of("all"), MATRIX.measure
@@ -87,10 +87,10 @@ def test_sizes_targets_and_tolerances() -> None:
     assert tiny.timeout_s < full.timeout_s
     assert tiny.memory_mb < full.memory_mb
     assert tiny.sequence_length < full.sequence_length
-    assert tiny.batch == full.batch == 1, "latency of one sample is what the reports compare"
+    assert tiny.batch == full.batch == 1, "the reports compare the latency of one sample"
     assert MATRIX.images.reference in {target.image for target in MATRIX.targets.values()}
     errors = [MATRIX.tolerances[dtype].relative_error for dtype in (Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)]
-    assert errors == sorted(set(errors)), "the fewer bits, the more may be lost"
+    assert errors == sorted(set(errors)), "fewer bits need a larger tolerance"
 
 
 def test_documentation_explains_every_key() -> None:

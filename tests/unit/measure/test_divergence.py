@@ -1,4 +1,4 @@
-"""Where a wrong result begins: graphs made by hand, in which one step, several, or none is wrong."""
+"""Where a wrong result begins: small graphs with one, several or no wrong steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def off(name: str, error: float) -> np.ndarray[Any, Any]:
 
 
 def trace(**errors: float | None) -> Trace:
-    """A run whose values have these errors; None: the value is not there."""
+    """A run whose values have these errors; None: the value is missing."""
     values = {name: off(name, errors.get(name) or 0.0) for name in RIGHT if errors.get(name, 0.0) is not None}
     return Trace(steps=STEPS, values=values, expected=RIGHT, results={"logits": "z"}, against="the same graph elsewhere")
 
@@ -39,7 +39,7 @@ def begins(found: Trace, tolerance: float = 1e-2, **expected: Any) -> Divergence
     return locate(found, {"logits": RIGHT["z"], **expected}, tolerance)
 
 
-def test_the_first_step_that_is_wrong_is_named_with_both_errors() -> None:
+def test_the_first_wrong_step_is_named_with_both_errors() -> None:
     found = begins(trace(a=1e-6, b=0.5, y=0.3, z=0.3))
     assert (found.origin, found.at, found.operator, found.detail) == (Origin.STEP, "second", "Softmax", None)
     assert found.relative_error == pytest.approx(0.5)
@@ -51,7 +51,7 @@ def test_of_two_wrong_steps_the_first_in_order_is_named() -> None:
     assert begins(trace(b=0.5, c=0.5, y=0.5, z=0.5)).at == "second"
 
 
-def test_a_wrong_value_that_no_wrong_output_is_made_of_is_not_named() -> None:
+def test_a_wrong_value_that_leads_to_no_wrong_output_is_not_named() -> None:
     steps = (Step(name="unused", operator="Sub", inputs=("x",), outputs=("u",)), *STEPS)
     run = trace(c=0.5, y=0.3, z=0.3)
     run = Trace(
@@ -64,31 +64,31 @@ def test_a_wrong_value_that_no_wrong_output_is_made_of_is_not_named() -> None:
     assert begins(run).at == "aside"
 
 
-def test_a_wrong_value_that_is_put_right_again_is_not_named() -> None:
+def test_a_wrong_value_that_is_corrected_later_is_not_named() -> None:
     assert begins(trace(a=0.5, b=1e-6, c=0.5, y=0.3, z=0.3)).at == "aside"
 
 
-def test_a_value_that_cannot_be_had_is_looked_through() -> None:
+def test_a_missing_value_is_skipped() -> None:
     found = begins(trace(a=0.5, b=None, y=0.3, z=0.3))
     assert (found.at, found.operator) == ("first", "MatMul")
     found = begins(trace(a=1e-6, b=None, y=0.3, z=0.3))
-    assert found.at == "third"  # what is between the last right and the first wrong value
+    assert found.at == "third"  # the steps between the last right and the first wrong value
     assert found.inputs_error == pytest.approx(1e-6)
 
 
-def test_differences_that_grow_are_said_to_grow() -> None:
+def test_gradually_growing_differences_are_gradual() -> None:
     found = begins(trace(a=2e-3, b=5e-3, c=2e-3, y=1.2e-2, z=1.2e-2))
     assert (found.origin, found.at) == (Origin.GRADUAL, "third")
     assert found.relative_error == pytest.approx(1.2e-2)
     assert found.inputs_error == pytest.approx(5e-3)
 
 
-def test_a_step_that_stands_out_below_the_tolerance_is_named_rather_than_the_one_that_exceeds_it() -> None:
+def test_a_step_that_stands_out_below_the_tolerance_is_preferred_to_the_one_that_exceeds_it() -> None:
     found = begins(trace(a=1e-6, b=7e-3, y=1.2e-2, z=1.2e-2))
     assert (found.origin, found.at) == (Origin.STEP, "second")
 
 
-def test_a_graph_that_is_wrong_on_the_reference_runtime_too_is_not_the_targets() -> None:
+def test_a_graph_that_is_wrong_on_the_reference_runtime_too_is_not_the_target_s_fault() -> None:
     found = locate(trace(z=0.5), {"logits": RIGHT["z"] * 2}, 1e-2)
     assert found.origin is Origin.GRAPH
     assert found.at is None
@@ -96,13 +96,13 @@ def test_a_graph_that_is_wrong_on_the_reference_runtime_too_is_not_the_targets()
     assert found.detail == "logits differs from the reference by 0.5 there too"
 
 
-def test_a_result_that_is_right_once_all_values_are_kept() -> None:
+def test_a_result_that_is_right_with_all_values_kept_is_fused() -> None:
     found = begins(trace(a=1e-6, z=1e-4))
     assert found.origin is Origin.FUSED
     assert found.relative_error == pytest.approx(1e-4)
 
 
-def test_what_masks_say_never_with_is_the_same_everywhere() -> None:
+def test_the_large_numbers_of_masks_count_as_equal() -> None:
     run = trace(y=0.3, z=0.3, c=0.3)
     mask = {"a": np.full((4, 8), -3.4e38)}
     for other in (-np.inf, -65504.0, -3.4e38):
@@ -118,7 +118,7 @@ def test_what_masks_say_never_with_is_the_same_everywhere() -> None:
 
 @pytest.mark.parametrize("never", [-3.4e38, -100.0])
 def test_scores_beside_a_mask_are_compared_without_it(never: float) -> None:
-    """The mask's numbers are a thousand times as large as what is wrong here."""
+    """The mask's numbers are a thousand times larger than the error."""
     masked = np.tril(np.ones((4, 8), dtype=bool))
     scores, wrong = RIGHT["a"] + np.where(masked, never, 0.0), off("a", 0.5) + np.where(masked, never, 0.0)
     run = trace(b=0.5, y=0.3, z=0.3)
@@ -134,11 +134,11 @@ def test_scores_beside_a_mask_are_compared_without_it(never: float) -> None:
     assert begins(made).at == "first"
 
 
-def test_a_difference_that_the_graph_and_the_target_make_together() -> None:
-    """Quantised graphs: each within the tolerance, and both together beyond it."""
+def test_a_difference_caused_by_graph_and_target_together() -> None:
+    """In quantized graphs each error is within the tolerance, but their sum exceeds it."""
     run = trace(a=1e-6, b=2e-3, y=2e-3, z=2.5e-3)
     found = begins(run, 1e-2, logits=run.values["z"] + (RIGHT["z"] - run.values["z"]) * 3)
-    assert (found.origin, found.at) == (Origin.FUSED, None)  # 0.0075 from both in sum: within
+    assert (found.origin, found.at) == (Origin.FUSED, None)  # the sum 0.0075 is within the tolerance
     reference = run.values["z"] + (RIGHT["z"] - run.values["z"]) * 4.5
     found = begins(run, 1e-2, logits=reference)
     assert (found.origin, found.at) == (Origin.GRADUAL, None)
@@ -152,7 +152,7 @@ def test_a_difference_that_the_graph_and_the_target_make_together() -> None:
     ("value", "detail"),
     [(np.full((4, 8), math.nan), "NaN in 32 of 32 values"), (np.zeros((4, 2)), "[4, 2] instead of [4, 8]")],
 )
-def test_values_that_cannot_be_compared_are_wrong_and_it_is_said_how(value: np.ndarray[Any, Any], detail: str) -> None:
+def test_values_that_cannot_be_compared_are_wrong_with_the_reason(value: np.ndarray[Any, Any], detail: str) -> None:
     run = trace(y=0.3, z=0.3)
     found = begins(Trace(steps=STEPS, values={**run.values, "b": value}, expected=RIGHT, results=run.results, against="elsewhere"))
     assert (found.origin, found.at, found.detail) == (Origin.STEP, "second", detail)
@@ -160,7 +160,7 @@ def test_values_that_cannot_be_compared_are_wrong_and_it_is_said_how(value: np.n
     assert found.inputs_error == pytest.approx(0.0)
 
 
-def test_places_that_are_chosen_are_compared_as_numbers() -> None:
+def test_selected_indices_are_compared_as_numbers() -> None:
     chosen, other = np.array([3, 1]), np.array([1, 3])
     steps = (
         Step(name="top", operator="TopK", inputs=("x",), outputs=("v", "i")),
@@ -172,8 +172,8 @@ def test_places_that_are_chosen_are_compared_as_numbers() -> None:
     assert (found.origin, found.operator) == (Origin.STEP, "TopK")
 
 
-def test_layers_whose_results_hold_those_of_their_children() -> None:
-    """A layer's own inputs are known; it is also made of its children's results, and ends after them."""
+def test_layers_whose_results_include_those_of_their_children() -> None:
+    """A layer depends on its own inputs and on its children's results, and ends after them."""
     steps = (
         Step(name="block.norm", operator="Norm", inputs=("norm.in",), outputs=("norm.out",)),
         Step(name="block.mix", operator="Mix", inputs=("mix.in",), outputs=("mix.out",)),
@@ -188,12 +188,12 @@ def test_layers_whose_results_hold_those_of_their_children() -> None:
     assert begins(Trace(steps=steps, values=only, expected=run.expected, results=run.results, against="elsewhere")).at == "block"
 
 
-def test_outputs_that_are_in_no_trace_are_not_judged() -> None:
+def test_outputs_missing_in_the_trace_are_not_judged() -> None:
     found = begins(Trace(steps=(), values={}, expected={}, results={"logits": "z"}, against="elsewhere"))
     assert (found.origin, found.detail) == (Origin.UNKNOWN, "no output could be compared")
 
 
-def test_a_wrong_output_that_no_step_makes() -> None:
+def test_a_wrong_output_that_no_step_produces() -> None:
     found = begins(Trace(steps=(), values={"z": off("z", 0.5)}, expected=RIGHT, results={"logits": "z"}, against="elsewhere"))
     assert (found.origin, found.detail) == (Origin.UNKNOWN, "no step was found")
     assert found.relative_error == pytest.approx(0.5)

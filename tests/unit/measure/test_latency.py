@@ -21,14 +21,14 @@ RULE = MeasureRule(warmup_s=0.15, warmup_iterations=10, min_s=0.3, min_samples=3
 
 
 class Clock:
-    """Time that only passes when something is called."""
+    """A fake clock that advances only when a call takes time."""
 
     def __init__(self) -> None:
         self.now_ns = 5_000_000_000
         self.calls = 0
 
     def call(self, durations_ns: Iterator[int]) -> Callable[[], None]:
-        """A call that takes the next of these times."""
+        """A function that takes the next of these times on each call."""
 
         def work() -> None:
             self.calls += 1
@@ -50,7 +50,7 @@ def timed(clock: Clock, durations: Iterator[int], rule: MeasureRule = RULE) -> T
     return measure(clock.call(durations), rule)
 
 
-def test_a_steady_call_is_timed_for_the_least_time(clock: Clock) -> None:
+def test_a_steady_call_is_timed_for_the_minimum_time(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(MS))
     assert timing.converged
     assert len(timing.wall_ns) == 300
@@ -58,14 +58,14 @@ def test_a_steady_call_is_timed_for_the_least_time(clock: Clock) -> None:
     assert clock.calls == 450
 
 
-def test_cpu_time_is_kept_beside_wall_time(clock: Clock) -> None:
+def test_cpu_time_is_recorded_with_wall_time(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(MS))
     assert set(timing.wall_ns) == {MS}
     assert set(timing.cpu_ns) == {MS // 2}
     assert len(timing.cpu_ns) == len(timing.wall_ns)
 
 
-def test_a_steady_but_slower_call_is_timed_for_the_least_samples(clock: Clock) -> None:
+def test_a_steady_but_slower_call_is_timed_for_the_minimum_samples(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(50 * MS))
     assert timing.converged
     assert len(timing.wall_ns) == 30
@@ -76,28 +76,28 @@ def test_a_slow_call_gives_at_least_three_samples(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(10_000 * MS))
     assert len(timing.wall_ns) == 3
     assert timing.warmup_samples == 1
-    assert timing.converged is False  # what a shard keeps is a truth value, also where the rule was never looked at
+    assert timing.converged is False  # a shard stores a boolean, even if the rule was never evaluated
 
 
-def test_time_runs_out_before_there_are_enough_samples(clock: Clock) -> None:
+def test_the_time_limit_comes_before_enough_samples(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(200 * MS))
     assert len(timing.wall_ns) == 15
     assert not timing.converged
 
 
-def test_an_unsteady_call_is_timed_for_the_longest_time_and_claims_nothing(clock: Clock) -> None:
+def test_an_unsteady_call_is_timed_for_the_maximum_time_and_has_not_converged(clock: Clock) -> None:
     timing = timed(clock, itertools.cycle([MS, 3 * MS, 2 * MS, 5 * MS]))
     assert not timing.converged
     assert 3000 * MS <= sum(timing.wall_ns) <= 3005 * MS
 
 
-def test_the_longest_time_ends_with_the_sample_that_reaches_it(clock: Clock) -> None:
+def test_the_maximum_time_ends_with_the_sample_that_reaches_it(clock: Clock) -> None:
     timing = timed(clock, itertools.cycle([MS, 3 * MS]))
     assert not timing.converged
     assert sum(timing.wall_ns) == 3000 * MS
 
 
-def test_the_least_time_ends_with_the_sample_that_reaches_it(clock: Clock) -> None:
+def test_the_minimum_time_ends_with_the_sample_that_reaches_it(clock: Clock) -> None:
     timing = timed(clock, itertools.repeat(MS), dataclasses.replace(RULE, min_s=2.0))
     assert len(timing.wall_ns) == 2000
 
@@ -106,14 +106,14 @@ def test_the_least_time_ends_with_the_sample_that_reaches_it(clock: Clock) -> No
     "rule",
     [
         dataclasses.replace(RULE, warmup_s=0.5, warmup_iterations=1),
-        dataclasses.replace(RULE, warmup_s=9.0, warmup_iterations=100, max_s=0.5),  # no longer than the timing may take
+        dataclasses.replace(RULE, warmup_s=9.0, warmup_iterations=100, max_s=0.5),  # not longer than the timing limit
     ],
 )
 def test_the_warm_up_ends_with_the_call_that_reaches_its_time(clock: Clock, rule: MeasureRule) -> None:
     assert timed(clock, itertools.repeat(250 * MS), rule).warmup_samples == 2
 
 
-def test_a_device_with_its_own_clock_is_believed_and_has_no_cpu_time(clock: Clock) -> None:
+def test_a_device_with_its_own_clock_is_timed_by_it_and_has_no_cpu_time(clock: Clock) -> None:
     work = clock.call(itertools.repeat(MS))
     readings = itertools.chain(itertools.repeat(7, 150), itertools.cycle([1000, 1001, 1002]))
 
@@ -127,17 +127,17 @@ def test_a_device_with_its_own_clock_is_believed_and_has_no_cpu_time(clock: Cloc
     assert timing.converged
 
 
-def test_parts_that_disagree_keep_it_from_converging(clock: Clock) -> None:
-    """One long disturbance makes the interval narrow and wrong: it is seen in the medians of the thirds."""
+def test_timing_does_not_converge_if_parts_disagree(clock: Clock) -> None:
+    """A long disturbance gives a narrow but wrong interval. The medians of the thirds reveal it."""
     warm_up = itertools.repeat(MS, 150)
     timing = timed(clock, itertools.chain(warm_up, itertools.repeat(2 * MS, 100), itertools.repeat(MS)))
     assert timing.converged
-    assert 600 <= len(timing.wall_ns) <= 800  # until a third holds as many good samples as bad ones
+    assert 600 <= len(timing.wall_ns) <= 800  # until a third has as many good samples as bad ones
     worsening = itertools.chain(itertools.repeat(MS, 150 + 1150), itertools.repeat(2 * MS))
     assert not timed(clock, worsening, MeasureRule(max_s=2.0, min_s=1.999)).converged
 
 
-def test_it_goes_on_until_it_has_settled(clock: Clock) -> None:
+def test_timing_continues_until_it_has_settled(clock: Clock) -> None:
     settling = itertools.chain(itertools.repeat(MS, 150), itertools.cycle([MS, 2 * MS]))
     once = itertools.islice(settling, 150 + 300)
     timing = timed(clock, itertools.chain(once, itertools.repeat(MS)))
@@ -145,11 +145,11 @@ def test_it_goes_on_until_it_has_settled(clock: Clock) -> None:
     assert 450 * MS < sum(timing.wall_ns) < 3000 * MS
 
 
-def test_no_warm_up_runs_once(clock: Clock) -> None:
+def test_without_warm_up_it_runs_once(clock: Clock) -> None:
     rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=3, max_s=0.5)
     timing = timed(clock, itertools.repeat(MS), rule)
     assert timing.warmup_samples == 1
-    assert len(timing.wall_ns) == 7  # six have an interval; the rule is looked at less often than every time
+    assert len(timing.wall_ns) == 7  # six samples have an interval; the rule is not evaluated after every sample
 
 
 def test_thirds_must_agree() -> None:
@@ -162,7 +162,7 @@ def test_thirds_must_agree() -> None:
 
 @pytest.mark.parametrize(("highest", "expected"), [(1125, True), (1126, False)])
 def test_the_interval_may_be_as_wide_as_the_rule_says(highest: int, expected: bool) -> None:  # noqa: FBT001 - a parameter
-    """Of 12 samples the second and the eleventh are its ends: half of their distance may be 12.5 % of the median."""
+    """For 12 samples its ends are the second and the eleventh: half of their distance may be 12.5 % of the median."""
     assert is_converged([*[875, 1000, 1000, highest] * 2, *[1000] * 4], 0.125) is expected
 
 
@@ -173,7 +173,7 @@ def test_the_parts_may_differ_by_twice_as_much(last: int, expected: bool) -> Non
 
 @pytest.mark.parametrize(
     ("n", "low", "high"),
-    # Ranks by n/2 -+ 0.98 sqrt(n), outwards: at least the 95 % of the exact binomial interval, whose ranks for 10 are 2 and 9.
+    # Ranks n/2 -+ 0.98 sqrt(n), rounded outwards: at least as wide as the exact 95 % binomial interval, whose ranks for 10 are 2 and 9.
     [(6, 1, 6), (7, 1, 7), (10, 1, 10), (30, 9, 22), (100, 40, 61), (101, 40, 62), (1000, 469, 532)],
 )
 def test_known_ranks(n: int, low: int, high: int) -> None:
@@ -181,11 +181,11 @@ def test_known_ranks(n: int, low: int, high: int) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_too_few_samples_have_no_interval(n: int) -> None:
+def test_few_samples_have_no_interval(n: int) -> None:
     assert median_interval(range(n)) is None
 
 
-def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
+def test_the_interval_has_its_stated_coverage() -> None:
     generator = random.Random(1)  # noqa: S311 - statistics
     trials = 2000
     covered = 0

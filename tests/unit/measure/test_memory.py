@@ -21,7 +21,7 @@ BROWSER, PAGE, ENDED = 100, 101, 102
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder /proc/self of a machine made of files, whose kernel does not lower marks by itself."""
+    """A fake /proc/self made of files. High-water marks are not reset in it."""
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text(STATUS, encoding="ascii")
     monkeypatch.setattr(sys, "platform", "linux")
@@ -30,7 +30,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def process(proc: Path, pid: int | str, *, now_mb: float, peak_mb: float, shared_mb: float = 0.0) -> None:
-    """Write what /proc tells of a process."""
+    """Write a process's files in /proc."""
     folder = proc.parent / str(pid)
     folder.mkdir(exist_ok=True)
     (folder / "status").write_text(f"VmHWM:\t{peak_mb * 1024:.0f} kB\nVmRSS:\t{now_mb * 1024:.0f} kB\n", encoding="ascii")
@@ -46,7 +46,7 @@ def zombie(proc: Path, pid: int) -> None:
 
 @pytest.fixture
 def browser(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A browser with a page's process and one that has ended."""
+    """A browser with the process of a page, and one that has ended."""
     process(proc, BROWSER, now_mb=100, peak_mb=900, shared_mb=40)
     process(proc, PAGE, now_mb=60, peak_mb=60, shared_mb=40)
     zombie(proc, ENDED)
@@ -62,7 +62,7 @@ def test_sizes_are_in_mebibytes() -> None:
     assert memory.data_mb() == 1.0
 
 
-def test_a_kernel_that_keeps_no_mark_tells_nothing(proc: Path) -> None:
+def test_a_kernel_without_high_water_marks_reports_nothing(proc: Path) -> None:
     (proc / "status").write_text("VmSize:\t 8192 kB\nVmRSS:\t 2048 kB\n", encoding="ascii")
     assert memory.resident() is None
     assert memory.address_space_mb() == 8.0
@@ -83,7 +83,7 @@ def test_the_mark_is_reset_by_writing_five(proc: Path) -> None:
     assert (proc / "clear_refs").read_text() == "5"
 
 
-def test_a_kernel_that_does_not_allow_it(proc: Path) -> None:
+def test_a_kernel_that_does_not_allow_resetting_the_mark(proc: Path) -> None:
     (proc / "clear_refs").mkdir()
     assert not memory.reset_peak()
     assert memory.unique_mb() is None
@@ -98,8 +98,8 @@ def test_a_cell_s_peak_is_the_higher_of_loading_and_running(proc: Path) -> None:
     assert meter.ran() == memory.HostUse(baseline_mb=100, load_peak_mb=400, peak_mb=400, uss_mb=160)
 
 
-def test_an_old_mark_that_cannot_be_reset_is_nobody_s_peak(proc: Path) -> None:
-    """What the process had before the cell must not count; once the mark rises, it is the cell's."""
+def test_a_mark_that_cannot_be_reset_counts_only_if_it_rises(proc: Path) -> None:
+    """Memory from before the cell must not count. If the mark rises, it is the cell's."""
     (proc / "clear_refs").mkdir()
     process(proc, "self", now_mb=100, peak_mb=500)
     meter = memory.Meter()
@@ -111,10 +111,10 @@ def test_an_old_mark_that_cannot_be_reset_is_nobody_s_peak(proc: Path) -> None:
     assert (meter.ran().peak_mb, meter.ran().delta_mb, meter.ran().detail) == (501, 401, None)
 
 
-def test_a_browser_s_processes_count_what_they_share_once_and_what_has_ended_not_at_all(browser: Path) -> None:
+def test_a_browser_s_shared_memory_counts_once_and_ended_processes_not_at_all(browser: Path) -> None:
     meter = memory.Meter(BROWSER)
     assert [(browser.parent / str(pid) / "clear_refs").read_text() for pid in (BROWSER, PAGE)] == ["5", "5"]
-    process(browser, BROWSER, now_mb=100, peak_mb=100, shared_mb=40)  # as the kernel lowers it
+    process(browser, BROWSER, now_mb=100, peak_mb=100, shared_mb=40)  # as the kernel resets it
     meter.loaded()
     process(browser, PAGE, now_mb=80, peak_mb=200, shared_mb=40)
     use = meter.ran()
@@ -124,7 +124,7 @@ def test_a_browser_s_processes_count_what_they_share_once_and_what_has_ended_not
 
 
 @pytest.mark.parametrize("what", ["ended", "sandbox", "another system", "denied"])
-def test_a_browser_whose_memory_is_not_told_has_none(browser: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_a_browser_without_readable_memory_has_none(browser: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     if what == "ended":
         monkeypatch.setattr(psutil, "Process", lambda pid: (_ for _ in ()).throw(psutil.NoSuchProcess(pid)))
     elif what == "sandbox":
@@ -148,7 +148,7 @@ def test_a_browser_whose_memory_is_not_told_has_none(browser: Path, monkeypatch:
     assert use.detail.startswith("not measured: ")
 
 
-def test_a_mac_tells_the_footprint_of_a_process_s_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_macos_reports_the_footprint_over_a_process_s_lifetime(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"now": 300, "most": 300}
 
     def rusage(_pid: int, flavor: int, buffer: Any) -> int:
@@ -170,7 +170,7 @@ def test_a_mac_tells_the_footprint_of_a_process_s_life(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("proc")
-def test_elsewhere_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_other_systems_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     assert memory.resident() is None
     assert memory.address_space_mb() is None

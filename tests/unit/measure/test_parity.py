@@ -50,12 +50,12 @@ def test_top1_counts_positions() -> None:
     actual[0] = actual[0][::-1]
     assert one(actual, expected, "logits_per_image").top1 == 0.75
     assert one(actual, expected, "embeds").top1 is None
-    assert one([0.1, 0.9, 0.3], [0.0, 1.0, 0.0], "logits").top1 == 1.0  # of a single position
+    assert one([0.1, 0.9, 0.3], [0.0, 1.0, 0.0], "logits").top1 == 1.0  # for a single position
     assert one([0.9, 0.1, 0.3], [0.0, 1.0, 0.0], "logits").top1 == 0.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_listed_and_not_compared(bad: float) -> None:
+def test_values_that_are_not_finite_are_listed_and_not_compared(bad: float) -> None:
     broken = LOGITS.copy()
     broken[0, 0, 0] = bad
     comparison = compare({"logits": broken, "ids": np.array([1])}, {"logits": LOGITS, "ids": np.array([1])})
@@ -65,8 +65,8 @@ def test_what_is_not_finite_is_listed_and_not_compared(bad: float) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_reference_that_is_not_finite_makes_no_parity_that_looks_good(bad: float) -> None:
-    """NaN is neither above nor below a tolerance: it must never reach the comparison with one."""
+def test_a_reference_that_is_not_finite_gives_no_parity(bad: float) -> None:
+    """NaN is neither above nor below a tolerance, so it must never be compared with one."""
     comparison = compare({"x": np.ones(3)}, {"x": np.array([1.0, bad, 1.0])})
     assert comparison.worst is None
     assert comparison.not_finite == ("x (the reference)",)
@@ -78,7 +78,7 @@ def test_huge_values_do_not_overflow_into_a_pass() -> None:
     assert one([1e-200, 0.0], [-1e-200, 0.0]).relative_error == pytest.approx(2.0)
 
 
-def test_the_largest_numbers_there_are_stay_within_what_a_result_can_hold() -> None:
+def test_the_largest_numbers_stay_within_the_range_of_a_result() -> None:
     largest = sys.float_info.max
     assert one([largest, 0.0], [-largest, 0.0]) == Parity(relative_error=2.0, max_error=largest, cosine=-1.0)
     assert one([largest, 1.0], [largest, 1.0]) == Parity(relative_error=0.0, max_error=0.0, cosine=1.0)
@@ -94,7 +94,7 @@ def test_missing_extra_and_reshaped() -> None:
     assert [(output.name, output.parity is None) for output in comparison.outputs] == [("a", True), ("b", False), ("new", True)]
 
 
-def test_nothing_in_common() -> None:
+def test_no_common_outputs() -> None:
     assert compare({}, {"a": np.ones(1)}) == Comparison(outputs=(), worst=None, missing=("a",))
 
 
@@ -103,7 +103,7 @@ def test_a_reference_of_zeros() -> None:
     assert one([3.0, 4.0], [0.0, 0.0]) == Parity(relative_error=5.0, max_error=4.0, cosine=0.0)
 
 
-def test_integers_and_truth_values() -> None:
+def test_integers_and_booleans() -> None:
     assert one(np.array([1, 2, 2**40]), np.array([1, 2, 2**40])).relative_error == 0.0
     assert one(np.array([1, 3]), np.array([1, 2])).max_error == 1.0
     assert one(np.array([True, False]), np.array([True, True])).max_error == 1.0
@@ -131,7 +131,7 @@ def test_dtypes_and_shapes_are_recorded() -> None:
     assert (output.shape, output.dtype) == ((2, 5, 11), "float32")
 
 
-def test_cosine_stays_a_cosine() -> None:
+def test_the_cosine_stays_between_minus_1_and_1() -> None:
     for _ in range(200):
         array = GENERATOR.normal(size=7)
         assert -1.0 <= parity_of(array, array * 3, logits=False).cosine <= 1.0

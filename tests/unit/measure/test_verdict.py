@@ -1,4 +1,4 @@
-"""The verdict on outputs: by the noise floor, by the task, and by the largest error where there is no floor."""
+"""The verdict on outputs: by the noise floor, by the task, and by the largest error if there is no floor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ON_TARGET = Placement(on_target=1.0, detail="all on cpu")
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """How a task was done: of 64 examples, if the reference is always right."""
+    """The result of a task with 64 examples, on which the reference is always right."""
 
     value: float = 1.0
     reference: float = 1.0
@@ -61,16 +61,14 @@ def judged(
         (0.015, Task(value=0.9, reference=0.9, high=0.95), (Status.PASS, None, False)),
     ],
 )
-def test_excess_decides_and_the_task_where_it_may(
-    error: float, task: Task | None, expected: tuple[Status, str | None, bool | None]
-) -> None:
+def test_the_excess_decides_or_the_task(error: float, task: Task | None, expected: tuple[Status, str | None, bool | None]) -> None:
     found = judged(error, task=task)
     assert (found.status, found.error_type, found.approximate) == expected
     assert found.loss == 1e-3
     assert found.excess == pytest.approx(error / 1e-3)
 
 
-def test_a_precision_that_costs_more_than_the_largest_error_is_named_if_no_task_says_otherwise() -> None:
+def test_without_a_task_an_error_above_the_limit_is_a_precision_loss() -> None:
     floor = NoiseFloor(outputs={"logits": 0.2})
     assert judged(0.3, floor=floor).error_type == "precision_loss"
     assert judged(0.3, floor=floor, task=Task()).status is Status.PASS
@@ -84,24 +82,24 @@ def test_without_a_floor_the_largest_error_decides(floor: NoiseFloor | None) -> 
     assert (found.status, found.error_type, found.excess) == (Status.MISMATCH, "mismatch", None)
 
 
-def test_a_matrix_without_multiples_is_judged_by_its_largest_error() -> None:
+def test_without_excess_in_matrix_yaml_the_largest_error_decides() -> None:
     plain = Tolerance(relative_error=0.1, reason="a test")
     assert judged(0.09, tolerance=plain) == Judgement(status=Status.PASS)
     assert judged(0.11, tolerance=plain).error_type == "mismatch"
 
 
-def test_without_a_bound_no_task_helps() -> None:
+def test_without_a_bound_the_task_does_not_help() -> None:
     assert judged(0.017, tolerance=dataclasses.replace(TOLERANCE, bound=None), task=Task()).error_type == "mismatch"
 
 
 @pytest.mark.parametrize("dtype", Dtype)
-def test_a_floor_that_is_small_by_chance_counts_as_one_rounding(dtype: Dtype) -> None:
+def test_a_very_small_floor_counts_as_half_a_unit_in_the_last_place(dtype: Dtype) -> None:
     floor = NoiseFloor(outputs={"logits": 0.0})
     assert judged(15 * LEAST_FLOOR[dtype], dtype=dtype, floor=floor).excess == pytest.approx(15, rel=1e-3)
 
 
-def test_each_output_has_a_floor_of_its_own() -> None:
-    """The one that exceeds its floor most decides, though another has the larger error."""
+def test_each_output_has_its_own_floor() -> None:
+    """The output that exceeds its floor most decides, even if another has a larger error."""
     expected = {"noisy": np.ones(4), "quiet": np.ones(4)}
     actual = {"noisy": np.full(4, 1.1), "quiet": np.full(4, 1.02)}
     found = judge(compare(actual, expected), ON_TARGET, allowance(NoiseFloor(outputs={"noisy": 0.1, "quiet": 1e-3})))
@@ -112,14 +110,14 @@ def test_each_output_has_a_floor_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("overflows", "error_type"), [(True, "precision_loss"), (False, "non_finite_output")])
-def test_what_is_not_finite_on_the_cpu_either_is_the_precisions(overflows: bool, error_type: str) -> None:  # noqa: FBT001
+def test_outputs_that_are_not_finite_on_the_cpu_either_are_a_precision_loss(overflows: bool, error_type: str) -> None:  # noqa: FBT001
     comparison = compare({"logits": np.array([math.inf])}, {"logits": np.array([1.0])})
     found = judge(comparison, ON_TARGET, allowance(NoiseFloor(outputs=None, overflows=overflows)))
     assert (found.status, found.error_type) == (Status.MISMATCH, error_type)
 
 
 def plain(actual: dict[str, list[float]], expected: dict[str, list[float]], placement: Placement = ON_TARGET) -> tuple[Status, str | None]:
-    """The verdict by the largest error, 0.5."""
+    """The verdict with a largest allowed error of 0.5."""
     arrays = [{name: np.asarray(value, dtype=np.float32) for name, value in each.items()} for each in (actual, expected)]
     tolerance = Tolerance(relative_error=0.5, reason="a test")
     found = judge(compare(*arrays), placement, Allowance(dtype=Dtype.FLOAT32, tolerance=tolerance))
@@ -142,12 +140,12 @@ def test_numbers_are_judged_against_the_tolerance(actual: dict[str, list[float]]
     assert plain(actual, {"a": [1.0, 1.0]}) == expected
 
 
-def test_a_reference_that_says_nothing_proves_nothing() -> None:
+def test_a_reference_without_outputs_proves_nothing() -> None:
     assert plain({"a": [1.0]}, {}) == (Status.MISMATCH, "missing_output")
     assert plain({"a": [1.0]}, {"a": [math.nan]}) == (Status.MISMATCH, "non_finite_output")
 
 
-def test_right_numbers_from_elsewhere_are_a_fallback_and_in_part_a_pass() -> None:
+def test_right_numbers_from_another_device_are_a_fallback_and_partly_so_a_pass() -> None:
     same = {"a": [1.0]}
     assert plain(same, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
     assert plain(same, same, Placement(on_target=0.3, detail="two layers")) == (Status.PASS, None)

@@ -1,4 +1,4 @@
-"""The machine's own speed: a fixed computation, named so that only equal ones are compared."""
+"""The machine's own speed: a fixed computation, whose name ensures that only equal ones are compared."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hwmatrix.measure.yardstick import Yardstick
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_reading_is_named_by_what_decides_it(threads: int) -> None:
+def test_a_reading_s_name_has_everything_that_affects_it(threads: int) -> None:
     reading = yardstick.read(threads)
     assert reading.name == f"float32 96 x 96 einsum, numpy {np.__version__}, {threads} threads"
     assert 0 < reading.ms < 1000
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_it_computes_on_every_thread_and_this_is_one_of_them(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    together = threading.Barrier(threads)  # nobody passes who is not there at the same time as all others
+def test_it_computes_on_every_thread_including_this_one(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    together = threading.Barrier(threads)  # passes only if all threads are here at the same time
     seen: list[threading.Thread] = []
 
     def repeat() -> list[int]:
@@ -34,12 +34,12 @@ def test_it_computes_on_every_thread_and_this_is_one_of_them(monkeypatch: pytest
     assert threading.current_thread() in seen
 
 
-def test_a_slower_computation_reads_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slower_computation_has_a_longer_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = yardstick.read(1)
     monkeypatch.setattr(yardstick, "_SIDE", 4 * yardstick._SIDE)
     assert yardstick.read(1).ms > 4 * quick.ms
 
 
-def test_two_readings_stand_for_the_time_between_them() -> None:
+def test_two_readings_represent_the_time_between_them() -> None:
     quick, disturbed = Yardstick(name="n", ms=0.2), Yardstick(name="n", ms=0.4)
     assert yardstick.between(quick, disturbed) == yardstick.between(disturbed, quick) == quick
