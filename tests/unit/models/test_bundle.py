@@ -1,4 +1,4 @@
-"""The bundle cache, with a builder that needs no torch: keys, verification, interrupted builds."""
+"""The bundle cache: keys, verification, interrupted builds. The builder is fake and needs no torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the plans that were built."""
+    """The names of the built plans."""
     built: list[str] = []
 
     def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return built
 
 
-def test_key_depends_on_what_decides_the_content() -> None:
+def test_key_depends_on_everything_that_determines_the_content() -> None:
     changes: list[dict[str, Any]] = [
         {"seed": 1},
         {"batch": 2},
@@ -77,7 +77,7 @@ def test_key_depends_on_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bundle_key(PLAN) != before
 
 
-def test_key_of_a_folder_follows_its_content(tmp_path: Path) -> None:
+def test_key_of_a_folder_depends_on_its_content(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}', encoding="utf-8")
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"one")
@@ -113,7 +113,7 @@ def test_built_once_then_found(tmp_path: Path, builds: list[str]) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".partial")] == []
 
 
-def test_every_user_may_read_a_bundle(tmp_path: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_user_can_read_a_bundle(tmp_path: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     before = reference.fill
 
     def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_every_user_may_read_a_bundle(tmp_path: Path, builds: list[str], monkeyp
     assert builds == ["bert"]
 
 
-def test_two_caches_hold_the_same_bundle(tmp_path: Path, builds: list[str]) -> None:
+def test_two_caches_build_the_same_bundle(tmp_path: Path, builds: list[str]) -> None:
     assert find_or_build(PLAN, tmp_path / "a").digest == find_or_build(PLAN, tmp_path / "b").digest
     assert len(builds) == 2
 
@@ -195,7 +195,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
-def test_damage_is_named_reported_and_mended(tmp_path: Path, builds: list[str], damage: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_reported_and_repaired(tmp_path: Path, builds: list[str], damage: Any, caplog: pytest.LogCaptureFixture) -> None:
     whole = find_or_build(PLAN, tmp_path)
     damage(whole.path)
     with pytest.raises(BundleError, match=DAMAGES[damage]):
@@ -242,7 +242,7 @@ def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
         find(PLAN, tmp_path / "cache")
 
 
-def test_what_a_killed_build_left_is_removed_and_a_running_one_is_not(tmp_path: Path, builds: list[str]) -> None:
+def test_files_of_a_killed_build_are_removed_but_not_those_of_a_running_one(tmp_path: Path, builds: list[str]) -> None:
     dead, running = tmp_path / f".partial-{'a' * 64}-99", tmp_path / f".partial-{'b' * 64}-99"
     same = tmp_path / f".partial-{bundle_key(PLAN)}-99"
     for partial in (dead, running, same):

@@ -73,7 +73,7 @@ def test_shards_of_an_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "pytorch_model.bin", 7])
-def test_an_index_may_name_only_safetensors_beside_it(tmp_path: Path, name: object) -> None:
+def test_an_index_may_name_only_safetensors_in_its_folder(tmp_path: Path, name: object) -> None:
     folder = checkpoint(tmp_path / "hostile", BERT, weights=None)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}), encoding="utf-8")
     with pytest.raises(RefusedError):
@@ -81,7 +81,7 @@ def test_an_index_may_name_only_safetensors_beside_it(tmp_path: Path, name: obje
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.ckpt", "tf_model.h5", "flax_model.msgpack"])
-def test_pickled_weights_are_refused_unread(tmp_path: Path, name: str) -> None:
+def test_pickled_weights_are_refused_without_reading_them(tmp_path: Path, name: str) -> None:
     folder = checkpoint(tmp_path / "pickled", BERT, weights=None)
     (folder / name).write_bytes(pickle.dumps(_Bomb()))
     with pytest.raises(RefusedError, match=name) as caught:
@@ -103,7 +103,7 @@ def test_remote_code_is_refused_on_a_machine_without_transformers(tmp_path: Path
 
 
 @pytest.mark.usefixtures("no_transformers")
-def test_a_native_architecture_may_carry_code_that_nobody_needs(tmp_path: Path) -> None:
+def test_a_native_architecture_may_contain_unneeded_code(tmp_path: Path) -> None:
     config = {**BERT, "auto_map": {"AutoModelForMaskedLM": "modeling_custom.Custom"}}
     assert inspect(checkpoint(tmp_path / "mixed", config)).architecture == "bert"
 
@@ -137,7 +137,7 @@ def test_no_weights(tmp_path: Path) -> None:
 
 
 class _Bomb:
-    """A pickle that fails the test of whoever reads it."""
+    """A pickle that fails any test that reads it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pytest.fail, ("a pickle was read",)

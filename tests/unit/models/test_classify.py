@@ -1,4 +1,4 @@
-"""What models are, as a machine without transformers says it."""
+"""Classification on a machine without transformers."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ def test_names(name: str, family: str, subfamily: str, structure: str, tier: str
 @pytest.mark.parametrize(
     ("name", "family"),
     [
-        ("distilroberta-base", "embedding"),  # a known architecture within a word
+        ("distilroberta-base", "embedding"),  # a known architecture inside a word
         ("someone/my-distilgpt2", "text_generation"),
         ("acme/turbo-asr", "audio"),  # a purpose
-        ("acme/Llama-Guard-Vision", "multimodal"),  # a purpose beside an architecture
+        ("acme/Llama-Guard-Vision", "multimodal"),  # a purpose and an architecture
         ("acme/QuickVLM-9B", "multimodal"),
-        ("acme/thing-9B", "text_generation"),  # a number of billions
+        ("acme/thing-9B", "text_generation"),  # billions of parameters
         ("acme/thing-patch16-224", "vision"),
-        ("Qwen/Qwen9-7B-Chat", "text_generation"),  # a line
+        ("Qwen/Qwen9-7B-Chat", "text_generation"),  # a model line
     ],
 )
-def test_words_of_names_are_believed_less(name: str, family: str) -> None:
+def test_words_in_names_have_less_confidence(name: str, family: str) -> None:
     found = classify_model(name)
     assert (found["family"], found["evidence"]) == (family, "name")
     assert found["confidence"] == CONFIDENCE.words_of_name < CONFIDENCE.type_in_name
 
 
-def test_an_owner_s_name_says_little() -> None:
+def test_an_owner_s_name_hardly_counts() -> None:
     found = classify_model("funnel-transformer/small")
     assert (found["family"], found["confidence"]) == ("embedding", CONFIDENCE.words_of_name)
     assert found["source"].startswith("'funnel' in the owner's name")
@@ -90,7 +90,7 @@ def test_an_owner_s_name_says_little() -> None:
 @pytest.mark.parametrize(
     "name", ["my-custom-model", "openai/xyzzy", "huggingface/autoformers", "x", "someone/final-v2", "AAAAAAAA", "123", "_hidden"]
 )
-def test_what_nothing_is_known_of(name: str) -> None:
+def test_unknown_models(name: str) -> None:
     found = classify_model(name)
     assert (found["family"], found["subfamily"], found["structure"], found["confidence"]) == (None, None, None, 0.0)
     assert found["evidence"] == "none"
@@ -118,7 +118,7 @@ def test_what_nothing_is_known_of(name: str) -> None:
         ("💥", "is not a valid model name"),
     ],
 )
-def test_what_is_no_name(name: str, hint: str) -> None:
+def test_invalid_names(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         classify_model(name)
     (problem,) = caught.value.problems
@@ -126,7 +126,7 @@ def test_what_is_no_name(name: str, hint: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_beside_an_architecture_the_name_may_be_anything() -> None:
+def test_with_an_architecture_the_name_does_not_matter() -> None:
     found = classify("/models/my bert", architecture="vit")
     assert (found.family, found.model_name, found.size_tier) == (Family.VISION, "/models/my bert", None)
     with pytest.raises(ConfigError, match="is a path"):
@@ -172,24 +172,24 @@ def test_class_tasks_and_methods(arguments: dict[str, Any], family: str, subfami
     assert found["confidence"] == getattr(CONFIDENCE, kind)
 
 
-def test_the_more_credible_evidence_decides() -> None:
+def test_the_evidence_with_more_confidence_decides() -> None:
     assert said("x", "LlamaForSequenceClassification") == ("text_generation", "causal_lm")
     assert said("bert-base-uncased", methods=["generate"]) == ("embedding", "masked_lm")
     assert said("my-bert", "GPT2LMHeadModel") == ("text_generation", "causal_lm")
     assert said("my-bert", tasks=["image-classification"]) == ("vision", "image_classifier")
 
 
-def test_a_particular_task_names_the_member_of_the_family() -> None:
+def test_a_specific_task_determines_the_subfamily() -> None:
     assert said("bert-base-uncased", tasks=["token-classification"]) == ("embedding", "token_classifier")
     assert said("vit-base", tasks=["object-detection"]) == ("vision", "object_detector")
     found = classify("x", architecture="bert", model_class="BertForQuestionAnswering")
     assert (found.family, found.subfamily) == (Family.EMBEDDING, "question_answerer")
 
 
-def test_contradictions_lower_the_confidence_and_are_told() -> None:
+def test_contradictions_lower_the_confidence_and_are_reported() -> None:
     found = classify_model("x", "ViTForImageClassification", tasks=["audio-classification"])
     assert found["family"] == "vision"
-    assert found["confidence"] == 0.5  # two witnesses who are believed alike
+    assert found["confidence"] == 0.5  # two pieces of evidence with the same confidence
     assert found["source"] == ("the class's head ForImageClassification; contradicted by the task audio-classification, which says audio")
 
 
@@ -206,10 +206,10 @@ def test_a_configuration_that_contradicts_itself() -> None:
         ("clip", "CLIPVisionModel", ["image-classification"]),  # a part of a model
         ("bert", "BertLMHeadModel", ["text-generation"]),
         ("whisper", "WhisperForConditionalGeneration", ["text-generation"]),
-        ("wav2vec2", "Wav2Vec2ForSequenceClassification", []),  # a usual head proves nothing
+        ("wav2vec2", "Wav2Vec2ForSequenceClassification", []),  # a shared head is no contradiction
     ],
 )
-def test_what_can_both_be_true_is_no_contradiction(architecture: str, model_class: str, tasks: list[str]) -> None:
+def test_compatible_families_are_no_contradiction(architecture: str, model_class: str, tasks: list[str]) -> None:
     found = classify("x", architecture=architecture, model_class=model_class, tasks=tasks)
     assert found.confidence == CONFIDENCE.architecture
     assert "contradicted" not in found.source
@@ -221,7 +221,7 @@ def test_spellings_of_architectures(spelling: str) -> None:
     assert (found.architecture, found.family, found.confidence) == ("blip-2", Family.MULTIMODAL, CONFIDENCE.architecture)
 
 
-def test_an_architecture_that_no_table_has() -> None:
+def test_an_unlisted_architecture() -> None:
     found = classify("x", architecture="brandnew_vl")
     assert (found.family, found.evidence, found.confidence) == (Family.MULTIMODAL, "architecture", CONFIDENCE.words_of_architecture)
     assert found.architecture == "brandnew_vl"
@@ -229,13 +229,13 @@ def test_an_architecture_that_no_table_has() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"architecture": "autoformer"}, {"model_class": "PatchTSTForPrediction"}])
-def test_what_no_family_describes(arguments: dict[str, str]) -> None:
+def test_models_outside_all_families(arguments: dict[str, str]) -> None:
     found = classify("x", **arguments)
     assert (found.family, found.confidence, found.evidence, found.structure) == (None, 0.0, "none", None)
     assert "is for time series" in found.source
 
 
-def test_the_name_of_what_no_family_describes() -> None:
+def test_names_of_models_outside_all_families() -> None:
     found = classify_model("huggingface/autoformer-tourism-monthly")
     assert (found["family"], found["architecture"], found["confidence"]) == (None, "autoformer", 0.0)
 
@@ -279,7 +279,7 @@ def test_broken_configurations(config: dict[str, Any], problem: str) -> None:
         classify("x", config=config)
 
 
-def test_what_is_given_comes_before_the_configuration() -> None:
+def test_arguments_override_the_configuration() -> None:
     config = {"model_type": "bert", "architectures": ["BertModel"]}
     found = classify("x", config=config, architecture="vit", model_class="ViTModel")
     assert (found.architecture, found.model_class) == ("vit", "ViTModel")
@@ -307,7 +307,7 @@ def test_a_known_size_comes_before_the_name(parameters: int, tier: SizeTier) -> 
     ("name", "tier", "word"),
     [
         ("Qwen/Qwen2-7B", SizeTier.LARGE, "7B"),
-        ("Qwen/Qwen3-30B-A3B-Base", SizeTier.XLARGE, "30B"),  # 3 billion of 30 are active
+        ("Qwen/Qwen3-30B-A3B-Base", SizeTier.XLARGE, "30B"),  # 3 of 30 billion are active
         ("allenai/FlexOlmo-7x7B-1T", SizeTier.XLARGE, "7x7B"),
         ("facebook/opt-350m", SizeTier.MEDIUM, "350m"),
         ("google/gemma-3n-E4B", SizeTier.LARGE, "E4B"),
@@ -315,25 +315,25 @@ def test_a_known_size_comes_before_the_name(parameters: int, tier: SizeTier) -> 
         ("vit-base-patch32-384", SizeTier.SMALL, "base"),
     ],
 )
-def test_a_size_from_the_name_is_called_a_guess(name: str, tier: SizeTier, word: str) -> None:
+def test_a_size_from_the_name_is_labeled_a_guess(name: str, tier: SizeTier, word: str) -> None:
     found = classify(name)
     assert (found.parameters, found.size_tier) == (None, tier)
     assert f"its size is only guessed from {word!r} in the name" in found.source
 
 
-def test_it_is_a_public_name() -> None:
+def test_classify_model_is_public() -> None:
     assert hwmatrix.classify_model is classify_model
     assert "classify_model" in dir(hwmatrix)
 
 
-def test_every_field_is_there() -> None:
+def test_every_field_is_present() -> None:
     found = classify_model("bert-base-uncased", "BertModel", ["fill-mask"], ["forward"])
     fields = {field.name for field in dataclasses.fields(classify("x"))} - {"model_class", "parameters"}
     assert found.keys() == fields
 
 
 def test_the_guard_would_notice_a_process(guard: Guard) -> None:
-    """Classifying starts none and reaches nobody: the fixture fails every test here that would."""
+    """Classifying starts no process and uses no network: otherwise the fixture would fail every test here."""
     with pytest.raises(RuntimeError):
         subprocess.run(["true"], check=True)  # noqa: S607
     guard.caught.clear()
@@ -342,12 +342,12 @@ def test_the_guard_would_notice_a_process(guard: Guard) -> None:
 @pytest.mark.parametrize(
     ("name", "tier"), [("gpt2", "medium"), ("openai-community/gpt2", "medium"), ("t5-small", "small"), ("BERT", "medium")]
 )
-def test_the_size_of_a_model_that_comes_with_hwmatrix_is_known_by_its_name(name: str, tier: str) -> None:
+def test_the_size_of_a_packaged_model_is_known_by_its_name(name: str, tier: str) -> None:
     assert classify_model(name)["size_tier"] == tier
 
 
-def test_another_model_of_that_name_has_a_size_of_its_own() -> None:
+def test_another_model_with_that_name_has_its_own_size() -> None:
     assert classify("gpt2", config={"model_type": "gpt2", "n_layer": 2}).size_tier is None
     assert classify("gpt2", architecture="gpt2", parameters=5).size_tier is SizeTier.TINY
     assert classify_model("gpt2-of-mine-7b")["size_tier"] == "large"
-    assert classify_model("llama")["size_tier"] is None  # of which there are many
+    assert classify_model("llama")["size_tier"] is None  # many models have this name

@@ -1,4 +1,4 @@
-"""The table of what models are, and what is read of the installed transformers."""
+"""The taxonomy, and the tables of the installed transformers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SOMETHING_ELSE_NAMES = 7
 
 @pytest.fixture
 def transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package called transformers that nobody may import: its file of mappings."""
+    """A fake package transformers with only its file of mappings. Importing it fails."""
     package = tmp_path / "transformers"
     (package / "models" / "auto").mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('transformers was imported')", encoding="utf-8")
@@ -70,11 +70,11 @@ def test_structures_and_architectures_agree() -> None:
     assert {kind.structure for kind in table.subfamilies.values()} | set(table.structures.values()) == set(Structure)
 
 
-def test_no_architecture_is_outside_and_in_a_family() -> None:
+def test_no_architecture_is_both_in_a_family_and_outside() -> None:
     assert taxonomy().outside.keys() & taxonomy().architectures.keys() == set()
 
 
-def test_no_two_architectures_are_spelt_alike() -> None:
+def test_no_two_architectures_have_the_same_spelling() -> None:
     table = taxonomy()
     assert len(table.joined) == len(table.architectures) + len(table.outside)
 
@@ -113,9 +113,9 @@ def test_a_table_of_some_architectures() -> None:
         ("blip2-opt-2.7b", "blip-2", "vision_language"),  # the first of two
         ("llava-v1.6-mistral-7b-hf", "llava", "vision_language"),
         ("deepseek-vl-7b", "deepseek_vl", "vision_language"),
-        ("thing-A4B-it", None, "causal_lm"),  # not bit, across the number
+        ("thing-A4B-it", None, "causal_lm"),  # not bit, which would span the number
         ("gpt2-asr", None, "speech_recognizer"),
-        ("llava-asr", "llava", "vision_language"),  # which takes several kinds of input
+        ("llava-asr", "llava", "vision_language"),  # takes several kinds of input
         ("camembert-thing", "camembert", "masked_lm"),
     ],
 )
@@ -126,7 +126,7 @@ def test_words(text: str, architecture: str | None, subfamily: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "42", "xyzzy", "💥"])
-def test_words_that_say_nothing(text: str) -> None:
+def test_words_without_meaning(text: str) -> None:
     assert read_words(text, taxonomy()) is None
 
 
@@ -144,7 +144,7 @@ def test_mappings_are_read_and_not_imported() -> None:
 
 
 @pytest.mark.usefixtures("transformers")
-def test_what_transformers_lists_and_the_table_does_not() -> None:
+def test_types_that_only_transformers_lists() -> None:
     for options in ({"architecture": "brandnew"}, {"model_class": "BrandNewForConditionalGeneration"}):
         found = classify("x", **options)  # type: ignore[arg-type]
         assert (found.family, found.evidence, found.confidence) == (Family.MULTIMODAL, "mapping", taxonomy().confidence.mapping)

@@ -1,4 +1,4 @@
-"""Families, as the machine sees them that plans a run and has no transformers."""
+"""Families on a machine without transformers, which plans a run."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_known(architecture: str, class_name: str, family: Family, confidence: s
     assert (found.family, found.source) == (family, verdict.source)
 
 
-def test_unknown_says_what_to_do() -> None:
+def test_an_unknown_class_has_advice() -> None:
     with pytest.raises(FactoryError, match=r"matrix\.yaml with family: one of embedding, text_generation") as caught:
         family_of("brand-new", "BrandNewForConditionalGeneration")
     assert caught.value.error_type == "family_unknown"
 
 
-def test_what_no_family_describes_says_so() -> None:
+def test_a_class_outside_all_families_is_reported() -> None:
     with pytest.raises(FactoryError, match="autoformer is for time series, which no family covers: give it an entry"):
         family_of("autoformer", "AutoformerModel")
 

@@ -1,4 +1,4 @@
-"""The hub: what is asked of it, and how its absence reads. Nothing here reaches it."""
+"""The hub: the requests to it, and the errors if it is unreachable. It is never contacted here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAN = ModelPlan(
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A hub with one repository, whose commit is 0123abc: every call to it, and each gives only what its patterns ask for."""
+    """The calls to a fake hub with one repository at commit 0123abc. Each call returns only files that match its patterns."""
     made: list[dict[str, Any]] = []
     folder = tmp_path / "0123abc"
     folder.mkdir()
@@ -88,7 +88,7 @@ def test_remote_code_is_refused_before_its_weights_are_downloaded(tmp_path: Path
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_a_configuration_alone_comes_from_the_cache_or_without_weights(
+def test_only_the_configuration_is_read_from_the_cache_or_downloaded(
     here: bool,  # noqa: FBT001 - what pytest gives
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -124,7 +124,7 @@ def test_a_configuration_alone_comes_from_the_cache_or_without_weights(
         (errors.GatedRepoError.__new__(errors.GatedRepoError), "hub_gated"),
     ],
 )
-def test_failures_are_typed_and_advise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str) -> None:
+def test_failures_have_types_and_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str) -> None:
     def refuse(_api: object, _hub_id: str, *, timeout: float, **_options: Any) -> str:
         assert timeout <= 5
         raise error
@@ -136,7 +136,7 @@ def test_failures_are_typed_and_advise(tmp_path: Path, monkeypatch: pytest.Monke
     assert "folder" in str(caught.value)
 
 
-def test_without_the_hub_the_cache_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]]) -> None:
+def test_without_the_hub_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]]) -> None:
     hub.fetch("google-bert/bert-base-uncased", None, tmp_path)
     download = huggingface_hub.snapshot_download
 

@@ -1,4 +1,4 @@
-"""The cache of ONNX exports: what is kept, verified, made anew and refused. The exporters themselves are replaced."""
+"""The cache of ONNX exports: what is stored, verified, repeated and refused. The exporters are fake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TORCH_SAYS = "ConversionError: caused by DispatchError: No ONNX function found f
 
 
 class Exporters:
-    """What stands in for the exporters: counts its calls, and raises what it is told to."""
+    """Fake exporters, which count their calls and raise on request."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -56,7 +56,7 @@ def place(bundle: Bundle, exporter: str = "torch") -> Path:
 
 
 @pytest.mark.usefixtures("exporters")
-def test_exports_are_kept_with_their_names_and_read_back(bundle: Bundle, tmp_path: Path) -> None:
+def test_exports_are_stored_with_their_names_and_read_again(bundle: Bundle, tmp_path: Path) -> None:
     made = export_all(bundle, tmp_path)
     assert [type(one) for one in made] == [OnnxExport, OnnxExport]
     first = made[0]
@@ -71,12 +71,12 @@ def test_exports_are_kept_with_their_names_and_read_back(bundle: Bundle, tmp_pat
     assert (manifest["bundle"], manifest["exporter"], list(manifest["files"])) == ("d1", "torch", ["model.onnx"])
 
 
-def test_what_is_there_and_whole_is_not_made_again(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+def test_a_complete_export_is_not_repeated(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     assert export_all(bundle, tmp_path) == export_all(bundle, tmp_path)
     assert exporters.calls == ["transformers", "torch"]
 
 
-def test_a_failure_is_kept_with_all_its_causes_and_leaves_no_graph(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+def test_a_failure_is_stored_with_all_its_causes_and_without_a_graph(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     exporters.failing["torch"] = ValueError("no way")
     exporters.failing["torch"].__cause__ = KeyError("the reason")
     for found in (export_all(bundle, tmp_path), read_all(bundle, tmp_path), export_all(bundle, tmp_path)):
@@ -89,7 +89,7 @@ def test_a_failure_is_kept_with_all_its_causes_and_leaves_no_graph(exporters: Ex
     assert [path.name for path in place(bundle).iterdir()] == ["manifest.json"]
 
 
-def test_memory_that_ran_out_is_no_failure_of_the_exporter(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+def test_running_out_of_memory_is_not_an_exporter_s_failure(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     exporters.failing["torch"] = MemoryError()
     with pytest.raises(MemoryError):
         export_one(bundle, tmp_path, "torch")
@@ -100,7 +100,7 @@ def test_memory_that_ran_out_is_no_failure_of_the_exporter(exporters: Exporters,
 
 
 @pytest.mark.usefixtures("exporters")
-def test_the_failure_of_an_exporter_that_died_can_be_kept(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_failure_of_a_killed_exporter_can_be_stored(bundle: Bundle, tmp_path: Path) -> None:
     died = OnnxFailure(exporter="torch", error_type="ExporterDied", message="signal 11", traceback=None)
     export_one(bundle, tmp_path, "transformers")
     keep_failure(bundle, tmp_path, died)
@@ -110,12 +110,12 @@ def test_the_failure_of_an_exporter_that_died_can_be_kept(bundle: Bundle, tmp_pa
 
 LATE = [
     OnnxFailure(exporter="torch", error_type=onnx_export.TIMED_OUT, message="no end within 120 s; the load was 3.0 a core", traceback=None),
-    OnnxFailure(exporter="torch", error_type="ExporterDied", message="no end within 120 s", traceback=None),  # as caches of 0.1 have it
+    OnnxFailure(exporter="torch", error_type="ExporterDied", message="no end within 120 s", traceback=None),  # the format of caches of 0.1
 ]
 
 
 @pytest.mark.parametrize("late", LATE, ids=["now", "of 0.1"])
-def test_a_time_out_is_told_to_the_cells_of_the_run_and_is_no_verdict_for_the_next(
+def test_a_timeout_counts_for_the_cells_of_its_run_but_not_for_the_next_run(
     exporters: Exporters, bundle: Bundle, tmp_path: Path, late: OnnxFailure
 ) -> None:
     exporters.failing["transformers"] = ValueError("no way")
@@ -134,7 +134,7 @@ def test_a_time_out_is_told_to_the_cells_of_the_run_and_is_no_verdict_for_the_ne
     assert exporters.calls == ["transformers", "torch"]
 
 
-def test_a_time_out_does_not_outlive_an_attempt_that_leaves_nothing(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+def test_an_attempt_without_a_result_replaces_a_timeout(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     keep_failure(bundle, tmp_path, LATE[0])
     exporters.failing["torch"] = MemoryError()
     with pytest.raises(MemoryError):
@@ -144,20 +144,20 @@ def test_a_time_out_does_not_outlive_an_attempt_that_leaves_nothing(exporters: E
     assert caught.value.error_type == "onnx_missing"
 
 
-def test_behind_a_graph_a_time_out_is_not_asked_for(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+def test_after_a_graph_a_timeout_is_not_retried(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     made = export_one(bundle, tmp_path, "transformers")
     keep_failure(bundle, tmp_path, LATE[0])
     assert read_all(bundle, tmp_path) == (made,)
     assert exporters.calls == ["transformers"]
 
 
-def test_with_a_time_out_beside_it_no_operator_is_called_missing() -> None:
+def test_beside_a_timeout_no_operator_is_reported_as_missing() -> None:
     found = no_graph([failure("transformers", TORCH_SAYS), LATE[0]])
     assert isinstance(found, TimedOutError)
     assert "aten.lgamma" in str(found)
 
 
-def test_other_versions_make_another_export(exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_repeat_the_export(exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_one(bundle, tmp_path, "torch")
     monkeypatch.setattr(onnx_export, "_versions", lambda: {"torch": "2"})
     export_one(bundle, tmp_path, "torch")
@@ -188,7 +188,7 @@ def shorten_manifest(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [damage_graph, remove_graph, add_file, damage_manifest, shorten_manifest])
-def test_what_is_damaged_is_refused_and_made_again(exporters: Exporters, bundle: Bundle, tmp_path: Path, harm: Any) -> None:
+def test_a_damaged_export_is_refused_and_repeated(exporters: Exporters, bundle: Bundle, tmp_path: Path, harm: Any) -> None:
     made = export_all(bundle, tmp_path)
     harm(place(bundle))
     with pytest.raises(BundleError) as caught:
@@ -210,7 +210,7 @@ def test_an_export_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("exporters")
-def test_behind_a_graph_no_other_export_need_be(bundle: Bundle, tmp_path: Path) -> None:
+def test_after_a_graph_no_other_export_is_needed(bundle: Bundle, tmp_path: Path) -> None:
     made = export_one(bundle, tmp_path, "transformers")
     assert read_all(bundle, tmp_path) == (made,)
     assert [is_kept("key", tmp_path, exporter) for exporter in ("transformers", "torch")] == [True, False]
@@ -218,7 +218,7 @@ def test_behind_a_graph_no_other_export_need_be(bundle: Bundle, tmp_path: Path) 
     assert read_all(bundle, tmp_path) == (made, other)
 
 
-def test_behind_a_failure_the_other_export_must_be(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+def test_after_a_failure_the_other_export_is_needed(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     exporters.failing["transformers"] = ValueError("no way")
     failure = export_one(bundle, tmp_path, "transformers")
     with pytest.raises(BundleError, match="by torch") as caught:
@@ -229,7 +229,7 @@ def test_behind_a_failure_the_other_export_must_be(exporters: Exporters, bundle:
 
 
 @pytest.mark.usefixtures("exporters")
-def test_an_export_that_need_not_be_must_be_whole_if_it_is(bundle: Bundle, tmp_path: Path) -> None:
+def test_an_unneeded_export_must_be_complete_if_it_exists(bundle: Bundle, tmp_path: Path) -> None:
     export_all(bundle, tmp_path)
     damage_graph(place(bundle))
     with pytest.raises(BundleError) as caught:
@@ -237,14 +237,14 @@ def test_an_export_that_need_not_be_must_be_whole_if_it_is(bundle: Bundle, tmp_p
     assert caught.value.error_type == "bundle_broken"
 
 
-def test_a_missing_export_is_told_as_such(bundle: Bundle, tmp_path: Path) -> None:
+def test_a_missing_export_is_reported(bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="made with the bundles") as caught:
         read_all(bundle, tmp_path)
     assert caught.value.error_type == "onnx_missing"
 
 
 @pytest.mark.usefixtures("exporters")
-def test_a_cache_that_cannot_be_written_is_told_as_such(bundle: Bundle, tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_reported(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "onnx").write_text("a file where the folder belongs")
     with pytest.raises(BundleError, match="name another cache") as caught:
         export_one(bundle, tmp_path, "torch")
@@ -262,7 +262,7 @@ def test_without_a_graph_an_operator_that_all_exporters_name_is_unsupported() ->
     assert "aten.lgamma" in str(found)
 
 
-def test_the_exporters_tracebacks_are_told_with_the_failure_that_they_explain() -> None:
+def test_a_failure_includes_the_exporters_tracebacks() -> None:
     guard = 'Traceback (most recent call last):\n  File "modeling_x.py", line 123, in forward\n    if mask.all():\nGuard: u0\n'
     failures = [
         OnnxFailure(exporter="transformers", error_type="Guard", message="Guard: u0", traceback=guard),
@@ -274,7 +274,7 @@ def test_the_exporters_tracebacks_are_told_with_the_failure_that_they_explain() 
     assert "Guard: u0" in str(no_graph(failures))
 
 
-def test_a_kept_traceback_has_no_lines_that_only_underline(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
+def test_a_stored_traceback_has_no_lines_of_markers(exporters: Exporters, bundle: Bundle, tmp_path: Path) -> None:
     exporters.failing["torch"] = ValueError("~~~\n^^^ is said")
     failure = export_one(bundle, tmp_path, "torch")
     assert isinstance(failure, OnnxFailure)
@@ -292,7 +292,7 @@ def test_a_kept_traceback_has_no_lines_that_only_underline(exporters: Exporters,
         (("something", "something else"), "export_failed"),
     ],
 )
-def test_without_a_graph_anything_else_is_an_error_that_tells_both(messages: tuple[str, str], error_type: str) -> None:
+def test_without_a_graph_any_other_failure_is_an_error_with_both_messages(messages: tuple[str, str], error_type: str) -> None:
     found = no_graph([failure(name, message) for name, message in zip(("transformers", "torch"), messages, strict=True)])
     assert type(found) is CellFailure
     assert found.error_type == error_type

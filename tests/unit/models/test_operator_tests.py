@@ -19,7 +19,7 @@ onnx = pytest.importorskip("onnx")
 
 
 def case(name: str, operator: str, inputs: list[Any], outputs: list[Any], *, nodes: tuple[str, ...] = ()) -> Any:
-    """A test in the form of onnx.backend.test, as a graph of one node or of several."""
+    """A test in the format of onnx.backend.test, whose graph has one or several nodes."""
     helper = onnx.helper
     ports = [
         [helper.make_tensor_value_info(f"{kind}{n}", 1, None) for n in range(len(values))]
@@ -32,7 +32,7 @@ def case(name: str, operator: str, inputs: list[Any], outputs: list[Any], *, nod
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few tests in the standard's form: to compute all of its own takes some seconds."""
+    """A few tests in the standard's format, because computing all real ones takes several seconds."""
     from onnx.backend.test.case import node
 
     one, two = np.array([1.0, 2.0], dtype=np.float32), np.array([[3], [4]], dtype=np.int64)
@@ -57,7 +57,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place = operator_tests.make(folder)
         made = (place / "manifest.json").stat().st_mtime_ns
         assert operator_tests.make(folder) == place
-    assert (place / "manifest.json").stat().st_mtime_ns == made  # it was found, not made again
+    assert (place / "manifest.json").stat().st_mtime_ns == made  # found in the cache
     assert place.name == onnx.__version__
     return folder
 
@@ -81,7 +81,7 @@ def test_a_test_has_its_graph_inputs_outputs_and_tolerances(cache: Path) -> None
     assert test.opset == next(opset.version for opset in graph.opset_import if opset.domain == "")
 
 
-def test_types_that_numpy_lacks_are_kept_as_bytes(cache: Path) -> None:
+def test_types_that_numpy_lacks_are_stored_as_bytes(cache: Path) -> None:
     (_, wide), (_, packed) = named(cache, "test_cast").outputs
     assert isinstance(wide, Tensor)
     assert isinstance(packed, Tensor)
@@ -90,7 +90,7 @@ def test_types_that_numpy_lacks_are_kept_as_bytes(cache: Path) -> None:
     assert numbers("int4", packed.array, 3).tolist() == [1, -1, -8]
 
 
-def test_strings_sequences_and_empty_optionals_are_kept(cache: Path) -> None:
+def test_strings_sequences_and_empty_optionals_are_stored(cache: Path) -> None:
     strings = named(cache, "test_string_concat").outputs[0][1]
     assert isinstance(strings, Tensor)
     assert strings.array.tolist() == ["abc.com", "def.net"]
@@ -100,7 +100,7 @@ def test_strings_sequences_and_empty_optionals_are_kept(cache: Path) -> None:
     assert named(cache, "test_optional").inputs[0][1] is None
 
 
-def test_definitions_and_random_results_are_told_apart(cache: Path) -> None:
+def test_expanded_and_random_tests_are_marked(cache: Path) -> None:
     tests = operator_tests.read(cache).tests
     assert {test.name: test.operator for test in tests if test.expanded} == {
         "test_gelu_expanded": "Gelu",
@@ -113,7 +113,7 @@ def test_definitions_and_random_results_are_told_apart(cache: Path) -> None:
     }
 
 
-def test_a_changed_file_is_found_out_and_made_anew(cache: Path, tmp_path: Path) -> None:
+def test_a_changed_file_is_detected_and_rebuilt(cache: Path, tmp_path: Path) -> None:
     place = next((cache / operator_tests.TESTS_DIR).glob("[0-9]*"))
     copy = tmp_path / operator_tests.TESTS_DIR / place.name
     copy.mkdir(parents=True)
@@ -135,7 +135,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         operator_tests.read(tmp_path)
 
 
-def test_without_any_the_message_says_where_they_are_made(tmp_path: Path) -> None:
+def test_without_tests_the_error_says_where_they_are_built(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="made in the reference image") as caught:
         operator_tests.read(tmp_path)
     assert caught.value.error_type == "onnx_missing"

@@ -1,4 +1,4 @@
-"""Names of outputs, without torch: anything with a shape counts as a tensor."""
+"""Output names, without torch: any object with a shape counts as a tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_nested_outputs_get_dotted_names() -> None:
         "nothing": None,
         "hidden_states": (Tensor(), Tensor()),
         "vision_model_output": {"pooler_output": Tensor(), "attentions": None},
-        "projection_attentions": Tensor(),  # only eager attention gives its weights
+        "projection_attentions": Tensor(),  # only eager attention returns its weights
     }
     assert list(flatten_outputs(output)) == ["logits", "hidden_states.0", "hidden_states.1", "vision_model_output.pooler_output"]
 
@@ -30,17 +30,17 @@ def test_a_bare_tensor_is_called_output() -> None:
     assert list(flatten_outputs(Tensor())) == ["output"]
 
 
-def test_numbers_of_layers_beside_their_features_are_no_outputs() -> None:
+def test_layer_numbers_next_to_features_are_no_outputs() -> None:
     output = {"deepstack_features": [(0, [Tensor()]), (1, [Tensor()])]}
     assert list(flatten_outputs(output)) == ["deepstack_features.0.1.0", "deepstack_features.1.1.0"]
 
 
-def test_what_is_no_tensor_is_named() -> None:
+def test_an_output_that_is_not_a_tensor_is_named() -> None:
     with pytest.raises(TypeError, match=r"extra\.0 is a str"):
         flatten_outputs({"extra": ["text"]})
 
 
-def test_options_are_those_that_the_model_takes() -> None:
+def test_only_supported_options_are_passed() -> None:
     class Plain:
         config = None
 
@@ -58,7 +58,7 @@ def test_options_are_those_that_the_model_takes() -> None:
 
 
 @pytest.mark.parametrize(("fields", "options"), [({}, {"use_cache": False}), ({"use_streaming": False}, {})])
-def test_a_codec_of_streams_is_passed_no_use_cache_beside_its_own(fields: dict[str, bool], options: dict[str, bool]) -> None:
+def test_a_streaming_codec_gets_no_use_cache_option(fields: dict[str, bool], options: dict[str, bool]) -> None:
     class Config:
         def __init__(self) -> None:
             self.use_cache = False

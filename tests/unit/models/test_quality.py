@@ -1,4 +1,4 @@
-"""Answers read from outputs, and the task's metric beside the reference."""
+"""Reading answers from outputs, and comparing the task's metric with the reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_classes_are_right_by_the_largest_logit() -> None:
     assert (found.metric, found.value, found.reference, found.agreement, found.inputs) == ("accuracy", 0.75, 0.5, 0.75, 4)
 
 
-def test_tokens_are_right_if_all_that_are_asked_for_are() -> None:
+def test_tokens_are_right_if_all_requested_ones_are() -> None:
     labels = np.array([[1, 2, IGNORED], [3, 0, IGNORED]])
     right = one_hot([[1, 2, 0], [3, 0, 1]])
     half = one_hot([[1, 2, 3], [3, 1, 1]])
@@ -33,7 +33,7 @@ def test_tokens_are_right_if_all_that_are_asked_for_are() -> None:
     assert correct(TOKENS, {"logits": half}, labels).tolist() == [True, False]
     found = quality(TOKENS, {"logits": half}, {"logits": right}, labels)
     assert (found.metric, found.value, found.reference) == ("exact_match", 0.5, 1.0)
-    assert found.agreement == 0.75  # of four positions with a label: the others differ as well, and do not count
+    assert found.agreement == 0.75  # of four positions with a label; the others differ too, but do not count
 
 
 def test_ctc_drops_repeats_and_then_blanks() -> None:
@@ -42,17 +42,17 @@ def test_ctc_drops_repeats_and_then_blanks() -> None:
     assert correct(SPEECH, {"logits": frames}, labels).tolist() == [True, True, False]
 
 
-def test_an_image_is_right_if_the_nearest_text_has_its_label() -> None:
+def test_an_image_is_right_if_the_nearest_text_has_its_caption() -> None:
     labels = np.array([5, 7, 5])
     texts = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    images = np.array([[9.0, 1.0], [0.2, 0.1], [3.0, 2.0]])  # lengths do not count, and the second points at the wrong text
+    images = np.array([[9.0, 1.0], [0.2, 0.1], [3.0, 2.0]])  # vector lengths do not count; the second image is nearest to the wrong text
     assert correct(PAIRS, {"image_embeds": images, "text_embeds": texts}, labels).tolist() == [True, False, True]
     found = quality(PAIRS, {"image_embeds": images, "text_embeds": texts}, {"image_embeds": texts, "text_embeds": texts}, labels)
     assert (found.metric, found.reference, found.kl) == ("retrieval_accuracy", 1.0, None)
     assert found.agreement == pytest.approx(2 / 3)
 
 
-def test_divergence_and_cosine_are_those_of_the_formulas() -> None:
+def test_divergence_and_cosine_match_their_formulas() -> None:
     labels = np.array([0])
     expected, actual = np.array([[0.0, 0.0]]), np.array([[math.log(3.0), 0.0]])
     found = quality(CLASSES, {"logits": actual}, {"logits": expected}, labels)
@@ -63,7 +63,7 @@ def test_divergence_and_cosine_are_those_of_the_formulas() -> None:
     assert opposite.cosine == pytest.approx(-1.0)
 
 
-def test_logits_of_any_height_have_a_finite_divergence() -> None:
+def test_large_logits_have_a_finite_divergence() -> None:
     far = quality(CLASSES, {"logits": one_hot([1], height=1e5)}, {"logits": one_hot([0], height=1e5)}, np.array([0]))
     assert far.kl == pytest.approx(1e5)
 

@@ -32,14 +32,14 @@ def values(element: str, raw: list[int], count: int | None = None) -> list[float
         ("bfloat16", [0x80, 0x3F, 0x20, 0xC1], [1.0, -10.0]),
     ],
 )
-def test_the_standards_own_examples(element: str, raw: list[int], expected: list[float]) -> None:
+def test_the_standard_s_examples(element: str, raw: list[int], expected: list[float]) -> None:
     assert values(element, raw) == expected
 
 
 @pytest.mark.parametrize(
     ("element", "pattern"), [("float8e4m3fn", 0x7F), ("float8e4m3fnuz", 0x80), ("float8e5m2", 0x7D), ("float8e8m0", 0xFF)]
 )
-def test_what_is_no_number_is_none(element: str, pattern: int) -> None:
+def test_codes_that_are_not_numbers(element: str, pattern: int) -> None:
     assert math.isnan(values(element, [pattern])[0])
 
 
@@ -53,12 +53,12 @@ def test_what_is_no_number_is_none(element: str, pattern: int) -> None:
         ("float4e2m1", [0x71, 0x0F], 3, [0.5, 6.0, -6.0]),
     ],
 )
-def test_the_first_of_a_byte_lies_in_its_lowest_bits(element: str, raw: list[int], count: int, expected: list[float]) -> None:
+def test_the_first_value_of_a_byte_is_in_its_lowest_bits(element: str, raw: list[int], count: int, expected: list[float]) -> None:
     assert values(element, raw, count) == expected
 
 
 @pytest.mark.parametrize(("element", "name"), ML_TYPES.items())
-def test_every_bit_pattern_is_what_another_library_says(element: str, name: str) -> None:
+def test_every_bit_pattern_matches_another_library(element: str, name: str) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     width = 2 if element == "bfloat16" else 1
     patterns = np.arange(1 << 8 * width, dtype=np.uint16 if width == 2 else np.uint8)

@@ -1,4 +1,4 @@
-"""The types that suite ``all`` is made of: from the installed transformers, whatever form its tables have."""
+"""The types of suite ``all``, from the installed transformers, whatever the format of its tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_types_have_the_class_of_the_first_mapping_of_their_family(monkeypatch: 
         ({"NEVER_HEARD_OF": {"quux": "QuuxForSomething"}}, "quux", Family.OTHER, "QuuxForSomething"),
     ],
 )
-def test_a_type_that_the_taxonomy_does_not_know_gets_its_family_as_any_model_does(
+def test_a_type_missing_in_the_taxonomy_is_classified_like_any_model(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tables: fake.Tables, name: str, family: Family, model_class: str
 ) -> None:
     fake.install(monkeypatch, tmp_path, fake.text_of(tables))
@@ -78,7 +78,7 @@ def test_an_override_names_another_class(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert listing().by_name["bert"].model_class == "BertModel"
 
 
-def test_without_transformers_the_newest_pinned_list_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_transformers_the_newest_pinned_list_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     found, newest = listing(), pins.newest()
     assert (found.version, found.installed) == (newest.version, False)
@@ -93,7 +93,7 @@ def test_without_transformers_the_newest_pinned_list_says_what_there_is(monkeypa
     ["", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = tables('causal')\n", "MODEL_MAPPING_NAMES = {'bert': 'BertModel'}\n", "def broken(:\n", "\0"],
     ids=["empty", "made by a function", "another form", "no Python", "no text"],
 )
-def test_tables_of_another_form_give_a_word_and_the_pinned_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+def test_unreadable_tables_give_a_note_and_the_pinned_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
     fake.install(monkeypatch, tmp_path, text)
     monkeypatch.setattr(types.importlib.util, "find_spec", lambda _name: object())
     found = listing()
@@ -103,7 +103,7 @@ def test_tables_of_another_form_give_a_word_and_the_pinned_list(monkeypatch: pyt
     )
 
 
-def test_tables_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_tables_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = fake.text_of(fake.TABLES).replace("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_TEXT_LM_MAPPING_NAMES")
     fake.install(monkeypatch, tmp_path, text)
     found = listing()
@@ -112,12 +112,12 @@ def test_tables_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_
     assert found.by_name["mamba2"].model_class == "Mamba2Model"
 
 
-def test_an_empty_entry_is_no_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_empty_entry_does_not_count_as_a_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake.install(monkeypatch, tmp_path, fake.text_of({"MODEL": {"bert": ()}, "MASKED_LM": {"bert": "BertForMaskedLM"}, "CTC": {"x": ()}}))
     assert [(kind.name, kind.model_class) for kind in listing().types] == [("bert", "BertForMaskedLM")]
 
 
-def test_what_has_changed_since_a_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_changes_since_a_pinned_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake.install(monkeypatch, tmp_path)
     assert [str(difference) for difference in compare(BEFORE, listing().types)] == [
         "new: mamba2 (Mamba2ForCausalLM)",
@@ -129,6 +129,6 @@ def test_what_has_changed_since_a_list(monkeypatch: pytest.MonkeyPatch, tmp_path
     ]
 
 
-def test_nothing_has_changed_since_the_list_of_the_same_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_changes_since_the_list_of_the_same_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert compare(pins.newest(), listing().types) == ()

@@ -1,4 +1,4 @@
-"""The pool's accounts under any sequence of requests: hypothesis makes the sequences, and an own ledger checks each step."""
+"""The pool's accounts under any sequence of requests: hypothesis generates the sequences, and an independent ledger checks each step."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ KINDS = st.sampled_from(["good", "good", "good", "cyclic", "full gpu"])
 
 
 class Ledger(RuleBasedStateMachine):
-    """What was constructed is noted here, with its size; what of it lives is asked of the interpreter."""
+    """Records constructed models with their sizes. The interpreter says which of them are alive."""
 
     used = Bundle("used")
     leases = Bundle("leases")
 
     @initialize(low_memory=st.booleans())
     def begin(self, low_memory: bool) -> None:  # noqa: FBT001 - hypothesis passes it
-        gc.disable()  # the interpreter's own moments for it would make each example another one
-        gc.freeze()  # the pool collects at nearly every step: what is older than the example need not be walked each time
+        gc.disable()  # automatic garbage collection would make examples irreproducible
+        gc.freeze()  # the pool collects at nearly every step, and need not traverse older objects each time
         self.clock = Clock()
         self.low_memory = low_memory
         self.pool = ResourcePool(
@@ -71,7 +71,7 @@ class Ledger(RuleBasedStateMachine):
         def construct() -> Model:
             raise ValueError("on purpose")
 
-        with contextlib.suppress(ModelStartError):  # it may be there already
+        with contextlib.suppress(ModelStartError):  # it may already be in the pool
             self.pool.get_model("vision", name, construct, {"device": device}, memory_mb=10.0)
 
     @rule(model=consumes(used))
@@ -88,7 +88,7 @@ class Ledger(RuleBasedStateMachine):
     @rule(lease=consumes(leases))
     def end_lease(self, lease: int) -> None:
         stack, model = self.leased.pop(lease)
-        assert any(seen() is model for seen, _ in self.made)  # it was kept
+        assert any(seen() is model for seen, _ in self.made)  # the pool kept it
         del model
         stack.close()
 
@@ -109,7 +109,7 @@ class Ledger(RuleBasedStateMachine):
         self.clock.minutes += minutes
 
     @rule()
-    def the_time_out_lets_go_of_everything_unused(self) -> None:
+    def the_timeout_evicts_everything_unused(self) -> None:
         self.clock.minutes += TIMEOUT_MINUTES
         self.pool.cleanup_unused_resources()
         in_use = {id(model) for model in self.in_use()}
@@ -119,7 +119,7 @@ class Ledger(RuleBasedStateMachine):
         return [*self.mine.values(), *(model for _, model in self.leased.values())]
 
     @invariant()
-    def the_pools_figure_is_the_sum_of_its_entries_and_of_what_lives(self) -> None:
+    def the_pool_s_total_is_the_sum_of_its_entries_and_of_living_models(self) -> None:
         stats = self.pool.get_stats()
         entries = stats["entries"]
         for memory, facts in stats["memory"].items():
@@ -128,12 +128,12 @@ class Ledger(RuleBasedStateMachine):
             assert facts["reserved_mb"] == 0
         alive = [size for seen, size in self.made if seen() is not None]
         assert sum(entry["memory_mb"] for entry in entries) <= sum(alive)
-        # Everything in use is in the accounts. Only garbage in a cycle may live on without being the pool's.
+        # Everything in use is in the accounts. Only cyclic garbage may be alive without being in the pool.
         in_use = {id(model): size for model in self.in_use() for seen, size in self.made if seen() is model}
         assert sum(entry["memory_mb"] for entry in entries) >= sum(in_use.values())
 
     @invariant()
-    def no_budget_is_exceeded_but_by_what_is_in_use(self) -> None:
+    def only_models_in_use_can_exceed_a_budget(self) -> None:
         entries = {entry.key: entry for entry in self.pool._cache.entries()}
         in_use = {id(model) for model in self.in_use()}
         for memory, budget in BUDGETS.items():
@@ -142,13 +142,13 @@ class Ledger(RuleBasedStateMachine):
                 assert all(id(entry.model) in in_use or entry.model.part is entry.model for entry in there)
 
     @invariant()
-    def in_low_memory_mode_only_what_is_in_use_is_there(self) -> None:
+    def in_low_memory_mode_only_models_in_use_are_kept(self) -> None:
         if self.low_memory:
             in_use = {id(model) for model in self.in_use()}
             assert all(id(entry.model) in in_use or entry.model.part is entry.model for entry in self.pool._cache.entries())
 
     @invariant()
-    def a_gpu_is_never_given_more_than_its_budget(self) -> None:
+    def a_gpu_never_gets_more_than_its_budget(self) -> None:
         for memory in ("cuda:0", "cuda:1"):
             assert self.pool._cache.taken_mb(memory) <= BUDGETS[memory]
 

@@ -1,4 +1,4 @@
-"""What a copy in the pool tells before anything is constructed; and one model on several GPUs. Modules and accelerate are pretended."""
+"""Using facts about existing copies before a construction, and one model on several GPUs. Modules and accelerate are fake."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIST = {"priority_list": ["cuda", "openvino", "cpu"]}
 
 
 class Tensor:
-    """As much of a tensor as the pool asks for."""
+    """The parts of a tensor that the pool uses."""
 
     device = types.SimpleNamespace(type="cpu")
 
@@ -36,7 +36,7 @@ class Tensor:
 
 
 class Module:
-    """A PyTorch module of layers, each of so many MiB."""
+    """A fake PyTorch module with layers of given sizes in MiB."""
 
     _no_split_modules = ("Block",)
 
@@ -69,7 +69,7 @@ def _torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Constructor:
-    """Makes modules, and counts them."""
+    """Constructs modules and counts them."""
 
     def __init__(self, *layers: float) -> None:
         self.layers = layers
@@ -88,7 +88,7 @@ def where(pool: ResourcePool) -> list[str]:
 
 
 @pytest.mark.parametrize("preferences", [LIST, {"priority_list": ["openvino"]}, {"device": "auto"}, None])
-def test_a_module_that_is_there_is_not_constructed_again_for_what_pytorch_does_not_drive(preferences: dict[str, Any] | None) -> None:
+def test_a_module_with_a_copy_is_not_constructed_for_hardware_without_pytorch(preferences: dict[str, Any] | None) -> None:
     pool, construct = pool_of(FakeMachine(others=("openvino",))), Constructor(10)
     first = pool.get_model("vision", "vit", construct, {"device": "cpu"})
     assert pool.get_model("vision", "vit", construct, preferences) is first
@@ -101,7 +101,7 @@ def test_a_module_that_is_there_is_not_constructed_again_for_what_pytorch_does_n
     assert "PyTorch does not support openvino" in report.sentence()
 
 
-def test_a_constructor_that_is_told_the_device_or_made_for_one_is_called_for_it() -> None:
+def test_a_constructor_that_takes_or_is_for_the_device_is_called() -> None:
     def construct(device: str) -> Any:
         return types.SimpleNamespace(compiled_for=device)
 
@@ -114,7 +114,7 @@ def test_a_constructor_that_is_told_the_device_or_made_for_one_is_called_for_it(
     assert pool.get_model("vision", "vit", lambda: types.SimpleNamespace(compiled_for="openvino"), {"device": "openvino"}) is not kept
 
 
-def test_another_model_another_family_and_another_precision_tell_nothing() -> None:
+def test_copies_of_other_models_families_and_precisions_do_not_count() -> None:
     pool = pool_of(FakeMachine(others=("openvino",)))
     pool.get_model("vision", "vit", Constructor(10), {"device": "cpu"})
     for family, name, dtype in (("vision", "swin", None), ("audio", "vit", None), ("vision", "vit", "float16")):
@@ -134,7 +134,7 @@ def test_a_module_whose_copy_is_too_large_for_the_gpu_is_not_constructed_for_it(
 
 
 class Accelerate(types.ModuleType):
-    """Layers go to the first GPU with room, what is left to the disk: as ``infer_auto_device_map`` does."""
+    """Assigns layers to the first GPU with room, and the rest to the disk, like ``infer_auto_device_map``."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__("accelerate")
@@ -183,7 +183,7 @@ def test_a_model_that_fits_no_gpu_alone_is_split_over_several(accelerate: Callab
     assert pool.get_model("text_generation", "large", None, {"priority_list": ["cuda"]}) is model
 
 
-def test_a_split_model_goes_as_a_whole_and_makes_room_on_each_gpu(accelerate: Callable[..., Accelerate]) -> None:
+def test_a_split_model_is_evicted_as_a_whole_and_frees_memory_on_each_gpu(accelerate: Callable[..., Accelerate]) -> None:
     accelerate()
     pool = pool_of(FakeMachine(cuda=(100, 100)))
     pool.get_model("vision", "in the way", Constructor(30), {"device": "cuda:1"})
@@ -196,13 +196,13 @@ def test_a_split_model_goes_as_a_whole_and_makes_room_on_each_gpu(accelerate: Ca
 
 
 @pytest.mark.parametrize("preferences", [{"device": "cuda:0"}, {"device": "cuda", "preferred_index": 0}])
-def test_where_one_gpu_is_named_a_model_is_not_split(accelerate: Callable[..., Accelerate], preferences: dict[str, Any]) -> None:
+def test_a_model_is_not_split_if_one_gpu_is_requested(accelerate: Callable[..., Accelerate], preferences: dict[str, Any]) -> None:
     library, pool = accelerate(), pool_of(FakeMachine(cuda=(100, 100)))
     pool.get_model("text_generation", "large", Constructor(70, 70), preferences)
     assert (library.dispatched, where(pool)) == ([], ["cpu"])
 
 
-def test_what_fits_one_gpu_is_not_split(accelerate: Callable[..., Accelerate]) -> None:
+def test_a_model_that_fits_on_one_gpu_is_not_split(accelerate: Callable[..., Accelerate]) -> None:
     library, pool = accelerate(), pool_of(FakeMachine(cuda=(100, 100)))
     pool.get_model("text_generation", "small", Constructor(35, 35), {"device": "cuda"})
     assert (library.dispatched, where(pool)) == ([], ["cuda:0"])
@@ -215,7 +215,7 @@ def test_what_fits_one_gpu_is_not_split(accelerate: Callable[..., Accelerate]) -
         ((100, 100), "it needs 200 MiB of cuda:0"),  # more than both budgets
     ],
 )
-def test_what_does_not_fit_the_gpus_together_goes_to_the_cpu(
+def test_a_model_too_large_for_all_gpus_together_goes_to_the_cpu(
     accelerate: Callable[..., Accelerate], layers: tuple[float, ...], told: str
 ) -> None:
     library, pool = accelerate(), pool_of(FakeMachine(cuda=(100, 100)))
@@ -225,7 +225,7 @@ def test_what_does_not_fit_the_gpus_together_goes_to_the_cpu(
     assert told in pool.fallbacks[-1].sentence()
 
 
-def test_without_accelerate_the_report_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_accelerate_the_report_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwmatrix.pool.loading.can_split", lambda: False)
     pool = pool_of(FakeMachine(cuda=(100, 100)))
     pool.get_model("text_generation", "large", Constructor(70, 70), {"device": "cuda"})
@@ -233,7 +233,7 @@ def test_without_accelerate_the_report_says_what_would_help(monkeypatch: pytest.
     assert "accelerate, which splits a model over 2 GPUs, is not installed" in pool.fallbacks[-1].sentence()
 
 
-def test_what_a_split_leaves_half_done_is_constructed_again_for_the_cpu(accelerate: Callable[..., Accelerate]) -> None:
+def test_after_a_failed_split_the_model_is_constructed_again_for_the_cpu(accelerate: Callable[..., Accelerate]) -> None:
     accelerate(RuntimeError(CUDA_MEMORY))
     pool, construct = pool_of(FakeMachine(cuda=(100, 100))), Constructor(70, 70)
     model = pool.get_model("text_generation", "large", construct, {"device": "cuda"})
@@ -241,7 +241,7 @@ def test_what_a_split_leaves_half_done_is_constructed_again_for_the_cpu(accelera
     assert pool.get_stats()["memory"]["host"] == {"used_mb": 140, "reserved_mb": 0, "budget_mb": 8000, "unmeasured_models": 0}
 
 
-def test_room_that_others_took_counts(accelerate: Callable[..., Accelerate]) -> None:
+def test_memory_used_by_other_programs_counts(accelerate: Callable[..., Accelerate]) -> None:
     library = accelerate()
     machine = FakeMachine(cuda=(100, 100))
     machine.used[0] = 95

@@ -52,14 +52,14 @@ def refusing(device: str, error: Exception) -> Any:
         ({"device": "webgpu"}, "cpu"),
     ],
 )
-def test_the_first_hardware_of_the_preferences_that_is_here(preferences: Mapping[str, Any] | None, expected: str) -> None:
+def test_the_first_available_preferred_hardware_is_used(preferences: Mapping[str, Any] | None, expected: str) -> None:
     pool = pool_of(FakeMachine(cuda=(2000, 1000)))
     model = pool.get_model("vision", "vit", Model, preferences)
     assert where(pool) == [("vit", expected)]
     assert model.moves == [expected]
 
 
-def test_the_family_chooses_where_nobody_does() -> None:
+def test_without_a_preference_the_family_decides() -> None:
     machine = FakeMachine(others=("openvino", "mps"))
     pool = pool_of(machine)
     for family in ("vision", "audio", "text_generation", "something else", None):
@@ -67,13 +67,13 @@ def test_the_family_chooses_where_nobody_does() -> None:
     assert [entry["device"] for entry in pool.get_stats()["entries"]] == ["mps", "openvino", "mps", "mps", "mps"]
 
 
-def test_the_cpu_is_taken_without_looking_for_anything_else() -> None:
+def test_a_request_for_the_cpu_detects_no_other_hardware() -> None:
     machine = FakeMachine()
     pool_of(machine).get_model("vision", "vit", Model, {"device": "cpu"})
     assert machine.asked == []
 
 
-def test_for_a_model_that_is_there_nothing_is_asked_again() -> None:
+def test_for_an_existing_model_nothing_is_detected_again() -> None:
     machine = FakeMachine(cuda=(1000,))
     pool = pool_of(machine)
     for preferences in ({"device": "cuda"}, {"device": "cuda:0"}):
@@ -86,7 +86,7 @@ def test_for_a_model_that_is_there_nothing_is_asked_again() -> None:
 @pytest.mark.parametrize(
     ("used", "expected"), [({}, "cuda:0"), ({0: 500}, "cuda:1"), ({0: 500, 1: 900}, "cuda:2"), ({1: 1, 2: 1}, "cuda:0")]
 )
-def test_of_several_gpus_the_one_with_most_free_memory(used: dict[int, float], expected: str) -> None:
+def test_the_gpu_with_the_most_free_memory_is_used(used: dict[int, float], expected: str) -> None:
     machine = FakeMachine(cuda=(1000, 1000, 1000))
     machine.used = used
     pool = pool_of(machine)
@@ -94,18 +94,18 @@ def test_of_several_gpus_the_one_with_most_free_memory(used: dict[int, float], e
     assert where(pool) == [("vit", expected)]
 
 
-def test_where_no_driver_tells_the_least_used_by_the_pool() -> None:
+def test_without_driver_data_the_gpu_least_used_by_the_pool_is_used() -> None:
     pool = pool_of(FakeMachine(cuda=(None, None)))
     models = [pool.get_model("vision", str(n), Model, {"device": "cuda"}, memory_mb=size) for n, size in enumerate((30, 10, 10, 20))]
     assert len(models) == 4
     assert where(pool) == [("0", "cuda:0"), ("1", "cuda:1"), ("2", "cuda:1"), ("3", "cuda:1")]
 
 
-def test_any_gpu_that_has_the_model_is_the_right_one() -> None:
+def test_a_request_for_any_gpu_shares_an_existing_copy() -> None:
     machine = FakeMachine(cuda=(1000, 2000))
     pool = pool_of(machine)
     model = pool.get_model("vision", "vit", Model, {"device": "cuda"})
-    machine.used = {1: 1900}  # by now the other one has more room
+    machine.used = {1: 1900}  # now the other one has more free memory
     assert pool.get_model("vision", "vit", Model, {"device": "cuda"}) is model
     assert pool.get_model("vision", "vit", Model, {"device": "cuda:0"}) is not model
 
@@ -123,17 +123,17 @@ def test_missing_hardware_is_replaced_and_reported(caplog: pytest.LogCaptureFixt
     assert missing[0] == ("cuda", Status.UNAVAILABLE, "no cuda here")
     assert [name for name, _, _ in missing] == ["cuda", "rocm", "mps", "openvino", "qnn", "cpu"]
     assert report.sentence().startswith("vit ran on cpu; cuda was expected (cuda: unavailable, no cuda here;")
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]  # the same again is no news
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]  # a repeated fallback is not reported again
 
 
-def test_what_nobody_asked_for_is_no_fallback() -> None:
+def test_hardware_that_was_not_requested_is_no_fallback() -> None:
     pool = pool_of()
     pool.get_model("vision", "vit", Model)
     pool.get_model("vision", "vit", Model, {"device": "auto"})
     assert pool.fallbacks == ()
 
 
-def test_a_gpu_whose_memory_is_short_is_replaced_by_the_cpu() -> None:
+def test_a_gpu_without_enough_memory_is_replaced_by_the_cpu() -> None:
     pool = pool_of(FakeMachine(cuda=(1000,), others=("openvino",)))
     calls = []
 
@@ -152,10 +152,10 @@ def test_a_gpu_whose_memory_is_short_is_replaced_by_the_cpu() -> None:
     assert "Use a smaller model or a smaller batch." in report.recommendations
     again = pool.get_model("vision", "vit", construct, {"device": "cuda"})
     assert again is model
-    assert calls == [1]  # what is known not to fit is not tried again while the model is there
+    assert calls == [1]  # a GPU that is too small is not tried again while the model is in the pool
 
 
-def test_what_did_not_fit_is_tried_again_once_the_model_is_gone() -> None:
+def test_a_gpu_that_was_too_small_is_retried_after_the_model_is_removed() -> None:
     pool = pool_of(FakeMachine(cuda=(1000,)))
     pool.get_model("vision", "vit", refusing("cuda:0", RuntimeError(CUDA_MEMORY)), {"device": "cuda"})
     pool.release("vision", "vit")
@@ -163,7 +163,7 @@ def test_what_did_not_fit_is_tried_again_once_the_model_is_gone() -> None:
     assert where(pool) == [("vit", "cuda:0")]
 
 
-def test_unused_models_make_room_on_a_gpu_before_another_device_is_taken() -> None:
+def test_unused_models_are_evicted_from_a_gpu_before_another_device_is_used() -> None:
     machine = FakeMachine(cuda=(1000,))
     pool = pool_of(machine)
     pool.get_model("vision", "idle", Model, {"device": "cuda"}, memory_mb=100)
@@ -198,7 +198,7 @@ def test_a_model_that_cannot_fit_is_not_even_constructed_for_the_gpu() -> None:
     assert pool.get_stats()["memory"]["cuda:0"] == {"used_mb": 500, "reserved_mb": 0, "budget_mb": 800, "unmeasured_models": 0}
 
 
-def test_each_gpu_has_a_budget_of_its_own() -> None:
+def test_each_gpu_has_its_own_budget() -> None:
     pool = pool_of(FakeMachine(cuda=(1000, 500)), PoolSettings(budget_mb={"cuda:1": 100}))
     models = [pool.get_model("vision", device, Model, {"device": device}, memory_mb=10) for device in ("cuda:0", "cuda:1", "cpu")]
     assert {place: facts["budget_mb"] for place, facts in pool.get_stats()["memory"].items()} == {
@@ -209,7 +209,7 @@ def test_each_gpu_has_a_budget_of_its_own() -> None:
     assert len(models) == 3
 
 
-def test_an_operation_that_fails_is_done_by_general_purpose_hardware() -> None:
+def test_a_failed_operation_falls_back_to_general_purpose_hardware() -> None:
     pool = pool_of(FakeMachine(others=("openvino", "qnn")))
 
     def construct(device: str) -> Model:
@@ -218,13 +218,13 @@ def test_an_operation_that_fails_is_done_by_general_purpose_hardware() -> None:
         return Model(device)
 
     model = pool.get_model("vision", "vit", construct, {"device": "openvino"})
-    assert model.part == "cpu"  # not qnn, which comes next in the order, and runs no model's own code either
+    assert model.part == "cpu"  # not qnn, which is next in the order but does not run a model's own code either
     (report,) = pool.fallbacks
     assert [(tried.attempt.hardware, tried.status) for tried in report.attempts] == [("openvino", Status.ERROR), ("cpu", Status.PASS)]
     assert report.attempts[0].error_type == "unsupported_operator"
 
 
-def test_a_device_that_turns_out_to_be_unusable_is_passed_over() -> None:
+def test_an_unusable_device_is_skipped() -> None:
     pool = pool_of(FakeMachine(cuda=(1000,), others=("mps",)))
     pool.get_model("vision", "vit", refusing("cuda:0", NOT_COMPILED), {"device": "cuda"})
     assert where(pool) == [("vit", "mps")]
@@ -232,7 +232,7 @@ def test_a_device_that_turns_out_to_be_unusable_is_passed_over() -> None:
     assert report.attempts[0].status is Status.UNAVAILABLE
 
 
-def test_a_gpu_that_is_not_here_is_told_with_how_many_are() -> None:
+def test_a_missing_gpu_is_reported_with_the_number_of_gpus() -> None:
     pool = pool_of(FakeMachine(cuda=(1000, 1000)))
     pool.get_model("text_generation", "gpt2", Model, {"device": "cuda:7"})
     (report,) = pool.fallbacks
@@ -240,14 +240,14 @@ def test_a_gpu_that_is_not_here_is_told_with_how_many_are() -> None:
     assert report.attempts[0].reason == "there is no cuda:7: 2 found"
 
 
-def test_a_preferred_gpu_that_is_not_here_is_replaced_by_another_gpu() -> None:
+def test_a_missing_preferred_gpu_is_replaced_by_another_gpu() -> None:
     pool = pool_of(FakeMachine(cuda=(1000,)))
     pool.get_model("vision", "vit", Model, {"priority_list": ["cuda", "cpu"], "preferred_index": 1})
     (report,) = pool.fallbacks
     assert (report.expected, report.actual) == ("cuda:1", "cuda:0")
 
 
-def test_where_nothing_works_everything_that_was_tried_is_told() -> None:
+def test_if_nothing_works_all_attempts_are_reported() -> None:
     pool = pool_of(FakeMachine(cuda=(1000,)))
 
     def construct(device: str) -> Model:
@@ -265,16 +265,16 @@ def test_where_nothing_works_everything_that_was_tried_is_told() -> None:
 # ── moving ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_only_what_can_be_moved_is_moved_and_only_to_devices_of_pytorch() -> None:
+def test_only_movable_objects_are_moved_and_only_to_pytorch_devices() -> None:
     assert move((1, 2), Device(hardware="cuda", index=1)) == (1, 2)
     model = Model()
     assert move(model, Device(hardware="openvino")) is model
     assert model.moves == []
     assert move(model, Device(hardware="rocm", index=1)) is model
-    assert model.moves == ["cuda:1"]  # as PyTorch's build for ROCm calls it
+    assert model.moves == ["cuda:1"]  # the name in PyTorch's ROCm build
 
 
-def test_a_method_to_that_gives_another_object_or_nothing() -> None:
+def test_a_method_to_that_returns_another_object_or_none() -> None:
     other = Model()
     copying = types.SimpleNamespace(to=lambda _device: other)
     in_place = types.SimpleNamespace(to=lambda _device: None)
@@ -293,7 +293,7 @@ def test_a_pytorch_module_does_not_compute_on_the_cpu_under_another_name(monkeyp
     assert pool.fallbacks[0].attempts[0].status is Status.UNSUPPORTED
 
 
-def test_a_gpus_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_s_memory_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
 
     def runtime(name: str, *, here: bool) -> types.SimpleNamespace:
@@ -321,8 +321,8 @@ GPUS = [
 ]
 
 
-def test_gpus_have_pytorchs_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA_VISIBLE_DEVICES=1,0 turns them round, CUDA_VISIBLE_DEVICES=1 hides one."""
+def test_gpus_have_pytorch_s_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES=1,0 swaps them, CUDA_VISIBLE_DEVICES=1 hides one."""
     monkeypatch.setattr(pool_devices, "_torch_uuids", lambda: ["bbb", "aaa"])
     assert probed(GPUS).gpus("cuda") == (Gpu(index=0, total_mb=2000, free_mb=1500), Gpu(index=1, total_mb=1000, free_mb=900))
     monkeypatch.setattr(pool_devices, "_torch_uuids", lambda: ["bbb"])
@@ -331,28 +331,28 @@ def test_gpus_have_pytorchs_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probed(GPUS).total_mb("cuda:3") is None
 
 
-def test_gpus_without_uuids_are_matched_by_their_number_if_none_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_without_uuids_are_matched_by_index_if_none_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_devices, "_torch_uuids", lambda: ["", ""])
     assert [gpu.total_mb for gpu in probed(GPUS).gpus("cuda")] == [1000, 2000]
     monkeypatch.setattr(pool_devices, "_torch_uuids", lambda: [""])
     assert probed(GPUS).gpus("cuda") == (Gpu(index=0, total_mb=None, free_mb=None),)
 
 
-def test_without_pytorch_gpus_have_their_drivers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pytorch_gpus_have_their_driver_s_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_devices, "_torch_uuids", lambda: None)
     assert [gpu.free_mb for gpu in probed(GPUS).gpus("cuda")] == [900, 1500]
     assert probed([{"memory_mb": 1000}]).gpus("rocm") == (Gpu(index=0, total_mb=1000, free_mb=None),)
     assert probed([]).gpus("cuda") == ()
 
 
-def test_the_hosts_memory_is_what_its_control_group_allows() -> None:
+def test_the_host_s_memory_is_the_limit_of_its_cgroup() -> None:
     assert probed([]).total_mb("host") == 100
     assert budget_mb("host", PoolSettings(), probed([])) == 80
     assert budget_mb("host", PoolSettings(low_memory=True), probed([])) == 40
     assert budget_mb("host", PoolSettings(budget_mb={"host": 7}), probed([])) == 7
 
 
-def test_what_a_detector_does_not_speak_of_is_not_here() -> None:
+def test_hardware_missing_in_a_detection_is_unavailable() -> None:
     class Silent:
         def detect(self) -> dict[str, Any]:
             return {"mps": detection("mps", reason="no Apple GPU")}

@@ -51,7 +51,7 @@ def test_a_model_is_constructed_once_and_shared() -> None:
         {"dtype": "float16"},
     ],
 )
-def test_family_name_device_and_precision_tell_models_apart(other: dict[str, Any]) -> None:
+def test_family_name_device_and_precision_identify_a_model(other: dict[str, Any]) -> None:
     pool = pool_of(FakeMachine(cuda=(1000, 1000)))
     same = {"family": "vision", "name": "vit", "constructor": Model, "hardware_preferences": CPU, "dtype": "float32"}
     first = pool.get_model(**same)
@@ -59,14 +59,14 @@ def test_family_name_device_and_precision_tell_models_apart(other: dict[str, Any
     assert pool.get_model(**same) is first
 
 
-def test_a_precision_has_one_name() -> None:
+def test_a_precision_has_one_spelling() -> None:
     pool = pool_of()
     model = pool.get_model("vision", "vit", Model, CPU, dtype="torch.float16")
     assert pool.get_model("vision", "vit", Model, CPU, dtype="float16") is model
     assert [entry["dtype"] for entry in pool.get_stats()["entries"]] == ["float16"]
 
 
-def test_without_a_constructor_the_pool_is_only_looked_into() -> None:
+def test_without_a_constructor_the_pool_only_looks_up() -> None:
     pool = pool_of()
     with pytest.raises(NotInPoolError, match=r"vision/vit is not in the pool \(cuda, .*cpu\), and no constructor"):
         pool.get_model("vision", "vit")
@@ -74,7 +74,7 @@ def test_without_a_constructor_the_pool_is_only_looked_into() -> None:
     assert pool.get_model("vision", "vit") is model
 
 
-# ── what is asked for ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── arguments ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -99,20 +99,20 @@ def test_without_a_constructor_the_pool_is_only_looked_into() -> None:
         ({"memory_mb": True}, "not a size in MiB"),
     ],
 )
-def test_what_means_nothing_is_refused_before_anything_is_constructed(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused_before_anything_is_constructed(arguments: dict[str, Any], message: str) -> None:
     pool = pool_of()
     with pytest.raises(ConfigError, match=message):
         pool.get_model(**{"family": "vision", "name": "vit", "constructor": Model, **arguments})
     assert pool.get_stats()["models"] == pool.get_stats()["failed"] == 0
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     with pytest.raises(ConfigError) as told:
         pool_of().get_model("vision", "", "vit", {"device": "gpu"}, memory_mb=-1)  # type: ignore[arg-type]
     assert {problem.where for problem in told.value.problems} == {"name", "constructor", "hardware", "memory_mb"}
 
 
-def test_a_coroutine_is_no_constructor() -> None:
+def test_a_coroutine_function_is_not_a_constructor() -> None:
     async def construct() -> Model:
         return Model()
 
@@ -120,7 +120,7 @@ def test_a_coroutine_is_no_constructor() -> None:
         pool_of().get_model("vision", "vit", construct)
 
 
-def test_a_constructor_may_want_to_know_the_device() -> None:
+def test_a_constructor_may_take_the_device() -> None:
     told = []
 
     def construct(device: str) -> Model:
@@ -136,7 +136,7 @@ def test_a_constructor_may_want_to_know_the_device() -> None:
 # ── failing constructors ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_constructor_that_fails_leaves_nothing_behind_and_the_next_request_tries_again() -> None:
+def test_a_failed_constructor_leaves_nothing_behind_and_the_next_request_retries() -> None:
     pool = pool_of()
 
     def broken() -> Model:
@@ -170,7 +170,7 @@ def test_a_failed_start_says_what_to_do() -> None:
     assert "MemoryError" in record["traceback"]
 
 
-def test_a_failure_that_nobody_recognizes_still_says_what_to_do() -> None:
+def test_an_unrecognized_failure_also_has_advice() -> None:
     def broken() -> Model:
         raise ValueError("nobody has ever seen this")
 
@@ -185,7 +185,7 @@ def test_a_failure_that_nobody_recognizes_still_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "advised"), [(None, True), ("float32", True), ("float16", False)])
-def test_a_precision_that_was_asked_for_is_not_recommended(dtype: str | None, *, advised: bool) -> None:
+def test_the_requested_precision_is_not_recommended(dtype: str | None, *, advised: bool) -> None:
     def broken() -> Model:
         raise MemoryError
 
@@ -194,18 +194,18 @@ def test_a_precision_that_was_asked_for_is_not_recommended(dtype: str | None, *,
     assert any("float16" in line for line in told.value.recommendations) is advised
 
 
-def test_a_constructor_that_gives_nothing_has_failed() -> None:
+def test_a_constructor_that_returns_none_has_failed() -> None:
     with pytest.raises(ModelStartError, match="returned None instead of a model"):
         pool_of().get_model("vision", "vit", lambda: None, CPU)
 
 
-def test_a_constructor_may_ask_for_other_models() -> None:
+def test_a_constructor_may_request_other_models() -> None:
     pool = pool_of()
     part = pool.get_model("vision", "whole", lambda: (pool.get_model("vision", "part", Model, CPU),), CPU)[0]
     assert pool.get_model("vision", "part", Model, CPU) is part
 
 
-def test_a_constructor_that_asks_for_its_own_model_does_not_wait_for_ever() -> None:
+def test_a_constructor_that_requests_its_own_model_gets_an_error() -> None:
     pool = pool_of()
 
     def construct() -> Model:
@@ -229,7 +229,7 @@ def test_an_interrupted_constructor_leaves_nothing_behind() -> None:
     assert used(pool) == 0
 
 
-def test_memory_that_is_short_is_made_free_before_a_constructor_is_given_up() -> None:
+def test_memory_is_freed_before_a_constructor_is_given_up() -> None:
     pool = pool_of()
     idle = weakref.ref(pool.get_model("vision", "idle", Model, CPU, memory_mb=10))
     calls = []
@@ -247,7 +247,7 @@ def test_memory_that_is_short_is_made_free_before_a_constructor_is_given_up() ->
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_model_is_evicted_first() -> None:
     pool = pool_of(settings=PoolSettings(budget_mb={"host": 300}))
     for name in ("a", "b", "c"):
         pool.get_model("vision", name, Model, CPU, memory_mb=100)
@@ -258,20 +258,20 @@ def test_the_least_recently_used_goes_first() -> None:
     assert pool.get_stats()["evicted_for_memory"] == 2
 
 
-def test_what_is_in_use_is_never_let_go_of() -> None:
+def test_models_in_use_are_never_evicted() -> None:
     pool = pool_of(settings=PoolSettings(budget_mb={"host": 300}))
     mine = pool.get_model("vision", "mine", Model, CPU, memory_mb=200)
     pool.get_model("vision", "idle", Model, CPU, memory_mb=100)
     other = pool.get_model("vision", "other", Model, CPU, memory_mb=250)
     assert held(pool) == ["mine", "other"]
-    assert used(pool) == 450  # above the budget, by nothing but what is in use
+    assert used(pool) == 450  # models in use exceed the budget
     assert pool.get_model("vision", "mine", Model, CPU) is mine
     del mine, other
     pool.get_model("vision", "small", Model, CPU, memory_mb=50)
     assert used(pool) <= 300
 
 
-def test_a_model_in_a_cycle_of_references_is_not_in_use() -> None:
+def test_a_model_in_a_reference_cycle_is_not_in_use() -> None:
     pool = pool_of(settings=PoolSettings(budget_mb={"host": 100}))
 
     def cyclic() -> Model:
@@ -287,7 +287,7 @@ def test_a_model_in_a_cycle_of_references_is_not_in_use() -> None:
 
 def test_a_lease_keeps_a_model() -> None:
     pool = pool_of(settings=PoolSettings(budget_mb={"host": 100}))
-    with pool.lease("vision", "leased", Model, CPU, memory_mb=100):  # nobody has it, but the lease
+    with pool.lease("vision", "leased", Model, CPU, memory_mb=100):  # only the lease keeps it
         pool.get_model("vision", "other", Model, CPU, memory_mb=100)
         assert "leased" in held(pool)
         assert pool.get_stats()["entries"][0]["leases"] == 1
@@ -295,14 +295,14 @@ def test_a_lease_keeps_a_model() -> None:
     assert held(pool) == ["next"]
 
 
-def test_a_lease_ends_with_an_error_too() -> None:
+def test_a_lease_also_ends_after_an_error() -> None:
     pool = pool_of()
     with pytest.raises(ValueError, match="inside"), pool.lease("vision", "vit", Model, CPU):
         raise ValueError("inside")
     assert [entry["leases"] for entry in pool.get_stats()["entries"]] == [0]
 
 
-def test_what_cannot_be_watched_is_in_use_until_it_is_released() -> None:
+def test_an_object_without_weak_references_is_in_use_until_released() -> None:
     pool = pool_of(settings=PoolSettings(budget_mb={"host": 100}))
     pool.get_model("vision", "tuple", lambda: (1, 2), CPU, memory_mb=80)
     pool.get_model("vision", "other", Model, CPU, memory_mb=80)
@@ -311,7 +311,7 @@ def test_what_cannot_be_watched_is_in_use_until_it_is_released() -> None:
     assert "tuple" not in held(pool)
 
 
-def test_what_cannot_be_watched_is_free_after_its_lease() -> None:
+def test_an_object_without_weak_references_is_unused_after_its_lease() -> None:
     pool = pool_of(settings=PoolSettings(budget_mb={"host": 100}))
     with pool.lease("vision", "tuple", lambda: (1, 2), CPU, memory_mb=80) as leased:
         assert leased == (1, 2)
@@ -320,7 +320,7 @@ def test_what_cannot_be_watched_is_free_after_its_lease() -> None:
     assert held(pool) == ["other"]
 
 
-def test_memory_nobody_knows_is_not_taken_for_none_at_all() -> None:
+def test_unknown_memory_does_not_count_as_0() -> None:
     pool = pool_of()
     pool.get_model("vision", "unknown", Model, CPU)
     (entry,) = pool.get_stats()["entries"]
@@ -329,7 +329,7 @@ def test_memory_nobody_knows_is_not_taken_for_none_at_all() -> None:
     assert pool.get_stats()["memory"]["host"]["unmeasured_models"] == (entry["memory_mb"] is None)
 
 
-def test_a_large_allocation_shows_in_the_resident_memory() -> None:
+def test_a_large_allocation_is_visible_in_the_resident_memory() -> None:
     pool = pool_of()
     block = pool.get_model("vision", "block", lambda: Model(bytearray(b"x") * (64 << 20)), CPU)
     (entry,) = pool.get_stats()["entries"]
@@ -338,7 +338,7 @@ def test_a_large_allocation_shows_in_the_resident_memory() -> None:
     assert len(block.part) == 64 << 20
 
 
-def test_an_interpreters_garbage_collection_may_happen_at_any_time() -> None:
+def test_garbage_collection_may_happen_at_any_time() -> None:
     pool = pool_of(settings=PoolSettings(low_memory=True))
     for number in range(50):
         model = pool.get_model("vision", str(number), Model, CPU, memory_mb=1)
@@ -352,7 +352,7 @@ def test_an_interpreters_garbage_collection_may_happen_at_any_time() -> None:
 # ── age ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_nobody_asks_for_goes_after_the_time_out() -> None:
+def test_an_unused_model_is_evicted_after_the_timeout() -> None:
     clock = Clock()
     pool = pool_of(settings=PoolSettings(timeout_minutes=10), clock=clock)
     pool.get_model("vision", "old", Model, CPU)
@@ -376,7 +376,7 @@ def test_clean_up_on_request() -> None:
     assert pool.cleanup_unused_resources(max_age_minutes=5) == 1
     assert held(pool) == ["mine"]
     del mine
-    assert pool.cleanup_unused_resources() == 0  # younger than the pool's own time-out
+    assert pool.cleanup_unused_resources() == 0  # younger than the pool's timeout
     assert pool.cleanup_unused_resources(0) == 1
     with pytest.raises(ConfigError, match="is not a valid age"):
         pool.cleanup_unused_resources(-1)
@@ -385,7 +385,7 @@ def test_clean_up_on_request() -> None:
 # ── low memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_in_low_memory_mode_nothing_is_kept_that_nobody_uses() -> None:
+def test_low_memory_mode_keeps_no_unused_models() -> None:
     pool = pool_of(settings=PoolSettings(low_memory=True))
     mine = pool.get_model("vision", "vit", Model, CPU, memory_mb=10)
     assert pool.get_model("vision", "vit", Model, CPU) is mine
@@ -395,7 +395,7 @@ def test_in_low_memory_mode_nothing_is_kept_that_nobody_uses() -> None:
     assert used(pool) == 0
 
 
-def test_in_low_memory_mode_a_lease_keeps_a_model_until_its_end() -> None:
+def test_in_low_memory_mode_a_lease_keeps_a_model() -> None:
     pool = pool_of(settings=PoolSettings(low_memory=True))
     with pool.lease("vision", "vit", Model, CPU):
         assert held(pool) == ["vit"]
@@ -417,7 +417,7 @@ def test_low_memory_mode_has_half_the_budget() -> None:
 # ── release and clear ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_release_keeps_a_model_no_longer() -> None:
+def test_a_released_model_is_no_longer_kept() -> None:
     pool = pool_of()
     gone = weakref.ref(pool.get_model("vision", "vit", Model, CPU))
     assert pool.release("vision", "vit")
@@ -425,7 +425,7 @@ def test_release_keeps_a_model_no_longer() -> None:
     assert not pool.release("vision", "vit")
 
 
-def test_what_was_released_and_is_in_use_counts_until_its_user_lets_go() -> None:
+def test_a_released_model_in_use_counts_until_its_last_user_ends() -> None:
     pool = pool_of()
     mine = pool.get_model("vision", "vit", Model, CPU, memory_mb=10)
     assert pool.release("vision", "vit")
@@ -450,7 +450,7 @@ def test_release_of_one_device_and_one_precision() -> None:
         pool.release("vision", "vit", device="gpu")
 
 
-def test_clear_keeps_nothing() -> None:
+def test_clear_releases_everything() -> None:
     pool = pool_of()
     mine = pool.get_model("vision", "mine", Model, CPU, memory_mb=10)
     pool.get_model("vision", "idle", Model, CPU, memory_mb=10)
@@ -466,7 +466,7 @@ def test_clear_keeps_nothing() -> None:
 
 @pytest.fixture
 def no_pool_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that has not asked for its pool."""
+    """A process without a global pool yet."""
     monkeypatch.setattr(pool_module, "_GLOBAL", [])
     yield
     if pool_module._GLOBAL:
@@ -474,9 +474,9 @@ def no_pool_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_pool_yet")
-def test_there_is_one_pool_a_process_whose_settings_are_read_when_it_is_first_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_has_one_pool_whose_settings_are_read_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = get_global_resource_pool()
-    monkeypatch.setenv("RESOURCE_POOL_LOW_MEMORY", "1")  # after the pool was made, and before it was used
+    monkeypatch.setenv("RESOURCE_POOL_LOW_MEMORY", "1")  # after the pool was created, before its first use
     assert pool.get_stats()["low_memory_mode"] is True
     monkeypatch.setenv("RESOURCE_POOL_LOW_MEMORY", "0")
     assert get_global_resource_pool() is pool
@@ -495,12 +495,12 @@ def test_low_memory_mode_from_the_environment(word: str, low: bool) -> None:  # 
 
 
 @pytest.mark.parametrize("word", ["2", "maybe", "-1"])
-def test_a_word_that_is_neither_yes_nor_no_is_refused(word: str) -> None:
+def test_an_invalid_boolean_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match=r"RESOURCE_POOL_LOW_MEMORY: .* is neither yes nor no \(use 1"):
         PoolSettings.from_environment({"RESOURCE_POOL_LOW_MEMORY": word})
 
 
 @pytest.mark.parametrize("wrong", [{"timeout_minutes": 0}, {"timeout_minutes": float("nan")}, {"budget_mb": {"host": -1}}])
-def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is not a positive number"):
         PoolSettings(**wrong)

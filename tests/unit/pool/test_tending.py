@@ -1,4 +1,4 @@
-"""What the pool does by itself, and how it is told to: settings, the timer, memory that others take."""
+"""The pool's automatic maintenance: settings, the timer, memory used by other programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def held(pool: ResourcePool) -> list[str]:
 # ── settings ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_recommended_can_be_applied_also_from_a_file() -> None:
+def test_a_recommended_configuration_can_be_applied_even_from_a_file() -> None:
     pool = pool_of()
     config = json.loads('{"resource_pool_config": {"low_memory_mode": true, "recommended_timeout_mins": 10}}')
     settings = pool.configure(**config["resource_pool_config"])
@@ -35,12 +35,12 @@ def test_what_is_recommended_can_be_applied_also_from_a_file() -> None:
     assert (stats["low_memory_mode"], stats["timeout_minutes"]) == (True, 10)
 
 
-def test_what_is_not_named_stays_as_it_is() -> None:
+def test_settings_that_are_not_given_do_not_change() -> None:
     pool = pool_of(settings=PoolSettings(low_memory=True, budget_mb={"host": 100}))
     assert pool.configure(timeout_minutes=5) == PoolSettings(low_memory=True, timeout_minutes=5, timer=False, budget_mb={"host": 100})
 
 
-def test_another_time_out_holds_for_what_is_there_already() -> None:
+def test_a_new_timeout_applies_to_existing_models() -> None:
     clock = Clock()
     pool = pool_of(clock=clock)
     pool.get_model("vision", "old", Model, CPU)
@@ -49,7 +49,7 @@ def test_another_time_out_holds_for_what_is_there_already() -> None:
     assert pool.cleanup_unused_resources() == 1
 
 
-def test_low_memory_mode_lets_go_at_once_of_what_nobody_uses_and_back_again_keeps_it() -> None:
+def test_switching_low_memory_mode_on_evicts_unused_models_and_off_keeps_them() -> None:
     pool = pool_of()
     mine = pool.get_model("vision", "mine", Model, CPU)
     pool.get_model("vision", "idle", Model, CPU)
@@ -60,7 +60,7 @@ def test_low_memory_mode_lets_go_at_once_of_what_nobody_uses_and_back_again_keep
     assert held(pool) == ["mine"]
 
 
-def test_a_smaller_budget_is_kept_to_at_once() -> None:
+def test_a_smaller_budget_applies_immediately() -> None:
     pool = pool_of()
     mine = pool.get_model("vision", "mine", Model, CPU, memory_mb=200)
     for name in ("old", "young"):
@@ -92,14 +92,14 @@ def test_what_was_released_stays_released() -> None:
         ({"memory_limit_percent": 0}, "not a positive number"),
     ],
 )
-def test_a_setting_that_means_nothing_is_refused_and_changes_nothing(wrong: dict[str, Any], message: str) -> None:
+def test_an_invalid_setting_is_refused_and_changes_nothing(wrong: dict[str, Any], message: str) -> None:
     pool = pool_of(settings=PoolSettings(timeout_minutes=7))
     with pytest.raises(ConfigError, match=message):
         pool.configure(**wrong)
     assert pool.get_stats()["timeout_minutes"] == 7
 
 
-def test_every_setting_but_budgets_has_a_variable() -> None:
+def test_every_setting_except_budgets_has_a_variable() -> None:
     found = PoolSettings.from_environment(
         {
             "RESOURCE_POOL_LOW_MEMORY": "1",
@@ -112,7 +112,7 @@ def test_every_setting_but_budgets_has_a_variable() -> None:
     assert PoolSettings.from_environment({"RESOURCE_POOL_TIMEOUT_MINS": ""}) == PoolSettings()
 
 
-def test_every_variable_that_means_nothing_is_told() -> None:
+def test_every_invalid_variable_is_reported() -> None:
     wrong = {"RESOURCE_POOL_TIMER": "often", "RESOURCE_POOL_TIMEOUT_MINS": "soon", "RESOURCE_POOL_MEMORY_LIMIT_PERCENT": "500"}
     with pytest.raises(ConfigError) as told:
         PoolSettings.from_environment(wrong)
@@ -123,7 +123,7 @@ def test_every_variable_that_means_nothing_is_told() -> None:
 
 
 class Ended:
-    """Notes when a model is gone."""
+    """Signals when a model is deleted."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -134,21 +134,21 @@ class Ended:
         return model
 
 
-def test_an_expired_model_goes_without_a_request() -> None:
+def test_an_expired_model_is_evicted_without_a_request() -> None:
     pool, ended = ResourcePool(PoolSettings(timeout_minutes=0.1 / 60), machine=FakeMachine()), Ended()
     pool.get_model("vision", "idle", ended.construct, CPU)
     assert ended.event.wait(END_S)
     assert pool.get_stats()["models"] == 0
 
 
-def test_a_shorter_time_out_wakes_the_timer() -> None:
+def test_a_shorter_timeout_wakes_the_timer() -> None:
     pool, ended = ResourcePool(machine=FakeMachine()), Ended()
     pool.get_model("vision", "idle", ended.construct, CPU)
     pool.configure(timeout_minutes=0.1 / 60)
     assert ended.event.wait(END_S)
 
 
-def test_what_is_in_use_stays_and_goes_after_its_use() -> None:
+def test_a_model_in_use_stays_and_is_evicted_afterwards() -> None:
     pool, ended, other = ResourcePool(PoolSettings(timeout_minutes=0.1 / 60), machine=FakeMachine()), Ended(), Ended()
     mine = pool.get_model("vision", "mine", ended.construct, CPU)
     pool.get_model("vision", "idle", other.construct, CPU)
@@ -163,7 +163,7 @@ def timers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "hwmatrix-pool-timer"]
 
 
-def test_without_the_timer_there_is_no_thread_and_nothing_goes_by_itself() -> None:
+def test_without_the_timer_there_is_no_thread_and_no_automatic_eviction() -> None:
     before = set(timers())
     pool = ResourcePool(PoolSettings(timer=False), machine=FakeMachine())
     pool.get_model("vision", "idle", Model, CPU)
@@ -186,11 +186,11 @@ def test_the_timer_ends_with_its_pool_and_does_not_keep_it_alive() -> None:
     assert not thread.is_alive()
 
 
-# ── memory that is short ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── memory pressure ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def crowded(limit: float = 90) -> tuple[FakeMachine, ResourcePool, Model]:
-    """A host of 1000 MiB, with a model in use and two that are not."""
+    """A host with 1000 MiB, a model in use and two unused ones."""
     machine = FakeMachine(host_mb=1000)
     pool = pool_of(machine, PoolSettings(memory_limit_percent=limit))
     mine = pool.get_model("vision", "mine", Model, CPU, memory_mb=50)
@@ -202,7 +202,7 @@ def crowded(limit: float = 90) -> tuple[FakeMachine, ResourcePool, Model]:
 @pytest.mark.parametrize(
     ("used_mb", "left"), [(900, ["mine", "old", "young"]), (910, ["mine", "young"]), (951, ["mine"]), (1000, ["mine"])]
 )
-def test_above_the_limit_as_much_goes_as_is_in_the_way_the_least_recently_used_first(used_mb: float, left: list[str]) -> None:
+def test_above_the_limit_the_least_recently_used_models_are_evicted_until_it_is_met(used_mb: float, left: list[str]) -> None:
     machine, pool, _mine = crowded()
     machine.host_used_mb = used_mb
     pool.get_model("vision", "next", Model, CPU)
@@ -210,15 +210,15 @@ def test_above_the_limit_as_much_goes_as_is_in_the_way_the_least_recently_used_f
     assert pool.get_stats()["evicted_for_memory"] == 3 - len(left)
 
 
-def test_the_limit_can_be_switched_off() -> None:
+def test_the_limit_can_be_disabled() -> None:
     machine, pool, _mine = crowded(100)
     machine.host_used_mb = 1000
     pool.get_model("vision", "next", Model, CPU)
     assert held(pool) == ["mine", "old", "young", "next"]
 
 
-def test_memory_that_gets_short_needs_no_request_either() -> None:
-    """The timer looks whenever it is woken, here by a setting."""
+def test_memory_pressure_is_handled_without_a_request() -> None:
+    """The timer checks whenever it wakes, here after a change of a setting."""
     machine, ended = FakeMachine(host_mb=1000), Ended()
     pool = ResourcePool(machine=machine)
     pool.get_model("vision", "idle", ended.construct, CPU, memory_mb=50)
@@ -228,7 +228,7 @@ def test_memory_that_gets_short_needs_no_request_either() -> None:
     assert pool.get_stats()["evicted_for_memory"] == 1
 
 
-def test_a_gpus_memory_counts_for_itself() -> None:
+def test_a_gpu_s_memory_counts_separately() -> None:
     machine = FakeMachine(cuda=(1000, 1000))
     pool = pool_of(machine)
     for device in ("cuda:0", "cuda:1", "cpu"):
@@ -238,7 +238,7 @@ def test_a_gpus_memory_counts_for_itself() -> None:
     assert held(pool) == ["cuda:0", "cpu", "next"]
 
 
-def test_where_nobody_tells_what_is_free_nothing_goes() -> None:
+def test_if_free_memory_is_unknown_nothing_is_evicted() -> None:
     pool = pool_of(FakeMachine(cuda=(None,)))
     pool.get_model("vision", "idle", Model, {"device": "cuda"}, memory_mb=50)
     pool.get_model("vision", "next", Model, CPU)

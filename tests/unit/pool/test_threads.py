@@ -1,4 +1,4 @@
-"""Many threads at once. Nothing sleeps: barriers and events make the order, and every wait has an end that fails the test."""
+"""Concurrent threads. No test sleeps: barriers and events set the order, and every wait has a timeout that fails the test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 class Gate:
-    """A constructor that says when it has begun and goes on when it may."""
+    """A constructor that signals its start and waits for permission to continue."""
 
     def __init__(self, make: Callable[[], Any] = Model) -> None:
         self.began = threading.Semaphore(0)
@@ -47,7 +47,7 @@ class Gate:
 
 
 def until_waiting(pool: ResourcePool, number: int) -> None:
-    """Until so many threads wait for somebody else's construction: the pool's own count, which is written before they wait."""
+    """Block until this many threads wait for another's construction, by the pool's count, which is updated before they wait."""
     cache = pool._cache
     with cache.lock:
         waiting = len(cache._waiting)
@@ -74,8 +74,8 @@ def test_simultaneous_requests_construct_once(threads: ThreadPoolExecutor) -> No
     assert (stats["constructed"], stats["waits"], stats["models"], stats["entries"][0]["uses"]) == (1, MANY - 1, 1, MANY)
 
 
-def test_requests_that_begin_at_the_same_instant_construct_once(threads: ThreadPoolExecutor) -> None:
-    """The same without a gate: whichever way threads are interleaved."""
+def test_requests_that_start_at_the_same_instant_construct_once(threads: ThreadPoolExecutor) -> None:
+    """The same without a gate, for any interleaving of threads."""
     for _ in range(20):
         pool, barrier, made = pool_of(), threading.Barrier(MANY), []
 
@@ -93,7 +93,7 @@ def test_different_models_are_constructed_at_the_same_time(threads: ThreadPoolEx
     pool, together = pool_of(), threading.Barrier(MANY)
 
     def construct() -> Model:
-        together.wait(END_S)  # breaks unless all of them are in their constructors now
+        together.wait(END_S)  # fails unless all are in their constructors now
         return Model()
 
     results([threads.submit(pool.get_model, "vision", str(number), construct, CPU) for number in range(MANY)])
@@ -111,7 +111,7 @@ def test_the_same_model_for_different_devices_is_constructed_at_the_same_time(th
     assert pool.get_stats()["constructed"] == 3
 
 
-def test_all_who_wait_get_the_error_and_the_next_request_tries_again(threads: ThreadPoolExecutor) -> None:
+def test_all_waiting_threads_get_the_error_and_the_next_request_retries(threads: ThreadPoolExecutor) -> None:
     def fail() -> Model:
         raise ValueError("no such checkpoint")
 
@@ -122,14 +122,14 @@ def test_all_who_wait_get_the_error_and_the_next_request_tries_again(threads: Th
     gate.may_end.set()
     errors = [future.exception(END_S) for future in futures]
     assert all(isinstance(error, ModelStartError) and "no such checkpoint" in str(error) for error in errors)
-    assert len({id(error) for error in errors}) == MANY  # one each, so that tracebacks do not mix
+    assert len({id(error) for error in errors}) == MANY  # one each, so that tracebacks are separate
     assert len({id(error.__cause__) for error in errors if error}) == 1
     assert gate.calls == 1
     assert (pool.get_stats()["failed"], len(pool.errors())) == (1, 1)
     assert isinstance(pool.get_model("vision", "vit", Model, CPU), Model)
 
 
-def test_who_waited_for_an_interrupted_thread_takes_over(threads: ThreadPoolExecutor) -> None:
+def test_a_waiting_thread_takes_over_from_an_interrupted_one(threads: ThreadPoolExecutor) -> None:
     def interrupted() -> Model:
         raise KeyboardInterrupt
 
@@ -146,7 +146,7 @@ def test_who_waited_for_an_interrupted_thread_takes_over(threads: ThreadPoolExec
     assert second.calls == 1
 
 
-def test_who_waits_for_a_device_that_is_full_goes_on_with_the_one_who_constructs(threads: ThreadPoolExecutor) -> None:
+def test_threads_waiting_for_a_full_device_fall_back_with_the_constructing_one(threads: ThreadPoolExecutor) -> None:
     pool = pool_of(FakeMachine(cuda=(1000,)))
     gate = Gate(lambda: Model(refuses={"cuda:0": RuntimeError(CUDA_MEMORY)}))
     futures = [threads.submit(pool.get_model, "vision", "vit", gate, {"device": "cuda"}) for _ in range(MANY)]
@@ -160,21 +160,21 @@ def test_who_waits_for_a_device_that_is_full_goes_on_with_the_one_who_constructs
     assert pool.get_stats()["constructed"] == 1
 
 
-def test_who_asks_for_the_cpu_shares_what_falls_back_to_it(threads: ThreadPoolExecutor) -> None:
+def test_a_request_for_the_cpu_shares_a_model_that_falls_back_to_it(threads: ThreadPoolExecutor) -> None:
     pool = pool_of(FakeMachine(cuda=(1000,)))
     for_gpu, for_cpu = Gate(lambda: Model(refuses={"cuda:0": RuntimeError(CUDA_MEMORY)})), Gate()
     on_gpu = threads.submit(pool.get_model, "vision", "vit", for_gpu, {"device": "cuda"})
     on_cpu = threads.submit(pool.get_model, "vision", "vit", for_cpu, CPU)
     assert for_gpu.began.acquire(timeout=END_S)
     assert for_cpu.began.acquire(timeout=END_S)
-    for_gpu.may_end.set()  # it falls back, and finds the CPU's model under way
+    for_gpu.may_end.set()  # it falls back, and finds the construction for the CPU in progress
     until_waiting(pool, 1)
     for_cpu.may_end.set()
     assert on_gpu.result(END_S) is on_cpu.result(END_S)
     assert pool.get_stats()["models"] == 1
 
 
-def test_two_constructors_that_wait_for_each_other_are_told(threads: ThreadPoolExecutor) -> None:
+def test_two_constructors_that_wait_for_each_other_get_an_error(threads: ThreadPoolExecutor) -> None:
     pool, both = pool_of(), threading.Barrier(2)
 
     def constructor(other: str) -> Callable[[], Model]:
@@ -198,7 +198,7 @@ def test_low_memory_mode_loads_one_at_a_time(threads: ThreadPoolExecutor) -> Non
         with lock:
             inside[0] += 1
             most[0] = max(most[0], inside[0])
-        part = pool.get_model("vision", f"part {threading.get_ident()}", Model, CPU)  # its own parts are no others' models
+        part = pool.get_model("vision", f"part {threading.get_ident()}", Model, CPU)  # nested requests may load at the same time
         with lock:
             inside[0] -= 1
         return Model(part)
@@ -214,7 +214,7 @@ def test_low_memory_mode_loads_one_at_a_time(threads: ThreadPoolExecutor) -> Non
     assert len(models) == MANY
 
 
-def test_in_low_memory_mode_simultaneous_requests_construct_once_too(threads: ThreadPoolExecutor) -> None:
+def test_low_memory_mode_also_constructs_once_for_simultaneous_requests(threads: ThreadPoolExecutor) -> None:
     pool, gate = pool_of(settings=PoolSettings(low_memory=True)), Gate()
     first = threads.submit(pool.get_model, "vision", "vit", gate, CPU)
     assert gate.began.acquire(timeout=END_S)
@@ -227,7 +227,7 @@ def test_in_low_memory_mode_simultaneous_requests_construct_once_too(threads: Th
 
 
 def test_simultaneous_models_are_spread_over_the_gpus(threads: ThreadPoolExecutor) -> None:
-    """Room is kept for what is under way: the drivers' figures do not show it yet."""
+    """Memory is reserved for constructions in progress, which the drivers do not report yet."""
     pool = pool_of(FakeMachine(cuda=(1000, 1000, 1000, 1000)))
     gate = Gate()
     futures = []
@@ -239,7 +239,7 @@ def test_simultaneous_models_are_spread_over_the_gpus(threads: ThreadPoolExecuto
     assert sorted(entry["device"] for entry in pool.get_stats()["entries"]) == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
 
 
-def test_room_is_not_promised_twice(threads: ThreadPoolExecutor) -> None:
+def test_memory_is_not_reserved_twice(threads: ThreadPoolExecutor) -> None:
     pool, gate = pool_of(FakeMachine(cuda=(1000,))), Gate()
     first = threads.submit(pool.get_model, "vision", "first", gate, {"device": "cuda"}, memory_mb=500)
     assert gate.began.acquire(timeout=END_S)
@@ -250,7 +250,7 @@ def test_room_is_not_promised_twice(threads: ThreadPoolExecutor) -> None:
     assert {entry["name"]: entry["device"] for entry in pool.get_stats()["entries"]} == {"first": "cuda:0", "second": "cpu"}
 
 
-def test_one_pool_a_process_whichever_thread_asks_first(threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_one_pool_per_process_whichever_thread_is_first(threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_GLOBAL", [])
     barrier = threading.Barrier(MANY)
 
@@ -261,8 +261,8 @@ def test_one_pool_a_process_whichever_thread_asks_first(threads: ThreadPoolExecu
     assert len({id(pool) for pool in results([threads.submit(ask) for _ in range(MANY)])}) == 1
 
 
-def test_a_pool_under_load_keeps_its_accounts(threads: ThreadPoolExecutor) -> None:
-    """Threads that ask for, use, lease, release and clean up at random, in a pool that is much too small for them."""
+def test_a_pool_under_load_keeps_correct_accounts(threads: ThreadPoolExecutor) -> None:
+    """Threads request, use, lease, release and clean up at random, in a pool that is much too small for them."""
     pool = pool_of(FakeMachine(cuda=(200, 200)), PoolSettings(budget_mb={"host": 100}))
     start = threading.Barrier(MANY)
 

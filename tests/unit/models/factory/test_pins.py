@@ -1,4 +1,4 @@
-"""Pinned lists: read, written, compared; and the list that hwmatrix comes with."""
+"""Pinned lists: reading, writing and comparing them, and the packaged list."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PINS = st.builds(
 
 
 @given(types=st.dictionaries(NAMES, PINS, max_size=8), version=st.sampled_from(["5.23.0", "5.23", "6.0.0rc1", "5.1.0.dev0"]))
-def test_what_is_written_is_read_again(types: dict[str, PinnedType], version: str) -> None:
+def test_a_written_list_can_be_read(types: dict[str, PinnedType], version: str) -> None:
     made = PinnedList(version=version, types=types)
     assert parse(written(made), where="x") == made
     assert written(parse(written(made), where="x")) == written(made)
 
 
-def test_a_list_has_one_type_a_line_by_name() -> None:
+def test_a_list_has_one_type_per_line_sorted_by_name() -> None:
     text = written(PinnedList(version="5.23.0", types={"vit": pin("pass", "image"), "on": pin("no_inputs", message='it needs "x":\n- y')}))
     head, *lines = text.partition("version:")[2].splitlines()
     assert head == ' "5.23.0"'
@@ -113,17 +113,17 @@ def test_versions_are_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (pin("no_inputs"), pin("build_failed"), None, None),
     ],
 )
-def test_what_a_type_has_lost_and_won(before: PinnedType, now: PinnedType, lost: str | None, won: str | None) -> None:
+def test_changes_for_the_worse_and_the_better(before: PinnedType, now: PinnedType, lost: str | None, won: str | None) -> None:
     assert (worse(before, now), better(before, now)) == (lost, won)
 
 
-def test_a_new_type_that_passes_is_told() -> None:
+def test_a_new_passing_type_is_reported() -> None:
     assert better(None, pin("pass", "text")) == "it is new and passes"
     assert better(None, pin("no_inputs")) is None
 
 
 @given(count=st.integers(0, 700), parts=st.integers(1, 40))
-def test_all_parts_together_are_everything_once(count: int, parts: int) -> None:
+def test_all_parts_together_have_each_type_once(count: int, parts: int) -> None:
     names = tuple(f"t{number:03}" for number in range(count))
     chosen = [part_of(names, part, parts) for part in range(parts)]
     assert sorted(name for part in chosen for name in part) == list(names)
@@ -131,7 +131,7 @@ def test_all_parts_together_are_everything_once(count: int, parts: int) -> None:
     assert part_of(names, parts, parts) == chosen[0]
 
 
-def test_the_part_comes_from_the_day_unless_it_is_asked_for() -> None:
+def test_the_part_depends_on_the_day_unless_requested() -> None:
     assert part_asked({}, "PART", day=739_000) == (0, 20)
     assert {part_asked({}, "PART", day=day)[0] for day in range(739_000, 739_020)} == set(range(20))
     assert part_asked({"PART": ""}, "PART", day=7) == (7, 20)
@@ -140,7 +140,7 @@ def test_the_part_comes_from_the_day_unless_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("asked", ["3", "8/8", "9/8", "-1/8", "1/0", "a/b", "1/2/3", "1 / 2"])
-def test_a_part_that_is_none_is_refused(asked: str) -> None:
+def test_an_invalid_part_is_refused(asked: str) -> None:
     with pytest.raises(ValueError, match="give a part and the number of parts"):
         part_asked({"PART": asked}, "PART", day=7)
 
@@ -152,7 +152,7 @@ def test_messages_are_short_and_the_same_in_every_run() -> None:
     assert short(message).endswith("...")
 
 
-def test_the_version_that_the_images_have_is_pinned() -> None:
+def test_the_images_version_of_transformers_has_a_pinned_list() -> None:
     found = re.search(r"^transformers==(\S+)", (ROOT / "images" / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None
     assert found[1] in pins.pinned_versions(), "nox -s types -- --write writes the list of this version"
@@ -160,7 +160,7 @@ def test_the_version_that_the_images_have_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("version", pins.pinned_versions())
-def test_shipped_lists_are_as_they_are_written(version: str) -> None:
+def test_packaged_lists_have_the_format_that_is_written(version: str) -> None:
     found = pins.pinned(version)
     assert found is not None
     file = Path(pins.__file__).parent / "pinned" / f"{version}.yaml"

@@ -1,4 +1,4 @@
-"""The rules and overrides of the factory, and what they make of configurations: no torch is needed for it."""
+"""The factory's rules and overrides, and their effect on configurations. No torch is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = Override(reason="nothing but the rules")
 
 
 class Config:
-    """A configuration as transformers has them: arguments become fields."""
+    """A configuration like those of transformers, whose arguments become fields."""
 
     defaults: dict[str, Any] = {}  # noqa: RUF012 - a fixture
 
@@ -36,20 +36,20 @@ def shrunk(level: str = SMALL, over: Override = PLAIN, **defaults: Any) -> dict[
     return made.values
 
 
-def test_every_override_is_for_a_type_that_there_is() -> None:
+def test_every_override_is_for_an_existing_type() -> None:
     known = {kind.name for kind in model_types()}
     assert len(overrides()) > 100
     assert not overrides().keys() - known
 
 
-def test_a_rule_decides_each_field_once_and_every_family_has_classes() -> None:
+def test_each_field_has_one_rule_and_every_family_has_classes() -> None:
     limits = rules().limits
     assert limits["small"]["num_hidden_layers"] == limits["gentle"]["num_hidden_layers"] == 2
     assert not limits["small"].keys() & set(rules().shared_heads)
     assert rules().classes.keys() == set(Family)
 
 
-def test_digests_follow_the_override_of_their_own_type_alone() -> None:
+def test_a_digest_depends_only_on_the_override_of_its_own_type() -> None:
     plain = {digest(kind.name) for kind in model_types() if override(kind.name) is override("no such type")}
     assert len(plain) == 1
     changed = next(name for name, entry in overrides().items() if entry.config)
@@ -66,7 +66,7 @@ def test_digests_follow_the_override_of_their_own_type_alone() -> None:
         ({"shape": [1], "kind": "words"}, "kind"),
     ],
 )
-def test_inputs_that_describe_nothing_are_refused(entry: dict[str, Any], words: str) -> None:
+def test_invalid_descriptions_of_inputs_are_refused(entry: dict[str, Any], words: str) -> None:
     with pytest.raises(pydantic.ValidationError, match=words):
         pydantic.TypeAdapter(Tensor).validate_python(entry)
 
@@ -78,7 +78,7 @@ def test_an_override_needs_a_reason() -> None:
         pydantic.TypeAdapter(Override).validate_python({"reason": "a near miss of a key", "confg": {}})
 
 
-def test_numbers_are_lowered_and_never_raised() -> None:
+def test_numbers_are_reduced_and_never_increased() -> None:
     small = shrunk(hidden_size=4096, intermediate_size=96, num_hidden_layers=1, num_attention_heads=32, vocab_size=128_000)
     assert small["hidden_size"] == 64
     assert small["intermediate_size"] == 96
@@ -87,11 +87,11 @@ def test_numbers_are_lowered_and_never_raised() -> None:
 
 
 @pytest.mark.parametrize(("heads", "shared", "wanted"), [(32, 32, 4), (32, 8, 2), (32, 1, 1), (2, 2, 2), (4, None, 4)])
-def test_shared_heads_keep_their_kind(heads: int, shared: int | None, wanted: int) -> None:
+def test_grouped_query_attention_stays_grouped(heads: int, shared: int | None, wanted: int) -> None:
     assert shrunk(hidden_size=4096, num_attention_heads=heads, num_key_value_heads=shared)["num_key_value_heads"] == wanted
 
 
-def test_one_layer_of_each_kind_stays_and_lists_follow() -> None:
+def test_one_layer_of_each_kind_is_kept_and_lists_are_shortened() -> None:
     kinds = ["slow"] * 5 + ["fast"] + ["slow"] * 5 + ["odd"]
     small = shrunk(num_hidden_layers=12, layer_types=kinds, ratios=list(range(12)), other=[1, 2, 3])
     assert small["layer_types"] == ["slow", "fast", "odd"]
@@ -100,12 +100,12 @@ def test_one_layer_of_each_kind_stays_and_lists_follow() -> None:
     assert small["other"] == [1, 2, 3]
 
 
-def test_two_layers_stay_where_all_are_alike() -> None:
+def test_two_layers_are_kept_if_all_are_of_one_kind() -> None:
     small = shrunk(num_hidden_layers=12, layer_types=["same"] * 12)
     assert (small["num_hidden_layers"], small["layer_types"]) == (2, ["same", "same"])
 
 
-def test_tokens_move_below_the_vocabulary_and_stay_apart() -> None:
+def test_token_ids_are_moved_into_the_vocabulary_and_stay_distinct() -> None:
     small = shrunk(
         image_token_id=100_001,
         eos_token_id=2,
@@ -128,18 +128,18 @@ def test_stages_keep_their_number_and_widths_their_proportions() -> None:
     assert small["embed_dim"] == 32
 
 
-def test_images_have_a_few_patches_a_side() -> None:
+def test_images_have_a_few_patches_per_side() -> None:
     assert shrunk(image_size=224, patch_size=16)["image_size"] == 64
     assert shrunk(image_size=[448, 224], patch_size=14)["image_size"] == [56, 56]
     assert shrunk(image_size=32, patch_size=16)["image_size"] == 32
 
 
-def test_sections_of_a_rotary_embedding_share_half_a_head() -> None:
+def test_sections_of_a_rotary_embedding_add_up_to_half_a_head() -> None:
     small = shrunk(hidden_size=4096, num_attention_heads=32, head_dim=128, rope_parameters={"mrope_section": [16, 24, 24]})
     assert sum(small["rope_parameters"]["mrope_section"]) == small["head_dim"] // 2
 
 
-def test_what_the_class_derives_is_left_to_it() -> None:
+def test_derived_fields_are_left_to_the_class() -> None:
     given: list[dict[str, Any]] = []
 
     class Recording(Config):
@@ -153,13 +153,13 @@ def test_what_the_class_derives_is_left_to_it() -> None:
     assert given == [{}, {"hidden_size": 8}]
 
 
-def test_an_override_lies_over_the_rules_and_within_nested_ones() -> None:
+def test_an_override_is_merged_over_the_rules_including_nested_configurations() -> None:
     over = Override(reason="two layers do not show it", config={"vision_config": {"depth": 4}, "hidden_size": 48})
     small = shrunk(over=over, hidden_size=1024, vision_config={"depth": 32, "hidden_size": 1280})
     assert small["hidden_size"] == 48
     assert small["vision_config"] == {"depth": 4, "hidden_size": 64}
 
 
-def test_gentle_rules_change_depth_and_counts_alone() -> None:
+def test_gentle_rules_change_only_depth_and_counts() -> None:
     small = shrunk(GENTLE, hidden_size=1024, num_hidden_layers=24, vocab_size=30_000, num_attention_heads=16, num_key_value_heads=4)
     assert small == {"hidden_size": 1024, "num_hidden_layers": 2, "vocab_size": 512, "num_attention_heads": 16, "num_key_value_heads": 4}
