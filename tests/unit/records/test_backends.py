@@ -1,4 +1,4 @@
-"""Backends that another package brings: found by their entry points, described when they are asked for, refused where they are wrong."""
+"""Backends of other packages: found by their entry points, loaded on demand, refused if invalid."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def abacus(site: Site) -> Site:
 
 
 @pytest.mark.usefixtures("abacus")
-def test_an_installed_package_brings_a_backend() -> None:
+def test_an_installed_package_provides_a_backend() -> None:
     assert names() == (*TABLE, "abacus")
     assert "hwmatrix_abacus" not in sys.modules
     assert descriptor_of("abacus").onnx is OnnxUse.BEST
 
 
 @pytest.mark.usefixtures("abacus")
-def test_its_detector_is_asked_and_a_container_sees_what_it_says() -> None:
+def test_its_detector_is_called_and_a_container_sees_the_result() -> None:
     found = detector.detect("abacus")
     assert (found.hardware_type, found.available, found.name, found.features) == ("abacus", True, "an abacus", {"beads": 100})
     around = container.Surroundings(inside=None, nodes=(), toolkit=(), cdi=(), runtimes=())
@@ -110,14 +110,14 @@ def test_its_detector_is_asked_and_a_container_sees_what_it_says() -> None:
 
 
 @pytest.mark.usefixtures("abacus")
-def test_its_own_words_of_errors_are_looked_up_first_and_only_for_it() -> None:
+def test_its_own_error_catalogue_comes_first_and_only_for_it() -> None:
     assert match("a stuck bead", hardware="abacus").type == "bead_stuck"
     assert match("a stuck bead", hardware="abacus").severity is Severity.WARNING
     assert match("a stuck bead", hardware="cpu").type == "unmatched"
     assert advice_for("bead_stuck", "abacus") == ("Oil the rods.",)
 
 
-def test_matrix_yaml_may_name_it_where_it_is_installed(abacus: Site, tmp_path: Path) -> None:
+def test_matrix_yaml_may_name_an_installed_backend(abacus: Site, tmp_path: Path) -> None:
     path = tmp_path / "matrix.yaml"
     path.write_text(MATRIX.replace("BACKEND", "abacus"), encoding="utf-8")
     assert load(path).spec.targets["mine"].backend == "abacus"
@@ -132,7 +132,7 @@ def test_matrix_yaml_may_name_it_where_it_is_installed(abacus: Site, tmp_path: P
         load(path)
 
 
-def test_a_backend_that_is_not_here_is_told_with_those_that_are() -> None:
+def test_an_unknown_backend_is_reported_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no package in this interpreter has a backend 'abacus'.*cpu, openvino"):
         descriptor_of("abacus")
 
@@ -144,14 +144,14 @@ def test_a_backend_that_is_not_here_is_told_with_those_that_are() -> None:
         ("beads = hwmatrix_abacus:OTHER", "hwmatrix_abacus:OTHER is not the descriptor of a backend 'beads'"),
     ],
 )
-def test_an_entry_point_that_names_something_else_is_refused(site: Site, points: str, message: str) -> None:
+def test_an_entry_point_that_is_not_a_descriptor_is_refused(site: Site, points: str, message: str) -> None:
     site.install("hwmatrix-abacus", points)
     with pytest.raises(ConfigError, match=message):
         descriptor_of("beads")
 
 
 @pytest.mark.parametrize("points", ["cpu = hwmatrix_abacus:ABACUS", "abacus = hwmatrix_abacus:OTHER"])
-def test_two_backends_of_one_name_are_refused(abacus: Site, points: str) -> None:
+def test_two_backends_with_the_same_name_are_refused(abacus: Site, points: str) -> None:
     abacus.install("another-package", points)
     with pytest.raises(ConfigError, match="and so has another"):
         names()

@@ -51,7 +51,7 @@ def test_another_plan_version_is_refused_with_advice() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '"plan"', "null", "\0"])
-def test_no_plan_at_all_is_refused(text: str) -> None:
+def test_a_file_that_is_not_a_plan_is_refused(text: str) -> None:
     with pytest.raises(StoreError, match=r"^p: "):
         plan_from_json(text, where="p")
 
@@ -70,7 +70,7 @@ def test_an_unknown_key_is_refused_at_every_level(at: tuple[str | int, ...]) -> 
 @pytest.mark.parametrize(
     ("key", "value"), [("isolation", "chroot"), ("cells", "none"), ("measure", {"min_s": "soon"}), ("targets", [{"name": "cpu"}])]
 )
-def test_a_wrong_value_is_refused_and_named(key: str, value: object) -> None:
+def test_an_invalid_value_is_refused_and_named(key: str, value: object) -> None:
     data = json.loads(to_json(make.plan())) | {key: value}
     with pytest.raises(StoreError, match=f"plan.json: not a valid Plan: .* at {key}"):
         from_json(Plan, json.dumps(data), where="plan.json")
@@ -91,7 +91,7 @@ def test_cells_find_their_model_and_target() -> None:
         plan.model("gpt2", Size.FULL)
 
 
-def test_what_finds_them_is_no_part_of_the_plan() -> None:
+def test_lookup_tables_are_not_part_of_the_plan() -> None:
     plan = make.plan()
     text = to_json(plan)
     plan.model("gpt2", Size.TINY)
@@ -103,7 +103,7 @@ def test_what_finds_them_is_no_part_of_the_plan() -> None:
         dataclasses.replace(plan, models=plan.models[:1]).model("gpt2", Size.TINY)
 
 
-def test_a_plan_of_before_timing_could_be_switched_off_times() -> None:
+def test_a_plan_without_the_field_timing_is_timed() -> None:
     data = json.loads(to_json(make.plan()))
     del data["timing"], data["types_of"], data["measure_of"]
     again = plan_from_json(json.dumps(data), where="plan.json")
@@ -117,16 +117,16 @@ def test_the_command_repeats_the_cell() -> None:
     )
 
 
-def test_the_command_times_by_the_suites_own_rule() -> None:
+def test_the_command_uses_the_suite_s_measure() -> None:
     model, cell = make.model_plan(matrix_line=7), make.cell_plan()
     alone = cell_command(model, cell, Isolation.VENV)
     assert cell_command(model, cell, Isolation.VENV, measure_of="quick") == f"{alone} --suite quick --timing"
     assert cell_command(model, cell, Isolation.VENV, timing=False, measure_of="quick") == f"{alone} --no-timing"
-    folder = make.model_plan(weights="/models/mine", matrix_line=None)  # beside such a model, --suite would run all of the suite's
+    folder = make.model_plan(weights="/models/mine", matrix_line=None)  # --suite would also run all models of the suite
     assert "--suite" not in cell_command(folder, cell, Isolation.VENV, measure_of="quick")
 
 
-def test_the_command_repeats_a_batch_that_was_asked_for() -> None:
+def test_the_command_repeats_the_requested_batch() -> None:
     model = make.model_plan(batch=8, batch_asked=True)
     cell = make.cell_plan(settings=dataclasses.replace(make.SETTINGS, batch=8))
     assert cell_command(model, cell, Isolation.VENV) == (

@@ -1,4 +1,4 @@
-"""What a merged database makes of cells that failed and were tried again: levels, counts, comparisons."""
+"""Failed and retried cells in a merged database: levels, counts, comparisons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGIN = dt.datetime(2026, 3, 4, 5, 6, 7)  # noqa: DTZ001 - as the database store
 def attempt(
     database: Database, planned: dict[str, Any], changed: dict[str, Any], *, after_s: float, shard: str = "s-cpu", **changes: Any
 ) -> None:
-    """An attempt so long after the cell's execution began."""
+    """Add an attempt that started ``after_s`` seconds after the cell's execution."""
     key = planned["cell_key"]
     ((name, value),) = changed.items()
     row = {
@@ -37,7 +37,7 @@ def attempt(
 
 
 def level_of(path: Path, status: str, *attempts: tuple[float, dict[str, Any]], canary_ok: bool = True) -> tuple[str, str | None, Any]:
-    """Status, level and adaptation of a cell that ended so, with attempts (seconds after it, what else of the row)."""
+    """Status, level and adaptation of a cell with this status and these attempts (seconds after it, changes to the row)."""
     with Database(path) as database:
         database.run()
         database.shard("s-cpu", "cpu")
@@ -52,7 +52,7 @@ def level_of(path: Path, status: str, *attempts: tuple[float, dict[str, Any]], c
 
 
 @pytest.mark.parametrize("status", ["mismatch", "unsupported", "error", "oom", "crash"])
-def test_a_cell_that_works_only_changed_keeps_its_status_and_reads_low(tmp_path: Path, status: str) -> None:
+def test_a_cell_that_works_only_with_a_change_keeps_its_status_and_has_level_low(tmp_path: Path, status: str) -> None:
     assert level_of(tmp_path / "m.duckdb", status, (1, {})) == (status, "Low", {"batch": 4})
 
 
@@ -61,15 +61,15 @@ def test_a_cell_that_works_only_changed_keeps_its_status_and_reads_low(tmp_path:
     [
         ((), True),
         (((1, unmeasured("oom")),), True),
-        (((-1, {}),), True),  # of an execution before this one
-        (((1, {}),), False),  # a shard that cannot be believed
+        (((-1, {}),), True),  # belongs to an earlier execution
+        (((1, {}),), False),  # a shard with failed canaries
     ],
 )
-def test_what_proves_nothing_changes_no_level(tmp_path: Path, attempts: Any, *, canary_ok: bool) -> None:
+def test_attempts_that_prove_nothing_change_no_level(tmp_path: Path, attempts: Any, *, canary_ok: bool) -> None:
     assert level_of(tmp_path / "m.duckdb", "oom", *attempts, canary_ok=canary_ok) == ("oom", "none", None)
 
 
-def test_a_cell_that_passed_is_not_made_low(tmp_path: Path) -> None:
+def test_a_passed_cell_does_not_become_low(tmp_path: Path) -> None:
     assert level_of(tmp_path / "m.duckdb", "pass", (1, {})) == ("pass", "High", None)
 
 
@@ -86,7 +86,7 @@ def counted(path: Path, *, with_attempts: bool) -> Path:
     return path
 
 
-def test_attempts_are_counted_as_no_cells(tmp_path: Path) -> None:
+def test_attempts_are_not_counted_as_cells(tmp_path: Path) -> None:
     found = [read(counted(tmp_path / f"{name}.duckdb", with_attempts=name == "with")) for name in ("with", "without")]
     assert [len(rows.cells) for rows in found] == [2, 2]
     assert found[0].analysis.totals == found[1].analysis.totals
@@ -94,12 +94,12 @@ def test_attempts_are_counted_as_no_cells(tmp_path: Path) -> None:
     assert [len(rows.attempts) for rows in found] == [2, 0]
 
 
-def test_a_comparison_goes_by_what_was_planned(tmp_path: Path) -> None:
+def test_comparisons_use_the_planned_cells(tmp_path: Path) -> None:
     one, other = (counted(tmp_path / f"{name}.duckdb", with_attempts=name == "with") for name in ("without", "with"))
     assert make_diff(read_side(one), read_side(other)).changes == ()
 
 
-def test_all_reports_are_written_of_such_a_run(tmp_path: Path) -> None:
+def test_all_reports_of_such_a_run_can_be_written(tmp_path: Path) -> None:
     path = counted(tmp_path / "m.duckdb", with_attempts=True)
     write_reports(path, tmp_path / "new")
     document = json.loads((tmp_path / "new" / "matrix.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Badges count what works, and hold hostile names."""
+"""Badges count working cells, and are safe with hostile names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def by_name(path: Path) -> dict[str, Badge]:
     return {badge.name: badge for badge in badges(read(path))}
 
 
-def test_each_axis_counts_the_other(tmp_path: Path) -> None:
+def test_badges_of_models_count_targets_and_vice_versa(tmp_path: Path) -> None:
     found = by_name(example(tmp_path / "m.duckdb"))
-    assert (found["model-bert"].message, found["model-bert"].color) == ("2 of 2 targets", "brightgreen")  # gpu is not here
+    assert (found["model-bert"].message, found["model-bert"].color) == ("2 of 2 targets", "brightgreen")  # gpu is unavailable
     assert (found["model-model-crash"].message, found["model-model-crash"].color) == ("1 of 2 targets", "yellow")
     assert (found["target-gpu"].message, found["target-gpu"].color) == ("not tested", "lightgrey")
     assert (found["model-late"].message, found["model-mixtral"].message) == ("not tested", "not tested")
@@ -57,7 +57,7 @@ def test_hostile_names(tmp_path: Path, name: str) -> None:
         assert json.loads(text)["schemaVersion"] == 1
 
 
-def test_names_that_look_alike_get_files_of_their_own(tmp_path: Path) -> None:
+def test_names_with_the_same_file_name_get_separate_files(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -79,6 +79,6 @@ def test_a_name_with_a_number_keeps_it(tmp_path: Path) -> None:
     assert all(len(name) < 200 for name in files(read(path)))
 
 
-def test_the_form_of_an_endpoint_badge() -> None:
+def test_the_format_of_an_endpoint_badge() -> None:
     badge = Badge(name="model-bert", label="bert", message="2 of 3 targets", color="yellow")
     assert json.loads(endpoint_json(badge)) == {"schemaVersion": 1, "label": "bert", "message": "2 of 3 targets", "color": "yellow"}

@@ -1,4 +1,4 @@
-"""Charts: which rows go into them, which do not, and that they can be drawn."""
+"""Charts: the rows that they include, and that they can be drawn."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ def rows(chart: Chart) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_matrix_says_states_in_words_too(tmp_path: Path) -> None:
+def test_the_matrix_chart_also_shows_statuses_as_words(tmp_path: Path) -> None:
     found = rows(by_name(example(tmp_path / "m.duckdb"))["matrix"])
-    told = {(row["model"].split()[0], row["column"]): (row["state"], row["short"]) for row in found}  # two sizes: models have settings
+    told = {
+        (row["model"].split()[0], row["column"]): (row["state"], row["short"]) for row in found
+    }  # two sizes, so models are labeled with their settings
     assert told["bert", "openvino"] == ("High", "High 1.9×")  # noqa: RUF001 - the typographic sign
     assert told["bert", "gpu"] == ("no verdict", "unavailable")
     assert told["model-crash", "openvino"] == ("fails", "crash")
 
 
-def test_only_hardware_is_measured_in_charts(tmp_path: Path) -> None:
+def test_charts_include_only_hardware_measurements(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -54,7 +56,7 @@ def test_only_hardware_is_measured_in_charts(tmp_path: Path) -> None:
     assert [row["column"] for row in rows(found["memory"])] == ["cpu"]
 
 
-def test_settings_and_precisions_tell_cells_apart(tmp_path: Path) -> None:
+def test_cells_are_distinguished_by_settings_and_precisions(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -83,7 +85,7 @@ def test_very_many_models_are_shown_by_family(tmp_path: Path, monkeypatch: pytes
     ET.fromstring(svg(found["latency"]))  # noqa: S314 - written here
 
 
-def test_a_run_with_nothing_measured_has_its_matrix_alone(tmp_path: Path) -> None:
+def test_a_run_without_measurements_has_only_the_matrix(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -91,7 +93,7 @@ def test_a_run_with_nothing_measured_has_its_matrix_alone(tmp_path: Path) -> Non
     assert set(by_name(path)) == {"matrix"}
 
 
-def test_every_chart_is_a_picture_with_a_description(tmp_path: Path) -> None:
+def test_every_chart_has_a_description(tmp_path: Path) -> None:
     shown = charts(read(example(tmp_path / "m.duckdb")))
     assert {chart.name for chart in shown} == {"matrix", "families", "latency", "speedup", "memory"}
     drawn = plots(shown)
@@ -120,7 +122,7 @@ def test_hostile_names_are_text(tmp_path: Path, name: str) -> None:
 
 
 def test_a_target_looks_the_same_in_every_chart_of_a_run(tmp_path: Path) -> None:
-    """Speed over cpu has no cpu in it, and openvino keeps its color and shape all the same."""
+    """The chart of speedups has no cpu, but openvino keeps its color and shape."""
     found = by_name(example(tmp_path / "m.duckdb"))
     points = {
         "latency": found["latency"].spec["layer"][1]["encoding"],

@@ -1,4 +1,4 @@
-"""What to choose, told from measurements: by family, under a memory limit, and of each target; in summary.md."""
+"""The advice in summary.md from measurements: by family, under a memory limit, and for each target."""
 
 # ruff: noqa: RUF001 - the sign of a ratio is meant
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def analysis(path: Path, *cells: dict[str, Any]) -> Analysis:
-    """The analysis of a run of these cells: ``model``, ``target``, ``p50`` in milliseconds, ``planned`` and measured facts."""
+    """The analysis of a run with these cells: ``model``, ``target``, ``p50`` in milliseconds, ``planned`` and measured facts."""
     with Database(path) as database:
         database.run()
         for target in dict.fromkeys(cell["target"] for cell in cells):
@@ -36,7 +36,7 @@ def told(advices: list[choosing.Advice]) -> dict[str, str]:
     return {advice.subject: advice.text for advice in advices}
 
 
-def test_of_those_that_run_every_model_of_a_family_the_fastest_is_chosen(tmp_path: Path) -> None:
+def test_the_fastest_hardware_that_runs_every_model_of_a_family_is_chosen(tmp_path: Path) -> None:
     found = analysis(
         tmp_path / "a.duckdb",
         {"model": "bert", "target": "cpu", "p50": 10.0},
@@ -47,18 +47,18 @@ def test_of_those_that_run_every_model_of_a_family_the_fastest_is_chosen(tmp_pat
         {"model": "roberta", "target": "onnxruntime", "measured": unmeasured("error")},
     )
     text = told(choosing.families(found))["embedding"]
-    assert text.startswith("choose openvino (container): it runs all 2 models at 4.0× the speed of cpu")  # the mean of 2 and 8
+    assert text.startswith("choose openvino (container): it runs all 2 models at 4.0× the speed of cpu")  # the geometric mean of 2 and 8
     assert text.endswith("Next: cpu (container); onnxruntime (container) (10×, 1 of 2 models).")
 
 
-def test_hardware_that_is_slower_than_cpu_is_not_chosen(tmp_path: Path) -> None:
+def test_hardware_slower_than_cpu_is_not_chosen(tmp_path: Path) -> None:
     found = analysis(
         tmp_path / "a.duckdb", {"model": "bert", "target": "cpu", "p50": 5.0}, {"model": "bert", "target": "openvino", "p50": 10.0}
     )
     assert told(choosing.families(found))["embedding"].startswith("choose cpu (container): ")
 
 
-def test_tiny_models_decide_nothing_about_speed(tmp_path: Path) -> None:
+def test_tiny_models_do_not_count_for_speed(tmp_path: Path) -> None:
     tiny = {"size": "tiny"}
     found = analysis(
         tmp_path / "a.duckdb",
@@ -122,12 +122,12 @@ def test_memory_limits_name_the_target_and_precision_with_the_lowest_peak(tmp_pa
     assert choosing.reduced_precisions(found) == ["bfloat16"]
 
 
-def test_a_peak_of_exactly_a_limit_is_not_below_it(tmp_path: Path) -> None:
+def test_a_peak_equal_to_a_limit_is_not_below_it(tmp_path: Path) -> None:
     found = analysis(tmp_path / "a.duckdb", {"model": "bert", "target": "cpu", "p50": 1.0, "measured": {"peak_mb": 512.0}})
     assert list(told(choosing.memory_limits(found))) == ["1,024 MiB"]
 
 
-def test_each_target_is_told_with_the_families_it_does_not_run(tmp_path: Path) -> None:
+def test_each_target_lists_the_families_that_it_does_not_run(tmp_path: Path) -> None:
     found = analysis(
         tmp_path / "a.duckdb",
         {"model": "bert", "target": "cpu", "p50": 10.0, "measured": {"peak_mb": 300.0}},
@@ -141,12 +141,12 @@ def test_each_target_is_told_with_the_families_it_does_not_run(tmp_path: Path) -
     )
 
 
-def test_a_family_that_runs_nowhere_is_told(tmp_path: Path) -> None:
+def test_a_family_that_runs_nowhere_is_reported(tmp_path: Path) -> None:
     found = analysis(tmp_path / "a.duckdb", {"model": "bert", "target": "cpu", "measured": unmeasured("error")})
     assert told(choosing.families(found)) == {"embedding": "no model passes on any hardware that was tried."}
 
 
-def test_summary_md_has_the_advice_and_says_where_there_is_none(tmp_path: Path) -> None:
+def test_summary_md_has_the_advice_or_says_that_there_is_none(tmp_path: Path) -> None:
     analysis(tmp_path / "a.duckdb", {"model": "bert", "target": "cpu", "p50": 10.0})
     text = summary_md(read(tmp_path / "a.duckdb"))
     assert "- **embedding**: choose cpu (container)" in text

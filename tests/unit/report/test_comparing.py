@@ -1,4 +1,4 @@
-"""The rules by which two runs are compared, each threshold from both sides, on cells made by hand."""
+"""The rules for comparing two runs: each threshold from both sides."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CELL = ComparedCell(
     image_digest=None,
     command=None,
 )
-"""A cell that passed, in 20 ms."""
+"""A cell that passed with 20 ms."""
 
 
 def cell(**changes: Any) -> ComparedCell:
@@ -79,11 +79,11 @@ def timed(p25_ms: float | None, **changes: Any) -> ComparedCell:
         {"threads": 2},
     ],
 )
-def test_other_settings_are_another_cell(changes: dict[str, Any]) -> None:
+def test_cells_with_other_settings_are_different(changes: dict[str, Any]) -> None:
     assert cell(**changes).identity != CELL.identity
 
 
-def test_what_came_out_does_not_make_another_cell() -> None:
+def test_cells_with_other_results_are_the_same() -> None:
     other = cell(cell_key="another", status=Status.CRASH, host="another", image_digest="another", matrix_line=9, p50_ms=1.0)
     assert other.identity == CELL.identity
 
@@ -111,8 +111,8 @@ def test_verdicts(old: ComparedCell, new: ComparedCell, kind: Kind | None, detai
 
 
 @pytest.mark.parametrize(("was", "now"), [(Status.PASS, Status.CRASH), (Status.CRASH, Status.PASS), (Status.CRASH, Status.CRASH)])
-def test_of_a_cell_that_failed_only_the_verdict_is_compared(was: Status, now: Status) -> None:
-    """What it measured before it failed is of another execution than a whole one."""
+def test_for_a_failed_cell_only_the_verdict_is_compared(was: Status, now: Status) -> None:
+    """Its measurements from before the failure are incomplete."""
     old, new = cell(status=was), cell(status=now, p25_ms=60.0, on_target=0.5, delta_mb=900.0)
     assert len(compare(old, new)) == (was is not now)
 
@@ -147,14 +147,14 @@ def test_placement(was: float | None, now: float | None, detail: str | None) -> 
         ({"contended": None}, None),
     ],
 )
-def test_why_speeds_say_nothing_about_each_other_whichever_is_the_older(changes: dict[str, Any], reason: str | None) -> None:
+def test_the_reasons_why_speeds_cannot_be_compared_in_either_order(changes: dict[str, Any], reason: str | None) -> None:
     slower = changes | {"p25_ms": 60.0}
     for old, new in ((CELL, cell(**slower)), (cell(**slower), CELL)):
         assert why_not_timed(old, new) == reason
         assert bool(compare(old, new)) is (reason is None)
 
 
-def test_two_cells_that_nobody_timed() -> None:
+def test_two_untimed_cells() -> None:
     assert why_not_timed(cell(p50_ms=None), cell(p50_ms=None)) == "not timed"
 
 
@@ -174,18 +174,18 @@ def beside(yardstick_ms: float | None, yardstick: str | None = "a product") -> d
         (beside(0.0), beside(1.0), None),
     ],
 )
-def test_how_much_longer_the_machine_took(old: dict[str, Any], new: dict[str, Any], ratio: float | None) -> None:
+def test_the_relative_speed_of_the_machine(old: dict[str, Any], new: dict[str, Any], ratio: float | None) -> None:
     assert machine_ratio(cell(**old), cell(**new)) == ratio
 
 
 @pytest.mark.parametrize(
     ("old", "new", "kind", "ratio"),
     [
-        (timed(20.0), timed(21.0), None, None),  # 5 % is still no change
+        (timed(20.0), timed(21.0), None, None),  # 5 % is not yet a change
         (timed(20.0), timed(21.5), Kind.SLOWER, 1.075),
         (timed(20.0), timed(19.0), None, None),
         (timed(20.0), timed(18.5), Kind.FASTER, 0.925),
-        (timed(20.0, noise_ms=3.0), timed(30.0, noise_ms=4.0), None, None),  # 10 ms are twice the noise of both together
+        (timed(20.0, noise_ms=3.0), timed(30.0, noise_ms=4.0), None, None),  # 10 ms is twice the combined noise
         (timed(20.0, noise_ms=3.0), timed(30.5, noise_ms=4.0), Kind.SLOWER, 1.525),
         (timed(2.0, noise_ms=None), timed(2.5, noise_ms=None), Kind.SLOWER, 1.25),
         (timed(20.0, **beside(0.5)), timed(40.0, **beside(1.0)), None, None),  # the machine is slower, not the model
@@ -203,7 +203,7 @@ def test_speed(old: ComparedCell, new: ComparedCell, kind: Kind | None, ratio: f
     assert [(change.kind, change.ratio, change.cell, change.old) for change in found] == ([(kind, ratio, new, old)] if kind else [])
 
 
-def test_a_change_of_speed_tells_the_numbers_that_it_was_judged_by() -> None:
+def test_a_change_of_speed_has_the_compared_numbers() -> None:
     old, new = cell(p50_ms=2.25, p25_ms=2.0, noise_ms=0.03), cell(p50_ms=4.5, p25_ms=4.0, noise_ms=0.04)
     (change,) = compare(old, new)
     assert change.detail == "p50 was 2.25 ms, is 4.5 ms; p25 2 and 4 ms, noise 0.05 ms"
@@ -214,16 +214,16 @@ def test_a_change_of_speed_tells_the_numbers_that_it_was_judged_by() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ({"delta_mb": 100.0}, {"delta_mb": 116.0}, None),  # 16 MiB are still no change
+        ({"delta_mb": 100.0}, {"delta_mb": 116.0}, None),  # 16 MiB is not yet a change
         ({"delta_mb": 100.0}, {"delta_mb": 117.0}, (Kind.MORE_MEMORY, "added memory was 100 MiB, is 117 MiB", 1.17)),
         ({"delta_mb": 100.0}, {"delta_mb": 84.0}, None),
         ({"delta_mb": 100.0}, {"delta_mb": 75.0}, (Kind.LESS_MEMORY, "added memory was 100 MiB, is 75 MiB", 0.75)),
-        ({"delta_mb": 1000.0}, {"delta_mb": 1100.0}, None),  # nor is a tenth
+        ({"delta_mb": 1000.0}, {"delta_mb": 1100.0}, None),  # neither is a tenth
         ({"delta_mb": 1000.0}, {"delta_mb": 1101.0}, (Kind.MORE_MEMORY, "added memory was 1000 MiB, is 1101 MiB", 1.101)),
         ({"device_peak_mb": 300.0}, {"device_peak_mb": 150.0}, (Kind.LESS_MEMORY, "device peak was 300 MiB, is 150 MiB", 0.5)),
         ({"delta_mb": None}, {"delta_mb": 900.0}, None),
         ({"delta_mb": 900.0}, {"delta_mb": None}, None),
-        ({"delta_mb": 0.0}, {"delta_mb": 900.0}, None),  # no share of nothing
+        ({"delta_mb": 0.0}, {"delta_mb": 900.0}, None),  # no relative change from 0
         (
             {"device_peak_mb": 0.0, "delta_mb": 100.0},
             {"device_peak_mb": 90.0, "delta_mb": 200.0},
@@ -243,7 +243,7 @@ def test_memory(old: dict[str, Any], new: dict[str, Any], expected: tuple[Kind, 
     assert compare(was, now) == changes
 
 
-def test_all_that_changed_of_a_cell_that_passed_is_told() -> None:
+def test_all_changes_of_a_passed_cell_are_reported() -> None:
     found = compare(cell(delta_mb=100.0), cell(on_target=0.5, p25_ms=40.0, delta_mb=200.0))
     assert [change.kind for change in found] == [Kind.PLACEMENT, Kind.SLOWER, Kind.MORE_MEMORY]
 
@@ -267,7 +267,7 @@ def named(model: str, **changes: Any) -> ComparedCell:
     return cell(model=model, **changes)
 
 
-def test_what_must_be_acted_on_comes_first_and_within_a_kind_the_largest_change() -> None:
+def test_the_most_urgent_kinds_come_first_and_the_largest_changes_within_a_kind() -> None:
     old = side(*(named(name) for name in "abcdef"))
     new = side(
         named("a", p25_ms=25.0),
@@ -293,13 +293,13 @@ def test_what_must_be_acted_on_comes_first_and_within_a_kind_the_largest_change(
     assert list(found.counts) == sorted(found.counts, key=list(Kind).index)
 
 
-def test_a_change_that_has_no_ratio_is_none_of_a_size() -> None:
+def test_a_change_without_a_ratio_has_no_size() -> None:
     old = side(*(named(name, on_target=0.5, p25_ms=None) for name in "ab"), named("c"))
     new = side(*(named(name, on_target=1.0, p25_ms=None) for name in "ab"), named("c", status=Status.ERROR))
     assert [change.cell.model for change in make_diff(old, new).changes] == ["c", "a", "b"]
 
 
-def test_cells_of_one_run_alone_appeared_or_vanished_and_the_others_are_compared() -> None:
+def test_cells_in_only_one_run_appeared_or_vanished_and_the_others_are_compared() -> None:
     before, after = named("gone", status=Status.CRASH), named("new", status=Status.ERROR)
     old, new = side(before, named("both")), side(after, named("both", p25_ms=40.0))
     found = make_diff(old, new)
@@ -310,7 +310,7 @@ def test_cells_of_one_run_alone_appeared_or_vanished_and_the_others_are_compared
     assert (found.old, found.new, found.compared, found.timed, found.untimed) == (old, new, 1, 1, {})
 
 
-def test_speeds_that_were_not_compared_are_counted_by_their_reasons_the_most_frequent_first() -> None:
+def test_uncompared_speeds_are_counted_by_reason_the_most_frequent_first() -> None:
     rare, frequent, failing = {"host": "another"}, {"contended": True}, {"status": Status.ERROR, "host": "another"}
     changes = {"a": rare, "b": frequent, "c": frequent, "d": {}, "e": {}, "f": failing}
     found = make_diff(side(*map(named, changes)), side(*(named(name, **each) for name, each in changes.items())))
@@ -324,7 +324,7 @@ def installed(target: str, isolation: Isolation = Isolation.CONTAINER, **package
     )
 
 
-def test_packages_are_compared_where_both_runs_had_the_target() -> None:
+def test_packages_are_compared_if_both_runs_have_the_target() -> None:
     old = side(CELL, installed=(installed("cpu", torch="1"), installed("cpu", Isolation.VENV, torch="1"), installed("gone", torch="1")))
     new = side(
         CELL,

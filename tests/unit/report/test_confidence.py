@@ -1,4 +1,4 @@
-"""How sure one can be of each cell: how its timing went, and whether its target has a newer image; in summary.md, why and show."""
+"""The confidence in each cell, by its timing and newer images of its target, in summary.md, why and show."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONVERGED, DISTURBED, FEW, MOVED = (
 
 
 def doubts(path: Path) -> dict[str, list[str]]:
-    """The models of each doubt."""
+    """The models by reason for low confidence."""
     found: dict[str, list[str]] = {}
     for row in read(path).analysis.doubts:
         found.setdefault(row["doubt"], []).append(row["model"])
@@ -38,7 +38,7 @@ def section(text: str) -> str:
 
 @pytest.fixture
 def shaky(tmp_path: Path) -> Path:
-    """One cell with each doubt about its timing, and some with none."""
+    """A database with a cell for each problem of timing, and some without problems."""
     with Database(tmp_path / "matrix.duckdb") as database:
         database.run()
         database.shard("s", "cpu")
@@ -59,7 +59,7 @@ def shaky(tmp_path: Path) -> Path:
     return tmp_path / "matrix.duckdb"
 
 
-def test_doubts_about_timing(shaky: Path) -> None:
+def test_low_confidence_because_of_timing(shaky: Path) -> None:
     assert doubts(shaky) == {CONVERGED: ["few", "wide"], DISTURBED: ["busy"], FEW: ["few"]}
     told = section(summary_md(read(shaky)))
     assert "8 cells were executed, 5 of them timed." in told
@@ -67,7 +67,7 @@ def test_doubts_about_timing(shaky: Path) -> None:
     assert "[summary.md](summary.md#confidence)" in matrix_md(read(shaky))
 
 
-def test_an_image_that_has_moved_since(tmp_path: Path) -> None:
+def test_a_newer_image(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -95,7 +95,7 @@ def test_a_newer_run_of_the_database_counts(tmp_path: Path) -> None:
     assert [row["doubt"] for row in read(path, RUN).analysis.doubts] == [MOVED]
 
 
-def test_no_doubt_at_all(tmp_path: Path) -> None:
+def test_full_confidence(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s", "cpu")
@@ -126,7 +126,7 @@ def test_published_results_of_schema_1() -> None:
     assert "qnn" not in section(summary_md(read(RECORDED / "default.duckdb")))
 
 
-def test_why_and_show_tell_it(shaky: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_and_show_report_it(shaky: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         assert main.main(["why", "few", "cpu", "--database", str(shaky)]) == 0

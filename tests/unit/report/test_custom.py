@@ -1,4 +1,4 @@
-"""One's own queries and templates: what they get, what they cannot do, and how mistakes are told."""
+"""Users' queries and templates: their input, their limits, and how mistakes are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_query_of_ones_own(database: Path, tmp_path: Path) -> None:
+def test_a_user_s_query(database: Path, tmp_path: Path) -> None:
     found = ask(database, str(write(tmp_path / "slow.sql", SLOW)))
     assert found.columns == ("model", "target", "p50_ms")
     assert [(row["model"], row["target"]) for row in found.rows] == [("gpt2", "openvino"), ("vit", "openvino"), ("vit", "cpu")]
@@ -37,7 +37,7 @@ def test_a_query_of_ones_own(database: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_ours_are_examples(database: Path, name: str) -> None:
+def test_our_queries_can_be_used(database: Path, name: str) -> None:
     assert ask(database, name).rows
 
 
@@ -71,7 +71,7 @@ def test_a_template_in_html_escapes_for_html(database: Path, tmp_path: Path) -> 
         ("", "the query fails|neither"),
     ],
 )
-def test_queries_that_fail_or_would_change_something(database: Path, tmp_path: Path, sql: str, what: str) -> None:
+def test_queries_that_fail_or_write_are_refused(database: Path, tmp_path: Path, sql: str, what: str) -> None:
     before = database.read_bytes()
     if sql:
         with pytest.raises(ConfigError, match=what):
@@ -79,7 +79,7 @@ def test_queries_that_fail_or_would_change_something(database: Path, tmp_path: P
     assert database.read_bytes() == before
 
 
-def test_queries_reach_no_other_file(database: Path, tmp_path: Path) -> None:
+def test_queries_cannot_read_other_files(database: Path, tmp_path: Path) -> None:
     secret = write(tmp_path / "secret.txt", "secret")
     taken = tmp_path / "taken.csv"
     for sql in (
@@ -93,7 +93,7 @@ def test_queries_reach_no_other_file(database: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [database.name, "q.sql", "secret.txt"]
 
 
-def test_what_json_has_no_form_for(database: Path, tmp_path: Path) -> None:
+def test_values_that_json_cannot_represent(database: Path, tmp_path: Path) -> None:
     sql = "SELECT 'nan'::DOUBLE AS a, ['inf'::DOUBLE, 1.5] AS b, DATE '2026-01-02' AS c, 2.5::DECIMAL(4, 1) AS d"
     found = ask(database, str(write(tmp_path / "q.sql", sql)))
     assert json.loads(as_json(found)) == [{"a": None, "b": [None, 1.5], "c": "2026-01-02", "d": "2.5"}]
@@ -110,7 +110,7 @@ def test_what_json_has_no_form_for(database: Path, tmp_path: Path) -> None:
         ("{{ 1 / 0 }}", "cannot be filled: division by zero"),
     ],
 )
-def test_templates_that_are_wrong(database: Path, tmp_path: Path, text: str, what: str) -> None:
+def test_invalid_templates(database: Path, tmp_path: Path, text: str, what: str) -> None:
     found = ask(database, OURS[0])
     with pytest.raises(ConfigError, match=what):
         render(found, write(tmp_path / "t.md.j2", text))
@@ -118,7 +118,7 @@ def test_templates_that_are_wrong(database: Path, tmp_path: Path, text: str, wha
         render(found, tmp_path / "none.j2")
 
 
-def test_queries_that_are_none(database: Path, tmp_path: Path) -> None:
+def test_invalid_queries(database: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'top_memory'"):
         ask(database, "top_memry")
     (tmp_path / "binary.sql").write_bytes(b"\xff\xfe\x00")
@@ -128,7 +128,7 @@ def test_queries_that_are_none(database: Path, tmp_path: Path) -> None:
         ask(database, OURS[0], run_id="nonsense")
 
 
-def test_through_the_command(database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_command(database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     template = write(tmp_path / "t.md.j2", "{% for row in rows %}{{ row.model }} {% endfor %}")
     query = ("report", "--database", str(database), "--query", str(write(tmp_path / "q.sql", SLOW)))

@@ -1,4 +1,4 @@
-"""What changed between two runs: each kind of change once, and nothing where nothing changed."""
+"""Changes between two runs: each kind of change once, and no false positives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = "<script>alert(1)</script>|`x`\n# not a heading [link](http://example.
 
 
 def side(path: Path, *fills: Fill, **shard: Any) -> Path:
-    """A run on cpu, whose cells the functions add."""
+    """A run on cpu with the cells that the functions add."""
     with Database(path) as database:
         database.run()
         database.shard("s", "cpu", **shard)
@@ -67,7 +67,7 @@ DEVICE: dict[str, Any] = {"busy": 0.1, "device_processes": 0}
 
 
 def beside(yardstick_ms: float | None, name: str = "a product") -> dict[str, Any]:
-    """The machine's own speed beside a cell."""
+    """The machine's speed during a cell."""
     return {"yardstick": name if yardstick_ms is not None else None, "yardstick_ms": yardstick_ms}
 
 
@@ -115,25 +115,25 @@ def test_each_kind_of_change(tmp_path: Path, old: Fill | None, new: Fill | None,
     [
         (failing("m", "error"), failing("m", "error")),
         (failing("m", "unavailable"), missing("m")),
-        (passing("m", 2.0), passing("m", 2.09)),  # less than the least change
+        (passing("m", 2.0), passing("m", 2.09)),  # below the minimum change
         (passing("m", delta_mb=100.0), passing("m", delta_mb=110.0)),
-        (passing("m", delta_mb=10.0), passing("m", delta_mb=20.0)),  # twice as much, and a few MiB
+        (passing("m", delta_mb=10.0), passing("m", delta_mb=20.0)),  # twice as much, but only a few MiB
         (passing("m", delta_mb=None), passing("m", delta_mb=900.0)),  # not measured before
         (passing("m", on_target=None), passing("m", on_target=0.5)),
     ],
 )
-def test_what_is_no_change(tmp_path: Path, old: Fill, new: Fill) -> None:
+def test_small_differences_are_no_change(tmp_path: Path, old: Fill, new: Fill) -> None:
     assert kinds(diff(tmp_path, old, new)) == []
 
 
 def wandering(p50_ms: float, seed: int, drift: float) -> tuple[int, ...]:
-    """Samples that are steady for a while and then move: what a busy machine does."""
+    """Samples that are steady for a while and then drift, as on a busy machine."""
     rng = random.Random(seed)  # noqa: S311 - noise, no secret
     levels = [1 + drift * rng.uniform(-1, 1) for _ in range(20)]
     return tuple(round(p50_ms * 1e6 * levels[n // 50] * rng.uniform(0.99, 1.01)) for n in range(1000))
 
 
-def test_noise_within_a_cell_hides_what_is_smaller(tmp_path: Path) -> None:
+def test_changes_below_the_cell_s_noise_are_not_reported(tmp_path: Path) -> None:
     quiet = diff(tmp_path, passing("m", wall=wandering(2.0, 1, 0.005)), passing("m", wall=wandering(2.3, 2, 0.005)))
     assert kinds(quiet) == [Kind.SLOWER]
     assert quiet.changes[0].ratio == pytest.approx(1.15, abs=0.02)
@@ -143,12 +143,12 @@ def test_noise_within_a_cell_hides_what_is_smaller(tmp_path: Path) -> None:
 
 
 def disturbed(p50_ms: float, seed: int, share: float) -> tuple[int, ...]:
-    """Steady samples, of which a share, spread evenly, took a third longer: what others on the machine do."""
+    """Steady samples, of which an evenly spread share took a third longer, as with other load on the machine."""
     rng = random.Random(seed)  # noqa: S311 - noise, no secret
     return tuple(round(p50_ms * 1e6 * rng.uniform(0.99, 1.01) * (1.33 if rng.random() < share else 1.0)) for _ in range(1000))
 
 
-def test_what_lengthens_some_samples_is_no_change_of_the_code(tmp_path: Path) -> None:
+def test_a_slowdown_of_some_samples_is_no_change(tmp_path: Path) -> None:
     old = passing("m", wall=disturbed(2.0, 1, 0.0))
     some = diff(tmp_path, old, passing("m", wall=disturbed(2.0, 2, 0.65)))
     assert kinds(some) == []
@@ -174,7 +174,7 @@ def test_speeds_that_cannot_be_compared_say_why(tmp_path: Path, new: Fill, shard
     assert reason in diff_md(found)
 
 
-def test_two_runs_that_timed_nothing_say_so_and_compare_what_they_can(tmp_path: Path) -> None:
+def test_two_untimed_runs_are_compared_except_for_speed(tmp_path: Path) -> None:
     found = diff(tmp_path, passing("m", wall=()), passing("m", wall=(), on_target=0.5))
     assert kinds(found) == [Kind.PLACEMENT]
     assert found.untimed == {"not timed": 1}
@@ -195,7 +195,7 @@ def test_packages_that_changed_are_listed(tmp_path: Path) -> None:
         assert "2.14.0" in text
 
 
-def test_json_keeps_its_schema_and_has_everything(tmp_path: Path) -> None:
+def test_json_matches_its_schema_and_is_complete(tmp_path: Path) -> None:
     found = diff(tmp_path, passing("m", 2.0), passing("m", 3.0))
     document = json.loads(diff_json(found))
     jsonschema.validate(document, diff_schema(), cls=jsonschema.Draft202012Validator)
@@ -224,12 +224,12 @@ def test_a_page_loads_nothing(tmp_path: Path) -> None:
     assert "src=" not in page
 
 
-def test_a_folder_of_reports_stands_for_its_database(tmp_path: Path) -> None:
+def test_a_folder_of_reports_means_its_database(tmp_path: Path) -> None:
     side(tmp_path / "matrix.duckdb", passing("m"))
     assert [cell.model for cell in read_side(tmp_path).cells] == ["m"]
 
 
-def test_a_side_tells_what_was_installed_and_what_was_refused(tmp_path: Path) -> None:
+def test_a_side_has_the_installed_packages_and_rejected_shards(tmp_path: Path) -> None:
     path = side(tmp_path / "m.duckdb", passing("m"), packages=json.dumps({"torch": "2.14.0"}))
     with duckdb.connect(str(path)) as connection:
         connection.execute("INSERT INTO rejected VALUES (?, 'gpu.duckdb', 'it was damaged', ?)", [RUN, BEGIN])
@@ -238,7 +238,7 @@ def test_a_side_tells_what_was_installed_and_what_was_refused(tmp_path: Path) ->
     assert [(each.target, each.host, each.packages) for each in found.installed] == [("cpu", HOST, {"torch": "2.14.0"})]
 
 
-def test_a_run_can_be_named(tmp_path: Path) -> None:
+def test_a_run_can_be_selected(tmp_path: Path) -> None:
     path = tmp_path / "two.duckdb"
     with Database(path) as database:
         for run_id, status in (("first", "pass"), ("second", "crash")):
@@ -250,7 +250,7 @@ def test_a_run_can_be_named(tmp_path: Path) -> None:
         read_side(path, "third")
 
 
-def test_a_run_can_be_named_after_its_file(tmp_path: Path) -> None:
+def test_a_run_can_be_selected_behind_its_file(tmp_path: Path) -> None:
     folder = tmp_path / "kept@home"
     folder.mkdir()
     path = folder / "two.duckdb"
@@ -260,7 +260,7 @@ def test_a_run_can_be_named_after_its_file(tmp_path: Path) -> None:
             database.shard(run_id, "cpu", run_id)
             database.cell(database.plan("m", "cpu", run_id), run_id)
     assert [side_of(f"{path}@{run_id}").run.run_id for run_id in ("first", "second")] == ["first", "second"]
-    assert side_of(str(path)).run.run_id == "second", "an @ within the path of a file that is there names no run"
+    assert side_of(str(path)).run.run_id == "second", "an @ in the path of an existing file does not select a run"
     plain = side(tmp_path / "plain.duckdb", passing("m"))
     assert (side_of(str(plain)).database, side_of(str(plain)).run.run_id) == (plain, RUN)
     with pytest.raises(StoreError, match="no run 'third'"):
@@ -288,23 +288,23 @@ def test_a_run_without_cells_is_refused(tmp_path: Path) -> None:
         (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.11)), []),  # the machine is slower, not the model
         (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.10)), [1.1]),
         (passing("m", 2.0, **beside(0.10)), passing("m", 2.0, **beside(0.09)), [1 / 0.9]),  # as fast as before, on a faster machine
-        (passing("m", 2.0, **beside(None)), passing("m", 2.2, **beside(0.11)), [1.1]),  # before there was a yardstick
+        (passing("m", 2.0, **beside(None)), passing("m", 2.2, **beside(0.11)), [1.1]),  # from before the yardstick existed
         (passing("m", 2.0, **beside(0.10)), passing("m", 2.2, **beside(0.11, "another product")), [1.1]),
         (
             passing("m", 2.0, **DEVICE, **beside(0.10)),
             passing("m", 2.2, **DEVICE, **beside(0.11)),
             [1.1],
-        ),  # another device computed
+        ),  # computed on another device
     ],
 )
-def test_speeds_are_compared_in_units_of_the_machines_own(tmp_path: Path, old: Fill, new: Fill, expected: list[float]) -> None:
+def test_speeds_are_compared_relative_to_the_machine_s_speed(tmp_path: Path, old: Fill, new: Fill, expected: list[float]) -> None:
     before, after = side(tmp_path / "old.duckdb", old), side(tmp_path / "new.duckdb", new)
     found = make_diff(read_side(before), read_side(after))
     assert [change.ratio for change in found.changes] == pytest.approx(expected)
     assert all(change.kind is Kind.SLOWER for change in found.changes)
 
 
-def test_a_change_says_how_fast_the_machine_was(tmp_path: Path) -> None:
+def test_a_change_has_the_machine_s_speed(tmp_path: Path) -> None:
     before = side(tmp_path / "old.duckdb", passing("m", 2.0, **beside(0.10)))
     after = side(tmp_path / "new.duckdb", passing("m", 2.5, **beside(0.11)))
     (change,) = make_diff(read_side(before), read_side(after)).changes
@@ -312,7 +312,7 @@ def test_a_change_says_how_fast_the_machine_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["1", "2", "3"])
-def test_a_database_that_knows_no_yardstick_is_compared_all_the_same(tmp_path: Path, version: str) -> None:
+def test_a_database_without_a_yardstick_can_be_compared(tmp_path: Path, version: str) -> None:
     before = side(tmp_path / "old.duckdb", passing("m", 2.0))
     with duckdb.connect(str(before)) as connection:
         connection.execute("DROP VIEW IF EXISTS hardware_results")

@@ -1,4 +1,4 @@
-"""An emulator's time is kept, and is no speed anywhere: not in a table of speeds, not in a ranking, not in a view of hardware."""
+"""An emulator's times are stored, but never shown as speed: not in a table of speeds, a ranking, or the hardware view."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """One model on the processor, and on an emulator that is told to be faster than it."""
+    """One model on the CPU, and on an emulator with a shorter time."""
     path = tmp_path / "m.duckdb"
     with Database(path) as rows:
         rows.run()
@@ -35,12 +35,12 @@ def rows(database: Path) -> ReportRows:
 
 
 def section(document: str, title: str) -> str:
-    """The text below a title, up to the next title of its kind."""
+    """The text below a heading, up to the next heading of its level."""
     level = title.partition(" ")[0]
     return document.partition(f"\n{title}\n")[2].partition(f"\n{level} ")[0]
 
 
-def test_its_time_is_not_among_the_speeds(rows: ReportRows) -> None:
+def test_its_time_is_not_in_the_table_of_speeds(rows: ReportRows) -> None:
     performance, _, emulated = section(matrix_md(rows), "## Performance").partition("### Emulated")
     assert "cpu (" in performance
     assert "qnn (" not in performance

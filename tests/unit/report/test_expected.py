@@ -22,7 +22,7 @@ RECORDED = Path(__file__).parents[2] / "recorded"
 
 
 def fill(database: Database, family: str, hardware: str, statuses: Sequence[str], *, execution: str = "hardware", cpu: bool = True) -> None:
-    """Models of a family, one a status, on one hardware and (``cpu``) on cpu, which is slower. A status is that, or the ratio to cpu."""
+    """Add models of a family, one per status, on some hardware and (``cpu``) on cpu. A status can also be the speedup over cpu."""
     shard = f"s-{family}-{hardware}-{execution}"
     database.shard(shard, hardware)
     for number, status in enumerate(statuses):
@@ -53,24 +53,24 @@ def only(rows: ReportRows, hardware: str) -> Expectation:
     ("family", "hardware", "statuses", "verdict"),
     [
         ("vision", "openvino", ["2", "2"], Verdict.AGREES),  # High, High, REAL
-        ("vision", "openvino", ["0.5", "0.5"], Verdict.WORSE),  # Medium is not High, though it is REAL
+        ("vision", "openvino", ["0.5", "0.5"], Verdict.WORSE),  # Medium satisfies REAL but not High
         ("vision", "openvino", ["mismatch", "mismatch", "2"], Verdict.WORSE),
         ("vision", "webgpu", ["0.5"], Verdict.AGREES),  # Medium, Medium, REAL
         ("vision", "webgpu", ["2"], Verdict.BETTER),
         ("vision", "webgpu", ["crash"], Verdict.WORSE),
         ("text_generation", "openvino", ["0.5"], Verdict.BETTER),  # Low, Low, REAL
         ("text_generation", "openvino", ["error"], Verdict.WORSE),
-        ("text_generation", "openvino", ["fallback"], Verdict.WORSE),  # Low, and not on the hardware, which REAL means
+        ("text_generation", "openvino", ["fallback"], Verdict.WORSE),  # Low: not on the hardware, as REAL requires
         ("embedding", "openvino", ["2"], Verdict.CONTRADICTORY),  # Medium, High, REAL
         ("embedding", "openvino", ["oom"], Verdict.WORSE),  # they contradict each other and are all wrong
         ("text_generation", "webgpu", ["error"], Verdict.CONTRADICTORY),  # Low, none, REAL
         ("audio", "webgpu", ["unsupported"], Verdict.AGREES),  # none, none, SIMULATION
         ("audio", "webgpu", ["fallback"], Verdict.AGREES),  # not on the hardware itself
-        ("audio", "webgpu", ["2", "error", "error"], Verdict.BETTER),  # one works where none was expected to
+        ("audio", "webgpu", ["2", "error", "error"], Verdict.BETTER),  # one works, although none was expected to
         ("multimodal", "openvino", ["timeout"], Verdict.AGREES),  # Low but refused, none, SIMULATION
         ("multimodal", "openvino", ["0.5"], Verdict.BETTER),
-        ("video", "webnn", ["error"], Verdict.AGREES),  # SIMULATION alone
-        ("video", "openvino", ["2", "error"], Verdict.WORSE),  # REAL alone: half of them is not most
+        ("video", "webnn", ["error"], Verdict.AGREES),  # only SIMULATION
+        ("video", "openvino", ["2", "error"], Verdict.WORSE),  # only REAL: half is not a majority
         ("video", "openvino", ["2", "2", "error"], Verdict.AGREES),
         ("vision", "qnn", ["2"], Verdict.UNEXPECTED),
         ("vision", "openvino", ["unavailable"], Verdict.NOT_MEASURED),
@@ -84,7 +84,7 @@ def test_verdicts(tmp_path: Path, family: str, hardware: str, statuses: list[str
     assert len(found.priors) == sum(prior.family == family and prior.hardware == hardware for prior in all_priors())
 
 
-def test_a_pass_in_software_is_compared_with_medium_at_best(tmp_path: Path) -> None:
+def test_a_pass_in_software_is_compared_with_at_most_medium(tmp_path: Path) -> None:
     software = only(measured(tmp_path, "embedding", "webnn", ["9", "9"], execution="software"), "webnn")
     assert [(prior.expectation.value, prior.verdict) for prior in software.priors] == [
         ("High", Verdict.AGREES),
@@ -94,12 +94,12 @@ def test_a_pass_in_software_is_compared_with_medium_at_best(tmp_path: Path) -> N
     assert (software.level, software.ranked, software.execution) == (Level.MEDIUM, 0, Execution.SOFTWARE)
 
 
-def test_hardware_without_a_cpu_cell_to_compare_with_is_medium_too(tmp_path: Path) -> None:
+def test_hardware_without_a_cpu_comparison_is_also_medium(tmp_path: Path) -> None:
     alone = only(measured(tmp_path, "vision", "openvino", ["2"], cpu=False), "openvino")
     assert (alone.level, alone.ranked, alone.verdict) == (Level.MEDIUM, 0, Verdict.AGREES)
 
 
-def test_software_and_hardware_are_told_apart(tmp_path: Path) -> None:
+def test_software_and_hardware_are_separate_rows(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-cpu", "cpu")
@@ -118,7 +118,7 @@ def test_cpu_is_the_baseline_for_every_model(tmp_path: Path) -> None:
     assert found == {Family.VISION: Verdict.AGREES, Family.AUDIO: Verdict.WORSE}
 
 
-def test_a_model_counts_once_at_its_best(tmp_path: Path) -> None:
+def test_a_model_counts_once_with_its_best_level(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s", "openvino")
@@ -131,7 +131,7 @@ def test_a_model_counts_once_at_its_best(tmp_path: Path) -> None:
     assert [(each.model, each.dtype, each.level) for each in found.evidence] == [("vit", "float32", Level.MEDIUM)]
 
 
-def test_nothing_of_a_prior_is_a_result(tmp_path: Path) -> None:
+def test_a_prior_is_never_a_result(tmp_path: Path) -> None:
     found = only(measured(tmp_path, "vision", "cuda", ["unavailable"]), "cuda")
     assert (found.level, found.levels, found.models, found.passing, found.pass_share) == (None, {}, 0, 0, None)
     assert [prior.verdict for prior in found.priors] == [None, None, None]
@@ -181,18 +181,18 @@ def test_the_order_against_the_fastest(tmp_path: Path) -> None:
     audio = order_of(rows, Family.AUDIO)
     assert (audio.verdict, audio.expected, audio.fastest) == (Ranking.OTHER, "openvino", "cpu")
     assert order_of(rows, Family.VIDEO).verdict is Ranking.TIED
-    embedding = order_of(rows, Family.EMBEDDING)  # what computes in software is never ranked
+    embedding = order_of(rows, Family.EMBEDDING)  # software execution is never ranked
     assert (embedding.verdict, embedding.expected, embedding.rival, embedding.compared) == (Ranking.NOT_MEASURED, None, None, 0)
 
 
-def test_hardware_that_nobody_has_heard_of(tmp_path: Path) -> None:
+def test_unknown_hardware(tmp_path: Path) -> None:
     found = only(measured(tmp_path, "vision", "<b>|npu", ["2"]), "<b>|npu")
     assert (found.verdict, found.priors, found.place) == (Verdict.UNEXPECTED, (), None)
     assert "<b>|npu" not in expected_md(read(tmp_path / "m.duckdb"))
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_a_run_with_nothing_measured(tmp_path: Path, planned: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_a_run_without_measurements(tmp_path: Path, planned: bool) -> None:  # noqa: FBT001 - a parameter of the test
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         if planned:
@@ -205,7 +205,7 @@ def test_a_run_with_nothing_measured(tmp_path: Path, planned: bool) -> None:  # 
     jsonschema.validate(json.loads(expected_json(rows)), expected_schema())
 
 
-def test_json_follows_its_schema_and_is_the_same_each_time(tmp_path: Path) -> None:
+def test_json_matches_its_schema_and_is_reproducible(tmp_path: Path) -> None:
     rows = read(example(tmp_path / "m.duckdb"))
     jsonschema.Draft202012Validator(expected_schema()).validate(json.loads(expected_json(rows)))
     assert expected_json(rows) == expected_json(read(tmp_path / "m.duckdb"))

@@ -1,4 +1,4 @@
-"""When the gate failed: each rule, and what it says; and that it opens for what is expected."""
+"""The gate: each rule with its message, and that it passes for expected failures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def matrix(tmp_path: Path, expect: str = "  []\n") -> LoadedMatrix:
 
 
 def run(path: Path, *, rejected: bool = False, **cells: dict[str, Any] | None) -> Path:
-    """A run; ``bert_openvino={...}`` changes a cell that passes otherwise, None leaves it unexecuted."""
+    """A run whose cells pass; ``bert_openvino={...}`` changes one, None leaves it unexecuted."""
     with Database(path) as database:
         database.run()
         for target in ("cpu", "openvino"):
@@ -61,19 +61,19 @@ def violations(loaded: LoadedMatrix, path: Path, baseline: Path | None = None, *
     return list(check(loaded, side, diff, GateRules(**rules)))
 
 
-def test_a_run_that_passes_opens_it(tmp_path: Path) -> None:
+def test_the_gate_passes_for_a_run_that_passes(tmp_path: Path) -> None:
     path = run(tmp_path / "m.duckdb")
     assert violations(matrix(tmp_path), path, path, required=("cpu", "openvino")) == []
 
 
-def test_an_unexpected_failure_shuts_it_with_the_models_line(tmp_path: Path) -> None:
+def test_an_unexpected_failure_fails_it_with_the_model_s_line(tmp_path: Path) -> None:
     (found,) = violations(matrix(tmp_path), run(tmp_path / "m.duckdb", bert_openvino=unmeasured("crash")))
     assert (found.rule, found.model, found.target, found.line) == (Rule.UNEXPECTED_FAILURE, "bert", "openvino", 8)
     assert "segmentation_fault" in found.what
     assert found.command == "hwmatrix matrix --models bert --targets openvino"
 
 
-def test_a_known_problem_may_fail_as_it_is_known(tmp_path: Path) -> None:
+def test_a_known_problem_may_fail_in_its_known_way(tmp_path: Path) -> None:
     path = run(tmp_path / "m.duckdb", bert_openvino=unmeasured("crash"))
     assert violations(matrix(tmp_path, KNOWN), path) == []
     (otherwise,) = violations(matrix(tmp_path, KNOWN.replace("crash", "oom")), path)
@@ -84,31 +84,31 @@ def test_a_known_problem_may_fail_as_it_is_known(tmp_path: Path) -> None:
     assert in_another_precision.rule is Rule.UNEXPECTED_FAILURE
 
 
-def test_a_known_problem_that_is_gone_shuts_it(tmp_path: Path) -> None:
+def test_a_known_problem_that_is_gone_fails_it(tmp_path: Path) -> None:
     (found,) = violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb"))
     assert (found.rule, found.line) == (Rule.EXPECTATION_GONE, 12)
     assert "a bug there" in found.what
 
 
-def test_a_known_problem_of_what_was_not_run_says_nothing(tmp_path: Path) -> None:
+def test_a_known_problem_of_a_cell_that_was_not_run_is_ignored(tmp_path: Path) -> None:
     assert violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb", bert_openvino=None)) == []
     assert violations(matrix(tmp_path, KNOWN), run(tmp_path / "n.duckdb", bert_openvino=unmeasured("unavailable"))) == []
 
 
-def test_our_own_failure_is_never_expected(tmp_path: Path) -> None:
+def test_an_infra_error_is_never_expected(tmp_path: Path) -> None:
     (found,) = violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb", bert_openvino=unmeasured("infra_error")))
     assert found.rule is Rule.OUR_FAILURE
 
 
-def test_a_model_that_cannot_be_made(tmp_path: Path) -> None:
-    """Stated in matrix.yaml it is known; happening to us it is not."""
+def test_a_model_that_cannot_be_built(tmp_path: Path) -> None:
+    """It is known if matrix.yaml marks it as unbuildable, otherwise not."""
     stated = run(tmp_path / "m.duckdb", bert_openvino=unmeasured("factory_error") | {"error_type": "unbuildable"})
     assert violations(matrix(tmp_path), stated, required=("openvino",)) == []
     (found,) = violations(matrix(tmp_path), run(tmp_path / "n.duckdb", bert_openvino=unmeasured("factory_error")))
     assert found.rule is Rule.UNEXPECTED_FAILURE
 
 
-def test_a_gate_that_tested_nothing_stays_shut(tmp_path: Path) -> None:
+def test_a_gate_that_tested_nothing_fails(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("bert_cpu", "vit_cpu", "bert_openvino", "vit_openvino"))
     assert [found.rule for found in violations(matrix(tmp_path), run(tmp_path / "m.duckdb", **nothing))] == [Rule.NOTHING_TESTED]
 
@@ -123,7 +123,7 @@ def test_required_targets_need_verdicts(tmp_path: Path) -> None:
     assert "planned nothing on it" in never.what
 
 
-def test_a_rejected_shard_shuts_it(tmp_path: Path) -> None:
+def test_a_rejected_shard_fails_it(tmp_path: Path) -> None:
     (found,) = violations(matrix(tmp_path), run(tmp_path / "m.duckdb", rejected=True))
     assert found.rule is Rule.REJECTED_SHARD
     assert "gpu.duckdb: damaged" in found.what
@@ -146,12 +146,12 @@ def test_regressions_against_a_baseline(tmp_path: Path, change: dict[str, Any], 
     assert told is None or told in found[0].what
 
 
-def test_more_on_the_target_than_before_is_no_regression(tmp_path: Path) -> None:
+def test_a_larger_share_on_the_target_is_no_regression(tmp_path: Path) -> None:
     baseline = run(tmp_path / "old.duckdb", bert_openvino={"on_target": 0.5})
     assert violations(matrix(tmp_path), run(tmp_path / "new.duckdb"), baseline) == []
 
 
-def test_a_baseline_of_other_cells_opens_nothing(tmp_path: Path) -> None:
+def test_a_baseline_with_other_cells_fails_it(tmp_path: Path) -> None:
     with Database(tmp_path / "old.duckdb") as database:
         database.run()
         database.shard("cpu", "cpu")
@@ -179,12 +179,12 @@ def test_a_known_problem_is_no_regression(tmp_path: Path) -> None:
         (KNOWN.replace("[bert]", "[]"), "expect.0.models"),
     ],
 )
-def test_mistakes_in_expectations_are_told_with_their_line(tmp_path: Path, expect: str, what: str) -> None:
+def test_mistakes_in_expectations_are_reported_with_their_line(tmp_path: Path, expect: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         matrix(tmp_path, expect)
 
 
-def test_annotations_cannot_be_broken_out_of() -> None:
+def test_annotations_are_safe_from_injections() -> None:
     violation = Violation(
         rule=Rule.REGRESSION, model="a,b:c", target="cpu\n::error::x", settings=None, what="100 %\r\n::set-output::", advice="so", line=7
     )

@@ -1,4 +1,4 @@
-"""Failures grouped by what one change would mend, and totals: what they count, and how reports of very many models show them."""
+"""Failures grouped by the change that would fix them, and totals: what they count, and how reports of very many models show them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of(rows: ReportRows, target: str | None) -> list[FailureGroup]:
     return [group for group in groups_of(rows) if group.target == target]
 
 
-def test_operators_come_before_places_and_places_before_words(rows: ReportRows) -> None:
+def test_operators_come_before_source_lines_and_those_before_messages(rows: ReportRows) -> None:
     found = {group.blocker.what: group for group in of(rows, "openvino")}
     lacking = [n for n in range(MODELS) if n % 13 != 12 and n % 11 != 4 and n % 9 == 2]
     assert found["aten::_fft_r2c"].blocker.kind is GroupKind.OPERATOR
@@ -54,7 +54,7 @@ def test_operators_come_before_places_and_places_before_words(rows: ReportRows) 
     assert found["relative L2 error <n> of <name> exceeds <n>"].blocker.kind is GroupKind.ERROR
 
 
-def test_those_that_block_most_come_first_and_targets_in_their_order(rows: ReportRows) -> None:
+def test_groups_that_block_most_come_first_and_targets_in_order(rows: ReportRows) -> None:
     assert [column.target for column in blocked_of(groups_of(rows))] == ["cpu", "openvino", "onnxruntime"]
     for target in ("openvino", "onnxruntime"):
         sizes = [len(group.architectures) for group in of(rows, target)]
@@ -78,7 +78,7 @@ def test_a_model_of_unknown_size_is_the_last_choice(tmp_path: Path) -> None:
     assert (group.example.model, group.models) == ("known", ("unknown", "known"))
 
 
-def test_models_that_could_not_be_made_count_once_and_against_no_target(rows: ReportRows) -> None:
+def test_unbuildable_models_count_once_and_against_no_target(rows: ReportRows) -> None:
     (group,) = of(rows, None)
     assert (group.scope, group.isolation) == (Scope.FACTORY, None)
     assert group.blocker.what == "<class> cannot be built: KeyError: 'rope_theta'"
@@ -87,14 +87,14 @@ def test_models_that_could_not_be_made_count_once_and_against_no_target(rows: Re
     assert all(each.blocker.error_type != "build_failed" for groups in blocked_of(groups_of(rows)).values() for each in groups)
 
 
-def test_every_failing_status_has_a_scope_and_the_others_are_in_no_group(tmp_path: Path) -> None:
+def test_every_failing_status_has_a_scope_and_other_cells_no_group(tmp_path: Path) -> None:
     found = groups_of(read(example(tmp_path / "m.duckdb")))
     scopes = {cell.status.value: group.scope.value for group in found for cell in group.cells}
     hardware = dict.fromkeys(("mismatch", "fallback", "unsupported", "error", "oom", "timeout", "crash"), "target")
     assert scopes == hardware | {"factory_error": "factory", "infra_error": "infrastructure"}
 
 
-def test_the_same_words_at_another_stage_are_another_group(tmp_path: Path) -> None:
+def test_the_same_message_at_another_stage_is_another_group(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s", "cpu")
@@ -103,7 +103,7 @@ def test_the_same_words_at_another_stage_are_another_group(tmp_path: Path) -> No
     assert [(group.blocker.stage, len(group.cells)) for group in groups_of(read(tmp_path / "m.duckdb"))] == [("run", 2), ("load", 1)]
 
 
-def test_a_place_may_stand_in_the_message_alone(tmp_path: Path) -> None:
+def test_a_source_line_may_be_only_in_the_message(tmp_path: Path) -> None:
     code = "/opt/venv/lib/python3.11/site-packages/transformers/models/fuyu/modeling_fuyu.py"
     message = f'no exporter made a graph: Could not guard on u0\n\nUser stack:\n  File "{code}", line 7, in gather\n    x[y]\n'
     with Database(tmp_path / "m.duckdb") as database:
@@ -117,7 +117,7 @@ def test_a_place_may_stand_in_the_message_alone(tmp_path: Path) -> None:
     assert group.blocker.message == "no exporter made a graph: Could not guard on <name>"
 
 
-def test_totals_count_what_was_tried(rows: ReportRows) -> None:
+def test_totals_count_tried_cells(rows: ReportRows) -> None:
     totals = totals_of(rows)
     assert [line.family for line in totals.lines[1:]] == ["embedding", "text_generation", "vision", "audio", "multimodal", "video", "other"]
     for at, column in enumerate(totals.columns):
@@ -160,14 +160,14 @@ def test_a_large_matrix_begins_with_totals_then_causes_then_rows(rows: ReportRow
     assert matrix.count("\n| `arch-") == MODELS
 
 
-def test_the_most_used_ways_of_preparing_are_named(rows: ReportRows) -> None:
+def test_the_most_frequent_preparation_methods_are_named(rows: ReportRows) -> None:
     section = matrix_md(rows).split("### How models were prepared", 1)[1].split("## ", 1)[0]
     assert section.index("`eager`") < section.index("`traced, because export")
-    assert section.count("\n| ") - 1 == 20  # without the header
+    assert section.count("\n| ") - 1 == 20  # excluding the header
     assert f"And {len(rows.analysis.methods) - 20} other methods, of fewer cells each" in section
 
 
-def test_what_ran_only_its_text_path_is_marked_and_counted(rows: ReportRows) -> None:
+def test_cells_that_ran_only_the_text_path_are_marked_and_counted(rows: ReportRows) -> None:
     text = matrix_md(rows)
     assert "ran only the text path and are marked †" in text
     assert re.search(r"^\| `arch-017` .* ✅ High †", text, re.MULTILINE)
@@ -176,7 +176,7 @@ def test_what_ran_only_its_text_path_is_marked_and_counted(rows: ReportRows) -> 
 
 
 @pytest.mark.parametrize("make", [matrix_md, summary_md, errors_md])
-def test_what_was_not_timed_has_no_speed(rows: ReportRows, make: object) -> None:
+def test_untimed_cells_have_no_speed(rows: ReportRows, make: object) -> None:
     assert callable(make)
     text = make(rows)
     assert "×" not in text  # noqa: RUF001 - the typographic sign
@@ -185,7 +185,7 @@ def test_what_was_not_timed_has_no_speed(rows: ReportRows, make: object) -> None
         assert "No cell was timed: there is no latency, and nothing is said about speed." in text
 
 
-def test_a_small_matrix_is_as_it_was(tmp_path: Path) -> None:
+def test_a_small_matrix_has_no_totals(tmp_path: Path) -> None:
     text = matrix_md(read(example(tmp_path / "m.duckdb")))
     assert "## Totals" not in text
     assert text.index("## What it ran on") < text.index("## The matrix")
@@ -199,7 +199,7 @@ def test_errors_md_has_every_group(rows: ReportRows) -> None:
     assert text.index("## What blocks most") < text.index("## Models that could not be made") < text.index("What to do:")
 
 
-def test_the_command_tells_it_too(swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_the_groups(swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["groups", "--database", str(swept), "--targets", "openvino", "--limit", "2"]) == 0
     told = capsys.readouterr().out
@@ -212,6 +212,6 @@ def test_the_command_tells_it_too(swept: Path, capsys: pytest.CaptureFixture[str
     assert {group["scope"] for group in document["groups"]} == {"target", "factory"}
 
 
-def test_the_command_names_near_misses(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_suggests_the_closest_names(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["groups", "--database", str(swept), "--targets", "openvno"]) == 2
     assert "openvino" in capsys.readouterr().err

@@ -54,13 +54,13 @@ def cell(document: dict[str, Any], model: str, target: str) -> dict[str, Any]:
     return next(cell for cell in document["cells"] if (cell["model"], cell["target"]) == (model, target))
 
 
-def test_both_reports_keep_their_schemas(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_both_reports_match_their_schemas(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     for document, schema in zip(documents, (matrix_schema(), errors_schema()), strict=True):
         jsonschema.Draft202012Validator.check_schema(schema)
         jsonschema.validate(document, schema, cls=jsonschema.Draft202012Validator)
 
 
-def test_a_schema_refuses_what_is_not_in_the_contract(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_a_schema_rejects_unknown_keys(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     broken = json.loads(json.dumps(documents[0]))
     broken["cells"][0]["status"] = "splendid"
     with pytest.raises(jsonschema.ValidationError):
@@ -99,7 +99,7 @@ def test_a_measured_cell(documents: tuple[dict[str, Any], dict[str, Any]]) -> No
     assert found["evidence"]["image_digest"].startswith("sha256:")
 
 
-def test_what_was_not_measured_is_null(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_values_that_were_not_measured_are_null(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     found = cell(documents[0], "late", "cpu")
     assert found["status"] == "not_run"
     for key in ("stage", "level", "placement", "parity", "load_ms", "prepare_ms", "first_ms", "latency", "memory", "error"):
@@ -134,7 +134,7 @@ def test_models_targets_and_run(documents: tuple[dict[str, Any], dict[str, Any]]
     assert matrix["run"]["rejected"] == [{"file": "gpu.duckdb", "reason": "its SHA-256 is not the one"}]
 
 
-def test_where_weights_come_from_and_what_models_were_given(tmp_path: Path) -> None:
+def test_the_source_of_weights_and_the_kinds_of_input(tmp_path: Path) -> None:
     rows = read(sweep(tmp_path / "sweep.duckdb", models=14))
     document = json.loads(matrix_json(rows))
     jsonschema.validate(document, matrix_schema(), cls=jsonschema.Draft202012Validator)
@@ -143,15 +143,15 @@ def test_where_weights_come_from_and_what_models_were_given(tmp_path: Path) -> N
     assert given["arch-000"] == (["text"], False)
     assert given["arch-003"] == (["image", "text"], False)
     assert given["arch-010"] == (["image", "text"], False)
-    assert given["arch-005"] == (None, None)  # nobody knows
-    assert given["arch-012"] == (None, None)  # there is no such model
+    assert given["arch-005"] == (None, None)  # not known
+    assert given["arch-012"] == (None, None)  # no such model exists
 
 
-def test_a_plan_that_says_nothing_of_weights(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_a_plan_without_the_field_weights(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert {model["weights"] for model in documents[0]["models"]} == {None}
 
 
-def test_groups_stand_in_errors_json(tmp_path: Path) -> None:
+def test_errors_json_has_the_groups(tmp_path: Path) -> None:
     rows = read(sweep(tmp_path / "sweep.duckdb", models=40))
     document = json.loads(errors_json(rows))
     jsonschema.validate(document, errors_schema(), cls=jsonschema.Draft202012Validator)
@@ -169,7 +169,7 @@ def test_groups_stand_in_errors_json(tmp_path: Path) -> None:
     assert example["command"] == f"hwmatrix matrix --models {example['model']} --targets openvino"
 
 
-def test_each_traceback_stands_once_in_errors_json_and_can_be_found(tmp_path: Path) -> None:
+def test_errors_json_has_each_traceback_once(tmp_path: Path) -> None:
     path, shared, own = tmp_path / "m.duckdb", "Traceback: " + "shared " * 1000, "Traceback: " + "own " * 1000
     with Database(path) as database:
         database.run()
@@ -205,7 +205,7 @@ def test_errors_json(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     unmatched = next(entry for entry in errors if entry["error_type"] == "unmatched")
     assert documents[1]["tracebacks"][unmatched["traceback"]] == "Traceback:\n  boom"
     assert unmatched["timestamp"].endswith("Z")
-    assert "late" not in {entry["model_name"] for entry in errors}  # not run is no error
+    assert "late" not in {entry["model_name"] for entry in errors}  # not run is not an error
 
 
 def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     assert json.loads(text)["cells"][0]["parity"] is None
 
 
-def test_the_canaries_of_a_failed_shard_are_told_as_such(tmp_path: Path) -> None:
+def test_failed_canaries_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()

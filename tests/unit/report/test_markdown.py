@@ -28,7 +28,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def table(text: str, heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading, without the rule."""
+    """The cells of the first table below a heading, without the separator row."""
     section = text.split(f"# {heading}\n", 1)[1]
     lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
     assert lines is not None
@@ -40,7 +40,7 @@ def render(text: str) -> str:
     return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
 
 
-def test_the_matrix_says_it_in_words(texts: dict[str, str]) -> None:
+def test_the_matrix_has_symbols_and_words(texts: dict[str, str]) -> None:
     text = texts["matrix"]
     assert "**31 cells**: 16 pass, 1 mismatch" in text
     assert table(text, "Embedding") == [
@@ -51,7 +51,7 @@ def test_the_matrix_says_it_in_words(texts: dict[str, str]) -> None:
         ["`gpt2`", "tiny", "✅ High", "🟡 Medium · 0.53×", "➖ unavailable"],
         ["`mixtral`", "full", "🔧 factory error", "", ""],
     ]
-    assert table(text, "Vision")[1] == ["`vit`", "tiny", "✅ High", "✅ High", "➖ unavailable"]  # overlapping: no ratio
+    assert table(text, "Vision")[1] == ["`vit`", "tiny", "✅ High", "✅ High", "➖ unavailable"]  # intervals overlap: no ratio
     assert table(text, "Video")[1][2] == "⬜ not run"
     labels = {row[3] for row in table(text, "Audio")[1:]}
     assert labels == {
@@ -68,7 +68,7 @@ def test_the_matrix_says_it_in_words(texts: dict[str, str]) -> None:
     }
 
 
-def test_the_legend_explains_all_that_occurs_and_nothing_else(texts: dict[str, str], tmp_path: Path) -> None:
+def test_the_legend_explains_exactly_the_used_symbols(texts: dict[str, str], tmp_path: Path) -> None:
     explained = {row[0] for row in table(texts["matrix"], "Legend")[1:]}
     assert {"✅ High", "🟡 Medium", "🟠 Low", "❌ crash", "⬜ not run", "1.9×"} <= explained
     path = tmp_path / "m.duckdb"
@@ -94,11 +94,11 @@ def test_performance_optimal_hardware_and_memory(texts: dict[str, str]) -> None:
     assert memory[0][:5] == ["`bert`", "tiny", "openvino (container)", "270,000", "64.5"]
 
 
-def test_errors_come_with_what_to_do(texts: dict[str, str]) -> None:
+def test_errors_have_recommendations(texts: dict[str, str]) -> None:
     text = texts["matrix"]
     assert "### Critical: `segmentation_fault` (1)" in text
     assert "### Info: `target_unavailable` (4)" in text
-    assert "| `bert`, `gpt2`, `vit`" in text  # three alike are one line
+    assert "| `bert`, `gpt2`, `vit`" in text  # three equal errors are one line
     assert text.index("### Critical") < text.index("### Error") < text.index("### Warning") < text.index("### Info")
     assert text.count("What to do:") == text.count("\n### Critical") + text.count("\n### Error") + text.count("\n### Warning") + text.count(
         "\n### Info"
@@ -107,11 +107,13 @@ def test_errors_come_with_what_to_do(texts: dict[str, str]) -> None:
     assert "hwmatrix matrix --models bert --targets cpu" in text
 
 
-def test_errors_md_has_the_whole_story(texts: dict[str, str]) -> None:
+def test_errors_md_is_complete(texts: dict[str, str]) -> None:
     text = texts["errors"]
     assert "Traceback:\n  boom" in text
     assert "`aten::special_bessel_j0`" in text
-    assert text.count("<details>") == text.count("</details>") == 14  # of 15 errors three are alike; one has the commands of groups
+    assert (
+        text.count("<details>") == text.count("</details>") == 14
+    )  # three of 15 errors are equal; one block has the commands of the groups
 
 
 def test_the_summary(texts: dict[str, str]) -> None:
@@ -129,7 +131,7 @@ def test_the_summary(texts: dict[str, str]) -> None:
     assert "- ➖ cuda: `no NVIDIA driver`" in text
 
 
-def test_shards_of_a_target_that_say_the_same_are_one_row(tmp_path: Path) -> None:
+def test_equal_shards_of_a_target_are_one_row(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -146,7 +148,7 @@ def test_shards_of_a_target_that_say_the_same_are_one_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["matrix", "summary", "errors", "expected"])
-def test_the_raw_text_is_tidy(texts: dict[str, str], name: str) -> None:
+def test_the_raw_text_is_well_formed(texts: dict[str, str], name: str) -> None:
     text = texts[name]
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
@@ -162,10 +164,10 @@ def test_the_raw_text_is_tidy(texts: dict[str, str], name: str) -> None:
             assert not line
     html = render(text)
     assert html.count("<table>") == len(re.findall(r"(?<!\|\n)^\|(?=.*\n\| ?-)", text, re.MULTILINE))
-    assert "| ---" not in html  # every table was understood as one
+    assert "| ---" not in html  # every table was parsed as one
 
 
-def test_rows_of_host_and_container_have_columns_of_their_own(tmp_path: Path) -> None:
+def test_host_and_container_have_separate_columns(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -183,7 +185,7 @@ def test_rows_of_host_and_container_have_columns_of_their_own(tmp_path: Path) ->
     assert "All cells: tiny, float32, batch 1, 16 tokens, 1 thread." in text
 
 
-def test_a_model_is_one_row_and_other_precisions_are_columns(tmp_path: Path) -> None:
+def test_a_model_is_one_row_and_precisions_are_columns(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -204,7 +206,7 @@ def test_a_model_is_one_row_and_other_precisions_are_columns(tmp_path: Path) -> 
     assert "float32 where the column names no other precision" in text
 
 
-def test_a_ratio_from_a_disturbed_time_says_so(tmp_path: Path) -> None:
+def test_a_ratio_from_a_contended_time_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -225,7 +227,7 @@ def test_a_ratio_from_a_disturbed_time_says_so(tmp_path: Path) -> None:
     assert methods[2][0] == "openvino (container)"
 
 
-def test_hardware_that_a_target_cannot_have_used_is_not_named_beside_it(tmp_path: Path) -> None:
+def test_only_hardware_that_a_target_can_use_is_named(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -236,7 +238,7 @@ def test_hardware_that_a_target_cannot_have_used_is_not_named_beside_it(tmp_path
     assert table(matrix_md(read(path)), "What it ran on")[1][3] == "`A processor`"
 
 
-def test_software_and_emulation_say_so(tmp_path: Path) -> None:
+def test_software_and_emulation_are_labeled(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -247,7 +249,7 @@ def test_software_and_emulation_say_so(tmp_path: Path) -> None:
     assert table(matrix_md(read(path)), "Embedding")[1] == ["`bert`", "🟡 Medium · emulated", "🟡 Medium · software"]
 
 
-def test_an_empty_run_can_be_read(tmp_path: Path) -> None:
+def test_reports_of_an_empty_run(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -262,8 +264,8 @@ def test_an_empty_run_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["matrix", "summary", "errors", "expected"])
-def test_foreign_text_breaks_nothing(tmp_path: Path, name: str) -> None:
-    """The same run twice, once with hostile text wherever text comes from outside: the same tables, no new elements."""
+def test_hostile_text_breaks_nothing(tmp_path: Path, name: str) -> None:
+    """The same run with and without hostile text in all external texts gives the same tables and elements."""
     renderings = []
     for text in ("plain", EVIL):
         path = tmp_path / f"{len(renderings)}.duckdb"
@@ -299,7 +301,7 @@ def test_numbers() -> None:
     assert [plural(1, "cell"), plural(2, "cell"), plural(1200, "cell")] == ["1 cell", "2 cells", "1,200 cells"]
 
 
-def test_tracebacks_that_are_too_long_together_are_shown_by_beginning_and_end(tmp_path: Path) -> None:
+def test_tracebacks_that_are_too_long_together_are_cut_in_the_middle(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -314,7 +316,7 @@ def test_tracebacks_that_are_too_long_together_are_shown_by_beginning_and_end(tm
     assert "Long texts (40) are shortened in the middle; errors.json and the database have the full texts" in text
 
 
-def test_a_traceback_of_ordinary_length_is_whole(tmp_path: Path) -> None:
+def test_a_traceback_of_ordinary_length_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     text = "\n".join(f"line {number}" for number in range(1000))
     with Database(path) as database:

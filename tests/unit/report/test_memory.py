@@ -1,4 +1,4 @@
-"""Whose memory a cell's is, and why there is none, as programs and people are told."""
+"""Whose memory was measured, or why there is no value, in JSON and in text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = "not measured: this kernel keeps no high-water mark of a process"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Reports of a run whose cells are of a process, of a browser, and of a kernel that does not tell."""
+    """Reports of a run with the memory of a process, of a browser, and of a kernel that does not report it."""
     before, tmp_path = signal.getsignal(signal.SIGTERM), tmp_path_factory.mktemp("reports")
     with Database(tmp_path / "matrix.duckdb") as database:
         database.run()
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_programs_read_whose_it_is(folder: Path) -> None:
+def test_json_says_whose_memory_it_is(folder: Path) -> None:
     cells = json.loads((folder / "matrix.json").read_text(encoding="utf-8"))["cells"]
     found = {cell["target"]: (cell["memory"]["peak_mb"], cell["memory"]["detail"]) for cell in cells}
     assert found == {"cpu": (700.0, None), "webgpu": (700.0, OF_BROWSER), "openvino": (None, NOTHING)}
@@ -50,7 +50,7 @@ def test_programs_read_whose_it_is(folder: Path) -> None:
     ("target", "told"),
     [("cpu", "peak 700 MiB, added 60 MiB"), ("webgpu", f"peak 700 MiB, added 60 MiB; {OF_BROWSER}"), ("openvino", NOTHING)],
 )
-def test_people_read_it_of_one_cell(folder: Path, capsys: pytest.CaptureFixture[str], target: str, told: str) -> None:
+def test_why_says_whose_memory_it_is(folder: Path, capsys: pytest.CaptureFixture[str], target: str, told: str) -> None:
     assert main.main(["why", "bert", target, "--database", str(folder / "matrix.duckdb")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("memory:")]
     assert line.split(None, 1)[1] == told

@@ -35,7 +35,7 @@ def shard(folder: Path, target: str, results: Sequence[OperatorResult], *, ok: b
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """Two targets, one of which was not there, beside a run of models."""
+    """A database with operator tests on two targets, one of them unavailable, and with a run of models."""
     folder = make.run_folder(tmp_path / "operators", PLAN)
     tests = [
         result("test_add"),
@@ -69,7 +69,7 @@ def test_coverage_counts_tests_of_the_operator_itself(database: Path) -> None:
     assert totals == {("cpu", False): 6, ("cpu", True): 1}
 
 
-def test_a_target_that_was_not_there_says_why(database: Path) -> None:
+def test_an_unavailable_target_has_its_reason(database: Path) -> None:
     (refused,) = read(database).refused
     assert (refused.target, refused.broken, refused.reason) == ("openvino", False, "no device here")
 
@@ -97,7 +97,7 @@ def test_the_same_database_gives_the_same_bytes(database: Path, tmp_path: Path) 
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
 
 
-def test_a_later_run_of_some_tests_replaces_those_alone(database: Path, tmp_path: Path) -> None:
+def test_a_later_run_of_some_tests_replaces_only_those(database: Path, tmp_path: Path) -> None:
     later = make.plan(models=(), run_id="20260104T000000Z-ops002", created_at="2026-01-04T00:00:00.000000")
     folder = make.run_folder(tmp_path / "operators", later)
     with ShardWriter(folder / "shards", later, make.identity(shard_id="cpu-later")) as writer:
@@ -110,11 +110,11 @@ def test_a_later_run_of_some_tests_replaces_those_alone(database: Path, tmp_path
     assert found["Add"].tests == 2
 
 
-def test_the_latest_run_of_models_is_still_the_one_that_is_reported(database: Path) -> None:
+def test_the_reported_run_is_still_the_latest_run_of_models(database: Path) -> None:
     assert model_rows.read(database).run.run_id == make.plan().run_id
 
 
-def test_what_a_model_lacks_comes_with_the_operators_own_tests(database: Path, tmp_path: Path) -> None:
+def test_a_model_s_missing_operator_is_shown_with_its_tests(database: Path, tmp_path: Path) -> None:
     plan = make.plan(run_id="20260105T000000Z-later1", created_at="2026-01-05T00:00:00.000000")
     folder = make.run_folder(tmp_path / "later", plan)
     cells = [cell for cell in plan.cells if cell.target == "cpu"]
@@ -128,7 +128,7 @@ def test_what_a_model_lacks_comes_with_the_operators_own_tests(database: Path, t
     assert "of `NoSuch` in the ONNX standard" not in text
 
 
-def test_a_missing_database_is_told(tmp_path: Path) -> None:
+def test_a_missing_database_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no such file"):
         read(tmp_path / "none.duckdb")
 
@@ -144,10 +144,10 @@ def test_a_missing_database_is_told(tmp_path: Path) -> None:
         ({"tests": 2, "fallback": 2}, "🟠 fallback"),
     ],
 )
-def test_a_cell_says_what_most_tests_came_to(changes: dict[str, Any], text: str) -> None:
+def test_a_cell_shows_the_most_frequent_result(changes: dict[str, Any], text: str) -> None:
     isolation = PLAN.isolation
     assert shown(Coverage(domain="", operator="Add", target="cpu", isolation=isolation, counts=Counts(**NONE | changes))) == text
 
 
-def test_what_was_not_run_is_empty() -> None:
+def test_operators_that_were_not_run_are_empty() -> None:
     assert shown(None) == "⬜"

@@ -1,4 +1,4 @@
-"""Where wrong results begin, as every report tells it."""
+"""Where wrong results begin, in every report."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def cell(database: Path, model: str) -> CellRow:
 
 
 @pytest.mark.parametrize("model", TOLD)
-def test_each_origin_is_a_sentence(database: Path, model: str) -> None:
+def test_each_origin_has_a_sentence(database: Path, model: str) -> None:
     assert origins.sentence(cell(database, model)) == TOLD[model][1]
 
 
-def test_matrix_json_has_it_whole_and_null_where_nobody_looked(database: Path) -> None:
+def test_matrix_json_has_the_divergence_or_null_if_there_was_no_search(database: Path) -> None:
     found = {entry["model"]: entry["divergence"] for entry in json.loads(matrix_json(read(database)))["cells"]}
     assert found["step"] == {
         "origin": "step",
@@ -89,7 +89,7 @@ def test_matrix_json_has_it_whole_and_null_where_nobody_looked(database: Path) -
     assert found["not_looked_for"] is None
 
 
-def test_failures_of_one_origin_are_one_group_however_large_they_are(database: Path) -> None:
+def test_failures_with_the_same_origin_are_one_group(database: Path) -> None:
     found = {group.blocker.what: group for group in groups_of(read(database))}
     assert found["TopK, the first wrong step"].models == ("step", "not_finite", "another")
     assert {name for name, group in found.items() if group.blocker.kind is GroupKind.ORIGIN} == {
@@ -101,13 +101,13 @@ def test_failures_of_one_origin_are_one_group_however_large_they_are(database: P
     assert found["relative L2 error <n> of <name> exceeds <n>"].models == ("unknown", "not_looked_for")
 
 
-def test_errors_md_tells_it_with_each_error(database: Path) -> None:
+def test_errors_md_has_it_for_each_error(database: Path) -> None:
     told = errors_md(read(database))
     assert "Where the error begins: node_topk_3 (TopK) differs by 0.5, with inputs" in told.replace("\\_", "_")
     assert told.count("Where the error begins: ") == sum(sentence is not None for _, sentence in TOLD.values()) + 1
 
 
-def test_why_tells_it(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_has_it(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "step", "qnn", "--database", str(database)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "begins: node_topk_3 (TopK) differs by 0.5, with inputs that differ by 0.00125, compared with the same graph" in told

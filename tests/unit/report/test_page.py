@@ -1,4 +1,4 @@
-"""index.html as a file: what is in it, what cannot be in it, and what its policy allows."""
+"""index.html as a file: its content, what it must not contain, and its content security policy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARSING = re.compile(
 
 
 class Reader(html.parser.HTMLParser):
-    """Every element with its attributes, and what scripts hold."""
+    """Every element with its attributes, and the text of scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -83,13 +83,13 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a hostile database, with its reports beneath: they take seconds."""
+    """A folder with a hostile database and its reports, written once because that takes seconds."""
     folder = tmp_path_factory.mktemp("hostile")
     write_reports(hostile_rows(folder / "m.duckdb"), folder / "latest")
     return folder
 
 
-def test_it_loads_nothing_from_anywhere(shown: Reader) -> None:
+def test_it_loads_nothing(shown: Reader) -> None:
     loading = {"src", "srcset", "data", "action", "formaction", "poster", "background", "ping", "manifest"}
     assert [(tag, name) for tag, attributes in shown.elements for name in attributes if name in loading] == []
     assert {tag for tag, _ in shown.elements} & {"link", "base", "iframe", "object", "embed", "img", "audio", "video", "form"} == {"form"}
@@ -101,22 +101,22 @@ def test_it_loads_nothing_from_anywhere(shown: Reader) -> None:
     assert "@import" not in styles
 
 
-def test_its_policy_names_every_script_that_runs_and_allows_nothing_else(shown: Reader) -> None:
+def test_its_policy_allows_exactly_its_own_scripts(shown: Reader) -> None:
     rules = dict(rule.strip().split(" ", 1) for rule in shown.policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["base-uri"] == rules["form-action"] == "'none'"
     running = [text for attributes, text in shown.scripts if attributes.get("type") != "application/json"]
     digests = [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in running]
     assert sorted(rules["script-src"].split()) == sorted(digests)
-    assert len(digests) == 3  # the theme, the library that is run when it is needed, and the rest
+    assert len(digests) == 3  # the theme, the library that runs on demand, and the rest
 
 
-def test_no_script_of_ours_parses_text_as_markup_or_program() -> None:
+def test_our_scripts_never_parse_text_as_markup_or_code() -> None:
     for name in (*page.EARLY, *page.SCRIPTS):
         assert PARSING.findall((FILES / name).read_text(encoding="utf-8")) == [], name
 
 
-def test_every_script_is_named_and_short_and_says_what_it_is() -> None:
+def test_every_script_is_listed_short_and_described() -> None:
     names = {entry.name for entry in FILES.iterdir() if entry.name.endswith(".js")}
     assert names == {*page.EARLY, *page.SCRIPTS}
     for name in names:
@@ -128,7 +128,7 @@ def test_every_script_is_named_and_short_and_says_what_it_is() -> None:
 
 
 def test_scripts_compute_no_statistic() -> None:
-    """Numbers come from SQL: scripts write them, sort by them, and give them places in a picture."""
+    """Numbers come from SQL. Scripts only print them, sort by them, and place them in charts."""
     computing = re.compile(r"Math\.(sqrt|pow|hypot)|reduce\(|median|variance|\bmean\b(?!_ms|:)", re.IGNORECASE)
     allowed = {'["Mean", Text.ms(cell.mean_ms)],', 'svg("line", {class: "median"'}
     for name in page.SCRIPTS:
@@ -137,7 +137,7 @@ def test_scripts_compute_no_statistic() -> None:
                 assert any(part in line for part in allowed), f"{name}: {line}"
 
 
-def test_every_view_is_there_with_a_real_link(shown: Reader) -> None:
+def test_every_view_has_a_link(shown: Reader) -> None:
     sections = [attributes["id"] for tag, attributes in shown.elements if tag == "section"]
     assert sections == [f"view-{view}" for view in page.VIEWS]
     tabs = [attributes["href"] for tag, attributes in shown.elements if tag == "a" and "data-view" in attributes]
@@ -146,7 +146,7 @@ def test_every_view_is_there_with_a_real_link(shown: Reader) -> None:
     assert len(identifiers) == len(set(identifiers))
 
 
-def test_the_specifications_lie_in_it_with_what_they_share_once(shown: Reader) -> None:
+def test_the_specifications_are_in_it_with_shared_parts_once(shown: Reader) -> None:
     specs = shown.document("specs")
     assert specs["charts"].keys() == {"families", "matrix", "latency", "speedup", "memory"}
     assert all("config" not in spec for spec in specs["charts"].values())
@@ -160,7 +160,7 @@ def test_the_same_database_gives_the_same_page(tmp_path: Path) -> None:
     assert (tmp_path / "one" / "index.html").read_bytes() == (tmp_path / "two" / "index.html").read_bytes()
 
 
-def test_attacks_are_text(hostile: Path) -> None:
+def test_injections_stay_text(hostile: Path) -> None:
     found = Reader((hostile / "latest" / "index.html").read_text(encoding="utf-8"))
     assert len(found.scripts) == 5
     names = {name for _, attributes in found.elements for name in attributes}
@@ -176,7 +176,7 @@ def test_attacks_are_text(hostile: Path) -> None:
     assert f"good0 {ATTACKS[0]}" in models
 
 
-def test_very_long_texts_do_not_make_a_very_long_page(hostile: Path) -> None:
+def test_very_long_texts_are_cut_in_the_page(hostile: Path) -> None:
     assert (hostile / "m.duckdb").stat().st_size > 1_000_000
     assert (hostile / "latest" / "index.html").stat().st_size < 1_500_000
 
@@ -218,7 +218,7 @@ SINCE_6 = f"whose memory was measured, what cells that failed work with, {SINCE_
         ("8", None),
     ],
 )
-def test_a_page_says_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:
+def test_a_page_names_what_an_older_schema_lacks(tmp_path: Path, version: str, lacking: str | None) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-cpu", "cpu")

@@ -1,4 +1,4 @@
-"""The data of the page: how it is packed, and that it holds what is on record and nothing that is no speed."""
+"""The data of the page: its packing and its content, without times that are not speeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unpacked(packed: dict[str, Any], count: int) -> list[Any]:
 
 
 def cells(database: Path) -> list[dict[str, Any]]:
-    """Every cell as the page has it."""
+    """Every cell in the page's data."""
     rows = read(database)
     table = page_data(rows, read_page_rows(database, rows.run.run_id))["cells"]
     columns = {name: unpacked(packed, len(rows.cells)) for name, packed in table.items()}
@@ -53,7 +53,7 @@ def cells(database: Path) -> list[dict[str, Any]]:
         [0, None, 0.5],
     ],
 )
-def test_a_column_comes_out_as_it_went_in(values: list[Any]) -> None:
+def test_a_column_is_unpacked_unchanged(values: list[Any]) -> None:
     packed = json.loads(packing.script_json(packing.column(values)))
     assert unpacked(packed, len(values)) == values
     assert [type(value) for value in unpacked(packed, len(values))] == [type(value) for value in json.loads(json.dumps(values))]
@@ -82,10 +82,10 @@ def test_many_different_texts_get_a_share_each() -> None:
     shares = fitting([*texts, None, ""], 20_000, 100_000)
     assert shares[-2:] == [None, None]
     assert max(len(text or "") for text in shares) < 1_100
-    assert fitting([texts[0]] * 100, 20_000, 100_000) == [texts[0]] * 100  # the same text lies in the page once
+    assert fitting([texts[0]] * 100, 20_000, 100_000) == [texts[0]] * 100  # equal texts are stored once
 
 
-def test_nothing_in_a_document_ends_its_element_or_hides() -> None:
+def test_data_cannot_end_its_element_or_contain_invisible_characters() -> None:
     document = {"</script>": ["<!--", "\u2028", "a\u202eb", "\x1b[31m", "\ud800", "tab\tline\n"]}
     text = packing.script_json(document)
     assert not set("<>&\u2028\u2029\u202e\x1b") & set(text)
@@ -93,11 +93,11 @@ def test_nothing_in_a_document_ends_its_element_or_hides() -> None:
     assert json.loads(text) == {"</script>": ["<!--", "\ufffd", "a\ufffdb", "\ufffd[31m", "\ufffd", "tab\tline\n"]}
 
 
-def test_a_script_that_would_end_its_element_is_written_otherwise() -> None:
+def test_a_script_that_would_end_its_element_is_escaped() -> None:
     assert packing.script_text("a = '</script>' + '</SCRIPT' + '<!--';\r\n") == "a = '\\x3c/script>' + '\\x3c/SCRIPT' + '\\x3c!--';\n"
 
 
-def test_a_passing_cell_has_what_was_measured(tmp_path: Path) -> None:
+def test_a_passing_cell_has_its_measurements(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-cpu", "cpu")
@@ -114,10 +114,10 @@ def test_a_passing_cell_has_what_was_measured(tmp_path: Path) -> None:
     assert (found["quantiles"][0], found["quantiles"][10], found["quantiles"][20]) == (found["min_ms"], found["p50_ms"], found["max_ms"])
     assert found["outputs"] == "logits [1, 16, 512] float32"
     assert found["versions"] == "torch 2.13.0, transformers 5.23.0"
-    assert found["speed_up"] is None  # of cpu over itself
+    assert found["speed_up"] is None  # cpu compared with itself
 
 
-def test_what_was_emulated_has_no_time_of_running(tmp_path: Path) -> None:
+def test_an_emulated_cell_has_no_run_time(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-qnn", "qnn")
@@ -140,7 +140,7 @@ def test_software_is_labeled(tmp_path: Path) -> None:
     assert (found["label"], found["execution"], found["speed_up"]) == ("Medium · software", "software", None)
 
 
-def test_failing_cells_say_where_they_ended_and_what_works_near_them(tmp_path: Path) -> None:
+def test_failed_cells_have_their_stage_and_the_closest_working_configuration(tmp_path: Path) -> None:
     found = {(cell["model"], cell["target"]): cell for cell in cells(example(tmp_path / "m.duckdb"))}
     crashed = found["model-crash", "openvino"]
     assert (crashed["ended"], crashed["error_type"], crashed["severity"]) == ("run", "segmentation_fault", "critical")
@@ -153,7 +153,7 @@ def test_failing_cells_say_where_they_ended_and_what_works_near_them(tmp_path: P
     assert found["bert", "gpu"]["message"] == "OpenVINO lists no device GPU here"
 
 
-def test_a_shard_whose_canaries_failed_shows_no_measurement(tmp_path: Path) -> None:
+def test_a_shard_with_failed_canaries_shows_no_measurements(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-cpu", "cpu", canary_ok=False)
@@ -164,7 +164,7 @@ def test_a_shard_whose_canaries_failed_shows_no_measurement(tmp_path: Path) -> N
     assert (found["quantiles"], found["steps"], found["p50_ms"], found["peak_mb"], found["traceback"]) == (None,) * 5
 
 
-def test_doubts_stand_with_their_cell(tmp_path: Path) -> None:
+def test_reasons_for_low_confidence_are_in_their_cell(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-cpu", "cpu")
@@ -175,7 +175,7 @@ def test_doubts_stand_with_their_cell(tmp_path: Path) -> None:
     assert found[1]["doubts"] is None
 
 
-def test_a_key_that_is_no_link_is_replaced_by_a_digest(tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_in_a_link_is_replaced_by_a_digest(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         for key in ("plain/key", "x" * 1000, "a\u202eb"):
@@ -186,7 +186,7 @@ def test_a_key_that_is_no_link_is_replaced_by_a_digest(tmp_path: Path) -> None:
     assert all(len(key) == 24 and key.isalnum() for key in keys[1:])
 
 
-def test_columns_and_rows_are_those_of_the_matrix(tmp_path: Path) -> None:
+def test_columns_and_rows_match_the_matrix(tmp_path: Path) -> None:
     rows = read(example(tmp_path / "m.duckdb"))
     document = page_data(rows, read_page_rows(tmp_path / "m.duckdb", rows.run.run_id))
     assert [(column["id"], column["tried"]) for column in document["columns"]] == [
@@ -216,7 +216,7 @@ def test_errors_are_grouped_by_cause_then_by_message(tmp_path: Path) -> None:
     assert found[1].recommendations
 
 
-def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
+def test_a_complete_run_lacks_nothing(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-cpu", "cpu")
@@ -227,7 +227,7 @@ def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
     assert missing(rows, read_page_rows(tmp_path / "m.duckdb", rows.run.run_id)) == ()
 
 
-def test_every_thing_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_everything_that_is_missing_is_named(tmp_path: Path) -> None:
     with Database(tmp_path / "m.duckdb") as database:
         database.run()
         database.shard("s-cpu", "cpu")

@@ -1,4 +1,4 @@
-"""The history on the page: where it is looked for, what it shows, and what is said where there is none."""
+"""The history on the page: where it is searched, what it shows, and the text if there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def history(path: Path, *, runs: int = 2, models: int = 1, faster: float = 0.9) -> Path:
-    """Runs in which every model gets faster, the last by more than the first."""
+    """Runs in which every model gets faster, the last model most."""
     with Database(path) as database:
         for run in range(runs):
             name = f"run-{run}"
@@ -28,13 +28,13 @@ def history(path: Path, *, runs: int = 2, models: int = 1, faster: float = 0.9) 
     return path
 
 
-def test_without_one_it_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_a_history_the_page_says_how_to_get_one(tmp_path: Path) -> None:
     found = page_history(None, tmp_path)
     assert found.charts == ()
     assert "hwmatrix history --add" in found.told
 
 
-def test_the_one_beside_the_folder_is_taken(tmp_path: Path) -> None:
+def test_the_history_beside_the_folder_is_used(tmp_path: Path) -> None:
     history(tmp_path / "history.duckdb")
     found = page_history(None, tmp_path)
     assert [chart.name for chart in found.charts] == ["status_trend", "trend"]
@@ -49,7 +49,7 @@ def test_one_run_is_no_trend(tmp_path: Path) -> None:
     assert found.told.startswith("The history has 1 run:")
 
 
-def test_of_many_cells_those_that_moved_most_are_drawn(tmp_path: Path) -> None:
+def test_only_the_cells_that_changed_most_are_drawn(tmp_path: Path) -> None:
     found = page_history(history(tmp_path / "h.duckdb", models=MOST_TRENDS + 5, faster=0.99), tmp_path)
     (trend,) = [chart for chart in found.charts if chart.name == "trend"]
     drawn = {row["cell"].split()[0] for row in trend.spec["datasets"]["rows"]}
@@ -57,7 +57,7 @@ def test_of_many_cells_those_that_moved_most_are_drawn(tmp_path: Path) -> None:
     assert found.told == "Latency is drawn of the 60 cells that moved most; 5 others moved less."
 
 
-def test_one_that_was_asked_for_and_is_broken_is_an_error(tmp_path: Path) -> None:
+def test_a_requested_history_that_is_broken_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "h.duckdb").write_text("no database", encoding="utf-8")
     with pytest.raises(StoreError, match=r"h\.duckdb"):
         page_history(tmp_path / "h.duckdb", tmp_path)
@@ -65,7 +65,7 @@ def test_one_that_was_asked_for_and_is_broken_is_an_error(tmp_path: Path) -> Non
         page_history(tmp_path / "none.duckdb", tmp_path)
 
 
-def test_one_that_lies_there_and_is_broken_is_told_on_the_page(tmp_path: Path) -> None:
+def test_a_broken_default_history_is_reported_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "history.duckdb").write_text("no database", encoding="utf-8")
     write_reports(history(tmp_path / "m.duckdb", runs=1), tmp_path / "latest")
     text = (tmp_path / "latest" / "index.html").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ def analysis(path: Path) -> Analysis:
     return read(path).analysis
 
 
-def asked(path: Path, name: str) -> list[tuple[Any, ...]]:
+def answer_of(path: Path, name: str) -> list[tuple[Any, ...]]:
     with Database(path) as database:
         database.run()
         database.shard("s-cpu", "cpu")
@@ -30,26 +30,26 @@ def asked(path: Path, name: str) -> list[tuple[Any, ...]]:
 
 
 def test_average_time_by_hardware(tmp_path: Path) -> None:
-    rows = asked(tmp_path / "m.duckdb", "average_time_by_hardware")
+    rows = answer_of(tmp_path / "m.duckdb", "average_time_by_hardware")
     assert [(row[0], row[4]) for row in rows] == [("openvino", 3), ("cpu", 3)]
     assert rows[0][5] == pytest.approx(14e-3 / 3)
     assert rows[1][5:] == pytest.approx((17e-3 / 3, 4e-3, 8e-3))
 
 
 def test_best_hardware_by_model_type(tmp_path: Path) -> None:
-    rows = asked(tmp_path / "m.duckdb", "best_hardware_by_model_type")
+    rows = answer_of(tmp_path / "m.duckdb", "best_hardware_by_model_type")
     assert [(row[0], row[4]) for row in rows] == [("bert", "openvino"), ("vit", "cpu")]
     assert rows[0][5] == pytest.approx(2.5e-3)
 
 
 def test_top_memory(tmp_path: Path) -> None:
-    rows = asked(tmp_path / "m.duckdb", "top_memory")
+    rows = answer_of(tmp_path / "m.duckdb", "top_memory")
     assert [(row[0], row[1], row[5], row[7]) for row in rows] == [
         (name, name[:4].rstrip("-"), "openvino", 400.0) for name in ("bert", "bert-b", "vit")
     ]
 
 
-def test_every_query_is_a_file_that_says_what_it_asks() -> None:
+def test_every_query_is_a_file_with_a_description() -> None:
     assert {"average_time_by_hardware", "best_hardware_by_model_type", "top_memory"} <= set(names())
     for name in names():
         assert query(name).startswith("-- "), name
@@ -68,7 +68,7 @@ def test_the_latest_run_is_reported(tmp_path: Path) -> None:
         read(path, "run-3")
 
 
-def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such file"):
         read(tmp_path / "missing.duckdb")
     broken = tmp_path / "broken.duckdb"
@@ -82,7 +82,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
         read(empty)
 
 
-def test_a_word_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_enum_value_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -118,7 +118,7 @@ def test_nothing_is_ranked_across_machines_or_in_software(tmp_path: Path) -> Non
     assert {row["target"] for row in found.speed_extremes} == {"cpu", "openvino"}
 
 
-def test_the_optimal_hardware_and_what_cannot_be_told_apart_from_it(tmp_path: Path) -> None:
+def test_the_optimal_hardware_and_those_that_do_not_differ_from_it(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -135,7 +135,7 @@ def test_the_optimal_hardware_and_what_cannot_be_told_apart_from_it(tmp_path: Pa
     assert (rows["cpu-wins"]["target"], rows["cpu-wins"]["speed_up"]) == ("cpu", None)
 
 
-def test_a_speed_up_is_not_told_where_intervals_overlap(tmp_path: Path) -> None:
+def test_there_is_no_speedup_if_intervals_overlap(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -147,7 +147,7 @@ def test_a_speed_up_is_not_told_where_intervals_overlap(tmp_path: Path) -> None:
     assert (row["target"], row["speed_up"], row["tied"]) == ("openvino", None, ["cpu"])
 
 
-def test_the_mean_speed_up_is_geometric(tmp_path: Path) -> None:
+def test_the_mean_speedup_is_geometric(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()

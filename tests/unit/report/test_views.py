@@ -27,7 +27,7 @@ def fetch(database: Database, columns: str, where: str = "true", view: str = "ma
 
 
 def pair(database: Database, cpu: tuple[int, ...], openvino: tuple[int, ...], **changes: Any) -> tuple[Any, ...]:
-    """Level, speed-up and whether it differs, of openvino beside cpu."""
+    """Level, speedup and whether it differs, for openvino compared with cpu."""
     planned = {name: changes.pop(name) for name in ("threads", "execution") if name in changes}
     database.cell(database.plan("bert", "cpu"), "s-cpu", wall=cpu)
     database.cell(database.plan("bert", "openvino", **planned), "s-ov", wall=openvino, **changes)
@@ -40,7 +40,7 @@ def test_level_high_when_faster(database: Database) -> None:
     assert speed_up == pytest.approx(2.0)
 
 
-def test_level_high_when_the_intervals_leave_it_open(database: Database) -> None:
+def test_level_high_when_the_intervals_overlap(database: Database) -> None:
     level, speed_up, differs = pair(database, steady(4.0, spread=0.2), steady(4.01, spread=0.2))
     assert (level, differs) == ("High", False)
     assert speed_up == pytest.approx(4.0 / 4.01)
@@ -54,7 +54,7 @@ def test_level_medium_when_partly_placed(database: Database) -> None:
     assert pair(database, steady(4.0), steady(2.0), on_target=0.99)[0] == "Medium"
 
 
-def test_level_medium_when_the_placement_is_not_known(database: Database) -> None:
+def test_level_medium_when_the_placement_is_unknown(database: Database) -> None:
     assert pair(database, steady(4.0), steady(2.0), on_target=None)[0] == "Medium"
 
 
@@ -63,31 +63,31 @@ def test_level_medium_when_cpu_had_other_settings(database: Database) -> None:
 
 
 @pytest.mark.parametrize("execution", ["software", "emulated"])
-def test_software_and_emulation_earn_medium_and_no_speed_up(database: Database, execution: str) -> None:
+def test_software_and_emulation_have_level_medium_and_no_speedup(database: Database, execution: str) -> None:
     assert pair(database, steady(4.0), steady(2.0), execution=execution) == ("Medium", None, False)
 
 
-def test_another_machine_is_no_comparison(database: Database) -> None:
+def test_another_machine_is_not_compared(database: Database) -> None:
     database.shard("s-far", "openvino", host="beef")
     database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0))
     database.cell(database.plan("bert", "openvino"), "s-far", wall=steady(2.0))
     assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
 
 
-def test_another_isolation_is_no_comparison(database: Database) -> None:
+def test_another_isolation_is_not_compared(database: Database) -> None:
     database.shard("s-venv", "openvino", isolation="venv")
     database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0))
     database.cell(database.plan("bert", "openvino"), "s-venv", wall=steady(2.0))
     assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
 
 
-def test_a_cpu_cell_that_failed_is_no_comparison(database: Database) -> None:
+def test_a_failed_cpu_cell_is_not_compared(database: Database) -> None:
     database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0), status="mismatch")
     database.cell(database.plan("bert", "openvino"), "s-ov", wall=steady(2.0))
     assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
 
 
-def test_what_was_not_timed_is_medium_and_cpu_is_what_others_are_compared_with(database: Database) -> None:
+def test_an_untimed_pass_is_medium_except_on_cpu_the_baseline(database: Database) -> None:
     database.cell(database.plan("bert", "cpu"), "s-cpu", stage="compare")
     database.cell(database.plan("bert", "openvino"), "s-ov", stage="compare")
     assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
@@ -96,19 +96,19 @@ def test_what_was_not_timed_is_medium_and_cpu_is_what_others_are_compared_with(d
 
 
 @pytest.mark.parametrize("timed", ["cpu", "openvino"])
-def test_a_time_without_another_is_no_comparison(database: Database, timed: str) -> None:
+def test_a_time_without_a_cpu_time_is_not_compared(database: Database, timed: str) -> None:
     for target, shard in (("cpu", "s-cpu"), ("openvino", "s-ov")):
         database.cell(database.plan("bert", target), shard, wall=steady(2.0) if target == timed else ())
     assert fetch(database, "level, speed_up", "target = 'openvino'") == ("Medium", None)
 
 
-def test_two_cpu_targets_make_no_row_twice(database: Database) -> None:
+def test_two_cpu_targets_do_not_duplicate_rows(database: Database) -> None:
     database.shard("s-cpu2", "cpu-other")
     database.cell(database.plan("bert", "cpu"), "s-cpu", wall=steady(4.0))
     database.cell(database.plan("bert", "cpu-other", backend="cpu"), "s-cpu2", wall=steady(8.0))
     database.cell(database.plan("bert", "openvino"), "s-ov", wall=steady(2.0))
     assert fetch(database, "count(*)") == 3
-    assert fetch(database, "speed_up", "target = 'openvino'") == pytest.approx(2.0)  # over the first one of matrix.yaml
+    assert fetch(database, "speed_up", "target = 'openvino'") == pytest.approx(2.0)  # compared with the first one of matrix.yaml
     assert fetch(database, "level", "target = 'cpu-other'") == "High"
 
 
@@ -153,7 +153,7 @@ def test_a_cell_without_execution_is_not_run(database: Database) -> None:
     )
 
 
-def test_a_target_that_is_not_here_is_unavailable(database: Database) -> None:
+def test_a_missing_target_is_unavailable(database: Database) -> None:
     database.plan("bert", "gpu", unavailable="no driver")
     assert fetch(database, "status, level, error_type, severity, message") == (
         "unavailable",
@@ -164,13 +164,13 @@ def test_a_target_that_is_not_here_is_unavailable(database: Database) -> None:
     )
 
 
-def test_a_model_that_cannot_be_built_is_a_factory_error_even_where_the_target_is_missing(database: Database) -> None:
+def test_an_unbuildable_model_is_a_factory_error_even_on_a_missing_target(database: Database) -> None:
     database.plan("mixtral", "gpu", unavailable="no driver", unbuildable="47 B parameters")
     assert fetch(database, "status, level, error_type, message") == ("factory_error", None, "unbuildable", "47 B parameters")
 
 
 @pytest.mark.parametrize("canary_ok", [False, None])
-def test_a_shard_whose_canaries_failed_proves_nothing(database: Database, canary_ok: bool | None) -> None:  # noqa: FBT001
+def test_a_shard_with_failed_canaries_proves_nothing(database: Database, canary_ok: bool | None) -> None:  # noqa: FBT001
     database.shard("s-bad", "openvino", canary_ok=canary_ok, canary_detail=None)
     database.cell(database.plan("bert", "openvino"), "s-bad", wall=steady(2.0))
     row = fetch(database, "status, level, error_type, severity, p50_ms, peak_mb, relative_error, on_target")
@@ -180,14 +180,14 @@ def test_a_shard_whose_canaries_failed_proves_nothing(database: Database, canary
     assert fetch(database, "success, inference_time", view="hardware_results") == (False, None)
 
 
-def test_a_fault_around_a_cell_keeps_its_own_reason_when_canaries_failed(database: Database) -> None:
+def test_an_infra_error_keeps_its_own_reason_when_canaries_failed(database: Database) -> None:
     database.shard("s-bad", "openvino", canary_ok=False)
     database.cell(database.plan("bert", "openvino"), "s-bad", **unmeasured("infra_error"))
     assert fetch(database, "status, error_type") == ("infra_error", "bundle_broken")
 
 
 @pytest.mark.parametrize(("cpu_busy", "openvino_busy", "expected"), [(1.0, 1.0, False), (0.8, 1.0, True), (1.0, 0.8, True)])
-def test_a_comparison_with_a_disturbed_time_is_marked(
+def test_a_comparison_with_a_contended_time_is_marked(
     database: Database,
     cpu_busy: float,
     openvino_busy: float,
@@ -198,7 +198,7 @@ def test_a_comparison_with_a_disturbed_time_is_marked(
     assert fetch(database, "speed_contended", "target = 'openvino'") is expected
 
 
-def test_canaries_are_no_models(database: Database) -> None:
+def test_canaries_are_not_models(database: Database) -> None:
     planned = database.plan("bert", "cpu")
     database.cell(planned, "s-cpu", role="canary_good", cell_id="canary")
     assert fetch(database, "status") == "not_run"
@@ -229,7 +229,7 @@ def test_the_statistics_of_latency(database: Database) -> None:
 
 
 def ranks(database: Database, count: int) -> tuple[int, int]:
-    """Which of ``count`` sorted samples are the ends of the interval."""
+    """The ranks of the interval's ends among ``count`` sorted samples."""
     database.cell(database.plan("bert", "cpu"), "s-cpu", wall=[n * 1_000_000 for n in range(1, count + 1)])
     low, high = fetch(database, "ci_low_ms, ci_high_ms", view="latency")
     return round(low), round(high)
@@ -243,7 +243,7 @@ def test_the_interval_of_the_median_holds_95_percent(database: Database, count: 
     coverage = sum(math.comb(count, below) for below in range(low, high)) / 2**count
     assert coverage >= 0.95
     if count >= 30:
-        assert coverage < 0.985  # and not much wider than it has to be
+        assert coverage < 0.985  # and not much wider than necessary
 
 
 def test_below_six_samples_there_is_no_interval(database: Database) -> None:
@@ -258,7 +258,7 @@ def test_contended(database: Database, threads: int, busy: float, expected: bool
 
 
 @pytest.mark.parametrize(("others", "expected"), [(0, False), (2, True)])
-def test_where_a_device_counts_its_processes_they_tell(database: Database, others: int, expected: bool) -> None:  # noqa: FBT001
+def test_on_a_device_that_counts_its_processes_they_decide(database: Database, others: int, expected: bool) -> None:  # noqa: FBT001
     database.cell(database.plan("bert", "cuda"), "s-cpu", wall=steady(2.0), busy=0.5, device_processes=others)
     assert fetch(database, "contended", "target = 'cuda'") is expected
 
@@ -279,7 +279,7 @@ def test_the_view_hardware_results_has_the_promised_columns(database: Database) 
     ]
     assert len(row) == 1
     found = dict(zip(names, row[0], strict=True))
-    assert (found["model_id"], found["hub_id"], found["weights"]) == ("bert", "bert-base-uncased", None)  # this run's plan does not tell
+    assert (found["model_id"], found["hub_id"], found["weights"]) == ("bert", "bert-base-uncased", None)  # this run's plan does not say
     assert found["load_time"] == pytest.approx(0.0125)
     assert found["inference_time"] == pytest.approx(0.002)
     assert found["output_shape"] == "logits [1, 16, 512]"
@@ -296,7 +296,7 @@ def test_the_view_hardware_detection_has_the_promised_columns(database: Database
 
 @pytest.mark.parametrize(("detail", "known"), [(None, False), ("of the 8 processes of the browser", True)])
 def test_a_browser_s_cell_has_the_memory_of_the_browser_or_none(database: Database, detail: str | None, known: bool) -> None:  # noqa: FBT001
-    """What is on record without a word on whose it is was the harness's own."""
+    """A value recorded without ``memory_detail`` is the harness's own memory, so it is not shown."""
     database.shard("s-web", "webgpu")
     changes = {"backend": "webgpu", "execution": "software"}
     database.cell(database.plan("bert", "webgpu", **changes), "s-web", peak_mb=900.0, delta_mb=500.0, memory_detail=detail)

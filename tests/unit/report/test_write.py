@@ -16,7 +16,7 @@ FILES = ["index.html", "summary.md", "matrix.md", "matrix.json", "errors.md", "e
 PLOTS = ["matrix", "families", "latency", "speedup", "memory"]
 
 
-def test_the_files_and_nothing_else(tmp_path: Path) -> None:
+def test_exactly_these_files_are_written(tmp_path: Path) -> None:
     folder = tmp_path / "reports" / "latest"
     written = write_reports(example(tmp_path / "m.duckdb"), folder)
     assert written == [*(folder / name for name in FILES), *(folder / "plots" / f"{name}.svg" for name in PLOTS)]
@@ -30,7 +30,7 @@ def test_the_same_database_gives_the_same_bytes(tmp_path: Path) -> None:
     assert first == [path.read_bytes() for path in write_reports(database, tmp_path / "first")]
 
 
-def test_another_run_can_be_named(tmp_path: Path) -> None:
+def test_another_run_can_be_selected(tmp_path: Path) -> None:
     path = tmp_path / "m.duckdb"
     with Database(path) as database:
         database.run()
@@ -40,7 +40,7 @@ def test_another_run_can_be_named(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "matrix.json").read_text(encoding="utf-8"))["run"]["run_id"] == RUN
 
 
-def test_a_failure_leaves_the_old_reports_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_the_old_reports_and_no_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database, folder = example(tmp_path / "m.duckdb"), tmp_path / "latest"
     folder.mkdir()
     (folder / "matrix.md").write_text("old", encoding="utf-8")
@@ -95,7 +95,7 @@ def test_650_models_by_8_targets(tmp_path: Path) -> None:
     assert all(file.stat().st_size > 0 for file in files)
 
 
-def test_without_the_library_that_draws_the_other_reports_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_drawing_library_the_other_reports_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, database = tmp_path / "latest", example(tmp_path / "m.duckdb")
     write_reports(database, folder)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
