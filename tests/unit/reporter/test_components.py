@@ -45,17 +45,17 @@ def test_a_part_that_cannot_be_imported(name: str, severity: Severity, monkeypat
     assert [each.name for each in checked if each.kind == "component" and not each.usable] == [name]
 
 
-def test_a_part_that_answers_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_with_an_invalid_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwmatrix.faults.catalogue.catalogue", tuple)
     monkeypatch.setattr(components, "_missing", lambda _modules: [])
     _, errors = components.check()
     (error,) = (error for error in errors if error.error_type == "component_broken")
     assert "it returned () instead of a list of error types" in error.message
     assert error.severity is Severity.CRITICAL
-    assert error.recommendations, "also where the catalogue cannot be asked"
+    assert error.recommendations, "even if the catalogue cannot be used"
 
 
-def test_what_is_not_installed_is_told_with_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_its_consequences(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"jinja2", "openvino", "onnxruntime_qnn"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else importlib.util.spec_from_loader(name, None))
     monkeypatch.setattr(components, "_error_of_part", lambda _part: None)

@@ -1,4 +1,4 @@
-"""The reporter with everything real but the machine, and the processes of the test of the stack (tests/torch has those)."""
+"""The reporter with real parts, except for the machine and the processes of the hardware test (tests/torch runs those)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOW = dt.datetime(2026, 11, 20, 8, 15, tzinfo=dt.UTC)
 
 
 class Machine:
-    """A detector that says what a test wants."""
+    """A detector with the answers that a test chooses."""
 
     def __init__(self, *here: str, **memory: int | None) -> None:
         self.found = detections(*here, **memory)
@@ -63,7 +63,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def database(project: Path) -> Path:
-    """Two models whose driver is missing, one that is wrong, one that passes, and a shard that was refused."""
+    """A database with two models without a driver, one with wrong numbers, one that passes, and a rejected shard."""
     path = project / "other.duckdb"
     with Database(path) as filled:
         filled.run()
@@ -107,7 +107,7 @@ def test_the_public_name_and_its_methods() -> None:
     assert inspect.signature(HardwareCompatibilityReporter.generate_report).parameters["format"].default == "markdown"
 
 
-def test_nothing_was_asked_yet() -> None:
+def test_nothing_is_collected_at_first() -> None:
     made = reporter()
     assert made.errors == ()
     assert "Collected: nothing yet." in made.generate_report()
@@ -116,7 +116,7 @@ def test_nothing_was_asked_yet() -> None:
     assert (document["components"], document["stack"], document["matrix"]) == (None, None, None)
 
 
-def test_hardware_that_is_not_here_says_why() -> None:
+def test_unavailable_hardware_has_its_reason() -> None:
     machine = Machine("cpu")
     (cuda,) = (found for hardware, found in machine.found.items() if hardware == "cuda")
     records = reporter(machine).collect_hardware_detection_errors()
@@ -129,7 +129,7 @@ def test_hardware_that_is_not_here_says_why() -> None:
     assert told["recommendations"]
 
 
-def test_a_detector_that_breaks_is_an_error_and_no_exception() -> None:
+def test_a_failing_detector_is_an_error_record_and_not_an_exception() -> None:
     class Broken(Machine):
         def detect(self) -> Mapping[str, Detection]:
             raise OSError("the driver is gone")
@@ -139,7 +139,7 @@ def test_a_detector_that_breaks_is_an_error_and_no_exception() -> None:
     assert "OSError: the driver is gone" in record["message"]
 
 
-def test_what_the_pool_could_not_start_and_what_fell_back() -> None:
+def test_failed_starts_and_fallbacks_of_the_pool() -> None:
     pool = ResourcePool(detector=Machine("cpu"))
 
     def constructor() -> object:
@@ -158,7 +158,7 @@ def test_what_the_pool_could_not_start_and_what_fell_back() -> None:
     assert "fine ran on cpu; cuda was expected" in fell["message"]
 
 
-def test_a_model_that_nobody_knows() -> None:
+def test_an_unknown_model() -> None:
     made = reporter()
     made.collect_model_integration_errors("nonsense-xyz")
     assert kinds(made) == [("family_unknown", None), ("no_compatible_hardware", None), ("size_unknown", None)]
@@ -189,12 +189,12 @@ def test_hardware_on_which_a_model_is_not_expected_to_work() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b/c/d", "bert\nx"])
-def test_a_name_that_no_model_can_have(name: str) -> None:
+def test_an_invalid_model_name(name: str) -> None:
     with pytest.raises(ConfigError):
         reporter().collect_model_integration_errors(name)
 
 
-def test_what_a_database_has_on_record(database: Path) -> None:
+def test_errors_in_a_database(database: Path) -> None:
     made = reporter(database=database)
     records = made.collect_database_errors()
     assert kinds(made) == [("shard_rejected", None), ("mismatch", "qnn"), ("gpu_no_driver", "cuda"), ("gpu_no_driver", "cuda")]
@@ -204,13 +204,13 @@ def test_what_a_database_has_on_record(database: Path) -> None:
     assert (rejected.message, rejected.timestamp) == ("x.duckdb: it has no sidecar", "2026-11-20T08:15:00Z")
 
 
-def test_where_there_is_no_database_there_is_nothing_on_record() -> None:
+def test_without_a_database_there_are_no_recorded_errors() -> None:
     made = reporter()
     assert made.collect_database_errors() == []
     assert json.loads(made.generate_report("json"))["collected"] == []
 
 
-def test_a_database_that_was_named_must_be_one(project: Path) -> None:
+def test_a_given_database_must_be_valid(project: Path) -> None:
     (project / "text.duckdb").write_text("no database", encoding="utf-8")
     for name in ("missing.duckdb", "text.duckdb"):
         made = reporter(database=project / name)
@@ -220,7 +220,7 @@ def test_a_database_that_was_named_must_be_one(project: Path) -> None:
             made.generate_compatibility_matrix()
 
 
-def test_collecting_again_replaces_and_handing_in_adds() -> None:
+def test_collecting_again_replaces_records_and_add_adds_them() -> None:
     made = reporter()
     made.collect_model_integration_errors("nonsense-xyz")
     made.collect_model_integration_errors("nonsense-xyz")
@@ -245,7 +245,7 @@ def test_the_stack_s_results_are_in_the_report(monkeypatch: pytest.MonkeyPatch) 
     found_here = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: found_here("json" if name in RUNTIMES.values() else name, *rest)
-    )  # every runtime is installed
+    )  # all runtimes are installed
     made = reporter(run=crashes)
     found = made.test_full_hardware_stack()
     assert {result["runtime"]: result["status"] for result in found} == dict.fromkeys(RUNTIMES, "crash") | {"browser": "not_run"}
@@ -256,7 +256,7 @@ def test_the_stack_s_results_are_in_the_report(monkeypatch: pytest.MonkeyPatch) 
     assert [(entry["runtime"], entry["status"]) for entry in document["stack"]] == [(each["runtime"], each["status"]) for each in found]
 
 
-def test_everything_in_one_report_that_keeps_its_schema(database: Path) -> None:
+def test_everything_in_one_report_that_matches_its_schema(database: Path) -> None:
     made = reporter(database=database)
     made.collect_all(["bert", "nonsense-xyz"])
     made.generate_compatibility_matrix()
@@ -296,14 +296,14 @@ def test_markdown_has_every_type_once_with_its_advice(database: Path) -> None:
     assert "- Run on a machine with an NVIDIA GPU and its driver" in text
 
 
-def test_foreign_text_breaks_nothing() -> None:
+def test_hostile_text_breaks_nothing() -> None:
     made = reporter()
     evil = "```\n</details>\n# a heading\n<script>alert(1)</script> | @somebody https://example.org `x`"
     record = made.collect_model_integration_errors("nonsense-xyz")[0]
     made.add({**record, "message": evil, "model_name": "a|b`c", "component": "x | y", "traceback": evil})
     text = made.generate_report()
     lines = text.splitlines()
-    assert "````text" in lines, "the fence is longer than any run of ticks within"
+    assert "````text" in lines, "the fence must be longer than any run of backticks in it"
     inside = False
     for line in lines:
         if line.startswith("````"):
@@ -315,7 +315,7 @@ def test_foreign_text_breaks_nothing() -> None:
     assert "x &#124; y" in text
 
 
-def test_the_matrix_is_measured_first_and_priors_say_so(database: Path) -> None:
+def test_the_matrix_has_measurements_first_and_labeled_priors(database: Path) -> None:
     text = reporter(database=database).generate_compatibility_matrix()
     assert text.startswith("# Models against hardware\n")
     header = next(line for line in text.splitlines() if line.startswith("| Models"))
@@ -342,12 +342,12 @@ def test_without_measurements_the_matrix_says_so() -> None:
 
 
 @pytest.mark.parametrize("word", ["html", "", "JSON"])
-def test_a_format_that_there_is_not(word: str) -> None:
+def test_an_unknown_format(word: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot be written as '.*' \(markdown or json\)"):
         reporter().generate_report(format=word)
 
 
-def test_a_report_is_written_at_once_or_not_at_all(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_written_completely_or_not_at_all(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = reporter()
     path = made.save_to_file("the first", project / "new" / "report.md")
     assert path.read_text(encoding="utf-8") == "the first"
@@ -365,7 +365,7 @@ def test_a_report_is_written_at_once_or_not_at_all(project: Path, monkeypatch: p
         made.save_to_file("x", project / "matrix.yaml" / "report.md")
 
 
-def test_markdown_without_its_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markdown_without_its_package_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     from hwmatrix.reporter import text
 
     text._environment.cache_clear()

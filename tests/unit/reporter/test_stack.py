@@ -1,4 +1,4 @@
-"""The test of the stack against processes that are told: how each end becomes a result. Real ones are in tests/torch."""
+"""The hardware test with scripted processes: how each way of ending becomes a result. tests/torch runs real ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DONE = {"finished": "torch"}
 
 
 class Script:
-    """What each run of a runtime's probe leaves behind, one after the other."""
+    """Replaces the probe process of a runtime by a sequence of outcomes."""
 
     def __init__(self, *ends: Ended) -> None:
         self.ends = list(ends)
@@ -60,7 +60,7 @@ def test_everything_works() -> None:
     assert script.calls == [("torch", ())]
 
 
-def test_what_is_not_installed_is_not_run_and_no_error() -> None:
+def test_a_missing_runtime_is_not_run_and_not_an_error() -> None:
     found, errors = try_everything(run=Script(Ended(code=0, output=said(*passed("cpu", "cpu"), DONE), log="")), timeout_s=7)
     untried = {result.runtime: result for result in found if result.status is Status.NOT_RUN}
     assert untried.keys() == {*RUNTIMES, "browser"} - {"torch"}
@@ -69,7 +69,7 @@ def test_what_is_not_installed_is_not_run_and_no_error() -> None:
     assert errors == ()
 
 
-def test_a_crash_is_a_result_and_the_other_devices_are_tried_all_the_same() -> None:
+def test_a_crash_is_a_result_and_the_other_devices_are_still_tried() -> None:
     script = Script(
         Ended(
             code=-11,
@@ -91,14 +91,14 @@ def test_a_crash_is_a_result_and_the_other_devices_are_tried_all_the_same() -> N
     assert error.traceback == "Fatal Python error: Segmentation fault"
 
 
-def test_the_last_words_tell_more_than_the_signal() -> None:
+def test_the_last_output_identifies_the_error_better_than_the_signal() -> None:
     log = "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: uncorrectable ECC error encountered"
     script = Script(Ended(code=-6, output=said({"begin": "cuda:0", "hardware": "cuda"}), log=log), Ended(code=0, output=said(DONE), log=""))
     _, (error,) = results(script)
     assert error.error_type == "gpu_memory_error"
 
 
-def test_a_hang_is_a_time_out() -> None:
+def test_a_hang_is_a_timeout() -> None:
     script = Script(
         Ended(code=None, output=said({"begin": "cuda:0", "hardware": "cuda"}), log=""), Ended(code=0, output=said(DONE), log="")
     )
@@ -121,14 +121,14 @@ def test_an_exception_is_recognized() -> None:
     assert (error.error_type, error.traceback) == ("gpu_no_kernels", "Traceback")
 
 
-def test_wrong_numbers_are_no_pass() -> None:
+def test_wrong_numbers_are_a_mismatch() -> None:
     told: dict[str, Any] = {"status": "mismatch", "relative_error": 0.5, "message": "relative L2 error 0.5 of a product exceeds 0.005"}
     found, (error,) = results(Script(Ended(code=0, output=said(*passed("cuda:0", **told), DONE), log="")))
     assert found["cuda:0"].status is Status.MISMATCH
     assert error.error_type == "mismatch"
 
 
-def test_a_runtime_that_cannot_be_imported_is_told_once() -> None:
+def test_a_runtime_that_cannot_be_imported_is_reported_once() -> None:
     log = "Traceback (most recent call last):\nImportError: libcudnn.so.9: cannot open shared object file: No such file or directory"
     script = Script(Ended(code=1, output="", log=log))
     found, (error,) = results(script)
@@ -139,7 +139,7 @@ def test_a_runtime_that_cannot_be_imported_is_told_once() -> None:
     assert len(script.calls) == 1
 
 
-def test_half_a_line_is_no_event() -> None:
+def test_an_incomplete_line_is_not_an_event() -> None:
     output = said(*passed("cpu", "cpu")) + f'\n{MARK}{{"begin": "cuda'
     script = Script(Ended(code=-9, output=output, log=""))
     found, (error,) = results(script)
@@ -147,7 +147,7 @@ def test_half_a_line_is_no_event() -> None:
     assert error.error_type == "killed"
 
 
-def test_a_runtime_that_breaks_when_it_leaves() -> None:
+def test_a_runtime_that_crashes_on_exit() -> None:
     script = Script(Ended(code=-11, output=said(*passed("cpu", "cpu"), DONE), log=""))
     found, (error,) = results(script)
     assert (found["cpu"].status, found[None].status) == (Status.PASS, Status.CRASH)
@@ -156,7 +156,7 @@ def test_a_runtime_that_breaks_when_it_leaves() -> None:
     assert len(script.calls) == 1
 
 
-def test_where_no_process_can_be_started() -> None:
+def test_no_process_can_be_started() -> None:
     def full(runtime: str, skipped: tuple[str, ...], timeout_s: float) -> Ended:
         assert (runtime, skipped, timeout_s) == ("torch", (), 7)
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""What a failure in a cell is, where no type of ours says it."""
+"""The status and type of a cell's failures that have no type of our own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hwmatrix.runner.cell import recognized
 
 
 class ArrayMemoryError(MemoryError):
-    """As NumPy has one."""
+    """Like NumPy's."""
 
 
 LONG = 5000 * "x"
@@ -27,7 +27,7 @@ LONG = 5000 * "x"
         (ValueError("nobody has ever seen this"), "cpu", Status.ERROR, "unmatched", Severity.ERROR),
     ],
 )
-def test_the_catalogue_tells_the_status_the_type_and_the_severity(
+def test_the_catalogue_determines_status_type_and_severity(
     failure: Exception, hardware: str, status: Status, error_type: str, severity: Severity
 ) -> None:
     found, error = recognized(failure, hardware=hardware, stage=Stage.RUN)
@@ -35,7 +35,7 @@ def test_the_catalogue_tells_the_status_the_type_and_the_severity(
     assert len(error["message"]) < len(LONG)
 
 
-def test_the_stage_counts() -> None:
+def test_the_stage_matters() -> None:
     failure = RuntimeError("Exception from src/plugins")
     types = [recognized(failure, hardware="openvino", stage=stage)[1]["type"] for stage in (Stage.PREPARE, Stage.RUN)]
     assert types == ["compile_failed", "inference_failed"]

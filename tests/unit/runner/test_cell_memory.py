@@ -1,4 +1,4 @@
-"""What a cell keeps of the host's memory and of its device: what the model took, and nothing of what the harness does beside it."""
+"""A cell's host and device memory: what the model used, without the harness's own memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NOTHING = HostUse(detail="not measured: this system keeps no high-water mark of 
     ("host", "use", "device"),
     [(HOST, None, (None, None)), (HOST, GPU, (3.0, 4.0)), (HOST, METAL, (None, 5.0)), (NOTHING, METAL, (None, 5.0))],
 )
-def test_what_is_kept(host: HostUse, use: DeviceUse | None, device: tuple[float | None, float | None]) -> None:
+def test_the_recorded_values(host: HostUse, use: DeviceUse | None, device: tuple[float | None, float | None]) -> None:
     wanted = TOLD if host is HOST else dict.fromkeys(TOLD) | {"memory_detail": NOTHING.detail}
     assert cell._memory(host, use) == {**wanted, "device_peak_mb": device[0], "device_reserved_mb": device[1]}
 
 
 class Target:
-    """A model that takes 8 MiB to run. What the harness makes of its outputs takes 256."""
+    """A model that takes 8 MiB to run. The harness's processing of its outputs takes 256 MiB."""
 
     asked: tuple[str, ...] = ()
 
@@ -75,12 +75,12 @@ class Target:
         return Placement(on_target=1.0, detail="fake")
 
     def device_use(self) -> DeviceUse:
-        """A device whose peak grows by what the outputs take there on their way to the host."""
+        """The memory of a device, whose peak grows while the outputs are copied to the host."""
         return DeviceUse(peak_mb=8.0 + 100 * ("outputs" in Target.asked), reserved_mb=8.0, other_processes=len(Target.asked))
 
 
 def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[str, Any]:
-    """The facts of a cell of that target, run right here."""
+    """The findings of a cell of that target, executed in this process."""
     bundle = types.SimpleNamespace(
         digest="d",
         kinds=("text",),
@@ -107,21 +107,21 @@ def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_what_is_made_of_the_outputs_is_not_the_model_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processing_of_outputs_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = executed(monkeypatch)
     assert memory["device_peak_mb"] == 8.0
     assert memory["peak_mb"] - memory["baseline_mb"] < 100
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_cell_that_takes_little_has_no_peak_of_one_before_it_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_cell_does_not_have_the_peak_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
     before = np.ones(64 << 20, dtype=np.float32)
     del before
     memory = executed(monkeypatch)
     assert memory["peak_mb"] - memory["baseline_mb"] < 100
 
 
-def test_wrong_numbers_take_memory_too_and_other_processes_are_those_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mismatch_also_has_memory_and_other_processes_are_counted_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell.divergence, "locate", lambda *_arguments: pytest.fail("this target has no trace"))
     monkeypatch.setattr(Target, "trace", lambda *_arguments: None, raising=False)
     facts = executed(monkeypatch, expected=2.0)

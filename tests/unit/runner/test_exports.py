@@ -1,4 +1,4 @@
-"""Which exporters are called for a bundle, and for which models of a plan: children and exporters are replaced."""
+"""Which exporters are called for a bundle, and for which models of a plan. Children and exporters are fake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST, SECOND = EXPORTERS
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was called; exporters in ``FAILS`` fail."""
+    """The called exporters; those in ``FAILS`` fail."""
     names: list[str] = []
 
     def by(exporter: str, *_: Any, **__: Any) -> dict[str, Any]:
@@ -40,23 +40,23 @@ def export(tmp_path: Path, *, every: bool = False) -> list[dict[str, Any]]:
     return exports.export("key", tmp_path, make.LIMITS, every=every)
 
 
-def test_the_second_is_not_called_behind_a_graph(called: list[str], tmp_path: Path) -> None:
+def test_the_second_exporter_is_not_called_after_a_success(called: list[str], tmp_path: Path) -> None:
     assert export(tmp_path) == [{"exporter": FIRST, "ok": True, "message": None}]
     assert called == [FIRST]
 
 
-def test_the_second_is_called_behind_a_failure(called: list[str], tmp_path: Path) -> None:
+def test_the_second_exporter_is_called_after_a_failure(called: list[str], tmp_path: Path) -> None:
     FAILS.add(FIRST)
     assert [told["ok"] for told in export(tmp_path)] == [False, True]
     assert called == [FIRST, SECOND]
 
 
-def test_every_exporter_is_called_where_that_is_wanted(called: list[str], tmp_path: Path) -> None:
+def test_every_exporter_is_called_on_request(called: list[str], tmp_path: Path) -> None:
     export(tmp_path, every=True)
     assert called == [FIRST, SECOND]
 
 
-def test_who_was_called_before_is_called_again_to_keep_up(called: list[str], tmp_path: Path) -> None:
+def test_an_exporter_with_an_outdated_result_is_called_again(called: list[str], tmp_path: Path) -> None:
     kept = tmp_path / ONNX_DIR / "key" / SECOND
     kept.mkdir(parents=True)
     (kept / "manifest.json").write_text("{}", encoding="utf-8")
@@ -77,7 +77,7 @@ def test_targets_decide(targets: tuple[str, ...], *, wanted: bool, chosen: bool)
     assert exports.chosen_between(plan) == chosen
 
 
-def test_a_target_that_cannot_run_here_wants_nothing() -> None:
+def test_an_unavailable_target_needs_no_exports() -> None:
     plan = make.plan(models=("bert",), targets=("cpu", "qnn"))
     missing = tuple(dataclasses.replace(target, unavailable="no such machine") for target in plan.targets)
     plan = dataclasses.replace(plan, targets=missing)

@@ -1,4 +1,4 @@
-"""Whatever a child sends on its pipe, its parent gets a result that the database takes, and goes on."""
+"""Whatever a child sends on its pipe, its parent gets a result that can be stored, and continues."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_bad_line_makes_a_crash_that_says_why(tmp_path: Path, kind: str) -> No
     received, why = BAD[kind]
     found = result(lines(RUN) + received)
     assert (found.status, found.stage) == (Status.CRASH, Stage.RUN)
-    assert found.parameters == 7 or "verdict" in received.decode(errors="replace")  # what was told before still counts
+    assert found.parameters == 7 or "verdict" in received.decode(errors="replace")  # earlier messages still count
     assert found.error is not None
     assert found.error.type == "bad_message"
     assert found.error.type in {entry.type for entry in catalogue()}
@@ -109,7 +109,7 @@ def test_a_bad_line_makes_a_crash_that_says_why(tmp_path: Path, kind: str) -> No
 
 
 def keep(folder: Path, *results: CellResult) -> None:
-    """The database takes them all."""
+    """Check that all can be stored."""
     with ShardWriter(folder, PLAN, make.identity()) as shard:
         shard.set_canaries(ok=True, detail=None)
         for number, each in enumerate(results):
@@ -148,7 +148,7 @@ raw_lines = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(raw_lines, min_size=1, max_size=4))
-def test_nothing_that_a_child_sends_raises(received: list[bytes]) -> None:
+def test_no_message_of_a_child_raises(received: list[bytes]) -> None:
     found = result(b"".join(line + b"\n" for line in received))
     assert found.status in set(Status) - {Status.NOT_RUN}
     assert (found.error is None) is (found.status is Status.PASS)
@@ -156,7 +156,7 @@ def test_nothing_that_a_child_sends_raises(received: list[bytes]) -> None:
         assert value is None or (math.isfinite(value) and value >= 0)
 
 
-def test_whatever_is_kept_the_database_takes(tmp_path: Path) -> None:
+def test_every_result_can_be_stored(tmp_path: Path) -> None:
     kept: list[CellResult] = []
 
     @settings(max_examples=150, deadline=None)
@@ -175,7 +175,7 @@ def test_whatever_is_kept_the_database_takes(tmp_path: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(raw_lines)
-def test_children_of_other_kinds_cannot_end_their_parent_either(line: bytes) -> None:
+def test_other_kinds_of_children_cannot_end_their_parent_either(line: bytes) -> None:
     end = end_of(line + b"\n")
     entry = _entry_of_end(make.model_plan(), end, make.LIMITS, again=False)
     assert (entry.key is None) is not (entry.message is None)
@@ -188,14 +188,14 @@ def test_children_of_other_kinds_cannot_end_their_parent_either(line: bytes) -> 
 
 
 @pytest.mark.parametrize("key", ["../../etc", "ab", "AB" * 32, "cd" * 32 + "\n"])
-def test_a_bundle_lies_where_bundles_lie(key: str) -> None:
+def test_a_bundle_s_path_must_be_in_the_bundle_folder(key: str) -> None:
     entry = _entry_of_end(make.model_plan(), end_of(lines({"key": key, "digest": "cd" * 32})), make.LIMITS, again=False)
     assert entry.key is None
     assert entry.message is not None
     assert "the process sent an invalid message: line 1" in entry.message
 
 
-def test_what_is_beyond_all_numbers_is_told_as_the_largest() -> None:
+def test_values_beyond_the_range_become_the_largest() -> None:
     largest = np.asarray([sys.float_info.max])
     parity = parity_of(-largest, largest, logits=False)
     assert parity.max_error == sys.float_info.max

@@ -35,7 +35,7 @@ def problem(wanted: Value, got: Value, *, relative_error: float | None = None) -
     ],
     ids=str,
 )
-def test_the_same_is_the_same(value: Value) -> None:
+def test_equal_values_have_no_problem(value: Value) -> None:
     assert problem(value, value) is None
 
 
@@ -57,7 +57,7 @@ def test_the_same_is_the_same(value: Value) -> None:
         (packed("float8e4m3fn", (1,), 0x7E), packed("float8e4m3fn", (1,), 0x7D), "1 of 1 values differ, by 32 at most"),
     ],
 )
-def test_what_differs_is_told(wanted: Value, got: Value, told: str) -> None:
+def test_differences_are_described(wanted: Value, got: Value, told: str) -> None:
     assert problem(wanted, got) == f"output y0: {told}"
 
 
@@ -65,17 +65,17 @@ def test_another_number_of_outputs_is_a_difference() -> None:
     assert judge(operator_test(), (), relative_error=None).problem == "0 outputs instead of 1"
 
 
-def test_nan_is_nan_in_whatever_bits() -> None:
+def test_nan_equals_nan_with_any_bits() -> None:
     assert problem(packed("float8e5m2", (1,), 0x7E), packed("float8e5m2", (1,), 0x7F)) is None
 
 
-def test_the_largest_error_is_told_also_of_what_passes() -> None:
+def test_the_largest_error_is_reported_even_for_a_pass() -> None:
     verdict = judge(operator_test("test", tensor([1.0, 100.0])), (tensor([1.0, 100.05]),), relative_error=None)
     assert verdict.problem is None
     assert verdict.max_error == pytest.approx(0.05, rel=1e-3)
 
 
-def test_bfloat16_is_allowed_its_own_step_and_no_more() -> None:
+def test_bfloat16_may_differ_by_one_step() -> None:
     one, next_, after = (packed("bfloat16", (1,), low, 0x3F) for low in (0x80, 0x81, 0x82))
     assert problem(one, next_) is None
     assert problem(one, after) == "output y0: 1 of 1 values differ, by 0.0156 at most"
@@ -87,16 +87,16 @@ def test_random_values_are_compared_by_type_and_shape() -> None:
     assert judge(test, (tensor([5.0]),), relative_error=None).problem == "output y0: float32[1] instead of float32[2]"
 
 
-def test_less_than_float32_is_judged_by_relative_error() -> None:
+def test_precisions_below_float32_are_judged_by_relative_error() -> None:
     wanted, near, far = tensor([100.0, 0.001]), tensor([101.0, 0.0]), tensor([110.0, 0.0])
     assert problem(wanted, near) is not None
     assert problem(wanted, near, relative_error=0.02) is None
     assert problem(wanted, far, relative_error=0.02) == "output y0: relative error 0.1 exceeds 0.02"
     assert problem(tensor([1.0, INF]), tensor([1.0, 65504.0]), relative_error=0.02) == "output y0: non-finite values differ"
-    assert problem(tensor([1, 2], "int32"), tensor([1, 3], "int32"), relative_error=0.5) is not None  # whole numbers stay exact
+    assert problem(tensor([1, 2], "int32"), tensor([1, 3], "int32"), relative_error=0.5) is not None  # integers must be exact
 
 
-def test_zeros_are_measured_by_themselves() -> None:
+def test_zeros_are_compared_by_absolute_error() -> None:
     zeros = tensor(np.zeros(3, dtype=np.float32))
     assert problem(zeros, tensor(np.full(3, 0.001)), relative_error=0.02) is None
     assert problem(zeros, tensor(np.full(3, 0.1)), relative_error=0.02) is not None

@@ -1,4 +1,4 @@
-"""Where a model is tried: names, what a pool is asked for, and when a place is not there."""
+"""The places where a model is tested: their names, the requests to the pool, and when a place is unavailable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hwmatrix.runner.place import Place
 
 
 class FakeTarget:
-    """A target that is there."""
+    """An available target."""
 
     def check(self) -> str:
         return "a device"
@@ -34,27 +34,27 @@ def there(monkeypatch: pytest.MonkeyPatch) -> None:
         (Place(device="openvino", options={"device": "GPU"}), "openvino-float32", "openvino", "openvino"),
     ],
 )
-def test_a_place_has_a_name_here_in_torch_and_in_the_pool(place: Place, name: str, torch_name: str, wanted: str) -> None:
+def test_a_place_has_names_for_hwmatrix_torch_and_the_pool(place: Place, name: str, torch_name: str, wanted: str) -> None:
     assert (str(place), place.torch_name, place.preferences) == (name, torch_name, {"device": wanted})
     assert place.is_torch is (place.device != "openvino")
 
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize(("needed", "free"), [(None, 1), (100, 100), (100, None)])
-def test_a_place_with_enough_memory_is_there(monkeypatch: pytest.MonkeyPatch, needed: int | None, free: int | None) -> None:
+def test_a_place_with_enough_memory_is_available(monkeypatch: pytest.MonkeyPatch, needed: int | None, free: int | None) -> None:
     monkeypatch.setattr(module, "available_memory_mb", lambda _backend: free)
     assert Place(device="cpu", memory_mb=needed).check() == "a device"
 
 
 @pytest.mark.usefixtures("there")
-def test_a_place_without_the_memory_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_without_enough_memory_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "available_memory_mb", lambda _backend: 99)
     with pytest.raises(UnavailableError, match="the model needs 100 MiB on cuda, but only 99 MiB are free") as caught:
         Place(device="cuda", memory_mb=100).check()
     assert caught.value.error_type == "memory_pressure"
 
 
-def test_a_place_without_the_hardware_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_without_the_hardware_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     class Missing:
         def __init__(self, **_: Any) -> None:
             pass

@@ -84,7 +84,7 @@ def result(ended: End, target: str = "cpu", **cell: Any) -> CellResult:
     return result_of(ended, cell=make.cell_plan(target=target, **cell), model=model, target=on, started_at="2026-01-02T03:04:06")
 
 
-def test_a_pass_keeps_everything_that_was_measured() -> None:
+def test_a_pass_has_all_measurements() -> None:
     found = result(end(stage("load"), stage("measure"), verdict("pass", **FACTS)))
     assert (found.status, found.stage, found.error) == (Status.PASS, Stage.MEASURE, None)
     assert (found.on_target, found.placement_detail) == (1.0, "cpu")
@@ -101,7 +101,7 @@ def test_a_pass_keeps_everything_that_was_measured() -> None:
 OF_TYPE: dict[str, Any] = {"VARCHAR": "a word", "DOUBLE": 0.5, "INTEGER": 3, "BIGINT": 4, "BOOLEAN": True, "VARCHAR[]": ["text"]}
 
 
-def test_nothing_that_a_child_measured_is_lost() -> None:
+def test_no_measurement_of_a_child_is_lost() -> None:
     behind_the_verdict = Divergence(origin=Origin.UNKNOWN).columns()
     values = {column.name: OF_TYPE[column.sql_type] for column in measured_columns() if column.name not in behind_the_verdict}
     ended = end(verdict("pass", **(FACTS | values)))
@@ -112,13 +112,13 @@ def test_nothing_that_a_child_measured_is_lost() -> None:
     assert found.started_at == "2026-01-02T03:04:06"
 
 
-def test_a_cell_tried_again_is_told_from_the_cell_that_failed() -> None:
+def test_an_adapted_cell_is_distinguished_from_the_failed_one() -> None:
     found = result(end(verdict("pass", **FACTS)), adaptation=ADAPTED)
     assert (found.role, found.model, found.adaptation) == (Role.ADAPTED, "bert at batch 1", ADAPTED)
 
 
 @pytest.mark.parametrize(("log", "traceback"), [("the last words", "the last words"), ("", None)])
-def test_a_child_that_told_what_cannot_be_used_has_crashed_whatever_its_verdict(log: str, traceback: str | None) -> None:
+def test_an_invalid_message_is_a_crash_whatever_the_verdict(log: str, traceback: str | None) -> None:
     found = result(end(stage("run", load_ms=5.0), verdict("pass", load_ms=5.0), stage("measure"), log=log))
     assert (found.status, found.stage, found.load_ms) == (Status.CRASH, Stage.RUN, 5.0)
     assert found.error is not None
@@ -127,7 +127,7 @@ def test_a_child_that_told_what_cannot_be_used_has_crashed_whatever_its_verdict(
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status not in {Status.PASS, Status.NOT_RUN}])
-def test_a_verdict_is_believed_with_its_own_type(status: Status) -> None:
+def test_a_verdict_keeps_its_own_error_type(status: Status) -> None:
     found = result(end(stage("compare"), verdict(status.value, told(type="mismatch"), load_ms=1.0)))
     assert (found.status, found.stage) == (status, Stage.COMPARE)
     assert found.error is not None
@@ -136,14 +136,14 @@ def test_a_verdict_is_believed_with_its_own_type(status: Status) -> None:
 
 
 def where(found: CellResult) -> dict[str, Any]:
-    """The fields of a result that say where a difference begins."""
+    """The divergence fields of a result."""
     return {name: getattr(found, name) for name in Divergence(origin=Origin.UNKNOWN).columns()}
 
 
 WHERE = {"origin": "step", "at": "node_7", "operator": "TopK", "relative_error": 0.5, "inputs_error": 1e-3}
 
 
-def test_where_a_difference_begins_is_told_behind_the_verdict() -> None:
+def test_a_divergence_after_the_verdict_is_recorded() -> None:
     wrong = verdict("mismatch", told(type="mismatch"))
     found = result(end(stage("compare"), wrong, {"divergence": WHERE}))
     assert where(found) == Divergence(origin=Origin.STEP, at="node_7", operator="TopK", relative_error=0.5, inputs_error=1e-3).columns()
@@ -158,7 +158,7 @@ def test_where_a_difference_begins_is_told_behind_the_verdict() -> None:
         ({"signal": signal.SIGKILL, "exit_code": None, "timed_out": True}, "the cell's time limit ended the search"),
     ],
 )
-def test_a_verdict_stands_whatever_becomes_of_the_search_behind_it(changes: dict[str, Any], detail: str) -> None:
+def test_a_verdict_is_kept_however_the_search_after_it_ends(changes: dict[str, Any], detail: str) -> None:
     found = result(end(stage("compare"), verdict("mismatch", told(type="mismatch")), **changes))
     assert (found.status, found.stage) == (Status.MISMATCH, Stage.COMPARE)
     assert found.error is not None
@@ -166,7 +166,7 @@ def test_a_verdict_stands_whatever_becomes_of_the_search_behind_it(changes: dict
     assert where(found) == Divergence(origin=Origin.UNKNOWN, detail=detail).columns()
 
 
-def test_a_process_that_dies_behind_a_verdict_on_another_question_has_no_divergence() -> None:
+def test_a_process_that_dies_after_another_verdict_than_mismatch_has_no_divergence() -> None:
     assert result(killed(signal.SIGSEGV, stage("measure"), verdict("pass"))).origin is None
 
 
@@ -190,31 +190,31 @@ def test_errors_get_their_types_from_the_catalogue(error: dict[str, Any], expect
     [
         ("openvino", "prepare", "error", "compile_failed"),
         ("openvino", "run", "error", "inference_failed"),
-        ("cpu", "prepare", "error", "unmatched"),  # those are the words of OpenVINO alone
+        ("cpu", "prepare", "error", "unmatched"),  # only OpenVINO has this message
         ("cpu", "compare", "mismatch", "mismatch"),
     ],
 )
-def test_the_catalogue_is_asked_with_hardware_stage_and_status(target: str, at: str, status: str, expected: str) -> None:
+def test_the_catalogue_lookup_uses_hardware_stage_and_status(target: str, at: str, status: str, expected: str) -> None:
     found = result(end(stage(at), verdict(status, told(message="Exception from src/plugins"))), target)
     assert found.error is not None
     assert found.error.type == expected
 
 
 @pytest.mark.parametrize(("target", "severity"), [("cpu", Severity.ERROR), ("cuda", Severity.CRITICAL)])
-def test_how_much_an_error_matters_depends_on_the_hardware(target: str, severity: Severity) -> None:
+def test_the_severity_of_an_error_depends_on_the_hardware(target: str, severity: Severity) -> None:
     typed, found = told(type="memory_pressure"), told(message="CUDA error: out of memory")
     ends = [end(verdict("oom", typed)), end(verdict("oom", found)), end(exit_code=1, log="CUDA error: out of memory\nMemoryError")]
     errors = [result(ended, target).error for ended in ends]
     assert [(error.type, error.severity) for error in errors if error is not None] == [("memory_pressure", severity)] * 3
 
 
-def test_a_severity_that_was_told_counts_more_than_that_of_the_type() -> None:
+def test_a_given_severity_overrides_that_of_the_type() -> None:
     error = result(end(verdict("oom", told(type="memory_pressure", severity="error"))), "cuda").error
     assert error is not None
     assert error.severity is Severity.ERROR
 
 
-def test_what_the_target_lacks_is_kept() -> None:
+def test_missing_operators_are_recorded() -> None:
     found = result(end(stage("prepare"), verdict("unsupported", told(type="unsupported_operator", needs=["aten::x"]))))
     assert found.error is not None
     assert found.error.needs == ("aten::x",)
@@ -250,7 +250,7 @@ def test_a_real_time_signal_is_a_crash_too() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 3])
-def test_leaving_without_a_verdict_is_a_crash_whatever_the_code(code: int) -> None:
+def test_exiting_without_a_verdict_is_a_crash_with_any_exit_code(code: int) -> None:
     found = result(end(stage("prepare"), exit_code=code))
     assert (found.status, found.stage, found.exit_code) == (Status.CRASH, Stage.PREPARE, code)
     assert found.error is not None
@@ -258,7 +258,7 @@ def test_leaving_without_a_verdict_is_a_crash_whatever_the_code(code: int) -> No
     assert found.error.type == "process_exit"
 
 
-def test_a_timeout_is_no_crash() -> None:
+def test_a_timeout_is_not_a_crash() -> None:
     found = result(killed(signal.SIGKILL, stage("run"), timed_out=True, oom_killed=True))
     assert found.status is Status.TIMEOUT
     assert found.error is not None
@@ -272,7 +272,7 @@ def test_the_limit_of_cpu_time_is_a_timeout() -> None:
     assert found.error.type == "cpu_time_limit"
 
 
-def test_killed_for_memory_is_out_of_memory_only_if_the_kernel_says_so() -> None:
+def test_sigkill_is_out_of_memory_only_if_the_kernel_says_so() -> None:
     found = result(killed(signal.SIGKILL, stage("load"), oom_killed=True))
     assert found.status is Status.OOM
     assert found.error is not None
@@ -291,24 +291,24 @@ def test_killed_for_memory_is_out_of_memory_only_if_the_kernel_says_so() -> None
         (end(exit_code=0, log="MemoryError"), Status.CRASH),
     ],
 )
-def test_last_words_tell_of_memory_that_ran_out(ended: End, status: Status) -> None:
+def test_the_last_output_can_show_that_memory_ran_out(ended: End, status: Status) -> None:
     found = result(ended)
     assert found.status is status
     assert found.error is not None
     assert (found.error.type == "memory_pressure") == (status is Status.OOM)
 
 
-def test_an_end_before_any_word_was_in_loading() -> None:
+def test_a_process_that_ends_before_any_message_was_loading() -> None:
     assert result(killed(signal.SIGSEGV)).stage is Stage.LOAD
 
 
-def test_nothing_measured_is_nothing() -> None:
+def test_without_messages_nothing_is_measured() -> None:
     found = result(killed(signal.SIGSEGV))
     assert {column.name for column in measured_columns() if getattr(found, column.name) is not None} == set()
     assert (found.samples_wall_ns, found.outputs) == ((), ())
 
 
-def test_a_verdict_counts_even_if_leaving_fails() -> None:
+def test_a_verdict_counts_even_if_the_exit_fails() -> None:
     assert result(killed(signal.SIGSEGV, stage("measure"), verdict("pass", **FACTS))).status is Status.PASS
 
 
@@ -335,7 +335,7 @@ def test_a_cell_that_was_not_tried() -> None:
     assert (found.error, found.started_at) == (error, "2026-01-02T03:04:06")
 
 
-def test_half_a_line_at_the_end_is_no_message_and_no_fault() -> None:
+def test_an_incomplete_last_line_is_ignored() -> None:
     received = b'{"stage": "load", "facts": {}}\n{"verdict": "pass", "facts": {}}\n{"half'
     messages, refused = parse(received)
     assert ([list(message) for message in messages], refused) == ([["stage", "facts"], ["verdict", "facts"]], None)

@@ -1,4 +1,4 @@
-"""What a generated test is asked for when it runs: hardware that is not here, a model by its name, devices and batches."""
+"""A generated test at run time: unavailable hardware, a model given by name, requested devices and batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder without a matrix.yaml, where nobody knows what a model needs."""
+    """A folder without a matrix.yaml, where models' requirements are unknown."""
 
     def unknown(*_: Any, **__: Any) -> None:
         raise RequirementsError("nothing is known", advice="measure it")
@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ask() -> Iterator[Any]:
-    """Set what the command line asks for, until the end of the test."""
+    """Set the command-line options until the end of the test."""
     before = script._ASKED.get()
     yield lambda **asked: script._ASKED.set(Asked(**asked))
     script._ASKED.set(before)
@@ -57,15 +57,15 @@ def test_a_runtime_that_is_not_installed_is_unavailable_with_its_name(
     monkeypatch: pytest.MonkeyPatch, device: str, module: str, image: str
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("hwmatrix.targets.")]:
-        monkeypatch.delitem(sys.modules, name)  # as in a process that has not used it
+        monkeypatch.delitem(sys.modules, name)  # as in a process that has not imported it
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnavailableError, match=rf"not installed in .*: .*{module}.*images/{image}/requirements.txt") as told:
         Place(device=device).check()
     assert told.value.error_type == "missing_package"
 
 
-def test_a_name_is_the_model_of_matrix_yaml_on_the_hardware_and_on_the_cpu() -> None:
-    """Without a matrix.yaml it is the one that comes with hwmatrix."""
+def test_a_name_means_the_model_of_matrix_yaml_on_the_hardware_and_on_the_cpu() -> None:
+    """Without a matrix.yaml, the packaged one is used."""
     plan, found = described("bert-base-uncased", "qnn")
     assert (plan.name, plan.model_class) == ("bert", "BertForMaskedLM")
     assert [(place.device, place.dtype) for place in found] == [("qnn", Dtype.FLOAT16), ("cpu", Dtype.FLOAT32)]
@@ -74,7 +74,7 @@ def test_a_name_is_the_model_of_matrix_yaml_on_the_hardware_and_on_the_cpu() -> 
         assert [place.device for place in described("bert", hardware)[1]] == ["cpu"]
 
 
-def test_what_is_only_a_name_or_no_hardware_is_refused() -> None:
+def test_unknown_names_and_hardware_are_refused() -> None:
     with pytest.raises(ConfigError, match="is only a name"):
         described("nobody/nothing")
     with pytest.raises(ConfigError, match="'gpu' is not a hardware name"):
@@ -88,7 +88,7 @@ def test_the_matrix_yaml_of_the_folder_comes_first(project: Path) -> None:
     assert described("bert")[0].hub_id == "mine/bert-of-mine"
 
 
-def test_nobody_asks_for_anything() -> None:
+def test_without_options_the_test_s_own_list_is_used() -> None:
     listed = [Place(device="cuda"), Place(device="cpu")]
     assert places(described("bert")[0], listed) == listed
     assert batch_size(4) == 4
@@ -99,7 +99,7 @@ def test_the_command_line_chooses_devices_and_batch(ask: Any) -> None:
     ask(device=Backend.CUDA, batch=7)
     assert places(plan, listed) == [listed[0]]
     assert batch_size(4) == 7
-    ask(device=Backend.OPENVINO)  # which the test does not list
+    ask(device=Backend.OPENVINO)  # not listed in the test
     assert [(place.device, place.options) for place in places(plan, listed)] == [("openvino", {"device": "CPU"})]
     ask(all_hardware=True)
     every = places(plan, listed)

@@ -1,4 +1,4 @@
-"""A history takes up databases run by run: once each, whole or not at all, and is a merged database itself."""
+"""A history adds databases run by run, each run once, completely or not at all. It is a merged database itself."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_adding_again_changes_nothing(tmp_path: Path) -> None:
     assert before["samples"] == count(database, "samples") > 0
 
 
-def test_a_run_that_grew_brings_its_new_shards(tmp_path: Path) -> None:
+def test_a_run_with_new_shards_adds_these(tmp_path: Path) -> None:
     history, database = tmp_path / "h.duckdb", run(tmp_path / "a.duckdb", "a")
     add(history, [database])
     with duckdb.connect(str(database)) as connection:
@@ -101,7 +101,7 @@ def test_a_release_keeps_its_name(tmp_path: Path) -> None:
     assert [each.release for each in read_runs(onward)] == ["1.0"]
 
 
-def test_a_database_of_schema_1_is_taken_up(tmp_path: Path) -> None:
+def test_a_database_of_schema_1_can_be_added(tmp_path: Path) -> None:
     old = run(tmp_path / "old.duckdb", "a")
     with duckdb.connect(str(old)) as connection:
         connection.execute("DROP TABLE classifications; DROP TABLE releases; UPDATE meta SET value = '1' WHERE key = 'schema_version'")
@@ -110,14 +110,14 @@ def test_a_database_of_schema_1_is_taken_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"text"])
-def test_what_is_no_database_is_refused_before_anything_is_copied(tmp_path: Path, text: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_before_anything_is_copied(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "broken.duckdb").write_bytes(text)
     with pytest.raises(StoreError):
         add(tmp_path / "h.duckdb", [run(tmp_path / "a.duckdb", "a"), tmp_path / "broken.duckdb"])
     assert not (tmp_path / "h.duckdb").exists()
 
 
-def test_a_database_of_schema_1_is_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_database_of_schema_1_can_be_read_as_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = run(tmp_path / "matrix.duckdb", "a\x1b[31m\u202e")
     with duckdb.connect(str(old)) as connection:
         connection.execute("DROP TABLE releases")

@@ -1,4 +1,4 @@
-"""Several databases as one with the latest verdict of every cell: the same in any order, nothing hidden, no path of a person."""
+"""Merging several databases with the latest verdict of every cell: the same in any order, complete, and without users' paths."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ TABLES = (
 
 
 def content(path: Path) -> dict[str, list[str]]:
-    """Every row of every table, in an order of its own."""
+    """All rows of all tables, sorted."""
     with duckdb.connect(str(path), read_only=True) as connection:
         return {table: sorted(map(repr, connection.execute(f"FROM {table}").fetchall())) for table in TABLES}
 
 
 def shown(path: Path) -> dict[str, tuple[str, str]]:
-    """Of each cell the status and the run that a report over all runs tells."""
+    """The status and run of each cell in a report over all runs."""
     return {cell.cell_key: (cell.status.value, cell.run_id) for cell in read(path).cells}
 
 
 def plan_of(day: int, **changes: Any) -> Plan:
-    """The plan of a run of that day."""
+    """The plan of a run on that day."""
     plan = make.plan(run_id=f"2026010{day}T000000Z-abc{day:03}", created_at=f"2026-01-0{day}T00:00:00.000000")
     return dataclasses.replace(plan, **changes)
 
 
 def write_run(folder: Path, plan: Plan, results: Sequence[CellResult], *, torch: str = "2.13.0", ok: bool = True) -> Path:
-    """A run's folder with a shard a target, each with what it has of the results."""
+    """Write a run's folder with a shard for each target, which has the target's results."""
     run = make.run_folder(folder, plan)
     for target in plan.targets:
         of_target = [result for result in results if result.target == target.name]
@@ -76,7 +76,7 @@ def write_run(folder: Path, plan: Plan, results: Sequence[CellResult], *, torch:
 
 
 def database(folder: Path, day: int, outcomes: dict[str, str] | None = None, *, plan: Plan | None = None, **made: Any) -> Path:
-    """A merged database of one run of that day. ``outcomes`` by key: pass (timed), untimed, a failing status; others were not run."""
+    """A merged database of one run on that day. ``outcomes`` by key: pass (timed), untimed, or a failing status; others were not run."""
     plan = plan or plan_of(day)
     results = []
     for cell in plan.cells:
@@ -102,7 +102,7 @@ def merged(folder: Path, *databases: Path, name: str = "both", **options: Any) -
 BERT, GPT2, BERT_OV, GPT2_OV = "bert/tiny/cpu", "gpt2/tiny/cpu", "bert/tiny/openvino", "gpt2/tiny/openvino"
 
 
-def test_of_every_cell_the_latest_verdict_is_kept_with_its_run(tmp_path: Path) -> None:
+def test_the_latest_verdict_of_every_cell_is_kept_with_its_run(tmp_path: Path) -> None:
     first = database(tmp_path, 1, {BERT: "pass", GPT2: "pass", BERT_OV: "crash", GPT2_OV: "error"})
     second = database(tmp_path, 2, {BERT: "error", BERT_OV: "pass"})
     both = merged(tmp_path, first, second)
@@ -113,17 +113,17 @@ def test_of_every_cell_the_latest_verdict_is_kept_with_its_run(tmp_path: Path) -
     assert (cells["bert/cpu"].executed_at.day, cells["gpt2/cpu"].run_id) == (2, one)
     with duckdb.connect(str(both), read_only=True) as connection:
         kept = connection.execute("SELECT run_id, cell_key FROM cells WHERE role = 'model' ORDER BY ALL").fetchall()
-        assert kept == [(one, GPT2), (one, GPT2_OV), (two, BERT), (two, BERT_OV)], "what was superseded is not there"
+        assert kept == [(one, GPT2), (one, GPT2_OV), (two, BERT), (two, BERT_OV)], "superseded results must be removed"
         assert hidden(connection, [one, two]) == []
 
 
 @pytest.mark.parametrize("status", ["infra_error", "unavailable", "factory_error"])
-def test_what_is_no_verdict_replaces_none(tmp_path: Path, status: str) -> None:
+def test_only_a_verdict_replaces_a_verdict(tmp_path: Path, status: str) -> None:
     both = merged(tmp_path, database(tmp_path, 1, {BERT: "mismatch"}), database(tmp_path, 2, {BERT: status}))
     assert shown(both)[BERT] == ("mismatch", plan_of(1).run_id)
 
 
-def test_what_failed_canaries_leave_replaces_no_verdict(tmp_path: Path) -> None:
+def test_a_result_with_failed_canaries_replaces_no_verdict(tmp_path: Path) -> None:
     both = merged(tmp_path, database(tmp_path, 1, {BERT: "mismatch"}), database(tmp_path, 2, {BERT: "pass"}, ok=False))
     assert shown(both)[BERT] == ("mismatch", plan_of(1).run_id)
 
@@ -148,12 +148,14 @@ def test_a_timed_pass_is_shown_until_the_versions_change(tmp_path: Path) -> None
     newer = merged(tmp_path, timed, database(tmp_path, 3, {BERT: "untimed"}, torch="2.14.0"), name="newer")
     assert shown(newer)[BERT] == ("pass", plan_of(3).run_id)
     with duckdb.connect(str(newer), read_only=True) as connection:
-        assert connection.execute("SELECT count(*) FROM verdicts WHERE best_timed AND NOT shown").fetchone() == (1,), "kept for the advice"
+        assert connection.execute("SELECT count(*) FROM verdicts WHERE best_timed AND NOT shown").fetchone() == (1,), (
+            "it must be kept for the advice"
+        )
     broken = merged(tmp_path, timed, database(tmp_path, 4, {BERT: "crash"}), name="broken")
     assert shown(broken)[BERT] == ("crash", plan_of(4).run_id)
 
 
-def test_the_cpu_cell_that_a_speed_is_compared_with_stays(tmp_path: Path) -> None:
+def test_the_cpu_cell_of_a_speed_comparison_is_kept(tmp_path: Path) -> None:
     first = database(tmp_path, 1, {BERT: "pass", BERT_OV: "pass"})
     before = {cell.cell_key: (cell.level, cell.speed_up) for cell in read(first).cells}
     both = merged(tmp_path, first, database(tmp_path, 2, {BERT: "crash"}))
@@ -178,8 +180,8 @@ def test_the_same_databases_give_the_same_content_in_any_order_and_repetition(
     order = data.draw(st.permutations([*made, data.draw(st.sampled_from(made))]))
     assert content(merged(folder, *order, name="again")) == expected
     step = merged(folder, *order[:2], name="part")
-    assert content(merged(folder, step, *order[2:], name="step")) == expected, "one after the other"
-    assert content(merged(folder, folder / "once.duckdb", *made, name="more")) == expected, "with its own result"
+    assert content(merged(folder, step, *order[2:], name="step")) == expected, "merged one after the other"
+    assert content(merged(folder, folder / "once.duckdb", *made, name="more")) == expected, "merged with its own result"
     latest: dict[str, tuple[str, str]] = {}
     for day, outcomes in enumerate(runs, 1):
         latest |= {key: (outcome, plan_of(day).run_id) for key, outcome in outcomes.items() if outcome != "infra_error"}
@@ -190,7 +192,7 @@ def test_the_same_databases_give_the_same_content_in_any_order_and_repetition(
         assert shown_run == run_id or outcome == "untimed"
 
 
-def test_merging_what_is_there_leaves_the_file_as_it_is(tmp_path: Path) -> None:
+def test_merging_existing_content_does_not_change_the_file(tmp_path: Path) -> None:
     first, second = database(tmp_path, 1), database(tmp_path, 2, {BERT: "crash"})
     both = merged(tmp_path, first, second)
     before = both.read_bytes()
@@ -198,8 +200,8 @@ def test_merging_what_is_there_leaves_the_file_as_it_is(tmp_path: Path) -> None:
     assert both.read_bytes() == before
 
 
-def test_the_order_of_columns_makes_no_other_database(tmp_path: Path) -> None:
-    """A database that was upgraded has the columns that came later behind all others."""
+def test_the_order_of_columns_does_not_matter(tmp_path: Path) -> None:
+    """In an upgraded database, newer columns come last."""
     first, second = database(tmp_path, 1), database(tmp_path, 2, {BERT: "crash"})
     both = merged(tmp_path, first, second)
     with duckdb.connect(str(both)) as connection:
@@ -217,7 +219,7 @@ def test_the_order_of_columns_makes_no_other_database(tmp_path: Path) -> None:
     assert shown(both) != told
 
 
-def test_runs_and_databases_may_be_named_together(tmp_path: Path) -> None:
+def test_runs_and_databases_can_be_merged_together(tmp_path: Path) -> None:
     plan = plan_of(2)
     run = write_run(tmp_path / "runs", plan, [make.result(cell, started_at="2026-01-02T00:00:00.000000") for cell in plan.cells])
     kept, folders = merge_places([database(tmp_path, 1), run], tmp_path / "both.duckdb")
@@ -225,7 +227,7 @@ def test_runs_and_databases_may_be_named_together(tmp_path: Path) -> None:
     assert {run_id for _, run_id in shown(tmp_path / "both.duckdb").values()} == {plan.run_id}
 
 
-def test_the_command_merges_databases_and_goes_on_with_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_merges_databases_and_then_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = tmp_path / "both.duckdb"
     assert main.main(["merge", str(database(tmp_path, 1)), str(database(tmp_path, 2, {GPT2_OV: "crash"})), "--database", str(both)]) == 0
     assert "the latest verdicts of 2 runs on 4 cells; 1 earlier executions are left out" in " ".join(capsys.readouterr().out.split())
@@ -243,7 +245,7 @@ def damage(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["damaged", "missing", "no database", "another schema", "a shard"])
-def test_what_cannot_be_read_is_refused_by_name_and_nothing_is_written(
+def test_an_unreadable_database_is_refused_by_name_and_nothing_is_written(
     tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = database(tmp_path, 1), database(tmp_path, 2).rename(tmp_path / "bad.duckdb")
@@ -263,7 +265,7 @@ def test_what_cannot_be_read_is_refused_by_name_and_nothing_is_written(
     assert not (tmp_path / "both.duckdb").exists()
 
 
-def test_a_view_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
+def test_a_view_instead_of_a_table_is_refused(tmp_path: Path) -> None:
     good, bad = database(tmp_path, 1), database(tmp_path, 2)
     with duckdb.connect(str(bad)) as connection:
         connection.execute("DROP TABLE releases; CREATE VIEW releases AS SELECT content AS run_id FROM read_text('/etc/hostname')")
@@ -271,7 +273,7 @@ def test_a_view_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
         merge_latest([good, bad], tmp_path / "both.duckdb")
 
 
-def test_an_older_database_takes_part(tmp_path: Path) -> None:
+def test_an_older_database_can_be_merged(tmp_path: Path) -> None:
     old = database(tmp_path, 1, {BERT: "mismatch"})
     with duckdb.connect(str(old)) as connection:
         connection.execute("DROP TABLE timings; UPDATE meta SET value = '6' WHERE key = 'schema_version'")
@@ -284,7 +286,7 @@ def test_an_older_database_takes_part(tmp_path: Path) -> None:
     assert known.items() <= found.items(), "a run of schema 1"
 
 
-def test_another_content_of_one_shard_is_refused(tmp_path: Path) -> None:
+def test_different_content_of_the_same_shard_is_refused(tmp_path: Path) -> None:
     one, other = database(tmp_path, 1), database(tmp_path, 1, {BERT: "crash", BERT_OV: "pass"})
     with pytest.raises(StoreError, match="differs from the one with the same id"):
         merge_latest([one, other], tmp_path / "both.duckdb")
@@ -298,16 +300,16 @@ def test_older_versions_are_marked_with_their_date(tmp_path: Path) -> None:
         BERT: None,
         GPT2: plan_of(2).run_id,
         BERT_OV: None,
-    }, "of openvino there is no newer run"
+    }, "openvino has no newer run"
     assert "‡ 2026-01-01" in matrix_md(read(both))
     (answer,) = explain(both, "gpt2", "cpu")
     assert any("older than the newest run of its target: executed on 2026-01-01" in doubt for doubt in answer.doubts)
     by_name = {(cell.model, cell.target): cell.evidence.older_than for cell in matrix_document(read(both)).cells}
     assert (by_name["gpt2", "cpu"], by_name["bert", "cpu"]) == (plan_of(2).run_id, None)
-    assert "‡" not in matrix_md(read(first)), "a run by itself is not older than anything"
+    assert "‡" not in matrix_md(read(first)), "a single run must not be marked as older"
 
 
-def test_a_published_database_says_the_same_without_samples(tmp_path: Path) -> None:
+def test_a_published_database_gives_the_same_reports_without_samples(tmp_path: Path) -> None:
     first, second = database(tmp_path, 1), database(tmp_path, 2, {BERT: "mismatch"})
     whole, lean = merged(tmp_path, first, second, name="whole"), merged(tmp_path, first, second, name="lean", publish=True)
     with duckdb.connect(str(lean), read_only=True) as connection:
@@ -324,7 +326,7 @@ def test_a_published_database_says_the_same_without_samples(tmp_path: Path) -> N
     assert content(again) == content(lean)
 
 
-def test_no_path_of_a_person_is_published(tmp_path: Path) -> None:
+def test_no_user_s_path_is_published(tmp_path: Path) -> None:
     plan = plan_of(1, command="hwmatrix matrix --matrix /srv/alice/own.yaml --output-dir=/home/alice/out")
     weights = "/home/alice/.cache/huggingface/hub/models--bert/snapshots/0a1b"
     plan = dataclasses.replace(plan, models=tuple(dataclasses.replace(model, weights=weights, revision="0a1b") for model in plan.models))
@@ -352,17 +354,17 @@ def test_no_path_of_a_person_is_published(tmp_path: Path) -> None:
         assert command == "hwmatrix matrix --matrix own.yaml --output-dir=out"
         assert json.loads(kept)["models"][0]["weights"] == "…/snapshots/0a1b"
     together = merged(tmp_path, lean, path, name="together", publish=True)
-    assert content(together) == content(lean), "the run as it was and as it was published are one"
+    assert content(together) == content(lean), "the original run and the published one must be recognized as the same"
 
 
-def test_a_history_takes_no_run_in_parts(tmp_path: Path) -> None:
+def test_a_history_refuses_incomplete_runs(tmp_path: Path) -> None:
     both = merged(tmp_path, database(tmp_path, 1), database(tmp_path, 2))
     with pytest.raises(StoreError, match="keeps only the latest verdicts"):
         add(tmp_path / "history.duckdb", [both])
     assert not (tmp_path / "history.duckdb").exists()
 
 
-def test_one_of_its_runs_can_be_reported_alone(tmp_path: Path) -> None:
+def test_a_single_run_can_be_reported(tmp_path: Path) -> None:
     both = merged(tmp_path, database(tmp_path, 1), database(tmp_path, 2, {BERT: "crash"}))
     alone = read(both, plan_of(2).run_id)
     assert [(cell.cell_key, cell.status) for cell in alone.cells] == [(BERT, Status.CRASH)]
@@ -375,7 +377,7 @@ def test_one_of_its_runs_can_be_reported_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_an_emulators_timing_does_not_keep_an_older_verdict(tmp_path: Path) -> None:
+def test_an_emulator_s_times_do_not_keep_an_older_verdict(tmp_path: Path) -> None:
     emulated = make.target_plan("qnn", backend=Backend.QNN, execution=Execution.EMULATED)
     plans = [plan_of(day, models=(make.model_plan("bert"),), targets=(emulated,), cells=(make.cell_plan("bert", "qnn"),)) for day in (1, 2)]
     first = database(tmp_path, 1, {"bert/tiny/qnn": "pass"}, plan=plans[0])

@@ -32,7 +32,7 @@ TABLES = ("runs", "planned", "shards", "detections", "cells", "stages", "outputs
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run whose two targets each left a whole shard."""
+    """A run with a complete shard for each of two targets."""
     folder = make.run_folder(tmp_path / "runs", PLAN)
     make.write_shard(folder / "shards", PLAN, "cpu", "aaaaaaaaaaaa")
     make.write_shard(folder / "shards", PLAN, "openvino", "bbbbbbbbbbbb")
@@ -50,7 +50,7 @@ def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def content(path: Path) -> dict[str, list[str]]:
-    """Every row of every table, in an order of its own; when a rejection was written down does not count."""
+    """All rows of all tables, sorted, without the times of rejections."""
     what = {table: "* EXCLUDE (rejected_at)" if table == "rejected" else "*" for table in TABLES}
     return {table: sorted(map(repr, rows(path, f"SELECT {columns} FROM {table}"))) for table, columns in what.items()}  # noqa: S608
 
@@ -60,12 +60,12 @@ def statuses(path: Path) -> dict[str, tuple[str, str | None]]:
 
 
 def resealed(path: Path) -> None:
-    """Make the sidecar agree with a file that was changed, as somebody would who wants it in."""
+    """Update the sidecar of a changed file, like an attacker who wants it to be merged."""
     data = json.loads(sidecar_path(path).read_text()) | {"sha256": sha256_of(path)}
     write_atomically(sidecar_path(path), json.dumps(data))
 
 
-def test_all_rows_get_in(run: Path, database: Path) -> None:
+def test_all_rows_are_merged(run: Path, database: Path) -> None:
     report = merge([run], database)
     assert sorted(report.merged) == ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
     assert (report.known, report.rejected) == ((), ())
@@ -116,7 +116,7 @@ def test_the_order_does_not_matter(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_a_fresh_database_holds_these_runs_alone(run: Path, database: Path, tmp_path: Path) -> None:
+def test_a_fresh_database_has_only_these_runs(run: Path, database: Path, tmp_path: Path) -> None:
     merge([run], database)
     other = make.plan(run_id="20270102T030405Z-def456")
     folder = make.run_folder(tmp_path / "runs", other)
@@ -124,7 +124,7 @@ def test_a_fresh_database_holds_these_runs_alone(run: Path, database: Path, tmp_
     assert rows(database, "SELECT run_id FROM runs") == [(other.run_id,)]
 
 
-def test_more_shards_than_are_attached_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_shards_than_can_be_attached_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "_BATCH", 2)
     folder = make.run_folder(tmp_path / "it's a folder", PLAN)
     for number in range(5):
@@ -162,7 +162,7 @@ def edit_sidecar(path: Path, **changes: Any) -> None:
 
 
 def then(*steps: Callable[[Path], object]) -> Callable[[Path], None]:
-    """One step after the other."""
+    """Apply several steps in order."""
 
     def breaking(path: Path) -> None:
         for step in steps:
@@ -208,7 +208,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", sorted(BROKEN))
-def test_a_broken_shard_is_listed_and_the_others_get_in(run: Path, database: Path, kind: str) -> None:
+def test_a_broken_shard_is_listed_and_the_others_are_merged(run: Path, database: Path, kind: str) -> None:
     breaking, reason = BROKEN[kind]
     breaking(run / "shards" / "cpu-aaaaaaaaaaaa.duckdb")
     report = merge([run], database)
@@ -225,9 +225,7 @@ def test_a_broken_shard_is_listed_and_the_others_get_in(run: Path, database: Pat
 
 @pytest.mark.parametrize(("strangers", "told"), [(3, "cell-0, cell-1, cell-2"), (5, "cell-0, cell-1, cell-2 and 2 more")])
 @pytest.mark.parametrize("of_another_run", [True, False])
-def test_cells_that_no_plan_has_are_named_but_not_all(
-    run: Path, database: Path, strangers: int, told: str, *, of_another_run: bool
-) -> None:
+def test_cells_in_no_plan_are_named_up_to_a_limit(run: Path, database: Path, strangers: int, told: str, *, of_another_run: bool) -> None:
     path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
     more = f"cell_key = 'cell-' || n, cell_id = 'cell-' || n{', run_id = chr(97)' if of_another_run else ''}"
     copies = [
@@ -245,7 +243,7 @@ def test_cells_that_no_plan_has_are_named_but_not_all(
     assert ("another run" in refused) is of_another_run
 
 
-def test_what_was_mended_is_no_longer_held_against_the_run(run: Path, database: Path) -> None:
+def test_a_repaired_shard_is_no_longer_listed_as_rejected(run: Path, database: Path) -> None:
     path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
     whole = path.read_bytes()
     truncate(path)
@@ -270,7 +268,7 @@ def test_a_copy_of_a_shard_counts_once(run: Path, database: Path) -> None:
     assert content(database) == before
 
 
-def test_two_shards_of_one_id_and_other_content(run: Path, database: Path) -> None:
+def test_two_shards_with_the_same_id_and_different_content(run: Path, database: Path) -> None:
     path = run / "shards" / "cpu-aaaaaaaaaaaa.duckdb"
     copy = path.with_name("cpu-copy.duckdb")
     shutil.copy(path, copy)
@@ -290,7 +288,7 @@ def test_another_shard_under_a_known_id(run: Path, database: Path) -> None:
     assert {status for status, _ in statuses(database).values()} == {"pass"}
 
 
-def test_a_failing_merge_leaves_the_database_as_it_was(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_merge_does_not_change_the_database(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     merge([run], database)
     before = database.read_bytes()
     make.write_shard(run / "shards", PLAN, "cpu", "cccccccccccc")
@@ -307,7 +305,7 @@ def test_a_failing_merge_leaves_the_database_as_it_was(run: Path, database: Path
 
 
 @pytest.mark.parametrize("text", ["garbage", ""])
-def test_a_database_that_is_none_is_not_replaced(run: Path, database: Path, text: str) -> None:
+def test_a_file_that_is_not_a_database_is_not_replaced(run: Path, database: Path, text: str) -> None:
     database.parent.mkdir()
     database.write_text(text)
     with pytest.raises(StoreError, match="the merge failed"):
@@ -353,7 +351,7 @@ OLDER = {
     "6": WITHOUT_7,
     "7": WITHOUT_8,
 }
-"""What a database of an older schema lacks."""
+"""The columns and tables that a database of an older schema lacks."""
 
 
 @pytest.mark.parametrize("version", OLDER)
@@ -374,7 +372,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
 
 
 @pytest.mark.parametrize("version", ["2", "3", "4", "5"])
-def test_a_shard_of_an_older_schema_is_merged_and_does_not_know_what_came_later(run: Path, database: Path, version: str) -> None:
+def test_a_shard_of_an_older_schema_is_merged_with_unknown_new_columns(run: Path, database: Path, version: str) -> None:
     old, *_ = sorted((run / "shards").glob("*.duckdb"))
     with duckdb.connect(str(old)) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
@@ -393,13 +391,13 @@ def test_a_shard_of_an_older_schema_is_merged_and_does_not_know_what_came_later(
     assert found == {target: target == old.name.partition("-")[0] for target in ("cpu", "openvino")}
 
 
-def test_a_shard_of_schema_2_may_lack_nothing_else(run: Path, database: Path) -> None:
+def test_a_shard_of_schema_2_must_have_all_its_columns(run: Path, database: Path) -> None:
     old, *_ = sorted((run / "shards").glob("*.duckdb"))
     change(old, WITHOUT_INPUTS, "ALTER TABLE cells DROP COLUMN message", "UPDATE meta SET value = '2'")
     assert [rejection.file for rejection in merge([run], database).rejected] == [old.name]
 
 
-def test_somebody_elses_database_is_refused(run: Path, database: Path) -> None:
+def test_another_application_s_database_is_refused(run: Path, database: Path) -> None:
     database.parent.mkdir()
     with duckdb.connect(str(database)) as connection:
         connection.execute("CREATE TABLE mine (x INTEGER)")
@@ -413,19 +411,19 @@ def test_a_folder_that_cannot_be_made(run: Path, tmp_path: Path) -> None:
         merge([run], tmp_path / "file" / "m.duckdb")
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="Name a run's folder"):
         merge([tmp_path], tmp_path / "m.duckdb")
 
 
-def test_what_is_missing_is_not_run(run: Path, database: Path) -> None:
+def test_missing_cells_are_not_run(run: Path, database: Path) -> None:
     (run / "shards" / "openvino-bbbbbbbbbbbb.duckdb").unlink()
     merge([run], database)
     assert statuses(database)["bert/tiny/openvino"] == ("not_run", None)
     assert rows(database, "SELECT level FROM matrix WHERE target = 'openvino'") == [(None,), (None,)]
 
 
-def test_what_cannot_be_is_told_with_its_reason(tmp_path: Path, database: Path) -> None:
+def test_impossible_cells_have_their_reason(tmp_path: Path, database: Path) -> None:
     plan = dataclasses.replace(
         PLAN,
         targets=(make.target_plan(), make.target_plan("openvino", unavailable="no such device")),
@@ -444,7 +442,7 @@ def test_what_cannot_be_is_told_with_its_reason(tmp_path: Path, database: Path) 
 
 
 @pytest.mark.parametrize("canary_ok", [False, None])
-def test_without_good_canaries_nothing_is_believed(tmp_path: Path, database: Path, *, canary_ok: bool | None) -> None:
+def test_without_good_canaries_no_result_counts(tmp_path: Path, database: Path, *, canary_ok: bool | None) -> None:
     folder = make.run_folder(tmp_path / "runs", PLAN)
     make.write_shard(folder / "shards", PLAN, "cpu", canary_ok=canary_ok)
     merge([folder], database)
@@ -464,7 +462,7 @@ def test_the_latest_execution_of_a_cell_counts(tmp_path: Path, database: Path) -
     assert statuses(database)[cell.key][0] == "pass"
 
 
-def test_canaries_are_in_no_matrix(tmp_path: Path, database: Path) -> None:
+def test_canaries_are_not_in_the_matrix(tmp_path: Path, database: Path) -> None:
     folder = make.run_folder(tmp_path / "runs", PLAN)
     make.write_shard(folder / "shards", PLAN, "cpu", results=[make.result(PLAN.cells[0], role=Role.CANARY_GOOD)])
     merge([folder], database)
@@ -487,7 +485,7 @@ def test_a_shard_whose_tables_are_views_is_refused(run: Path, database: Path, tm
     assert len(report.merged) == 1
 
 
-def test_what_merges_reaches_no_other_file_and_cannot_ask_for_it(run: Path, tmp_path: Path) -> None:
+def test_a_merge_cannot_read_other_files_or_change_settings(run: Path, tmp_path: Path) -> None:
     shard = next((run / "shards").glob("*.duckdb"))
     other = tmp_path / "other.txt"
     other.write_text("do not tell")
@@ -507,7 +505,7 @@ def test_what_merges_reaches_no_other_file_and_cannot_ask_for_it(run: Path, tmp_
     assert {path.name for path in tmp_path.iterdir()} <= {"runs", "other.txt", "merged.duckdb"}
 
 
-def test_reading_a_shard_runs_nothing_that_is_written_in_it(run: Path, tmp_path: Path) -> None:
+def test_reading_a_shard_executes_nothing_from_it(run: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("do not tell")
     shard = next((run / "shards").glob("*.duckdb"))
@@ -518,7 +516,7 @@ def test_reading_a_shard_runs_nothing_that_is_written_in_it(run: Path, tmp_path:
         finished_cells([shard])
 
 
-def test_a_merge_of_one_run_leaves_what_is_held_against_another(tmp_path: Path, database: Path) -> None:
+def test_a_merge_of_one_run_keeps_the_rejections_of_another(tmp_path: Path, database: Path) -> None:
     other = make.plan(run_id="20260102T030406Z-def456")
     folders = [make.run_folder(tmp_path / "runs", plan) for plan in (PLAN, other)]
     for folder in folders:
@@ -528,7 +526,7 @@ def test_a_merge_of_one_run_leaves_what_is_held_against_another(tmp_path: Path, 
     listed = "SELECT run_id, file, strftime(rejected_at, '%Y-%m-%dT%H:%M:%S.%f') FROM rejected ORDER BY run_id"
     before = rows(database, listed)
     assert [(run_id, file) for run_id, file, _ in before] == [(plan.run_id, "cpu-broken.duckdb") for plan in (PLAN, other)]
-    assert all(began <= at <= utc_now() for *_, at in before), "when it was refused"
+    assert all(began <= at <= utc_now() for *_, at in before), "the time of the rejection must not change"
     (folders[1] / "shards" / "cpu-broken.duckdb").unlink()
     assert merge(folders[1:], database).rejected == ()
     assert rows(database, listed) == before[:1]
@@ -557,7 +555,7 @@ def test_a_plan_that_cannot_be_read_is_named(run: Path, database: Path) -> None:
     assert caught.value.message.startswith(f"{run / 'plan.json'}: ")
 
 
-def test_what_would_be_hidden_is_told_with_the_database(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_cells_are_reported_with_the_database(run: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = merging.put
     monkeypatch.setattr(merging, "put", lambda connection, plan: put(connection, dataclasses.replace(plan, cells=())))
     with pytest.raises(StoreError) as caught:
@@ -565,7 +563,7 @@ def test_what_would_be_hidden_is_told_with_the_database(run: Path, database: Pat
     assert caught.value.message.startswith(f"{database}: no report would show these cells: ")
 
 
-def test_cells_withdrawn_from_several_runs_are_told_in_order(tmp_path: Path, database: Path) -> None:
+def test_cells_withdrawn_from_several_runs_are_reported_in_order(tmp_path: Path, database: Path) -> None:
     other = make.plan(run_id="20260102T030406Z-def456")
     folders = []
     for plan, shard_id, withdrawn in ((PLAN, "aaaaaaaaaaaa", "gpt2/tiny/cpu"), (other, "bbbbbbbbbbbb", "bert/tiny/cpu")):
@@ -581,7 +579,7 @@ def test_cells_withdrawn_from_several_runs_are_told_in_order(tmp_path: Path, dat
     assert merge(folders, database).withdrawn == report.withdrawn
 
 
-def test_a_folder_that_is_named_twice_counts_once(run: Path, database: Path) -> None:
+def test_a_folder_given_twice_counts_once(run: Path, database: Path) -> None:
     report = merge([run, run], database)
     assert sorted(report.merged) == ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
     assert (report.known, report.rejected) == ((), ())

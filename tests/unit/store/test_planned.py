@@ -1,4 +1,4 @@
-"""A run that is spread over folders: nothing of it is lost by merging them, in whatever parts and order they come."""
+"""A run that is spread over several folders: merging them loses nothing, in any grouping and order."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ WHOLE = make.plan(models=("bert", "gpt2", "vit"), targets=("cpu", "onnxruntime",
 
 
 def part(plan: Plan, targets: Sequence[str]) -> Plan:
-    """What one machine keeps of a plan: its own targets and their cells."""
+    """One machine's part of a plan: its targets and their cells."""
     kept = tuple(target for target in plan.targets if target.name in targets)
     return dataclasses.replace(plan, targets=kept, cells=tuple(cell for cell in plan.cells if cell.target in targets))
 
 
 def folder_of(parent: Path, plan: Plan, *targets: str, shard_ids: Sequence[str] = ()) -> Path:
-    """The folder of a machine that worked off some targets of a plan, with a shard of each."""
+    """The folder of a machine that executed some targets of a plan, with a shard for each."""
     mine = part(plan, targets)
     folder = make.run_folder(parent, mine)
     for target, shard_id in itertools.zip_longest(targets, shard_ids):
@@ -48,7 +48,7 @@ def folder_of(parent: Path, plan: Plan, *targets: str, shard_ids: Sequence[str] 
 
 
 def seen(database: Path) -> dict[str, tuple[str, str]]:
-    """What a reader of the matrix finds: status and execution by the cell's key."""
+    """Status and execution of each cell in the view ``matrix``, by the cell's key."""
     with reading(database) as connection:
         found = connection.execute("SELECT cell_key, status, cell_id FROM matrix ORDER BY position").fetchall()
     assert len(found) == len({key for key, *_ in found})
@@ -69,7 +69,7 @@ def test_two_machines_that_each_ran_a_target_of_one_plan(tmp_path: Path) -> None
             assert asked.fetchall() == [("cpu", 3), ("openvino", 3)]
 
 
-def test_one_folder_after_the_other_is_the_same_as_both_at_once(tmp_path: Path) -> None:
+def test_merging_folders_one_after_the_other_equals_merging_both_at_once(tmp_path: Path) -> None:
     first, second = (folder_of(tmp_path / name, WHOLE, name) for name in ("cpu", "openvino"))
     merge([first, second], tmp_path / "at_once.duckdb")
     for folder in (second, first, second):
@@ -77,11 +77,11 @@ def test_one_folder_after_the_other_is_the_same_as_both_at_once(tmp_path: Path) 
     assert seen(tmp_path / "apart.duckdb") == seen(tmp_path / "at_once.duckdb")
 
 
-def test_what_an_earlier_version_lost_comes_back_and_is_not_passed_over(tmp_path: Path) -> None:
+def test_cells_that_an_earlier_version_lost_are_reported_and_can_be_restored(tmp_path: Path) -> None:
     first, second = (folder_of(tmp_path / name, WHOLE, name) for name in ("cpu", "openvino"))
     database = tmp_path / "m.duckdb"
     merge([first, second], database)
-    with duckdb.connect(str(database)) as connection:  # what it wrote: the plan of one folder, the shards of both
+    with duckdb.connect(str(database)) as connection:  # it stored the plan of one folder and the shards of both
         plan = (second / "plan.json").read_text()
         connection.execute("UPDATE runs SET plan = ?", [plan])
         connection.execute("DELETE FROM planned WHERE target = 'cpu'")
@@ -114,11 +114,11 @@ def test_a_shard_in_the_folder_of_another_machine_is_refused_by_name(tmp_path: P
     (rejection,) = merge([first], tmp_path / "m.duckdb").rejected
     assert rejection.file.startswith("openvino-")
     assert "no plan of its run contains its cells bert/tiny/openvino, gpt2/tiny/openvino" in rejection.reason
-    assert merge([first, second], tmp_path / "m.duckdb").rejected == ()  # with the plan of these cells it gets in
+    assert merge([first, second], tmp_path / "m.duckdb").rejected == ()  # accepted together with the plan of these cells
     assert len(seen(tmp_path / "m.duckdb")) == 6
 
 
-def test_cells_of_another_run_within_a_shard_are_refused(tmp_path: Path) -> None:
+def test_cells_of_another_run_in_a_shard_are_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, WHOLE, "cpu")
     (shard,) = (folder / "shards").glob("*.duckdb")
     make.rewrite(shard, "UPDATE cells SET run_id = 'another'")
@@ -126,7 +126,7 @@ def test_cells_of_another_run_within_a_shard_are_refused(tmp_path: Path) -> None
     assert "it has cells of another run: bert/tiny/cpu" in rejection.reason
 
 
-def test_what_a_plan_made_anew_has_withdrawn_is_told_and_hides_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cells_withdrawn_by_a_new_plan_are_reported_and_hide_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of(tmp_path, WHOLE, "cpu")
     now = part(dataclasses.replace(WHOLE, cells=WHOLE.cells[3:], withdrawn=("bert/tiny/cpu",)), ["cpu"])
     (folder / "plan.json").write_text(to_json(now))
@@ -136,9 +136,9 @@ def test_what_a_plan_made_anew_has_withdrawn_is_told_and_hides_nothing_else(tmp_
     assert merge([folder], tmp_path / "m.duckdb").withdrawn == ("bert/tiny/cpu",)
 
 
-def test_a_shard_from_before_its_matrix_changed_still_counts_for_the_cells_that_are_left(tmp_path: Path) -> None:
+def test_after_a_change_of_the_matrix_older_shards_count_for_the_remaining_cells(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, WHOLE, "cpu")
-    now = part(dataclasses.replace(WHOLE, cells=WHOLE.cells[3:], matrix_sha256="cd" * 32), ["cpu"])  # as earlier versions planned anew
+    now = part(dataclasses.replace(WHOLE, cells=WHOLE.cells[3:], matrix_sha256="cd" * 32), ["cpu"])  # how earlier versions replanned
     (folder / "plan.json").write_text(to_json(now))
     report = merge([folder], tmp_path / "m.duckdb")
     assert (report.rejected, report.withdrawn) == ((), ("bert/tiny/cpu",))
@@ -182,7 +182,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
 }
 
 
-def test_a_plan_of_a_version_that_did_not_tell_of_exports_is_of_the_same_run(tmp_path: Path) -> None:
+def test_a_plan_of_a_version_without_the_field_onnx_belongs_to_the_same_run(tmp_path: Path) -> None:
     older = folder_of(tmp_path / "a", changed_target(WHOLE, onnx=None), "cpu")
     newer = folder_of(tmp_path / "b", changed_target(WHOLE, onnx=OnnxUse.NONE), "cpu", shard_ids=["bbbbbbbbbbbb"])
     assert merge([older, newer], tmp_path / "z.duckdb").rejected == ()
@@ -190,7 +190,7 @@ def test_a_plan_of_a_version_that_did_not_tell_of_exports_is_of_the_same_run(tmp
 
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
 @pytest.mark.parametrize("apart", [False, True])
-def test_plans_that_contradict_each_other_are_refused_by_name(tmp_path: Path, kind: str, *, apart: bool) -> None:
+def test_contradicting_plans_are_refused_by_name(tmp_path: Path, kind: str, *, apart: bool) -> None:
     change, what = CONTRADICTIONS[kind]
     first, second = folder_of(tmp_path / "a", WHOLE, "cpu"), folder_of(tmp_path / "b", change(WHOLE), "cpu", shard_ids=["bbbbbbbbbbbb"])
     database = tmp_path / "z.duckdb"
@@ -210,7 +210,7 @@ def test_plans_that_contradict_each_other_are_refused_by_name(tmp_path: Path, ki
     assert caught.value.advice
 
 
-def test_a_target_that_another_machine_has_is_not_called_unavailable(tmp_path: Path) -> None:
+def test_a_target_that_another_machine_has_is_not_unavailable(tmp_path: Path) -> None:
     here = part(WHOLE, ["cpu"])
     there = changed_target(here, unavailable="no such processor")
     folders = [make.run_folder(tmp_path / name, plan) for name, plan in (("a", here), ("b", there))]
@@ -241,7 +241,7 @@ def test_a_cell_without_its_model_is_refused(tmp_path: Path) -> None:
         merge([folder], tmp_path / "m.duckdb")
 
 
-def test_a_history_unites_what_two_databases_have_of_a_run(tmp_path: Path) -> None:
+def test_a_history_combines_the_parts_of_a_run_from_two_databases(tmp_path: Path) -> None:
     databases = []
     for name in ("cpu", "openvino"):
         databases.append(tmp_path / f"{name}.duckdb")
@@ -266,7 +266,7 @@ SMALL = make.plan(models=("bert", "gpt2"), targets=("cpu", "openvino"))
 
 @pytest.fixture(scope="module")
 def shard_of_each_cell(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One shard for each cell of the small plan, written once: a merge is what is tested."""
+    """One shard for each cell of the small plan, written once for all merges."""
     parent, shards = tmp_path_factory.mktemp("shards"), []
     for number, cell in enumerate(SMALL.cells):
         mine = dataclasses.replace(part(SMALL, [cell.target]), cells=(cell,))
@@ -284,7 +284,7 @@ def shard_of_each_cell(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_no_split_order_or_repetition_loses_a_cell(
     shard_of_each_cell: list[Path], owners: list[set[int]], executed: set[int], order: list[int], again: list[int]
 ) -> None:
-    """Each cell in one or several of three folders, each folder merged apart, in any order, some again: all cells are seen."""
+    """Each cell is in one or several of three folders. Merged separately, in any order, some repeatedly, they give all cells."""
     with tempfile.TemporaryDirectory() as temporary:
         folders = {}
         for folder in set[int]().union(*owners):
@@ -308,7 +308,7 @@ def test_no_split_order_or_repetition_loses_a_cell(
 
 @settings(deadline=None, max_examples=50)
 @given(st.data())
-def test_uniting_plans_is_the_same_in_any_order_and_grouping(data: st.DataObject) -> None:
+def test_combining_plans_gives_the_same_in_any_order_and_grouping(data: st.DataObject) -> None:
     parts = [
         dataclasses.replace(part(WHOLE, names), cells=tuple(data.draw(st.sets(st.sampled_from(part(WHOLE, names).cells), min_size=1))))
         for names in data.draw(st.lists(st.lists(st.sampled_from([t.name for t in WHOLE.targets]), min_size=1), min_size=1, max_size=4))
@@ -323,7 +323,7 @@ def test_uniting_plans_is_the_same_in_any_order_and_grouping(data: st.DataObject
         assert set(nested.cells) == set(cells)
 
 
-def test_a_failed_cell_is_seen_beside_those_of_other_machines(tmp_path: Path) -> None:
+def test_a_failed_cell_is_shown_with_those_of_other_machines(tmp_path: Path) -> None:
     first = folder_of(tmp_path / "a", WHOLE, "cpu")
     mine = part(WHOLE, ["openvino"])
     second = make.run_folder(tmp_path / "b", mine)

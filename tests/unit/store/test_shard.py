@@ -51,7 +51,7 @@ def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def unfinished(folder: Path, plan: Plan = PLAN, shard_id: str = "0123456789ab") -> Path:
-    """A shard with one cell, whose writer went away without sealing it."""
+    """A shard with one cell, whose writer did not finish it."""
     with ShardWriter(folder, plan, make.identity("cpu", shard_id)) as shard:
         shard.add_detections([FOUND])
         shard.set_canaries(ok=True, detail=None)
@@ -82,7 +82,7 @@ def test_every_table_has_its_rows(tmp_path: Path) -> None:
     assert rows(path, "SELECT features->>'cores', available FROM detections") == [("2", True)]
 
 
-def test_a_cell_is_kept_whole(tmp_path: Path) -> None:
+def test_a_cell_is_stored_completely(tmp_path: Path) -> None:
     with ShardWriter(tmp_path, PLAN, make.identity()) as shard:
         shard.add_cell(make.result(CELL), command="nox -s matrix -- again")
         path = shard.seal()
@@ -102,7 +102,7 @@ def test_a_cell_is_kept_whole(tmp_path: Path) -> None:
     assert rows(path, "SELECT stage, wall_ms FROM stages ORDER BY wall_ms LIMIT 1") == [("compare", 0.5)]
 
 
-def test_what_was_not_measured_is_missing(tmp_path: Path) -> None:
+def test_values_that_were_not_measured_are_missing(tmp_path: Path) -> None:
     with ShardWriter(tmp_path, PLAN, make.identity()) as shard:
         shard.add_cell(make.result(CELL, **make.failure(Status.OOM)), command="again")
         path = shard.seal()
@@ -111,7 +111,7 @@ def test_what_was_not_measured_is_missing(tmp_path: Path) -> None:
     assert rows(path, "SELECT error_type, severity, message, needs FROM cells") == [("unmatched", "error", "a test", ["op"])]
 
 
-def test_the_sidecar_tells_what_is_in_it(tmp_path: Path) -> None:
+def test_the_sidecar_describes_the_shard(tmp_path: Path) -> None:
     path = make.write_shard(tmp_path, PLAN)
     sidecar = read_sidecar(path)
     assert sidecar.sha256 == sha256_of(path)
@@ -135,7 +135,7 @@ def test_a_small_shard_is_a_small_file(tmp_path: Path) -> None:
     assert make.write_shard(tmp_path, PLAN).stat().st_size < 1_000_000
 
 
-def test_what_a_killed_writer_left_is_saved(tmp_path: Path) -> None:
+def test_finished_cells_of_a_killed_writer_are_saved(tmp_path: Path) -> None:
     partial = unfinished(tmp_path)
     assert partial.exists()
     (path,) = salvage(tmp_path)
@@ -147,7 +147,7 @@ def test_what_a_killed_writer_left_is_saved(tmp_path: Path) -> None:
 
 
 def test_a_write_ahead_log_of_a_killed_writer_is_replayed(tmp_path: Path) -> None:
-    """A copy of the files of a writer that still lives is what a power cut leaves."""
+    """A copy of a live writer's files simulates a power cut."""
     live, left = tmp_path / "live", tmp_path / "left"
     live.mkdir()
     left.mkdir()
@@ -170,7 +170,7 @@ def test_salvage_of_one_target_leaves_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database", b"\0" * 20_000])
-def test_garbage_is_put_aside(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_file_is_renamed(tmp_path: Path, content: bytes) -> None:
     broken = tmp_path / "cpu-bad.duckdb.partial"
     broken.write_bytes(content)
     good = unfinished(tmp_path)
@@ -179,15 +179,15 @@ def test_garbage_is_put_aside(tmp_path: Path, content: bytes) -> None:
     assert broken.with_name("cpu-bad.duckdb.partial.broken").exists()
 
 
-def test_a_truncated_partial_file_is_put_aside(tmp_path: Path) -> None:
+def test_a_truncated_partial_file_is_renamed(tmp_path: Path) -> None:
     partial = unfinished(tmp_path)
     partial.write_bytes(partial.read_bytes()[:20_000])
     assert salvage(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == [f"{partial.name}.broken"]
 
 
-def test_killed_while_sealing_it_is_sealed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between sidecar and rename it is still a partial file: never a shard that counts as done and cannot be merged."""
+def test_a_shard_whose_writer_was_killed_while_sealing_is_sealed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between writing the sidecar and renaming it is still a partial file, never a finished shard that cannot be merged."""
     partial = unfinished(tmp_path)
 
     def killed(*_: object) -> None:
@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         assert "--resume" in caught.value.advice
 
 
-def test_a_full_disk_is_told_wherever_it_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_wherever_it_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise duckdb.IOException("No space left on device")
 
@@ -222,7 +222,7 @@ def test_a_full_disk_is_told_wherever_it_happens(tmp_path: Path, monkeypatch: py
         pass
 
 
-def test_a_cell_that_cannot_be_kept_whole_is_not_kept(tmp_path: Path) -> None:
+def test_a_cell_that_cannot_be_stored_completely_is_not_stored(tmp_path: Path) -> None:
     with ShardWriter(tmp_path, PLAN, make.identity()) as shard:
         shard.add_cell(make.result(CELL), command="again")
         with pytest.raises(StoreError):
@@ -240,7 +240,7 @@ def test_a_closed_writer_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("canary_ok", "finished"), [(True, 2), (False, 0), (None, 0)])
-def test_only_what_can_be_believed_is_finished(tmp_path: Path, *, canary_ok: bool | None, finished: int) -> None:
+def test_only_cells_with_good_canaries_are_finished(tmp_path: Path, *, canary_ok: bool | None, finished: int) -> None:
     path = make.write_shard(tmp_path, PLAN, canary_ok=canary_ok)
     assert len(finished_cells([path])) == finished
 
@@ -262,7 +262,7 @@ def test_unavailable_is_a_verdict_without_canaries(tmp_path: Path) -> None:
         (Status.CRASH, Stage.RUN, "segmentation_fault", True),
     ],
 )
-def test_what_the_machine_may_have_caused_is_finished_and_not_settled(
+def test_failures_that_a_busy_machine_may_have_caused_are_finished_but_not_settled(
     tmp_path: Path, status: Status, stage: Stage, kind: str, *, settled: bool
 ) -> None:
     error = ErrorRecord(type=kind, severity=Severity.ERROR, message="why")
@@ -271,12 +271,12 @@ def test_what_the_machine_may_have_caused_is_finished_and_not_settled(
     assert settled_cells([path]) == ({CELL.key} if settled else set())
 
 
-def test_canaries_are_no_models(tmp_path: Path) -> None:
+def test_canaries_are_not_models(tmp_path: Path) -> None:
     path = make.write_shard(tmp_path, PLAN, results=[make.result(CELL, role=Role.CANARY_GOOD)])
     assert finished_cells([path]) == set()
 
 
-def test_an_unreadable_shard_is_told_with_its_name(tmp_path: Path) -> None:
+def test_an_unreadable_shard_is_reported_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "cpu-x.duckdb"
     path.write_text("garbage")
     with pytest.raises(StoreError, match=r"cpu-x\.duckdb: cannot be read"):
@@ -303,7 +303,7 @@ def test_a_broken_sidecar(tmp_path: Path, text: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("counts", [{}, [], {"cells": 1}, None, {"cells": "many"}])
-def test_a_sidecar_that_counts_wrongly_is_broken(tmp_path: Path, counts: object) -> None:
+def test_a_sidecar_with_wrong_counts_is_broken(tmp_path: Path, counts: object) -> None:
     path = make.write_shard(tmp_path, PLAN)
     data = json.loads(sidecar_path(path).read_text()) | {"counts": counts}
     sidecar_path(path).write_text(json.dumps(data))
@@ -311,7 +311,7 @@ def test_a_sidecar_that_counts_wrongly_is_broken(tmp_path: Path, counts: object)
         read_sidecar(path)
 
 
-def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_files_are_written_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_atomically(path, "one")
     write_atomically(path, "two")

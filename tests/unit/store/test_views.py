@@ -1,4 +1,4 @@
-"""The views and queries that others rely on, by their names and columns."""
+"""The public views and queries: their names and columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def columns_of(path: Path, view: str) -> list[str]:
     return [name for (name,) in rows(path, f"SELECT column_name FROM (DESCRIBE {view})")]  # noqa: S608
 
 
-def test_the_views_of_the_contract(tmp_path: Path, database: Path) -> None:
+def test_the_public_views(tmp_path: Path, database: Path) -> None:
     folder = make.run_folder(tmp_path / "runs", PLAN)
     found = Detection(hardware_type="cpu", available=True, name="x", features={"cores": 2}, reason=None, detected_at="2026-01-02T03:04:05")
     with ShardWriter(folder / "shards", PLAN, make.identity()) as shard:
@@ -82,7 +82,7 @@ def test_the_three_queries_run(tmp_path: Path, database: Path, name: str, expect
 
 
 def weights_plan() -> Plan:
-    """One architecture in every way that its weights can come."""
+    """One architecture with every source of weights."""
     ways = {
         "recipe": {},
         "factory": {"weights": "factory"},
@@ -93,7 +93,7 @@ def weights_plan() -> Plan:
     return dataclasses.replace(make.plan(models=tuple(ways), targets=("cpu",)), models=models)
 
 
-def test_a_random_recipe_never_reads_as_the_model_on_the_hub(tmp_path: Path, database: Path) -> None:
+def test_a_random_recipe_never_appears_as_the_model_on_the_hub(tmp_path: Path, database: Path) -> None:
     plan = weights_plan()
     folder = make.run_folder(tmp_path / "runs", plan)
     make.write_shard(folder / "shards", plan, "cpu", "aaaaaaaaaaaa")
@@ -109,7 +109,7 @@ def test_a_random_recipe_never_reads_as_the_model_on_the_hub(tmp_path: Path, dat
     }
 
 
-def test_an_id_stays_when_other_runs_come(tmp_path: Path, database: Path) -> None:
+def test_an_id_does_not_change_when_runs_are_added(tmp_path: Path, database: Path) -> None:
     folders = []
     for number in (2, 1):
         plan = make.plan(run_id=f"2026010{number}T030405Z-abc123")
@@ -164,7 +164,7 @@ def test_sizes_precisions_and_executions_are_not_mixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["average_time_by_hardware", "best_hardware_by_model_type", "top_memory"])
-def test_a_database_with_the_older_view_answers_too_and_stays_as_it_is(tmp_path: Path, database: Path, name: str) -> None:
+def test_a_database_with_the_older_view_can_be_queried_and_is_not_changed(tmp_path: Path, database: Path, name: str) -> None:
     folder = make.run_folder(tmp_path / "runs", PLAN)
     make.write_shard(folder / "shards", PLAN, "cpu", "aaaaaaaaaaaa")
     merge([folder], database)
@@ -181,5 +181,5 @@ def test_a_database_with_the_older_view_answers_too_and_stays_as_it_is(tmp_path:
         connection.execute("DROP TABLE timings")
         for column in ("memory_detail", "adapted_from", "adaptation"):
             connection.execute(f"ALTER TABLE cells DROP COLUMN {column}")
-    merge([folder], database)  # upgraded, it has the view itself
+    merge([folder], database)  # the upgraded database has the new view
     assert {"weights", "cell_id"} <= set(columns_of(database, "hardware_results"))

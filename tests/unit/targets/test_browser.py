@@ -40,7 +40,7 @@ def made(counts: dict[str, int], *, device: dict[str, Any] | None = None, graphs
 
 
 class Page(CellPage):
-    """A page whose commands are answered here. ``logs``: what creating a session of each exporter's graph gives, or raises."""
+    """A fake page. ``logs``: the log, or the error, of creating a session with each exporter's graph."""
 
     def __init__(self, logs: dict[str, dict[str, int] | CellFailure]) -> None:
         super().__init__(None, assets=Path("/assets"), threads=1)
@@ -89,18 +89,18 @@ def test_the_export_with_the_better_placement_is_kept_and_gets_its_inputs() -> N
     assert argument["inputs"]["x"] == {"dtype": "int64", "shape": [1], "data": base64.b64encode(bytes(8)).decode()}
 
 
-def test_an_export_that_is_wholly_placed_ends_the_search() -> None:
+def test_an_export_placed_wholly_on_the_target_ends_the_search() -> None:
     page = Page({"transformers": {"WebGpu": 8}, "torch": {"WebGpu": 9}})
     assert page.prepared().export.exporter == "transformers"
     assert page.tried() == ["transformers"]
 
 
-def test_of_equal_placements_the_first_is_kept() -> None:
+def test_the_first_of_equal_placements_is_kept() -> None:
     counts = {"WebGpu": 1, "CPU": 1}
     assert Page({"transformers": counts, "torch": counts}).prepared().export.exporter == "transformers"
 
 
-def test_an_export_that_the_runtime_refuses_gives_way_to_the_other() -> None:
+def test_after_an_export_that_the_runtime_rejects_the_other_is_used() -> None:
     refused = UnsupportedError("no kernel", needs=("Det",))
     assert Page({"transformers": refused, "torch": {"WebGpu": 1, "CPU": 1}}).prepared().export.exporter == "torch"
     with pytest.raises(UnsupportedError, match="no kernel") as caught:
@@ -108,13 +108,13 @@ def test_an_export_that_the_runtime_refuses_gives_way_to_the_other() -> None:
     assert "other" in caught.value.__notes__[0]
 
 
-def test_a_device_that_is_lost_on_the_way_takes_all_sessions_with_it() -> None:
+def test_a_lost_device_ends_all_sessions() -> None:
     lost = CrashedError("gone", error_type="webgpu_device_lost")
     with pytest.raises(CrashedError):
         Page({"transformers": {"WebGpu": 1, "CPU": 1}, "torch": lost}).prepared()
 
 
-def test_an_adapter_that_has_gone_since_it_was_asked_for_was_lost() -> None:
+def test_an_adapter_that_disappears_counts_as_lost() -> None:
     gone = UnavailableError("Failed to get GPU adapter", error_type="webgpu_no_adapter")
     target = webgpu(SWIFTSHADER, wanted="software")
     target.page = Page({"transformers": gone, "torch": gone})
@@ -141,7 +141,7 @@ def test_outputs_have_the_names_of_the_reference() -> None:
     np.testing.assert_array_equal(outputs["y"], np.array([0, 1], dtype=np.float32))
 
 
-def test_all_values_of_a_graph_come_piece_by_piece_on_the_same_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_values_of_a_graph_are_fetched_in_pieces_from_the_same_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser_cell, "_PIECE", 8)
     page = Page({"transformers": {"WebGpu": 1}, "values": {"WebGpu": 1}})
     page.prepared()
@@ -156,7 +156,7 @@ def test_all_values_of_a_graph_come_piece_by_piece_on_the_same_provider(monkeypa
     for name, array in page.results.items():
         np.testing.assert_array_equal(values[name], array)
     assert [values[name].dtype.name for name in page.results] == ["float32", "float32", "bool", "int64"]
-    assert set(values) == set(page.results)  # strings are no numbers
+    assert set(values) == set(page.results)  # strings are not numbers
     called = page.called[before:]
     assert called[0] == ("create", {"name": "values", "provider": {"name": "webgpu"}})
     assert (called[1][0], called[1][1]["name"], list(called[1][1]["inputs"])) == ("choose", "values", ["x"])
@@ -164,14 +164,14 @@ def test_all_values_of_a_graph_come_piece_by_piece_on_the_same_provider(monkeypa
 
 
 class Inputs:
-    """What of a bundle a trace needs."""
+    """The parts of a bundle that a trace needs."""
 
     def input_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         return {"x": np.array([3], dtype=np.int64), "unused": np.zeros(1)}
 
 
 def traced_page(monkeypatch: pytest.MonkeyPatch, expected: dict[str, np.ndarray[Any, Any]]) -> Page:
-    """A page whose session was prepared, and a graph (x to middle to y) whose values ONNX Runtime says should be these."""
+    """A page with a prepared session, and a graph (x to middle to y) with these reference values."""
     steps = (Step(name="n", operator="Neg", inputs=("x",), outputs=("middle",)),)
 
     def all_values(path: Path, folder: Path) -> AllValues:
@@ -191,7 +191,7 @@ def traced_page(monkeypatch: pytest.MonkeyPatch, expected: dict[str, np.ndarray[
 
 
 @pytest.mark.parametrize("target", [browser.WebGpu(settings=SETTINGS, options={}), browser.WebNn(settings=SETTINGS, options={})])
-def test_a_trace_has_the_page_s_values_beside_the_processor_s(monkeypatch: pytest.MonkeyPatch, target: Any) -> None:
+def test_a_trace_has_the_page_s_and_the_cpu_s_values(monkeypatch: pytest.MonkeyPatch, target: Any) -> None:
     expected = {"y": np.ones(2, dtype=np.float32), "middle": np.zeros(2, dtype=np.float32)}
     target.page = traced_page(monkeypatch, expected)
     target.page.results = {"y": np.full(2, 2.0, dtype=np.float32), "middle": np.zeros(2, dtype=np.float32)}
@@ -204,7 +204,7 @@ def test_a_trace_has_the_page_s_values_beside_the_processor_s(monkeypatch: pytes
     assert "CPU provider" in trace.against
 
 
-def test_values_that_a_page_cannot_hold_are_not_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_do_not_fit_into_a_page_are_not_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser_trace, "LIMIT_MB", 1)
     page = traced_page(monkeypatch, {"y": np.zeros(2 * 2**18, dtype=np.float32)})
     before = len(page.called)
@@ -226,14 +226,14 @@ def webgpu(adapter: dict[str, Any], *, wanted: str) -> browser.WebGpu:
     return target
 
 
-def test_a_software_adapter_in_place_of_a_gpu_is_another_device() -> None:
+def test_a_software_adapter_instead_of_a_gpu_is_another_device() -> None:
     placement = webgpu(SWIFTSHADER, wanted="hardware").placement()
     assert placement.on_target == 0.0
     assert "swiftshader" in placement.detail
 
 
 @pytest.mark.parametrize(("adapter", "wanted", "shown"), [(SWIFTSHADER, "software", "software adapter"), (RDNA, "hardware", "amd rdna-3")])
-def test_the_adapter_that_was_asked_for_counts_by_its_nodes(adapter: dict[str, Any], wanted: str, shown: str) -> None:
+def test_the_requested_adapter_counts_by_its_nodes(adapter: dict[str, Any], wanted: str, shown: str) -> None:
     placement = webgpu(adapter, wanted=wanted).placement()
     assert placement.on_target == 0.75
     assert shown in placement.detail
@@ -242,7 +242,7 @@ def test_the_adapter_that_was_asked_for_counts_by_its_nodes(adapter: dict[str, A
 @pytest.mark.parametrize(
     ("device", "devices", "share"), [("cpu", ("cpu",), 1.0), ("gpu", ("cpu",), 0.0), ("gpu", (), 1.0), ("npu", ("npu", "cpu"), 1.0)]
 )
-def test_a_webnn_graph_on_another_device_is_no_execution_on_the_target(device: str, devices: tuple[str, ...], share: float) -> None:
+def test_a_webnn_graph_on_another_device_does_not_run_on_the_target(device: str, devices: tuple[str, ...], share: float) -> None:
     target = browser.WebNn(settings=SETTINGS, options={"device": device})
     target._made = made({"WebNN": 5}, graphs=(devices,))
     placement = target.placement()
@@ -252,11 +252,11 @@ def test_a_webnn_graph_on_another_device_is_no_execution_on_the_target(device: s
 
 @pytest.mark.parametrize("target", [browser.WebGpu, browser.WebNn])
 def test_a_browser_serves_one_cell(target: type[browser.WebGpu | browser.WebNn]) -> None:
-    """What a browser keeps of one model would count as memory of the next."""
+    """Memory that a browser keeps from one model would count for the next."""
     assert not target.service({}).alive()
 
 
-def test_an_unknown_option_s_value_is_a_mistake() -> None:
+def test_an_invalid_option_value_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match="one of: software, hardware"):
         browser.WebGpu(settings=SETTINGS, options={"adapter": "metal"})
     with pytest.raises(ConfigError, match=r"options\.device"):
@@ -273,7 +273,7 @@ def test_a_precision_without_an_export_is_unsupported(dtype: Dtype, features: tu
     assert caught.value.needs == (needs,)
 
 
-def test_a_machine_without_browser_or_runtime_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_browser_or_runtime_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(hardware.browser_places, "installed", tuple)
     with pytest.raises(UnavailableError, match="Chromium, Chrome, Edge, Brave"):
         hardware.detect()
@@ -288,7 +288,7 @@ Get = Callable[[str], http.client.HTTPResponse]
 
 @pytest.fixture
 def fetched(tmp_path: Path, loopback: None) -> Iterator[Get]:  # noqa: ARG001 - a permission
-    """Ask the server of a cell's files, which has one kept folder and one that is not."""
+    """Query the server of a cell's files, which has a cacheable folder and one that is not."""
     for name in ("runtime", "model"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file.wasm").write_bytes(b"content")
@@ -309,7 +309,7 @@ def fetched(tmp_path: Path, loopback: None) -> Iterator[Get]:  # noqa: ARG001 - 
         yield get
 
 
-def test_files_come_isolated_and_only_the_runtime_s_may_be_kept(fetched: Get) -> None:
+def test_files_are_served_isolated_and_only_the_runtime_s_are_cacheable(fetched: Get) -> None:
     kept, fresh = fetched("/runtime/file.wasm"), fetched("/model/file.wasm")
     assert kept.read() == fresh.read() == b"content"
     assert kept.headers["Content-Type"] == "application/wasm"
@@ -319,6 +319,6 @@ def test_files_come_isolated_and_only_the_runtime_s_may_be_kept(fetched: Get) ->
     assert fresh.headers["Cache-Control"] == "no-store"
 
 
-def test_nothing_but_the_named_folders_files_is_served(fetched: Get) -> None:
+def test_only_files_of_the_given_folders_are_served(fetched: Get) -> None:
     paths = ["/", "/secret", "/model/../secret", "/other/file.wasm", "/model/absent", "/model/x/file.wasm", "//secret"]
     assert {path: fetched(path).status for path in paths} == dict.fromkeys(paths, http.HTTPStatus.NOT_FOUND)

@@ -7,7 +7,7 @@ from hwmatrix.faults.catalogue import entry_for
 from hwmatrix.records import Status
 from hwmatrix.targets.browser.failures import failure_of
 
-# As Chromium 156, Chromium 147 (WebNN) and ONNX Runtime Web 1.30 said them.
+# Real messages of Chromium 156, Chromium 147 (WebNN) and ONNX Runtime Web 1.30.
 NO_ADAPTER = (
     "Error: no available backend found. ERR: [webgpu] Error: Failed to get GPU adapter. "
     'You may need to enable flag "--enable-unsafe-webgpu" if you are using Chrome.'
@@ -55,7 +55,7 @@ def test_each_message_becomes_its_failure(message: str, status: Status, error_ty
     assert entry_for(error_type, "webgpu").type == error_type
 
 
-def test_a_lost_device_explains_whatever_broke_by_it() -> None:
+def test_a_lost_device_is_the_cause_of_other_errors() -> None:
     failure = failure_of({"error": DESTROY, "lost": INSTANCE_GONE})
     assert (failure.status, failure.error_type) == ("crash", "webgpu_device_lost")
     assert INSTANCE_GONE in str(failure)
@@ -63,13 +63,13 @@ def test_a_lost_device_explains_whatever_broke_by_it() -> None:
 
 
 @pytest.mark.parametrize(("message", "needs"), [(FEATURE, ("shader-f16",)), (LIMIT, ("maxBufferSize",)), (KERNEL, ("ImageDecoder",))])
-def test_what_is_unsupported_is_named(message: str, needs: tuple[str, ...]) -> None:
+def test_missing_features_are_named(message: str, needs: tuple[str, ...]) -> None:
     failure = failure_of({"error": message})
     assert isinstance(failure, UnsupportedError)
     assert failure.needs == needs
 
 
-def test_errors_of_the_runtime_s_log_are_told_and_its_chatter_is_not() -> None:
+def test_only_errors_of_the_runtime_s_log_are_reported() -> None:
     log = ["x [V:onnxruntime:, a.cc:1 F] chatter", f"x [E:onnxruntime:, b.cc:2 G] {MEMORY}"]
     failure = failure_of({"error": "Error: failed to call OrtRun()", "log": log})
     assert failure.error_type == "webgpu_out_of_memory"

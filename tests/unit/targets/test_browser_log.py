@@ -31,8 +31,8 @@ def test_a_session_wholly_on_one_provider_lists_no_nodes() -> None:
     assert found.share("WebNN") == 0.0
 
 
-def test_a_provider_that_fuses_nodes_is_counted_by_what_it_took() -> None:
-    """The runtime then lists the few fused nodes; the share is that of the model's own."""
+def test_a_provider_that_fuses_nodes_is_counted_by_the_original_nodes() -> None:
+    """The runtime lists the few fused nodes, but the share is that of the model's original nodes."""
     found = nodes("webnn-videomae.log")
     assert found.counts == {"WebNN": 73, "CPU": 1}
     assert found.operators["CPU"] == {"Conv": 1}
@@ -45,7 +45,7 @@ def test_a_log_without_placement_proves_nothing() -> None:
     assert found.placement("WebGpu", about="x").on_target == 0.0
 
 
-def test_subgraphs_are_added_up() -> None:
+def test_subgraphs_are_added() -> None:
     line = "[V:onnxruntime:, session_state.cc:1380 VerifyEachNodeIsAssignedToAnEp]  All nodes placed on [{}]. Number of nodes: {}"
     found = parse(
         [line.format("WebGpuExecutionProvider", 3), line.format("CPUExecutionProvider", 1), line.format("WebGpuExecutionProvider", 4)]

@@ -15,12 +15,12 @@ PROJECT = Path(__file__).parents[3]
 ALL = pytest.mark.parametrize("backend", descriptors(), ids=lambda each: each.name)
 
 
-def test_the_backends_that_advice_speaks_of_are_those_of_the_table() -> None:
+def test_the_enum_has_the_backends_of_the_table() -> None:
     assert list(TABLE) == list(Backend)
 
 
 @ALL
-def test_matrix_yaml_asks_of_a_backend_what_it_has(backend: Descriptor) -> None:
+def test_matrix_yaml_uses_only_supported_settings_of_a_backend(backend: Descriptor) -> None:
     targets = [target for target in load(PROJECT / "matrix.yaml").spec.targets.values() if target.backend == backend.name]
     assert targets
     for target in targets:
@@ -30,24 +30,24 @@ def test_matrix_yaml_asks_of_a_backend_what_it_has(backend: Descriptor) -> None:
 
 
 @ALL
-def test_its_image_has_a_folder(backend: Descriptor) -> None:
+def test_each_backend_s_image_has_a_folder(backend: Descriptor) -> None:
     assert (PROJECT / "images" / backend.image / "Dockerfile").is_file()
 
 
 @ALL
-def test_what_is_tried_after_it_are_backends_and_the_processor_is_the_last(backend: Descriptor) -> None:
+def test_a_fallback_chain_has_backends_and_ends_with_the_cpu(backend: Descriptor) -> None:
     assert backend.fallback[-1:] == (() if backend.name == "cpu" else ("cpu",))
     assert all(descriptor_of(name).name != backend.name for name in backend.fallback)
 
 
 @ALL
-def test_who_runs_onnx_exports_says_in_which_order_it_takes_them(backend: Descriptor) -> None:
+def test_backends_that_run_onnx_exports_have_an_order_of_exporters(backend: Descriptor) -> None:
     assert backend.onnx is OnnxUse.NONE or backend.exports
     assert backend.onnx is OnnxUse.NONE or backend.torch_device is None
 
 
 @ALL
-def test_what_is_emulated_or_done_in_software_is_no_device_of_pytorch(backend: Descriptor) -> None:
+def test_emulated_and_software_backends_are_not_pytorch_devices(backend: Descriptor) -> None:
     assert backend.execution is Execution.HARDWARE or backend.torch_device is None
 
 
@@ -63,13 +63,13 @@ def test_what_is_emulated_or_done_in_software_is_no_device_of_pytorch(backend: D
         ("qnn", None, None),
     ],
 )
-def test_the_way_in_which_a_model_was_exported(name: str, method: str | None, way: str | None) -> None:
+def test_the_export_methods(name: str, method: str | None, way: str | None) -> None:
     assert descriptor_of(name).export_of(method) == way
 
 
 @pytest.mark.torch
 @ALL
-def test_its_classes_have_all_that_the_protocols_ask_for(backend: Descriptor) -> None:
+def test_the_classes_implement_the_protocols(backend: Descriptor) -> None:
     missing = [module for module in backend.requires if importlib.util.find_spec(module) is None]
     if missing:
         pytest.skip(f"not installed here: {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""Values of an ONNX graph once they are there: steps between those that are known, and how much they may take."""
+"""The values of an ONNX graph: steps between known values, and the memory limit."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_an_unknown_value_that_two_steps_use_is_in_both() -> None:
     assert (third.name, third.operator, third.inputs) == ("fold to mix", "Reshape+MatMul", ("x", "b"))
 
 
-def test_of_many_operators_the_first_and_the_last_are_named() -> None:
+def test_only_the_first_and_the_last_of_many_operators_are_named() -> None:
     names = [f"v{number}" for number in range(12)]
     chain = [Step(name=f"n{n}", operator=f"Op{n}", inputs=(names[n],), outputs=(names[n + 1],)) for n in range(11)]
     (only,) = onnx_trace.joined(chain, {"v11"})
     assert (only.name, only.operator, only.inputs) == ("n0 to n10", "Op0+...+Op10", ("v0",))
 
 
-def test_quantizing_is_not_named_beside_what_is_quantized() -> None:
+def test_quantization_nodes_are_not_named_with_the_quantized_operator() -> None:
     steps = (
         Step(name="q0", operator="QuantizeLinear", inputs=("x",), outputs=("x.q",)),
         Step(name="d0", operator="DequantizeLinear", inputs=("x.q",), outputs=("x.d",)),
@@ -56,13 +56,13 @@ def test_quantizing_is_not_named_beside_what_is_quantized() -> None:
     assert made == Step(name="mix", operator="MatMul", inputs=("x.d",), outputs=("a.d",))
 
 
-def test_what_is_not_known_behind_a_step() -> None:
+def test_unknown_values_after_a_step() -> None:
     _, last = onnx_trace.joined(STEPS, {"a", "y"})
     assert onnx_trace.behind(STEPS, last, {"a", "y"}) == ("b", "c", "i")
     assert onnx_trace.behind(STEPS, STEPS[0], {"a"}) == ()
 
 
-def test_results_have_the_references_names() -> None:
+def test_results_have_the_reference_s_names() -> None:
     kept = onnx_trace.AllValues(path=Path("model.onnx"), steps=STEPS, names=("y", "a"), results=("y", "i"))
     values: dict[str, np.ndarray[Any, Any]] = {"y": np.ones(2), "a": np.ones(2)}
     made = onnx_trace.traced(kept, values=values, expected={**values, "b": np.ones(2)}, outputs=("logits", None))
@@ -71,7 +71,7 @@ def test_results_have_the_references_names() -> None:
     assert made.against == "the same graph on ONNX Runtime's CPU provider, without optimizations"
 
 
-def test_values_that_take_too_much_are_refused_before_they_are_made() -> None:
+def test_values_that_take_too_much_memory_are_refused_before_they_are_computed() -> None:
     mebibyte = (1024, 1024)
     onnx_trace.check_size({"a": ("tensor(float)", (255, *mebibyte)), "i": ("tensor(bool)", mebibyte), "?": ("tensor(float)", ("n", 2**40))})
     with pytest.raises(TraceError, match=r"^the 2 values of the graph take 1026 MiB, more than the limit of 1024$"):

@@ -4,7 +4,7 @@ import pytest
 
 from hwmatrix.targets.onnx.graph import refusal
 
-# What onnxruntime 1.31.1 and ONNX Runtime Web 1.30.0 really said.
+# Real messages of onnxruntime 1.31.1 and ONNX Runtime Web 1.30.0.
 MESSAGES = [
     (
         "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for RoiAlign(22) node with name ''",
@@ -40,7 +40,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("text", "needs", "kind"), MESSAGES)
-def test_what_the_runtime_lacks_is_named(text: str, needs: tuple[str, ...], kind: str) -> None:
+def test_missing_operators_of_the_runtime_are_named(text: str, needs: tuple[str, ...], kind: str) -> None:
     found = refusal(text)
     assert found is not None
     assert (found.needs, found.error_type, str(found)) == (needs, kind, text)

@@ -1,4 +1,4 @@
-"""Which values of a graph on QNN are believed: runs that only say what came out."""
+"""Reading the values of a graph on QNN, with fake runs that return only the outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HAD: dict[str, Array] = {"v99": np.full(4, 3.0)}
 
 @dataclasses.dataclass
 class Runs:
-    """A chain of which all is wrong from one node on; ``output`` says what comes out at its end with these values kept."""
+    """A chain of nodes that is wrong from one node on; ``output`` returns its final output if these values are kept."""
 
     output: Callable[[Sequence[str]], float | None]
     asked: list[list[str]] = dataclasses.field(default_factory=list)
@@ -53,8 +53,8 @@ def looked(runs: Runs) -> qnn_trace.Looked:
     return look(KEPT, runs, had=HAD, expected=EXPECTED)
 
 
-def test_all_values_at_once_where_the_outputs_stay() -> None:
-    runs = Runs(lambda _: 3.02)  # float16 rounds otherwise
+def test_all_values_are_read_at_once_if_the_outputs_do_not_change() -> None:
+    runs = Runs(lambda _: 3.02)  # rounded differently in float16
     found = looked(runs)
     assert found.faithful
     assert found.values.keys() == set(NAMES)
@@ -62,7 +62,7 @@ def test_all_values_at_once_where_the_outputs_stay() -> None:
 
 
 @pytest.mark.parametrize("instead", [2.0, 7.0, None])
-def test_where_all_at_once_change_the_outputs_a_few_are_kept_ever_closer(instead: float | None) -> None:
+def test_if_keeping_all_values_changes_the_outputs_few_are_kept_in_a_narrowing_search(instead: float | None) -> None:
     runs = Runs(lambda names: 3.0 if len(names) <= 8 else instead)
     found = looked(runs)
     assert found.faithful
@@ -74,7 +74,7 @@ def test_where_all_at_once_change_the_outputs_a_few_are_kept_ever_closer(instead
     assert len(found.values) < 30
 
 
-def test_a_value_that_cannot_be_kept_is_gone_around() -> None:
+def test_a_value_that_cannot_be_kept_is_avoided() -> None:
     runs = Runs(lambda names: 3.0 if len(names) == 1 and names[0] not in {"v62", "v63"} else 2.0)
     found = looked(runs)
     assert found.faithful
@@ -82,7 +82,7 @@ def test_a_value_that_cannot_be_kept_is_gone_around() -> None:
     assert found.values.keys().isdisjoint({"v62", "v63"})
 
 
-def test_where_no_two_runs_agree_all_values_of_one_are_taken_and_it_is_said() -> None:
+def test_if_no_two_runs_agree_the_values_of_one_are_used_and_marked() -> None:
     numbers = iter(range(10, 100))
     runs = Runs(lambda _: float(next(numbers)))
     found = looked(runs)
@@ -92,19 +92,19 @@ def test_where_no_two_runs_agree_all_values_of_one_are_taken_and_it_is_said() ->
     assert len(runs.asked) == 6
 
 
-def test_a_graph_of_which_qnn_gives_no_values_is_told_in_its_words() -> None:
+def test_a_graph_without_values_is_reported_with_qnn_s_message() -> None:
     with pytest.raises(TraceError, match="Failed to finalize QNN graph"):
         looked(Runs(lambda _: None))
 
 
-def test_no_session_is_begun_once_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_session_starts_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qnn_trace, "_SECONDS", -1.0)
     runs = Runs(lambda names: 3.0 if len(names) <= 8 else 2.0)
     assert not looked(runs).faithful
     assert len(runs.asked) == 1
 
 
-def test_numbers_of_masks_do_not_hide_the_others() -> None:
+def test_large_mask_numbers_do_not_hide_other_differences() -> None:
     mask = np.array([-65504.0, -65504.0, 1.0])
     assert qnn_trace._relative(np.array([-65504.0, -np.inf, 1.5]), mask) == pytest.approx(0.5)
     assert qnn_trace._relative(np.array([-65504.0, 2.0, 1.0]), mask) > 1.0

@@ -1,4 +1,4 @@
-"""PyTorch's devices, each faked where PyTorch asks its driver; what is computed is computed by the processor."""
+"""PyTorch's devices with fake drivers. The CPU does the computing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FACTS = {"driver": "1", "cuda": "13.0", "count": 2, "gpus": [{"uuid": "GPU-a", "
 
 
 class Model(torch.nn.Module):  # type: ignore[name-defined, misc]
-    """What the targets need of a model of transformers."""
+    """The parts of a transformers model that the targets use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def settings(dtype: Dtype = Dtype.FLOAT32) -> Settings:
 
 
 def ready(target: TorchDevice, dtype: Dtype = Dtype.FLOAT32) -> Any:
-    """Prepared on the processor, whatever the target is for; gives what its first run gives."""
+    """Prepare a target on the CPU, whatever its device, and return the result of its first run."""
     target.device = torch.device("cpu")
     target._model = Model().to(getattr(torch, dtype.value)).eval()
     method = target.prepare({"pixels": np.ones((2, 2), np.float32)})
@@ -64,7 +64,7 @@ def _precision() -> Iterator[None]:
 
 
 class Driver:
-    """The GPU's side of torch.cuda, as far as the targets ask for it. Nothing of it is a measurement."""
+    """A fake of torch.cuda with the parts that the targets use. None of its values are measurements."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, uuid: str = "b", count: int = 2) -> None:
         self.synchronized = 0
@@ -110,7 +110,7 @@ def refused(target: Any, error_type: str) -> str:
     return str(caught.value)
 
 
-def test_the_processor() -> None:
+def test_the_cpu() -> None:
     target = TorchCpu(settings=settings(), options={})
     assert target.check() == "cpu"
     outputs = target.outputs(ready(target))
@@ -127,7 +127,7 @@ def test_inputs_come_in_the_cells_precision_and_outputs_in_float32() -> None:
     assert target.outputs(result)["logits"].dtype == np.float32
 
 
-def test_what_lies_elsewhere_is_not_on_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_on_other_devices_are_not_on_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for(monkeypatch, nvidia="13.0")
     Driver(monkeypatch)
     monkeypatch.setattr(cuda.hardware, "detect", lambda: ("2 GPUs", FACTS))
@@ -140,7 +140,7 @@ def test_what_lies_elsewhere_is_not_on_the_target(monkeypatch: pytest.MonkeyPatc
     assert placement.detail == "A GPU; device of parameters, buffers and outputs: cpu 100.0%; other processes on the GPU: 3"
 
 
-def test_a_run_on_cuda_is_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_cuda_is_timed_by_device_events(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for(monkeypatch, nvidia="13.0")
     driver = Driver(monkeypatch)
     monkeypatch.setattr(cuda.hardware, "detect", lambda: ("2 GPUs", FACTS))
@@ -151,7 +151,7 @@ def test_a_run_on_cuda_is_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -
     assert target.reserves_address_space
 
 
-def test_float32_is_float32_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_on_cuda_has_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for(monkeypatch, nvidia="13.0")
     Driver(monkeypatch)
     monkeypatch.setattr(cuda.hardware, "detect", lambda: ("2 GPUs", FACTS))
@@ -165,11 +165,11 @@ def test_float32_is_float32_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("before", "now", "others"), [(0, 1, 0), (0, 2, 1), (2, 3, 2), (2, 1, 2), (0, 0, 0), (None, 5, None), (1, None, 1)]
 )
-def test_other_processes_are_counted_without_our_own(before: int | None, now: int | None, others: int | None) -> None:
+def test_other_processes_are_counted_excluding_our_own(before: int | None, now: int | None, others: int | None) -> None:
     assert cuda.more(before, now) == others
 
 
-def test_what_a_cell_used_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_memory_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for(monkeypatch, nvidia="13.0")
     Driver(monkeypatch)
     told = iter([FACTS, {**FACTS, "gpus": [{"uuid": "GPU-a", "processes": 9}, {"uuid": "GPU-b", "processes": 6}]}])
@@ -179,7 +179,7 @@ def test_what_a_cell_used_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.device_use() == DeviceUse(peak_mb=3.0, reserved_mb=4.0, other_processes=5)
 
 
-def test_a_gpu_that_nvml_does_not_know_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_unknown_to_nvml_has_no_process_count(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for(monkeypatch, nvidia="13.0")
     Driver(monkeypatch, uuid="MIG-of-another")
     monkeypatch.setattr(cuda.hardware, "detect", lambda: ("2 GPUs", FACTS))
@@ -199,12 +199,12 @@ def test_a_gpu_that_nvml_does_not_know_has_no_count(monkeypatch: pytest.MonkeyPa
         (None, None, rocm.TorchRocm, "is built for CPUs only, not for ROCm"),
     ],
 )
-def test_builds_are_told_apart(monkeypatch: pytest.MonkeyPatch, nvidia: str | None, amd: str | None, target: Any, words: str) -> None:
+def test_builds_are_distinguished(monkeypatch: pytest.MonkeyPatch, nvidia: str | None, amd: str | None, target: Any, words: str) -> None:
     built_for(monkeypatch, nvidia=nvidia, amd=amd)
     assert words in refused(target(settings=settings(), options={}), "torch_build")
 
 
-def test_missing_hardware_is_told_in_the_words_of_the_detection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_hardware_is_reported_with_the_detection_s_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> Any:
         raise UnavailableError("no driver here", error_type="gpu_no_driver")
 
@@ -225,7 +225,7 @@ def test_a_gpu_that_pytorch_cannot_start(monkeypatch: pytest.MonkeyPatch, error:
     assert str(error) in refused(cuda.TorchCuda(settings=settings(), options={}), "gpu_not_usable")
 
 
-def test_a_number_beyond_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_beyond_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for(monkeypatch, nvidia="13.0")
     Driver(monkeypatch)
     monkeypatch.setattr(cuda.hardware, "detect", lambda: ("2 GPUs", FACTS))
@@ -233,7 +233,7 @@ def test_a_number_beyond_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(target, "gpu_not_usable") == "there is no cuda:2: PyTorch finds 2 GPUs"
 
 
-def test_rocm_tells_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rocm_reports_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for(monkeypatch, amd="7.2.53211")
     Driver(monkeypatch)
     monkeypatch.setattr(rocm.hardware, "detect", lambda: ("gfx90a", {}))
@@ -265,7 +265,7 @@ def test_a_mac(mac: mps.TorchMps, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("built", "words"), [(True, "needs a newer macOS"), (False, "is built without MPS")])
-def test_a_mac_whose_pytorch_cannot(mac: mps.TorchMps, monkeypatch: pytest.MonkeyPatch, built: bool, words: str) -> None:  # noqa: FBT001
+def test_a_mac_whose_pytorch_does_not_support_mps(mac: mps.TorchMps, monkeypatch: pytest.MonkeyPatch, built: bool, words: str) -> None:  # noqa: FBT001
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_built", lambda: built)
     assert words in refused(mac, "torch_build")
@@ -293,7 +293,7 @@ def test_an_operator_that_mps_lacks_is_named(mac: mps.TorchMps, monkeypatch: pyt
     assert caught.value.needs == (operator,)
 
 
-def test_another_not_implemented_error_stays_one(mac: mps.TorchMps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_not_implemented_error_is_not_changed(mac: mps.TorchMps, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise NotImplementedError("of the model itself")
 

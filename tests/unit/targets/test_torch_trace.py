@@ -1,4 +1,4 @@
-"""Where a wrong result begins among the layers of a model: small modules with one fault each, beside the same without it."""
+"""Where a wrong result begins among the layers of a model: small modules, each with and without one fault."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 
 
 class Cache:
-    """What layers hand each other that is no tensor."""
+    """An object between layers that is not a tensor."""
 
 
 class Attention(torch.nn.Module):  # type: ignore[name-defined, misc]
-    """Arithmetic of its own between two layers."""
+    """Its own arithmetic between two layers."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Attention(torch.nn.Module):  # type: ignore[name-defined, misc]
 
 
 class Twice(torch.nn.Module):  # type: ignore[name-defined, misc]
-    """Changes what it is given in place; wrong when it is called again, where it is to be."""
+    """Modifies its input in place. With the fault, its second call is wrong."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Refuses(torch.nn.Module):  # type: ignore[name-defined, misc]
 
 
 class Model(torch.nn.Module):  # type: ignore[name-defined, misc]
-    """What a trace needs of a model of transformers."""
+    """The parts of a transformers model that a trace needs."""
 
     def __init__(self, fault: str = "") -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_the_layer_whose_own_arithmetic_differs_is_named(monkeypatch: pytest.Mon
     assert divergence.against == "the same layers in float32 on the CPU, with eager attention"
 
 
-def test_layers_that_are_right_leave_what_was_compiled_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_all_layers_are_right_compilation_is_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(monkeypatch, "").origin is Origin.FUSED
 
 
@@ -144,7 +144,7 @@ def test_arguments_are_kept_as_they_were_given(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(values["twice#2 out"], 4 * values["twice in.0"])
 
 
-def test_masks_of_another_kind_and_what_is_no_tensor_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_kinds_of_masks_and_objects_that_are_not_tensors_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     values = traced(monkeypatch, "mask").values
     assert "attention in.mask" not in values
     assert "attention out.1" not in values
@@ -152,7 +152,7 @@ def test_masks_of_another_kind_and_what_is_no_tensor_are_left_out(monkeypatch: p
     assert not [name for name in values if "cache" in name or name.startswith("attention out.2")]
 
 
-def test_a_step_is_what_makes_the_arguments_of_a_layer_within(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_computes_the_arguments_of_an_inner_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [step for step in traced(monkeypatch, "").steps if step.name == "attention"]
     assert [step.outputs for step in steps] == [("attention.q in.0",), ("attention.out in.0",), ("attention out.0", "attention out.1")]
     assert "attention.q out" in steps[1].inputs
@@ -166,14 +166,14 @@ def test_too_many_values_are_refused() -> None:
     layers = torch_trace.Layers()
     layers.run(model, inputs)
     distinct = sum({id(array): array.nbytes for array in layers.values.values()}.values())
-    assert distinct < sum(array.nbytes for array in layers.values.values())  # what goes from layer to layer is kept once
+    assert distinct < sum(array.nbytes for array in layers.values.values())  # values passed between layers are stored once
     torch_trace.Layers(most_bytes=distinct).run(model, inputs)
     with pytest.raises(TraceError, match="the recorded layer outputs take more than 0 MiB"):
         torch_trace.Layers(most_bytes=distinct - 1).run(model, inputs)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_values_of_other_shapes_and_types_come_to_the_host() -> None:
+def test_values_of_other_shapes_and_types_are_copied_to_the_host() -> None:
     class Odd(torch.nn.Module):  # type: ignore[name-defined, misc]
         def forward(self, x: Any) -> Any:
             return {"a": [torch.complex(x, x)], "b": x > 0, "c": x.to_sparse()}
