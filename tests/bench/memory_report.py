@@ -53,7 +53,7 @@ def write_page(page: Path, found: Calibration, cells: Sequence[ReportedCell]) ->
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{page} lacks the line {BEGIN} or {END}")
-    origin = f"Measured on {found.date} on {found.machine}; the evidence lies in {found.evidence}."
+    origin = f"Measured on {found.date} on {found.machine}; the evidence is in {found.evidence}."
     fitted = ["The coefficients:", "", *coefficients_table(found), "", "What they were fitted to, in MiB:", "", *ranges_table(found)]
     lines = [
         "",
