@@ -1,1 +1,1 @@
-"""What people read: queries over the merged database, rendered by templates."""
+"""Reports for people: queries over the merged database, rendered by templates."""

@@ -20,7 +20,7 @@ def changed(cell: CellRow) -> str | None:
 
 
 def tried(cell: CellRow, attempt: AttemptRow) -> str:
-    """What an attempt changed of the cell, in words."""
+    """What an attempt changed in the cell, in words."""
     return in_words(attempt.adaptation, batch=cell.batch, dtype=cell.dtype.value)
 
 
@@ -41,12 +41,12 @@ def paired(rows: ReportRows) -> tuple[tuple[CellRow, AttemptRow], ...]:
 
 def sentence(cell: CellRow, attempt: AttemptRow) -> str:
     """An attempt on one line: ``batch 4 instead of 8: pass``."""
-    told = f": {attempt.message.splitlines()[0]}" if attempt.message and attempt.status is not Status.PASS else ""
-    return f"{tried(cell, attempt)}: {attempt.status.value}{told}"
+    message = f": {attempt.message.splitlines()[0]}" if attempt.message and attempt.status is not Status.PASS else ""
+    return f"{tried(cell, attempt)}: {attempt.status.value}{message}"
 
 
 def entry(cell: CellRow, attempt: AttemptRow, run_id: str) -> AttemptEntry:
-    """An attempt as matrix.json has it."""
+    """An attempt as an entry of matrix.json."""
     placed = attempt.on_target is not None or attempt.placement_detail is not None
     compared = attempt.relative_error is not None or attempt.cosine is not None
     return AttemptEntry(

@@ -1,6 +1,6 @@
 """Badges: what works, in a few words, for a model, a target or a family.
 
-Each is JSON in the form of the endpoint badges of shields.io, which draws them: https://shields.io/badges/endpoint-badge.
+Each is JSON for an endpoint badge of shields.io, which draws it: https://shields.io/badges/endpoint-badge.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from hwmatrix.report.rows import CellRow, ReportRows
 
 _LONGEST: Final = 100
-"""Characters of a name in that of a file: file systems take 255 bytes."""
+"""Characters of a name in a file name: file systems allow 255 bytes."""
 _UNSAFE: Final = re.compile(r"[^a-z0-9._-]+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Badge:
-    """One badge. ``name`` is that of its file: ``model-bert``. ``color`` is one that shields.io has a name for."""
+    """One badge. ``name`` is that of its file: ``model-bert``. ``color`` is a color name of shields.io."""
 
     name: str
     label: str
@@ -39,15 +39,15 @@ def badges(rows: ReportRows) -> tuple[Badge, ...]:
     """One for each model, target and family of a run."""
     cells = rows.cells
     found = [
-        *(_badge("model", model, own, "target", lambda c: c.target) for model, own in _by(cells, lambda c: c.model).items()),
-        *(_badge("target", target, own, "model", lambda c: c.model) for target, own in _by(cells, lambda c: c.target).items()),
-        *(_badge("family", family, own, "model", lambda c: c.model) for family, own in _by(cells, lambda c: c.family.value).items()),
+        *(_badge("model", model, own, "target", lambda c: c.target) for model, own in _grouped(cells, lambda c: c.model).items()),
+        *(_badge("target", target, own, "model", lambda c: c.model) for target, own in _grouped(cells, lambda c: c.target).items()),
+        *(_badge("family", family, own, "model", lambda c: c.model) for family, own in _grouped(cells, lambda c: c.family.value).items()),
     ]
     return tuple(_distinct(found))
 
 
 def endpoint_json(badge: Badge) -> str:
-    """The badge as an endpoint gives it."""
+    """The badge as an endpoint returns it."""
     return json.dumps({"schemaVersion": 1, "label": badge.label, "message": badge.message, "color": badge.color}) + "\n"
 
 
@@ -57,7 +57,7 @@ def files(rows: ReportRows) -> dict[str, str]:
 
 
 def _badge(kind: str, name: str, cells: Iterable[CellRow], noun: str, of: Callable[[CellRow], str]) -> Badge:
-    """Counts the things of the other axis: one works if all its cells with a verdict passed, fails if one failed."""
+    """Counts the entries of the other axis: one works if all its cells with a verdict passed, and fails if one failed."""
     passed: set[str] = set()
     failed: set[str] = set()
     for cell in cells:
@@ -75,7 +75,7 @@ def _badge(kind: str, name: str, cells: Iterable[CellRow], noun: str, of: Callab
     return Badge(name=f"{kind}-{file}", label=plain(name)[:60], message=message, color=color)
 
 
-def _by(cells: Iterable[CellRow], of: Callable[[CellRow], str]) -> dict[str, list[CellRow]]:
+def _grouped(cells: Iterable[CellRow], of: Callable[[CellRow], str]) -> dict[str, list[CellRow]]:
     """Cells grouped by a key, in the order of first occurrence."""
     found: dict[str, list[CellRow]] = {}
     for cell in cells:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Occurrence:
-    """One message in one stage on one target. ``cells`` are keys of cells; an error outside of any has none."""
+    """One message in one stage on one target. ``cells`` are keys of cells; an error outside all cells has none."""
 
     target: str | None
     component: str
@@ -37,12 +37,12 @@ class Cause:
 
 
 def grouped(found: Iterable[Failure]) -> tuple[AdviceGroup[Failure], ...]:
-    """The errors of a run by what to do about them."""
+    """The errors of a run, grouped by advice."""
     return by_advice(found, lambda failure: failure.entry, lambda failure: failure.cell.backend if failure.cell else "any")
 
 
 def causes(found: Iterable[Failure]) -> tuple[Cause, ...]:
-    """The causes of errors, in their order; in a cause the message that most cells share comes first."""
+    """The causes of errors, in their order; within a cause, the message of most cells comes first."""
     return tuple(
         Cause(
             type=group.type,

@@ -10,19 +10,19 @@ from typing import Final
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Stage, Status
 
 FAILING: Final = frozenset({Status.MISMATCH, Status.FALLBACK, Status.UNSUPPORTED, Status.ERROR, Status.OOM, Status.TIMEOUT, Status.CRASH})
-"""Verdicts on the model and the target. The statuses that are neither these nor ``pass`` are no verdict."""
+"""The failing verdicts. Statuses other than these and ``pass`` are not verdicts."""
 LEAST_CHANGE: Final = 0.05
 """A change is reported if the lower quartile changes by more than this, relative to the machine's own speed.
 
 Disturbances lengthen only some samples, and affect the fastest quarter least; a change in the code lengthens all of them.
 """
 NOISE_FACTOR: Final = 2.0
-"""A change must also exceed so many standard deviations of the two cells' own noise together."""
+"""A change must also exceed this many standard deviations of the two cells' combined noise."""
 LEAST_SAMPLES: Final = 6
-"""Below, a median has no interval, and parts of the samples say nothing about noise."""
+"""With fewer samples, a median has no interval, and parts of the samples say nothing about noise."""
 LEAST_MEMORY_SHARE: Final = 0.10
 LEAST_MEMORY_MB: Final = 16.0
-"""Both must be exceeded: allocators and lazily loaded libraries move small cells by some MiB."""
+"""Both must be exceeded: allocators and lazily loaded libraries change small cells by some MiB."""
 
 
 class Kind(enum.StrEnum):
@@ -44,7 +44,7 @@ class Kind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparedCell:
-    """One cell as one of the two runs has it. Times in milliseconds, memory in MiB; None: not measured."""
+    """One cell in one of the two runs. Times in milliseconds, memory in MiB; None: not measured."""
 
     cell_key: str
     model: str
@@ -84,16 +84,16 @@ class ComparedCell:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes it the same cell in another run."""
+        """What identifies the same cell in another run."""
         settings = (self.dtype.value, str(self.batch), str(self.sequence_length), str(self.threads))
         return (self.model, self.size.value, self.target, self.isolation.value, *settings)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """One thing that changed. ``ratio`` is new over old, of time or memory; ``detail`` says it in words.
+    """One thing that changed. ``ratio`` is new over old, of time or memory; ``detail`` is the change in words.
 
-    A time is compared with what the old one would be now: the machine's own speed, where both runs know it, is no change of a cell.
+    If both runs measured the machine's own speed, the old time is first scaled by its change.
     """
 
     kind: Kind
@@ -115,20 +115,20 @@ def why_not_timed(old: ComparedCell, new: ComparedCell) -> str | None:
     """Why the speeds of two executions cannot be compared, or None if they can."""
     for each in (new, old):
         if each.execution is not Execution.HARDWARE:
-            return f"{each.execution.value} time is no speed"
+            return f"{each.execution.value} time is not a speed"
     if old.p50_ms is None or new.p50_ms is None:
         return "not timed" if old.p50_ms is new.p50_ms else "one of them was not timed"
     if old.host != new.host:
-        return "another machine"
+        return "different machines"
     if min(old.samples or 0, new.samples or 0) < LEAST_SAMPLES:
         return f"fewer than {LEAST_SAMPLES} samples"
     if old.contended or new.contended:
-        return "disturbed while it was timed"
+        return "contended while timed"
     return None
 
 
 def machine_ratio(old: ComparedCell, new: ComparedCell) -> float | None:
-    """How much longer the machine took for the same fixed computation, beside the new cell than beside the old; None: not known."""
+    """The machine's time for a fixed computation beside the new cell, over that beside the old; None: unknown."""
     if old.yardstick is None or old.yardstick != new.yardstick or not (old.yardstick_ms and new.yardstick_ms):
         return None
     return new.yardstick_ms / old.yardstick_ms
@@ -138,8 +138,8 @@ def _verdict(old: ComparedCell, new: ComparedCell) -> Change | None:
     if old.status is new.status and (old.status is Status.PASS or old.error_type == new.error_type):
         return None
     was, now = (f"{cell.status.value}{f' ({cell.error_type})' if cell.error_type else ''}" for cell in (old, new))
-    told = {Status.PASS: 2} | dict.fromkeys(FAILING, 1)
-    before, after = told.get(old.status, 0), told.get(new.status, 0)
+    ranks = {Status.PASS: 2} | dict.fromkeys(FAILING, 1)
+    before, after = ranks.get(old.status, 0), ranks.get(new.status, 0)
     if before == after == 0:
         return None
     if after == 0:

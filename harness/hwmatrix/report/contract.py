@@ -1,6 +1,6 @@
-"""The types of the JSON reports: the written JSON and the published JSON Schemas both come from here.
+"""The types of the JSON reports, the source of both the written JSON and the published JSON Schemas.
 
-Every key is always there. What was not measured is null, never 0. Times are milliseconds of wall clock, memory is MiB,
+Every key is always present. What was not measured is null, never 0. Times are wall-clock milliseconds, memory is MiB,
 timestamps are UTC in ISO 8601.
 """
 
@@ -63,7 +63,7 @@ class RunEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class HardwareEntry:
-    """One kind of hardware that was tested for: facts by name, or why it is absent."""
+    """One kind of hardware that was looked for: facts by name, or why it is absent."""
 
     hardware_type: str
     available: bool
@@ -135,7 +135,7 @@ class ParityEntry:
     """The distance from the reference: relative L2 error, largest absolute error, cosine.
 
     ``loss`` is the relative L2 error that the precision alone causes in this model, simulated on the CPU; ``excess`` is the target's error
-    as a multiple of that noise floor; ``approximate`` says that the cell passes only because the task is done as well. They are null if
+    as a multiple of that noise floor; ``approximate`` says that the cell passes only because it does its task as well. They are null if
     the noise floor is not known or did not decide.
     """
 
@@ -152,8 +152,9 @@ class QualityEntry:
     """How well a trained model does its task: the share (0 to 1) of held-out inputs that are right.
 
     ``value`` is the target's, ``reference`` the reference's on the same ``inputs``, ``interval`` the 95 % interval of ``value``.
-    ``agreement`` is the share of answers that are the reference's. ``kl`` is the mean divergence of its probabilities from the reference's
-    in nats, null for embeddings; ``cosine`` the mean cosine between both outputs. Without a ``metric``, ``detail`` says why there is none.
+    ``agreement`` is the share of answers that equal the reference's. ``kl`` is the mean divergence of its probabilities from the
+    reference's in nats, null for embeddings; ``cosine`` the mean cosine between both outputs. Without a ``metric``, ``detail`` says why
+    there is none.
     """
 
     metric: str | None
@@ -388,7 +389,7 @@ class GroupEntry:
 class ErrorsDocument:
     """errors.json, most severe first; ``groups`` by what blocks the most architectures of each target.
 
-    ``tracebacks`` has each text once, by the name that is in ``traceback`` of errors and of groups' examples: the same text has the same
+    ``tracebacks`` has each text once, under the name that ``traceback`` of errors and of groups' examples has. The same text has the same
     name in every report.
     """
 

@@ -21,12 +21,12 @@ from hwmatrix.store.reading import query, reading
 RUN_PARAMETER: Final = "run_id"
 _HTML: Final = frozenset({".html", ".htm", ".xml", ".svg"})
 OURS: Final = ("average_time_by_hardware", "best_hardware_by_model_type", "top_memory")
-"""Queries of ours that stand alone, as examples."""
+"""Built-in queries, also as examples."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CustomRows:
-    """What a query gave: the names of its columns, its rows by column, and the run that ``$run_id`` stood for."""
+    """The result of a query: the names of its columns, its rows by column, and the run that ``$run_id`` stood for."""
 
     run: RunRow
     columns: tuple[str, ...]
@@ -34,10 +34,10 @@ class CustomRows:
 
 
 def ask(database: Path, asked: str, *, run_id: str | None = None) -> CustomRows:
-    """Run a query: a file with SQL, or the name of one of ours. It may use ``$run_id``; it can change or reach no file.
+    """Run a query: a file with SQL, or the name of a built-in one. It may use ``$run_id``; it cannot change or read files.
 
     Raises:
-        ConfigError: there is no such query, or it is wrong; the error has the database's own words.
+        ConfigError: there is no such query, or it fails; the error has the database's message.
         StoreError: the database cannot be read, or holds no such run.
     """
     text, where = _query(asked)
@@ -49,7 +49,7 @@ def ask(database: Path, asked: str, *, run_id: str | None = None) -> CustomRows:
             columns = tuple(column[0] for column in cursor.description or ())
             rows = tuple(dict(zip(columns, row, strict=True)) for row in cursor.fetchall())
         except duckdb.Error as error:
-            raise ConfigError([_wrong(where, error)]) from error
+            raise ConfigError([_query_problem(where, error)]) from error
     return CustomRows(run=run, columns=columns, rows=rows)
 
 
@@ -57,10 +57,10 @@ def render(found: CustomRows, template: Path) -> str:
     """Fill a Jinja2 template with ``rows``, ``columns`` and ``run``.
 
     In a template for HTML (its name ends in .html, .xml or .svg, with or without .j2) text is escaped for HTML; in any other it is
-    escaped for Markdown, with the filters of our own reports (``code``, ``fence``, ``number``, ...).
+    escaped for Markdown, with the filters of the built-in reports (``code``, ``fence``, ``number``, ...).
 
     Raises:
-        ConfigError: the template cannot be read, or is wrong; with the line.
+        ConfigError: the template cannot be read, or is invalid; with the line.
     """
     try:
         text = template.read_text(encoding="utf-8")
@@ -79,11 +79,11 @@ def render(found: CustomRows, template: Path) -> str:
         raise ConfigError([Problem(where=f"{template}:{error.lineno}", what=f"not a template: {error.message}")]) from error
     except (jinja2.UndefinedError, jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
         hint = f"it has rows (columns: {', '.join(found.columns)}), columns and run"
-        raise ConfigError([Problem(where=str(template), what=f"cannot be filled: {error}", hint=hint)]) from error
+        raise ConfigError([Problem(where=str(template), what=f"cannot be rendered: {error}", hint=hint)]) from error
 
 
 def as_json(found: CustomRows) -> str:
-    """The rows as JSON; what JSON has no form for is text, and what is not a number null."""
+    """The rows as JSON. Values that JSON cannot express become text, NaN and infinity null."""
     return json.dumps([_finite(row) for row in found.rows], indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
@@ -95,11 +95,11 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _wrong(where: str, error: duckdb.Error) -> Problem:
-    if "pytz" in str(error):  # DuckDB's client wants that package for values with a time zone, and says so with a traceback
-        what, hint = "the query gives a time with a zone, which has no form here", "convert it: now()::TIMESTAMP"
+def _query_problem(where: str, error: duckdb.Error) -> Problem:
+    if "pytz" in str(error):  # DuckDB's client needs that package for values with a time zone
+        what, hint = "the query returns a time with a time zone, which is not supported", "convert it: now()::TIMESTAMP"
         return Problem(where=where, what=what, hint=hint)
-    hint = "docs/reports.md lists the views; other files are out of reach, and parameters other than $run_id have no value"
+    hint = "docs/reports.md lists the views; a query cannot read files, and has no parameter other than $run_id"
     return Problem(where=where, what=f"the query fails: {error}", hint=hint)
 
 
@@ -112,5 +112,5 @@ def _query(asked: str) -> tuple[str, str]:
             raise ConfigError([Problem(where=asked, what=f"cannot be read: {error}", hint="name a file with SQL")]) from error
     if asked in OURS:
         return query(asked), asked
-    hint = f"name a file with SQL, or one of ours: {near_miss(asked, OURS)}"
-    raise ConfigError([Problem(where="--query", what=f"{asked!r} is neither a file nor one of ours", hint=hint)])
+    hint = f"name a file with SQL, or a built-in query: {near_miss(asked, OURS)}"
+    raise ConfigError([Problem(where="--query", what=f"{asked!r} is neither a file nor a built-in query", hint=hint)])

@@ -45,7 +45,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackageChange:
-    """A package of a target's image that came, went or changed its version."""
+    """A package of a target's image that was added, removed, or changed its version."""
 
     target: str
     isolation: Isolation
@@ -58,7 +58,7 @@ class PackageChange:
 class Diff:
     """Everything that changed from ``old`` to ``new``, the most urgent first.
 
-    ``compared`` cells are in both; ``timed`` of them had comparable speeds, and ``untimed`` says why the others had not.
+    ``compared`` cells are in both; ``timed`` of them had comparable speeds, and ``untimed`` says why the others did not.
     """
 
     old: Side
@@ -81,10 +81,10 @@ class Diff:
 
 
 def read_side(place: Path, run_id: str | None = None) -> Side:
-    """Read one side: a merged database, or a folder of reports that holds one. The latest run, unless another is named.
+    """Read one side: a merged database, or a folder of reports that holds one. The latest run, unless ``run_id`` names another.
 
     Raises:
-        StoreError: there is no such database, it is broken or of another version, or it holds no such run.
+        StoreError: the database is missing, broken, or of another version, or has no such run.
     """
     database = database_at(place)
     with reading(database) as connection:
@@ -98,7 +98,7 @@ def read_side(place: Path, run_id: str | None = None) -> Side:
 
 
 def side_of(text: str) -> Side:
-    """A side from what somebody typed: ``PATH`` or ``PATH@RUN``.
+    """A side from a command's argument: ``PATH`` or ``PATH@RUN``.
 
     Raises:
         StoreError: there is no such database or run.

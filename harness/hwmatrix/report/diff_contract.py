@@ -1,4 +1,4 @@
-"""The types of diff.json: the written JSON and the published JSON Schema both come from here. Every key is always present."""
+"""The types of diff.json, the source of both the written JSON and the published JSON Schema. Every key is always present."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunSide:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class CellState:
-    """A cell as one of the two runs has it: milliseconds, MiB, shares of one; null: not measured."""
+    """A cell in one of the two runs: milliseconds, MiB, shares (0 to 1); null: not measured."""
 
     status: Status
     error_type: str | None
@@ -64,7 +64,7 @@ class ChangeEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PackageEntry:
-    """A package of a target's image that came (``old`` is null), went (``new`` is null) or changed its version."""
+    """A package of a target's image that was added (``old`` is null), removed (``new`` is null) or changed its version."""
 
     target: str
     isolation: Isolation
@@ -75,7 +75,7 @@ class PackageEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class DiffDocument:
-    """The whole of diff.json. ``untimed`` counts cells that pass in both runs and have no comparable speed, by reason."""
+    """The whole of diff.json. ``untimed`` counts cells that pass in both runs but have no comparable speed, by reason."""
 
     old: RunSide
     new: RunSide

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 TITLES: Final[dict[Kind, str]] = {
     Kind.BROKEN: "Newly broken",
-    Kind.LOST: "No verdict any more",
+    Kind.LOST: "Verdict lost",
     Kind.WORKS: "Newly works",
     Kind.TESTED: "First verdict",
-    Kind.FAILS_OTHERWISE: "Fails otherwise",
-    Kind.PLACEMENT: "Placed otherwise",
+    Kind.FAILS_OTHERWISE: "Fails differently",
+    Kind.PLACEMENT: "Placement changed",
     Kind.SLOWER: "Slower",
     Kind.FASTER: "Faster",
     Kind.MORE_MEMORY: "More memory",
@@ -54,12 +54,12 @@ SYMBOLS: Final[dict[Kind, str]] = {
 
 def diff_md(diff: Diff) -> str:
     """The text of diff.md."""
-    return markdown_environment().get_template("diff.md.j2").render(**_facts(diff)).strip() + "\n"
+    return markdown_environment().get_template("diff.md.j2").render(**_template_values(diff)).strip() + "\n"
 
 
 def diff_html(diff: Diff) -> str:
     """The text of diff.html: one file without scripts that loads nothing."""
-    return _html().get_template("diff.html.j2").render(**_facts(diff)).strip() + "\n"
+    return _html().get_template("diff.html.j2").render(**_template_values(diff)).strip() + "\n"
 
 
 def diff_json(diff: Diff) -> str:
@@ -90,7 +90,7 @@ def settings(cell: ComparedCell) -> str:
     return f"{cell.size.value} {cell.dtype.value} b{cell.batch} s{cell.sequence_length} t{cell.threads}"
 
 
-def _facts(diff: Diff) -> dict[str, object]:
+def _template_values(diff: Diff) -> dict[str, object]:
     return {
         "diff": diff,
         "groups": [(kind, TITLES[kind], SYMBOLS[kind], diff.of(kind)) for kind in diff.counts],

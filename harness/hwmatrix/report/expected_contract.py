@@ -1,4 +1,4 @@
-"""The types of expected.json: the written JSON and the published JSON Schema both come from here. Every key is always present."""
+"""The types of expected.json, the source of both the written JSON and the published JSON Schema. Every key is always present."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STRICT = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="null")
 
 
 class Verdict(enum.StrEnum):
-    """How what was measured compares with what was expected, disagreements first."""
+    """How measurements compare with expectations, disagreements first."""
 
     WORSE = "worse than expected"
     BETTER = "better than expected"
@@ -28,7 +28,7 @@ class Verdict(enum.StrEnum):
 
 
 class Ranking(enum.StrEnum):
-    """How the order in which hardware is tried compares with what was measured to be the fastest."""
+    """How the order in which hardware is tried compares with the fastest measured hardware."""
 
     OTHER = "another is faster"
     AGREES = "agrees"
@@ -38,7 +38,7 @@ class Ranking(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PriorEntry:
-    """What one design document expects, and how that compares: ``verdict`` is null where nothing was measured.
+    """What one design document expects, and how that compares: ``verdict`` is null if nothing was measured.
 
     ``refused``: the document marks the entry as not supported, whatever level it names.
     """
@@ -51,7 +51,7 @@ class PriorEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ModelEvidence:
-    """The cell that speaks for a model: its best there. ``level`` is null where nothing was executed."""
+    """The cell that represents a model: its best one there. ``level`` is null if nothing was executed."""
 
     model: str
     size: Size
@@ -67,10 +67,10 @@ class ModelEvidence:
 class Expectation:
     """A family on one kind of hardware: what was expected, what was measured, and how the two compare.
 
-    ``models`` counts those that were executed there, each once, ``levels`` how many of them reached which level, and ``level`` is what
-    most of them reached; ``passing`` of them pass, ``pass_share`` as a share of one. ``cells`` and ``passed_cells`` count every
+    ``models`` counts those that were executed there, ``levels`` how many of them reached each level, and ``level`` is what most of them
+    reached; ``passing`` of them pass, and ``pass_share`` is their share (0 to 1). ``cells`` and ``passed_cells`` count every
     precision and size. ``ranked`` models could be compared with cpu on speed. ``place`` is the hardware's place in the order in which
-    it is tried for this family (1 is the first; null: it is not in that order). ``reason`` says why models were not executed.
+    it is tried for this family (1 is the first; null: not in that order). ``reason`` says why models were not executed.
     """
 
     family: Family

@@ -20,7 +20,7 @@ _NO_ERROR: Final = frozenset({Status.PASS, Status.NOT_RUN})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failure:
-    """One error, and the cell in which it happened (None: it happened outside of any)."""
+    """One error, and the cell in which it happened (None: outside all cells)."""
 
     entry: ErrorEntry
     cell: CellRow | None
@@ -29,7 +29,7 @@ class Failure:
 def cell_error(cell: CellRow) -> CellError | None:
     """Why a cell did not pass; None for one that passed or was not run.
 
-    A type that the run left open is looked up in the catalogue, and is ``unmatched`` if it is not there.
+    If the run did not record a type, the catalogue finds it, or returns ``unmatched``.
     """
     if cell.status in _NO_ERROR:
         return None
@@ -47,15 +47,15 @@ def cell_error(cell: CellRow) -> CellError | None:
 @functools.lru_cache(maxsize=1)
 def failures(rows: ReportRows) -> tuple[Failure, ...]:
     """All errors of a run, most severe first, then by type and in the order of matrix.yaml."""
-    found = [_rejected(row) for row in rows.rejected]
+    found = [_rejection(row) for row in rows.rejected]
     for cell in rows.cells:
         error = cell_error(cell)
         if error is not None:
-            found.append(_in_cell(cell, error))
+            found.append(_cell_failure(cell, error))
     return tuple(sorted(found, key=lambda failure: (_RANK[failure.entry.severity], failure.entry.error_type)))
 
 
-def _in_cell(cell: CellRow, error: CellError) -> Failure:
+def _cell_failure(cell: CellRow, error: CellError) -> Failure:
     stage = cell.stage.value if cell.stage is not None else "plan"
     entry = ErrorEntry(
         hardware_type=cell.target,
@@ -71,7 +71,7 @@ def _in_cell(cell: CellRow, error: CellError) -> Failure:
     return Failure(entry=entry, cell=cell)
 
 
-def _rejected(row: RejectedRow) -> Failure:
+def _rejection(row: RejectedRow) -> Failure:
     kind = "shard_rejected"
     entry = ErrorEntry(
         hardware_type=None,

@@ -20,7 +20,7 @@ DEFAULT_KINDS: Final = (Kind.BROKEN, Kind.PLACEMENT, Kind.SLOWER)
 """The kinds of changes since a baseline that fail the gate by default."""
 GATEABLE: Final = (*DEFAULT_KINDS, Kind.LOST, Kind.MORE_MEMORY, Kind.VANISHED, Kind.FAILS_OTHERWISE)
 _UNBUILDABLE: Final = "unbuildable"
-"""The error type of a model of which matrix.yaml itself says why there is none."""
+"""The error type of a model that matrix.yaml marks as unbuildable."""
 _VERDICT: Final = FAILING | {Status.PASS}
 
 
@@ -61,70 +61,74 @@ class GateRules:
 
 def check(matrix: LoadedMatrix, side: Side, diff: Diff | None, rules: GateRules) -> tuple[Violation, ...]:
     """Every reason why the gate fails; empty: it passes."""
-    found = [*_of_the_run(side, rules), *_of_rejected(side.rejected), *_of_expectations(matrix, side)]
+    found = [*_run_violations(side, rules), *_rejection_violations(side.rejected), *_expectation_violations(matrix, side)]
     if diff is not None:
-        found += _of_baseline(diff)
-        found += [violation for change in diff.of(*rules.kinds) for violation in _of_change(matrix, change)]
+        found += _baseline_violations(diff)
+        found += [violation for change in diff.of(*rules.kinds) for violation in _change_violations(matrix, change)]
     return tuple(found)
 
 
-def _of_the_run(side: Side, rules: GateRules) -> Iterator[Violation]:
+def _run_violations(side: Side, rules: GateRules) -> Iterator[Violation]:
     if not any(cell.status in _VERDICT for cell in side.cells):
-        what = f"run {side.run.run_id} has not a single verdict"
-        yield _general(Rule.NOTHING_TESTED, what, "A gate that tested nothing must not open: see why its targets are unavailable.")
+        what = f"run {side.run.run_id} has no verdict"
+        yield _general_violation(
+            Rule.NOTHING_TESTED, what, "A gate that tested nothing must not pass: see why its targets are unavailable."
+        )
     for target in rules.required:
         cells = [cell for cell in side.cells if cell.target == target and cell.error_type != _UNBUILDABLE]
         missing = [cell for cell in cells if cell.status in {Status.UNAVAILABLE, Status.NOT_RUN}]
         if not cells:
-            yield _general(
-                Rule.NO_VERDICT, f"{target} is required, and the run planned nothing on it", "Run it with --targets.", target=target
+            yield _general_violation(
+                Rule.NO_VERDICT, f"{target} is required, but the run planned nothing on it", "Run it with --targets.", target=target
             )
         elif missing:
             why = next((cell.message for cell in missing if cell.message), "it was not run")
-            what = f"{target} is required, and {len(missing)} of {len(cells)} cells have no verdict: {why}"
-            yield _general(Rule.NO_VERDICT, what, "Run it on a machine that has the hardware, or do not require it.", target=target)
+            what = f"{target} is required, but {len(missing)} of {len(cells)} cells have no verdict: {why}"
+            yield _general_violation(
+                Rule.NO_VERDICT, what, "Run it on a machine that has the hardware, or do not require it.", target=target
+            )
 
 
-def _of_baseline(diff: Diff) -> Iterator[Violation]:
-    """A baseline that says nothing of this run is no reason to open."""
+def _baseline_violations(diff: Diff) -> Iterator[Violation]:
+    """A baseline without any cell of this run fails the gate."""
     if not diff.compared:
         what = f"no cell of run {diff.new.run.run_id} is in the baseline, run {diff.old.run.run_id}"
-        yield _general(Rule.NOTHING_COMPARED, what, "Name a baseline of the same models, sizes, targets and isolation.")
+        yield _general_violation(Rule.NOTHING_COMPARED, what, "Name a baseline of the same models, sizes, targets and isolation.")
 
 
-def _of_rejected(rejected: Sequence[str]) -> Iterator[Violation]:
+def _rejection_violations(rejected: Sequence[str]) -> Iterator[Violation]:
     for reason in rejected:
-        yield _general(Rule.REJECTED_SHARD, f"a shard was rejected: {reason}", "Run its target again.")
+        yield _general_violation(Rule.REJECTED_SHARD, f"a shard was rejected: {reason}", "Run its target again.")
 
 
-def _of_expectations(matrix: LoadedMatrix, side: Side) -> Iterator[Violation]:
+def _expectation_violations(matrix: LoadedMatrix, side: Side) -> Iterator[Violation]:
     for cell in side.cells:
         expected = [(index, each) for index, each in enumerate(matrix.spec.expect) if _covers(each, cell)]
         holds = any(_holds(each, cell) for _, each in expected)
         line = matrix.lines.get(("models", cell.model))
         if cell.status is Status.INFRA_ERROR:
-            yield _of_cell(Rule.OUR_FAILURE, cell, f"infra_error: {cell.message}", "Mend the image, the engine or the canary.", line)
+            yield _cell_violation(Rule.OUR_FAILURE, cell, f"infra_error: {cell.message}", "Fix the image, the engine or the canary.", line)
         elif cell.status in FAILING or (cell.status is Status.FACTORY_ERROR and cell.error_type != _UNBUILDABLE):
             if not holds:
                 what = f"is {cell.status.value} ({cell.error_type}): {cell.message}"
-                advice = "Mend it, or add it to expect: in matrix.yaml with a reason and a link."
-                yield _of_cell(Rule.UNEXPECTED_FAILURE, cell, what, advice, line)
+                advice = "Fix it, or add it to expect: in matrix.yaml with a reason and a link."
+                yield _cell_violation(Rule.UNEXPECTED_FAILURE, cell, what, advice, line)
         elif cell.status is Status.PASS:
             for index, each in expected:
-                what = f"passes, and matrix.yaml expects {each.status.value} ({each.reason})"
+                what = f"passes, but matrix.yaml expects {each.status.value} ({each.reason})"
                 advice = "Remove it from expect:, or narrow it to what still fails."
-                yield _of_cell(Rule.EXPECTATION_GONE, cell, what, advice, matrix.lines.get(("expect", index)))
+                yield _cell_violation(Rule.EXPECTATION_GONE, cell, what, advice, matrix.lines.get(("expect", index)))
 
 
-def _of_change(matrix: LoadedMatrix, change: Change) -> Iterator[Violation]:
+def _change_violations(matrix: LoadedMatrix, change: Change) -> Iterator[Violation]:
     cell = change.cell
     if change.kind is Kind.PLACEMENT and change.old is not None and (cell.on_target or 0) > (change.old.on_target or 0):
         return  # more of it runs on the target than before
     if any(_covers(each, cell) and _holds(each, cell) for each in matrix.spec.expect):
         return
-    advice = "See hwmatrix diff for the packages that changed; hwmatrix why tells about the cell."
+    advice = "See hwmatrix diff for the packages that changed; hwmatrix why explains the cell."
     line = matrix.lines.get(("models", cell.model))
-    yield _of_cell(Rule.REGRESSION, cell, f"{change.kind.value.replace('_', ' ')}: {change.detail}", advice, line)
+    yield _cell_violation(Rule.REGRESSION, cell, f"{change.kind.value.replace('_', ' ')}: {change.detail}", advice, line)
 
 
 def _covers(each: ExpectSpec, cell: ComparedCell) -> bool:
@@ -135,12 +139,12 @@ def _holds(each: ExpectSpec, cell: ComparedCell) -> bool:
     return cell.status is each.status and each.error_type in {None, cell.error_type}
 
 
-def _of_cell(rule: Rule, cell: ComparedCell, what: str, advice: str, line: int | None) -> Violation:
+def _cell_violation(rule: Rule, cell: ComparedCell, what: str, advice: str, line: int | None) -> Violation:
     settings = f"{cell.size.value} {cell.dtype.value} b{cell.batch} s{cell.sequence_length} t{cell.threads}"
     return Violation(
         rule=rule, model=cell.model, target=cell.target, settings=settings, what=what, advice=advice, line=line, command=cell.command
     )
 
 
-def _general(rule: Rule, what: str, advice: str, *, target: str | None = None) -> Violation:
+def _general_violation(rule: Rule, what: str, advice: str, *, target: str | None = None) -> Violation:
     return Violation(rule=rule, model=None, target=target, settings=None, what=what, advice=advice, line=None)

@@ -65,19 +65,19 @@ def row(violation: Violation) -> tuple[str, str, str]:
 
 
 def annotation(violation: Violation, file: str) -> str:
-    """A workflow command of GitHub Actions: an error on the line of matrix.yaml that it is about.
+    """A workflow command of GitHub Actions: an error on the related line of matrix.yaml.
 
-    Data and properties are escaped as GitHub's toolkit does it (``%``, line ends, and in properties ``:`` and ``,``).
+    Data and properties are escaped as in GitHub's toolkit (``%``, line ends, and in properties ``:`` and ``,``).
     """
     rule, about, what = row(violation)
-    place = f"file={_property(file)}," + (f"line={violation.line}," if violation.line else "")
-    title = _property(f"{rule}: {about}" if about else rule)
-    return f"::error {place}title={title}::{_data(f'{what} {violation.advice}')}"
+    place = f"file={_escape_property(file)}," + (f"line={violation.line}," if violation.line else "")
+    title = _escape_property(f"{rule}: {about}" if about else rule)
+    return f"::error {place}title={title}::{_escape_data(f'{what} {violation.advice}')}"
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 _LEVEL_SYMBOLS: Final = {Level.HIGH: "✅", Level.MEDIUM: "🟡", Level.LOW: "🟠", Level.NONE: "❌"}
 _STATUS_SYMBOLS: Final = {Status.UNAVAILABLE: "➖", Status.NOT_RUN: "⬜", Status.FACTORY_ERROR: "🔧", Status.INFRA_ERROR: "🛑"}
 _LEVEL_MEANINGS: Final = {
-    Level.HIGH: "agrees with the reference, wholly on the target, no slower than cpu with the same settings on the same machine",
+    Level.HIGH: "agrees with the reference, runs entirely on the target, no slower than cpu with the same settings on the same machine",
     Level.MEDIUM: "agrees with the reference, but slower than cpu, partly placed, or not comparable on speed",
-    Level.LOW: "works only after an adaptation (how it failed stands before what it works with), or by falling back to another device",
+    Level.LOW: "works only with an adaptation (shown after the original failure), or by falling back to another device",
 }
 _STATUS_MEANINGS: Final = {
     Status.MISMATCH: "ran, and its numbers are wrong",
     Status.UNSUPPORTED: "the target lacks an operator or a feature that the model needs",
     Status.ERROR: "stopped with an error",
     Status.OOM: "needed more memory than its limit",
-    Status.TIMEOUT: "did not end in time",
+    Status.TIMEOUT: "did not finish in time",
     Status.CRASH: "the process crashed",
     Status.UNAVAILABLE: "no such hardware, driver or runtime here",
-    Status.NOT_RUN: "planned, and there is no result",
+    Status.NOT_RUN: "planned, but there is no result",
     Status.FACTORY_ERROR: "the model could not be made: says nothing about the hardware",
     Status.INFRA_ERROR: "the image, the container or a canary failed: says nothing about the model",
 }
 
 _NOT_TIMED: Final = "not timed"
 _EXECUTION_MEANINGS: Final = {
-    Execution.EMULATED: "ran in an emulator of the hardware: says what works there, nothing of speed",
-    Execution.SOFTWARE: "done on the processor in software, in place of the hardware: its time is none of the hardware's",
+    Execution.EMULATED: "ran in an emulator of the hardware: shows what works, not how fast",
+    Execution.SOFTWARE: "ran in software on the processor instead of the hardware: its time says nothing about the hardware",
 }
 
 
@@ -47,7 +47,7 @@ _EXECUTION_MEANINGS: Final = {
 class Column:
     """A target in one isolation: host and container rows never share a column.
 
-    ``dtype`` is a precision other than the grid's own, and empty otherwise: a model is one row, whatever it was computed in.
+    ``dtype`` is empty for the grid's default precision. Other precisions are columns of their own, so that a model has one row.
     """
 
     target: str
@@ -57,7 +57,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridRow:
-    """One model with one choice of settings; ``settings`` names only those that are not common to the whole grid."""
+    """One model with one choice of settings; ``settings`` names only those that differ within the grid."""
 
     model: str
     hub_id: str | None
@@ -85,7 +85,7 @@ class LegendLine:
 class Grid:
     """The whole matrix. ``common`` are the settings that all its cells share, in words; ``varying`` names the others.
 
-    ``by_row`` are those of them that rows tell apart. ``stand_ins``: some models stand for one of the hub's.
+    ``by_row`` are those of them that distinguish rows. ``stand_ins``: some models stand for one of the hub.
     """
 
     columns: tuple[Column, ...]
@@ -98,16 +98,16 @@ class Grid:
 
 
 APPROXIMATE: Final = "≈"
-"""Marks a pass that the task decided, because the error exceeds the noise floor by more than is allowed."""
+"""Marks a pass that the task decided, because the error exceeds the allowed multiple of the noise floor."""
 TEXT_PATH: Final = "†"
-"""The mark of a cell that ran only the text path of a model that takes more than text."""
+"""Marks a cell that ran only the text path of a model that takes more than text."""
 OLDER: Final = "‡"
-"""The mark of a cell of an earlier day than the newest run of its target, which had other versions or another image; its date follows."""
+"""Marks a cell from before the day of its target's newest run, which had other versions or another image; its date follows."""
 _Key = tuple[str, Size, int, int, int]
 
 
 def label(cell: CellRow) -> str:
-    """What a cell of the matrix says: its verdict, and the marks of one that ran only its model's text path, or is older than others."""
+    """The text of a cell in the matrix: its verdict and marks."""
     marks = [mark for mark, found in ((APPROXIMATE, cell.approximate), (TEXT_PATH, only_text(cell))) if found]
     if cell.older_than is not None and cell.started_at is not None:
         marks.append(f"{OLDER} {cell.started_at:%Y-%m-%d}")
@@ -115,12 +115,12 @@ def label(cell: CellRow) -> str:
 
 
 def only_text(cell: CellRow) -> bool:
-    """Whether a cell has a verdict, and only on the text path of a model that takes more."""
+    """Whether a cell's verdict covers only the text path of a model that takes more."""
     return cell.level is not None and cell.text_path is True
 
 
 def verdict(cell: CellRow) -> str:
-    """A symbol, a word, and what is worth knowing beside it."""
+    """A symbol, the level or status, and a detail."""
     if cell.level is None:
         return f"{_STATUS_SYMBOLS[cell.status]} {word(cell.status)}"
     if cell.level is Level.NONE:
@@ -137,7 +137,7 @@ def speed(ratio: float | None, *, contended: bool) -> str:
 
 @functools.lru_cache(maxsize=1)
 def grid_of(rows: ReportRows) -> Grid:
-    """The grid of a run. Several reports ask."""
+    """The grid of a run, cached for several reports."""
     return build(rows.cells)
 
 
@@ -146,11 +146,11 @@ def build(cells: Iterable[CellRow]) -> Grid:
     cells = tuple(cells)
     column_of = _columns(cells)
     targets = list(dict.fromkeys((cell.target, cell.column_isolation) for cell in cells))
-    found = dict.fromkeys(column_of[_place(cell)] for cell in cells)
+    found = dict.fromkeys(column_of[_column_key(cell)] for cell in cells)
     columns = tuple(sorted(found, key=lambda column: targets.index((column.target, column.isolation))))
     places: dict[Family, dict[_Key, dict[Column, CellRow]]] = {}
     for cell in cells:
-        places.setdefault(cell.family, {}).setdefault(_key(cell), {}).setdefault(column_of[_place(cell)], cell)
+        places.setdefault(cell.family, {}).setdefault(_row_key(cell), {}).setdefault(column_of[_column_key(cell)], cell)
     common, varying = _settings(cells)
     by_row = tuple(name for name in varying if name != "dtype")
     sections = tuple(
@@ -176,24 +176,24 @@ def build(cells: Iterable[CellRow]) -> Grid:
     )
 
 
-def _place(cell: CellRow) -> tuple[str, Isolation, Dtype]:
+def _column_key(cell: CellRow) -> tuple[str, Isolation, Dtype]:
     return cell.target, cell.column_isolation, cell.dtype
 
 
 def _columns(cells: tuple[CellRow, ...]) -> dict[tuple[str, Isolation, Dtype], Column]:
-    """The column of every target, isolation and precision. One that is not here at all needs no more than one."""
+    """The column of every target, isolation and precision. A target that is not here at all needs only one."""
     here = {(cell.target, cell.column_isolation) for cell in cells if cell.status not in {Status.UNAVAILABLE, Status.FACTORY_ERROR}}
-    own = _own_dtype(cells)
+    own = _default_dtype(cells)
     return {
         (target, isolation, dtype): Column(
             target=target, isolation=isolation, dtype=dtype.value if (target, isolation) in here and dtype is not own else ""
         )
-        for target, isolation, dtype in map(_place, cells)
+        for target, isolation, dtype in map(_column_key, cells)
     }
 
 
-def _own_dtype(cells: tuple[CellRow, ...]) -> Dtype | None:
-    """The precision that a column has if it names none: that of the reference, where any cell has it."""
+def _default_dtype(cells: tuple[CellRow, ...]) -> Dtype | None:
+    """The precision of columns that name none: that of the reference, if any cell has it."""
     dtypes = list(dict.fromkeys(cell.dtype for cell in cells))
     return Dtype.FLOAT32 if Dtype.FLOAT32 in dtypes or not dtypes else dtypes[0]
 
@@ -215,25 +215,25 @@ def _settings(cells: tuple[CellRow, ...]) -> tuple[str, tuple[str, ...]]:
     names = ("size", "dtype", "batch", "sequence_length", "threads")
     varying = tuple(name for name in names if len({getattr(cell, name) for cell in cells}) > 1)
     shared = tuple(name for name in names if name not in varying)
-    own = _own_dtype(cells)
+    own = _default_dtype(cells)
     words = [describe(cells[0], shared)] if cells and shared else []
     if "dtype" in varying and own is not None:
-        words.append(f"{own.value} where the column names no other precision")
+        words.append(f"{own.value} unless the column names another precision")
     return ", ".join(words), varying
 
 
-def _key(cell: CellRow) -> _Key:
+def _row_key(cell: CellRow) -> _Key:
     return cell.model, cell.size, cell.batch, cell.sequence_length, cell.threads
 
 
 def word(status: Status) -> str:
-    """A status as people read it."""
+    """A status in words."""
     return "out of memory" if status is Status.OOM else status.value.replace("_", " ")
 
 
 def _detail(cell: CellRow) -> str:
     if cell.level is Level.LOW:
-        return _low(cell)
+        return _low_detail(cell)
     if cell.execution is not Execution.HARDWARE:
         return cell.execution.value
     if cell.on_target is None:
@@ -245,20 +245,20 @@ def _detail(cell: CellRow) -> str:
     return speed(cell.speed_up, contended=cell.speed_contended) if cell.speed_differs else ""
 
 
-def _low(cell: CellRow) -> str:
-    """How a cell failed as it was planned, and with what it works; or that something else computed."""
+def _low_detail(cell: CellRow) -> str:
+    """How a cell failed as planned, and the adaptation that works; or that it fell back to another device."""
     if cell.adaptation is None:
         return word(cell.status)
     return f"{word(cell.status)}; works with {in_words(cell.adaptation, batch=cell.batch, dtype=cell.dtype.value)}"
 
 
 def _lacks_time(cell: CellRow) -> bool:
-    """Whether a cell that passed on hardware could have a speed over cpu, and has no time."""
+    """Whether a cell passed on hardware other than cpu, but has no latency."""
     return cell.status is Status.PASS and cell.execution is Execution.HARDWARE and cell.backend != "cpu" and cell.p50_ms is None
 
 
 def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
-    """Only what occurs, best first."""
+    """The lines for what occurs, best first."""
     levels = {cell.level for cell in cells}
     statuses = {cell.status for cell in cells}
     lines = [
@@ -275,17 +275,19 @@ def _legend(cells: tuple[CellRow, ...]) -> tuple[LegendLine, ...]:
         LegendLine(label=execution.value, meaning=meaning) for execution, meaning in _EXECUTION_MEANINGS.items() if execution in shown
     ]
     if any(_lacks_time(cell) for cell in cells):
-        lines.append(LegendLine(label=_NOT_TIMED, meaning="compatibility alone: there is no latency, so that nothing is said of its speed"))
+        lines.append(
+            LegendLine(label=_NOT_TIMED, meaning="only compatibility was tested: there is no latency, and nothing is said about speed")
+        )
     if any(cell.approximate for cell in cells):
-        lines.append(LegendLine(label=APPROXIMATE, meaning="approximate: numbers beyond the noise floor, but the task is done as well"))
+        lines.append(LegendLine(label=APPROXIMATE, meaning="approximate: errors beyond the noise floor, but it does its task as well"))
     if any(only_text(cell) for cell in cells):
-        lines.append(LegendLine(label=TEXT_PATH, meaning="only the text path of a model that takes images, sound or video as well"))
+        lines.append(LegendLine(label=TEXT_PATH, meaning="only the text path of a model that also takes images, sound or video"))
     if any(cell.older_than for cell in cells):
         meaning = "executed on that day, before the newest run of its target, which had other versions or another image"
         lines.append(LegendLine(label=OLDER, meaning=meaning))
-    told = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs]
-    if told:
-        lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown where the 95 % intervals of the medians do not overlap"))
-    if any(cell.speed_contended for cell in told):
-        lines.append(LegendLine(label="≈1.9×", meaning="only about right: one of the two was contended while it was timed"))
+    compared = [cell for cell in cells if cell.level in {Level.HIGH, Level.MEDIUM} and cell.speed_differs]
+    if compared:
+        lines.append(LegendLine(label="1.9×", meaning="speed over cpu, shown if the 95 % intervals of the medians do not overlap"))
+    if any(cell.speed_contended for cell in compared):
+        lines.append(LegendLine(label="≈1.9×", meaning="inexact: one of the two was contended while timed"))
     return tuple(lines)

@@ -1,7 +1,7 @@
 """Failures that one change would fix, grouped by missing or wrong operator, by construct in model code, or by message.
 
-A group is of one target in one isolation. What says nothing about hardware (models that could not be made, our own machinery) makes
-groups of its own kind, which are never counted against any.
+A group belongs to one target in one isolation. Failures that say nothing about hardware (models that could not be made, infrastructure)
+form groups of their own, which are never counted against hardware.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from hwmatrix.report.rows import CellRow, ReportRows
 
 _SPECIAL: Final = frozenset({"torch", "the", "model", "error"})
-"""Names of models that are words of messages as well."""
+"""Names of models that are also words of messages."""
 
 
 class Scope(enum.StrEnum):
-    """What a failure speaks of. Only ``target`` is counted against hardware."""
+    """What a failure is about. Only ``target`` is counted against hardware."""
 
     TARGET = "target"
     FACTORY = "factory"
@@ -40,7 +40,7 @@ class Scope(enum.StrEnum):
 
 
 class GroupKind(enum.StrEnum):
-    """What the failures of a group have in common, the most telling first."""
+    """What the failures of a group have in common, the most specific first."""
 
     OPERATOR = "operator"
     CONSTRUCT = "construct"
@@ -54,10 +54,10 @@ _SCOPES: Final = {Status.FACTORY_ERROR: Scope.FACTORY, Status.INFRA_ERROR: Scope
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Blocker:
-    """What makes two failures one thing to mend.
+    """What the failures of a group have in common, so that one change would fix them.
 
-    ``what`` is the operator, the place in models' code and what stands there (``models/*/modeling_*.py::forward: if mask.all():``), or
-    the normalized message, which ``message`` is in any case. ``place`` is where it was raised, where that is known.
+    ``what`` is the operator, the place in models' code with its source line (``models/*/modeling_*.py::forward: if mask.all():``), the
+    kind of origin, or the normalized message. ``message`` is the normalized message; ``place`` is where it was raised, if known.
     """
 
     kind: GroupKind
@@ -70,10 +70,10 @@ class Blocker:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """Failures with one blocker. ``target`` and ``isolation`` are None for models that could not be made, which are so everywhere.
+    """Failures with one blocker. ``target`` and ``isolation`` are None for models that could not be made, which fails everywhere.
 
-    ``failures`` are in the order of matrix.yaml; ``smallest`` is the one whose model has the fewest parameters (not known: last), and
-    ``at`` is the line where that one was raised, where it is known. ``sites`` are those of all.
+    ``failures`` are in the order of matrix.yaml; ``smallest`` is the one whose model has the fewest parameters (unknown: last), and
+    ``at`` is the line where its error was raised, if known. ``sites`` are the lines of all errors.
     """
 
     scope: Scope
@@ -107,20 +107,20 @@ class FailureGroup:
     def example(self) -> CellRow:
         """The cell of the smallest failure."""
         cell = self.smallest.cell
-        assert cell is not None  # noqa: S101 - failures outside of cells are in no group
+        assert cell is not None  # noqa: S101 - failures outside cells are in no group
         return cell
 
 
 @functools.lru_cache(maxsize=1)
 def groups_of(rows: ReportRows) -> tuple[FailureGroup, ...]:
-    """The groups of a run: :func:`failure_groups` of everything that went wrong in it. Several reports ask."""
+    """The groups of all failures of a run, cached for several reports."""
     return failure_groups(failures(rows), tuple(dict.fromkeys((cell.target, cell.column_isolation) for cell in rows.cells)))
 
 
 def failure_groups(found: Iterable[Failure], places: Sequence[tuple[str, Isolation]] = ()) -> tuple[FailureGroup, ...]:
-    """Every group of a run: of each target those that block the most architectures first, then what speaks of no hardware.
+    """Every group of a run: for each target those that block the most architectures first, then those not about hardware.
 
-    A cell that lacks several operators is in the group of each. ``places`` are targets in the order in which they come.
+    A cell that lacks several operators is in the group of each. ``places`` gives the order of targets.
     """
     grouped: defaultdict[tuple[Scope, str | None, Isolation | None, Blocker], list[_Placed]] = defaultdict(list)
     order: dict[tuple[str | None, Isolation | None], int] = {place: number for number, place in enumerate(places)}
@@ -151,7 +151,7 @@ def failure_groups(found: Iterable[Failure], places: Sequence[tuple[str, Isolati
 
 
 def blocked_of(groups: Iterable[FailureGroup]) -> dict[Column, tuple[FailureGroup, ...]]:
-    """The groups that speak of hardware, by target."""
+    """The groups that count against hardware, by target."""
     found: defaultdict[Column, list[FailureGroup]] = defaultdict(list)
     for group in groups:
         if group.scope is Scope.TARGET and group.target is not None and group.isolation is not None:
@@ -160,8 +160,8 @@ def blocked_of(groups: Iterable[FailureGroup]) -> dict[Column, tuple[FailureGrou
 
 
 def _group(scope: Scope, target: str | None, isolation: Isolation | None, blocker: Blocker, members: list[_Placed]) -> FailureGroup:
-    ordered = sorted((failure for failure, _ in members), key=_in_plan)
-    smallest = min(ordered, key=_size)
+    ordered = sorted((failure for failure, _ in members), key=_plan_order)
+    smallest = min(ordered, key=_size_order)
     site = next(site for failure, site in members if failure is smallest)
     sites = sorted({site.exact for _, site in members if site is not None})
     backend = ordered[0].cell.backend if ordered[0].cell is not None else "any"
@@ -181,20 +181,20 @@ def _group(scope: Scope, target: str | None, isolation: Isolation | None, blocke
 
 
 def _site(failure: Failure) -> Site | None:
-    """Where it was raised. An exporter that ran in another process tells of the model's code in its message alone."""
+    """Where it was raised. An exporter in another process names the model's code only in its message."""
     found = site_of(failure.entry.traceback)
     if found is not None and found.transformers:
         return found
-    told = site_of(failure.entry.message)
-    return told if told is not None and told.transformers else found
+    in_message = site_of(failure.entry.message)
+    return in_message if in_message is not None and in_message.transformers else found
 
 
-def _in_plan(failure: Failure) -> tuple[int, str]:
+def _plan_order(failure: Failure) -> tuple[int, str]:
     return (failure.cell.position, failure.cell.cell_key) if failure.cell is not None else (0, "")
 
 
-def _size(failure: Failure) -> tuple[bool, int]:
-    """Fewest parameters first, then as planned; a model whose parameters are not known comes last."""
+def _size_order(failure: Failure) -> tuple[bool, int]:
+    """Fewest parameters first, then as planned; models with an unknown number of parameters come last."""
     known = failure.cell.parameters if failure.cell is not None else None
     return known is None, known or 0
 

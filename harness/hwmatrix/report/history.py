@@ -20,7 +20,7 @@ HISTORY_SCHEMA: Final = "hwmatrix/history/1"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run: what it is called, and how its cells ended."""
+    """One run: its names, and how its cells ended."""
 
     run_id: str
     release: str | None
@@ -73,7 +73,7 @@ class Moment:
 
     @property
     def cell(self) -> tuple[str, ...]:
-        """What makes it the same cell in another run."""
+        """What identifies the same cell in another run."""
         settings = (self.size.value, self.dtype.value, str(self.batch), str(self.sequence_length), str(self.threads))
         return (self.model, self.target, *settings, self.isolation.value)
 
@@ -86,13 +86,13 @@ class Trend:
 
     @property
     def last(self) -> Moment:
-        """Where it is now."""
+        """The newest moment."""
         return self.moments[-1]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryDocument:
-    """What ``hwmatrix history --format json`` prints: the runs, and each cell that was asked for as its moments."""
+    """What ``hwmatrix history --format json`` prints: the runs, and the moments of each requested cell."""
 
     runs: tuple[RunSummary, ...]
     cells: tuple[tuple[Moment, ...], ...]
@@ -103,7 +103,7 @@ def read_runs(database: Path) -> tuple[RunSummary, ...]:
     """The runs of a history (any merged database is one), oldest first.
 
     Raises:
-        StoreError: there is no such database, or it is broken or of another version.
+        StoreError: the database is missing, broken, or of another version.
     """
     rows = _read(database, "history_runs")
     return tuple(build(RunSummary, row | {"targets": tuple(row["targets"] or ()), "created_at": _utc(row)}) for row in rows)
@@ -113,7 +113,7 @@ def read_trends(database: Path, *, model: str | None = None, target: str | None 
     """Every cell of a model, of a target, or of all, over the runs that planned it.
 
     Raises:
-        StoreError: there is no such database, or it is broken or of another version.
+        StoreError: the database is missing, broken, or of another version.
     """
     rows = _read(database, "history_cells", {"model": model, "target": target})
     moments = [build(Moment, row | {"created_at": _utc(row)}) for row in rows]
@@ -135,7 +135,7 @@ def history_json(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...] = ()) -
 
 def _read(database: Path, name: str, parameters: dict[str, str | None] | None = None) -> list[dict[str, Any]]:
     with reading(database) as connection:
-        if not has_table(connection, "releases"):  # schema 1: nothing has a name yet
+        if not has_table(connection, "releases"):  # schema 1 has no releases
             connection.execute("CREATE TEMP TABLE releases (run_id VARCHAR, release VARCHAR)")
         return records(connection, name, parameters)
 
@@ -148,4 +148,4 @@ def _utc(row: dict[str, Any]) -> dt.datetime:
 def _json_value(value: object) -> str:
     if isinstance(value, dt.datetime):
         return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

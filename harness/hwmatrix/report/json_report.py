@@ -70,7 +70,7 @@ def matrix_document(rows: ReportRows) -> MatrixDocument:
 
 
 def errors_document(rows: ReportRows) -> ErrorsDocument:
-    """errors.json as a record: every text of a traceback stands once, and is referred to."""
+    """errors.json as a record: with each traceback's text once."""
     texts = _Texts()
     errors = tuple(dataclasses.replace(failure.entry, traceback=texts.name(failure.entry.traceback)) for failure in failures(rows))
     groups = tuple(
@@ -81,13 +81,13 @@ def errors_document(rows: ReportRows) -> ErrorsDocument:
 
 
 class _Texts:
-    """Long texts, each kept once under a name that follows from it: the beginning of its SHA-256."""
+    """Long texts, each kept once, under the beginning of its SHA-256."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, str] = {}
 
     def name(self, text: str | None) -> str | None:
-        """The name of a text, which is kept; None of none."""
+        """Keep a text and return its name; None for None."""
         if text is None:
             return None
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 
 LARGE: Final = 60
-"""Rows of a matrix above which matrix.md begins with totals and causes, and has no table of every time."""
+"""Rows of a matrix above which matrix.md begins with totals and causes, and omits the table of all times."""
 LARGEST: Final = 10
-"""Groups of failures that a large matrix.md names of each target; errors.md has all."""
+"""Groups of failures that a large matrix.md lists per target; errors.md has all."""
 _TRACEBACKS: Final = 110_000
 _MESSAGES: Final = 90_000
 """Characters that all different tracebacks and messages of errors.md may have together, so that with the commands of some 600 failures it
 stays below half a megabyte: beyond that, GitHub shows Markdown as plain text."""
 _CROWDED: Final = 600
-"""Errors above which errors.md leaves out the command of each, and has a third of the room for texts."""
+"""Errors above which errors.md omits their commands, and has a third of the space for texts."""
 NOT_TIMED: Final = "No cell was timed: there is no latency, and nothing is said about speed."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alike:
-    """Errors that say the same, in the same stage on the same target. ``entry`` is the first of them."""
+    """Errors with the same message and traceback, in the same stage on the same target. ``entry`` is the first of them."""
 
     entry: ErrorEntry
     models: tuple[str, ...]
@@ -67,7 +67,7 @@ class Topic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A target as its shards knew it that say the same (``target`` is the first), with the hardware that was found there."""
+    """A target as identical shards recorded it (``target`` is from the first), with the hardware that was found there."""
 
     target: TargetRow
     found: tuple[DetectionRow, ...]
@@ -82,7 +82,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was found alike by the shards of several targets."""
+    """The hardware that the shards of several targets found identically."""
 
     columns: tuple[grid.Column, ...]
     found: tuple[DetectionRow, ...]
@@ -105,7 +105,7 @@ def matrix_md(rows: ReportRows) -> str:
 
 
 def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) -> str:
-    """The text of summary.md. ``pictures`` are the charts that lie beside it as plots/<name>.svg."""
+    """The text of summary.md. ``pictures`` are the charts beside it, as plots/<name>.svg."""
     choice = {
         "families": choosing.families(rows.analysis),
         "limits": choosing.memory_limits(rows.analysis),
@@ -117,10 +117,10 @@ def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) ->
 
 
 def errors_md(rows: ReportRows) -> str:
-    """The text of errors.md: messages and tracebacks, whole or, where they are too long together, their beginnings and ends."""
+    """The text of errors.md: messages and tracebacks, complete or, if they are too long together, shortened in the middle."""
     found = failures(rows)
-    told = topics(found)
-    entries = [alike.entry for topic in told for alike in topic.alike]
+    found_topics = topics(found)
+    entries = [alike.entry for topic in found_topics for alike in topic.alike]
     tracebacks, messages = [entry.traceback for entry in entries], [entry.message for entry in entries]
     crowded = len(entries) > _CROWDED
     share = 3 if crowded else 1
@@ -129,12 +129,19 @@ def errors_md(rows: ReportRows) -> str:
     cut_short = sum(len(shown[text] or "") < len(text) for text in set(tracebacks) if text)
     cut_short += sum(len(said[text] or "") < len(text) for text in set(messages))
     return _render(
-        "errors.md.j2", rows, topics=told, count=len(found), traceback_of=shown, message_of=said, cut_short=cut_short, crowded=crowded
+        "errors.md.j2",
+        rows,
+        topics=found_topics,
+        count=len(found),
+        traceback_of=shown,
+        message_of=said,
+        cut_short=cut_short,
+        crowded=crowded,
     )
 
 
 def topics(found: Iterable[Failure]) -> tuple[Topic, ...]:
-    """Errors by type and what the catalogue advises, in their order."""
+    """Errors grouped by type and advice, in their order."""
     return tuple(
         Topic(
             type=group.type,
@@ -164,7 +171,7 @@ def _alike(group: Iterable[Failure]) -> tuple[Alike, ...]:
 
 
 def machines_of(rows: ReportRows) -> tuple[Machine, ...]:
-    """Every target as its shards knew it: a large run leaves many shards of each, which mostly say the same."""
+    """Every target as its shards recorded it, identical ones once: a large run has many shards per target."""
     found: defaultdict[str, list[DetectionRow]] = defaultdict(list)
     for row in rows.detections:
         found[row.shard_id].append(row)
@@ -183,7 +190,7 @@ def machines_of(rows: ReportRows) -> tuple[Machine, ...]:
 
 
 def findings_of(rows: ReportRows) -> tuple[Finding, ...]:
-    """What the shards found, each distinct list once: shards of one machine mostly find the same."""
+    """The hardware that shards found, each distinct list once: shards of one machine mostly find the same."""
     columns: defaultdict[str, list[grid.Column]] = defaultdict(list)
     first: dict[str, tuple[DetectionRow, ...]] = {}
     for machine in machines_of(rows):
@@ -195,7 +202,7 @@ def findings_of(rows: ReportRows) -> tuple[Finding, ...]:
 
 
 def _tested(rows: ReportRows, cell: CellRow) -> tuple[NeededOperator, ...]:
-    """What operator tests say of the operators that a cell lacked."""
+    """The results of operator tests for the operators that a cell lacked."""
     same = (found for found in rows.operators if (found.target, found.isolation) == (cell.target, cell.column_isolation))
     return tuple(found for found in same if found.name in (cell.needs or ()))
 
@@ -254,7 +261,7 @@ def _render(template: str, rows: ReportRows, **facts: Any) -> str:
 
 
 def _label(cell: CellRow) -> Markup:
-    """What a cell of the matrix says, escaped: very many say the same."""
+    """The escaped text of a matrix cell, cached because many are equal."""
     return _escaped(grid.label(cell))
 
 
@@ -265,7 +272,7 @@ def _escaped(text: str) -> Markup:
 
 @functools.cache
 def markdown_environment() -> jinja2.Environment:
-    """Everything printed is escaped for Markdown (``finalize``); ``autoescape`` is what keeps track of what is escaped already."""
+    """Everything printed is escaped for Markdown (``finalize``); ``autoescape`` tracks what is already escaped."""
     filters = {
         "code": escape.code,
         "fence": escape.fence,

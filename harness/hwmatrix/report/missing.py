@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 _ADDED: Final = {
     "2": "classifications and names of releases",
-    "3": "what models were given",
-    "4": "how fast the machine itself was",
+    "3": "the inputs of models",
+    "4": "the machine's own speed",
     "5": "where wrong results begin",
-    "6": "whose memory was measured, what cells that failed work with",
-    "8": "whether models do their task",
+    "6": "whose memory was measured, adaptations of failed cells",
+    "8": "the quality of models on their tasks",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 
 
 def missing(rows: ReportRows, details: PageRows) -> tuple[str, ...]:
-    """A sentence for each thing that is not there, the most important first; nothing for a whole run."""
+    """A sentence for each missing part, the most important first; none for a complete run."""
     return (*_not_executed(rows.cells), *_not_measured(rows, details), *_not_merged(rows, details))
 
 
@@ -58,8 +58,8 @@ def _not_merged(rows: ReportRows, details: PageRows) -> Iterator[str]:
     if rows.rejected:
         yield f"The merge rejected {plural(len(rows.rejected), 'shard')}: see the errors."
     if details.schema_version != SCHEMA_VERSION:
-        lacking = ", ".join(what for version, what in _ADDED.items() if version > details.schema_version)
-        yield f"The database is of schema {details.schema_version}, this hwmatrix writes {SCHEMA_VERSION}: it does not have {lacking}."
+        absent = ", ".join(what for version, what in _ADDED.items() if version > details.schema_version)
+        yield f"The database has schema {details.schema_version}, and this hwmatrix writes {SCHEMA_VERSION}: it lacks {absent}."
 
 
 def _executed(cells: Sequence[CellRow]) -> list[CellRow]:

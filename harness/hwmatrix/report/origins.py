@@ -18,7 +18,7 @@ _COMMON: Final = {
 
 
 def entry(cell: CellRow) -> DivergenceEntry | None:
-    """What is published of a cell's divergence; None where nobody looked for it."""
+    """A cell's divergence as its published type; None if it was not searched for."""
     if cell.origin is None:
         return None
     return DivergenceEntry(
@@ -33,14 +33,14 @@ def entry(cell: CellRow) -> DivergenceEntry | None:
 
 
 def common(cell: CellRow) -> str | None:
-    """What the cell has in common with others of its cause: the operator that begins it, or the kind of origin. None: not known."""
+    """What the cell has in common with others of the same cause: the first wrong operator, or the kind of origin. None: unknown."""
     if cell.origin is Origin.STEP and cell.diverges_operator is not None:
         return f"{cell.diverges_operator}, the first wrong step"
     return _COMMON.get(cell.origin) if cell.origin is not None else None
 
 
 def sentence(cell: CellRow) -> str | None:
-    """Where the cell's difference begins, on one line; None where nobody looked for it."""
+    """Where the cell's difference begins, on one line; None if it was not searched for."""
     if cell.origin is None:
         return None
     against = f", compared with {cell.diverges_against}" if cell.diverges_against else ""

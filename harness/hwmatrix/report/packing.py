@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 LONGEST_TEXT: Final = 20_000
-"""Characters of one text that a page carries. The whole of it is in the database and, of errors, in errors.json."""
+"""Characters of one text in a page. The full text is in the database and, for errors, in errors.json."""
 _LEAST_TEXT: Final = 300
 _DIGITS: Final = 5
 _IN_SCRIPT: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _BARE: Final = frozenset({int, float, bool, type(None)})
-"""Types of values in which nothing can hide."""
+"""Types of values that need no cleaning."""
 _ENDS_SCRIPT: Final = re.compile(r"<(?=/script|!--)", re.IGNORECASE)
 
 
@@ -31,7 +31,7 @@ def table(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def column(values: Sequence[Any]) -> dict[str, Any]:
-    """One column: ``{same}`` where all rows are alike, ``{words, codes}`` where texts repeat themselves (-1: none), else ``{values}``."""
+    """One column: ``{same}`` if all rows are equal, ``{words, codes}`` if texts repeat (-1: none), else ``{values}``."""
     if not values or all(value == values[0] and type(value) is type(values[0]) for value in values):
         return {"same": values[0] if values else None}
     texts = [value for value in values if isinstance(value, str)]
@@ -43,7 +43,7 @@ def column(values: Sequence[Any]) -> dict[str, Any]:
 
 
 def rounded(value: float | None) -> float | int | None:
-    """A measured number as it is shown: five significant digits, a whole number without a point. Not finite: None."""
+    """A measured number as shown: five significant digits, whole numbers without a point. None if not finite."""
     if value is None or not math.isfinite(value):
         return None
     short = float(f"{value:.{_DIGITS}g}")
@@ -51,16 +51,16 @@ def rounded(value: float | None) -> float | int | None:
 
 
 def fitting(texts: Sequence[str | None], longest: int, together: int) -> list[str | None]:
-    """Texts cut to a length that lets all different ones have their share."""
-    share = together // max(1, len({told for told in texts if told}))
+    """Cut texts to an equal share of ``together`` characters for each distinct one."""
+    share = together // max(1, len({text for text in texts if text}))
     length = max(_LEAST_TEXT, min(longest, share))
-    return [cut(told, length) if told else None for told in texts]
+    return [cut(text, length) if text else None for text in texts]
 
 
 def script_json(document: Any) -> str:
     """A document as JSON inside a script element: nothing in it ends the element, and nothing hides or reorders text.
 
-    Control characters and the like are shown as the replacement character, whatever column they come from.
+    Control characters and other invisible ones become the replacement character.
     """
     text = json.dumps(_clean(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character, escape in _IN_SCRIPT.items():
@@ -69,15 +69,15 @@ def script_json(document: Any) -> str:
 
 
 def script_text(code: str) -> str:
-    """JavaScript inside a script element. A string that would end the element is written otherwise.
+    """JavaScript inside a script element. A string that would end the element is escaped.
 
-    Line ends are those that an HTML parser would make of them, so that :func:`digest` is that of the element's text.
+    Line ends are normalized as by an HTML parser, so that :func:`digest` matches the element's text.
     """
     return _ENDS_SCRIPT.sub(r"\\x3c", code.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def digest(text: str) -> str:
-    """What a content security policy calls an inline script."""
+    """The name of an inline script in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

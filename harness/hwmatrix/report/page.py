@@ -1,8 +1,8 @@
 """index.html: the whole run as one page that opens from disk, makes no requests, and runs only its own scripts.
 
-``page_files`` has what it is made of: templates for what stands still, scripts for the matrix and a cell's evidence, and the style.
-The scripts are classic ones, put together in the order of :data:`SCRIPTS`; each defines one name. The page's policy names the digest
-of each script, so that nothing else on it can run.
+``page_files`` has its parts: templates for static content, scripts for the matrix and a cell's evidence, and styles. The scripts are
+classic scripts, concatenated in the order of :data:`SCRIPTS`; each defines one name. The page's content security policy has the digest
+of each script, so that no other script can run.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ VIEWS: Final = {
     "expected": ("Expected", "Expected against measured"),
     "history": ("History", "History"),
 }
-"""The page's views: what links call them, the words of their tab, and their title."""
+"""The page's views: name in links, tab label, and title."""
 _SNIPPET: Final = "window.hwmatrixDraw = vegaEmbed;"
 _CHARTS: Final = "(() => {\n%s\n})();"
 
@@ -69,15 +69,15 @@ def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], 
     """The text of index.html.
 
     Raises:
-        StoreError: the drawing library cannot be put together.
+        StoreError: the drawing library cannot be bundled.
     """
-    early, main, drawing = _together(EARLY), _together(SCRIPTS), chart_library()
+    early, main, drawing = _concatenated(EARLY), _concatenated(SCRIPTS), chart_library()
     drawn = {chart.name: chart for chart in (*charts, *history.charts)}
     text = (
         _environment()
         .get_template("page.html.j2")
         .render(
-            **_facts(rows, details),
+            **_template_values(rows, details),
             history=history,
             drawn=drawn,
             views=VIEWS,
@@ -85,8 +85,8 @@ def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], 
             styles=Markup("\n".join(map(_file, STYLES))),  # noqa: S704 - our own files
             early=Markup(early),  # noqa: S704 - our own files
             main=Markup(main),  # noqa: S704 - our own files
-            drawing=Markup(drawing),  # noqa: S704 - written so that nothing in it ends the script
-            data=Markup(script_json(page_data(rows, details))),  # noqa: S704 - written so that nothing in it ends the script
+            drawing=Markup(drawing),  # noqa: S704 - escaped so that nothing in it ends the script
+            data=Markup(script_json(page_data(rows, details))),  # noqa: S704 - escaped so that nothing in it ends the script
             specs=Markup(script_json(_specs(drawn))),  # noqa: S704 - as above
         )
     )
@@ -95,20 +95,20 @@ def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], 
 
 @functools.cache
 def chart_library() -> str:
-    """The drawing library as one script: Vega, Vega-Lite and Vega-Embed of the version that draws the pictures too.
+    """The drawing library as one script: Vega, Vega-Lite and Vega-Embed in the version that also draws the pictures.
 
     Raises:
-        StoreError: vl-convert is not installed, or cannot put it together.
+        StoreError: vl-convert is not installed, or cannot bundle it.
     """
     try:
         bundle: str = converter().javascript_bundle(_SNIPPET, vl_version=VEGA_LITE_VERSION)
     except ValueError as error:
-        raise StoreError(f"the drawing library cannot be put together: {error}", advice="This is a bug of hwmatrix.") from error
+        raise StoreError(f"the drawing library cannot be bundled: {error}", advice="This is a bug of hwmatrix.") from error
     return script_text(_CHARTS % bundle)
 
 
-def _facts(rows: ReportRows, details: PageRows) -> dict[str, Any]:
-    """What the templates say."""
+def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:
+    """The variables of the templates."""
     by_family: defaultdict[str, Counter[Status]] = defaultdict(Counter)
     for cell in rows.cells:
         by_family[cell.family.value][cell.status] += 1
@@ -149,13 +149,13 @@ def _facts(rows: ReportRows, details: PageRows) -> dict[str, Any]:
         "contended": sum(cell.contended is True for cell in rows.cells),
         "places": lambda keys: listed(places[key] for key in keys if key in places),
         "named": {cell.cell_key: (key_of(cell), f"{name(cell.model)} on {name(cell.target)}") for cell in rows.cells},
-        "said": functools.partial(_said, titles),
+        "said": functools.partial(_prior_groups, titles),
         "titles": titles,
     }
 
 
-def _said(titles: Sequence[str], priors: Iterable[PriorEntry]) -> list[tuple[str, str, str]]:
-    """What documents say, those that say the same together: ``("Low, refused", "1, 2", "better than expected")``."""
+def _prior_groups(titles: Sequence[str], priors: Iterable[PriorEntry]) -> list[tuple[str, str, str]]:
+    """The documents' expectations, equal ones merged: ``("Low, refused", "1, 2", "better than expected")``."""
     numbers: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for prior in priors:
         words = f"{prior.expectation.value}{', refused' if prior.refused else ''}"
@@ -165,12 +165,12 @@ def _said(titles: Sequence[str], priors: Iterable[PriorEntry]) -> list[tuple[str
 
 def _legend_line(line: grid.LegendLine) -> tuple[str | None, str, str]:
     """The shape of a line of the legend, its word, and what it means."""
-    told = {grid.APPROXIMATE: APPROXIMATE, grid.TEXT_PATH: TEXT_PATH, grid.OLDER: OLDER}.get(line.label) or word_of(line.label)
-    return _mark_of(line.label), told, line.meaning
+    shown = {grid.APPROXIMATE: APPROXIMATE, grid.TEXT_PATH: TEXT_PATH, grid.OLDER: OLDER}.get(line.label) or word_of(line.label)
+    return _mark_of(line.label), shown, line.meaning
 
 
 def _mark_of(label: str) -> str | None:
-    """The shape that stands for a line of the legend; None for one that explains a number."""
+    """The shape of a line of the legend; None for a line that explains a number."""
     word = word_of(label)
     if word in {level.value for level in Level}:
         return word
@@ -181,20 +181,20 @@ def _mark_of(label: str) -> str | None:
 
 
 def _specs(drawn: dict[str, Chart]) -> dict[str, Any]:
-    """The specifications by name, what they have in common once."""
+    """The specifications by name, with their common config once."""
     specs = {name: {key: value for key, value in chart.spec.items() if key != "config"} for name, chart in drawn.items()}
     return {"config": next((chart.spec["config"] for chart in drawn.values()), {}), "charts": specs}
 
 
 def _policy(*scripts: str) -> str:
-    """Nothing is loaded and nothing is sent anywhere; these scripts run and no other, and no text becomes one."""
+    """The content security policy: the page loads and sends nothing, and runs only these scripts."""
     return (
         f"default-src 'none'; script-src {' '.join(map(digest, scripts))}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     )
 
 
 @functools.cache
-def _together(names: Iterable[str]) -> str:
+def _concatenated(names: Iterable[str]) -> str:
     files = "\n".join(f"// {name}\n{_file(name)}" for name in names)
     return script_text(f'"use strict";\n{files}')
 
@@ -205,7 +205,7 @@ def _file(name: str) -> str:
 
 
 def _finalize(value: Any) -> Any:
-    """What templates print: on one line, nothing hidden in it, and not longer than a page bears; autoescape does the rest."""
+    """What templates print: on one line, without invisible characters, limited in length. Autoescape does the rest."""
     if isinstance(value, Markup):
         return value
     return short(value, 2_000)

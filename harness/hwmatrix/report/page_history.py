@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from hwmatrix.report.history import Trend
 
 FILE: Final = "history.duckdb"
-"""The history that lies beside a folder of reports."""
+"""The history beside a folder of reports."""
 MOST_TRENDS: Final = 60
-"""Cells whose latency is drawn over time: of more, those that moved most."""
-_HOW: Final = "hwmatrix history --add FOLDER keeps runs, and hwmatrix report then shows how they went."
+"""The most cells whose latency is drawn over time: those that changed most."""
+_HOW: Final = "Add runs with hwmatrix history --add FOLDER; hwmatrix report then shows them."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PageHistory:
-    """Runs, oldest first, and charts over them. ``told`` says what is not there, or which cells are drawn."""
+    """Runs, oldest first, and charts over them. ``told`` says what is missing, or which cells are drawn."""
 
     runs: tuple[RunSummary, ...] = ()
     charts: tuple[Chart, ...] = ()
@@ -34,12 +34,12 @@ class PageHistory:
 
 
 def page_history(given: Path | None, beside: Path | None) -> PageHistory:
-    """Read the history that was given, else the one that lies in the folder ``beside``, where that is given.
+    """Read the given history, or else the one in the folder ``beside``, if there is one.
 
-    The latter was not asked for: where it cannot be read, the page says so.
+    If the latter, which nobody requested, cannot be read, the page says so.
 
     Raises:
-        StoreError: the history that was given cannot be read.
+        StoreError: the given history cannot be read.
     """
     if given is not None:
         return _read(given)
@@ -54,19 +54,17 @@ def page_history(given: Path | None, beside: Path | None) -> PageHistory:
 def _read(database: Path) -> PageHistory:
     runs = read_runs(database)
     if len(runs) < 2:  # noqa: PLR2004 - one run is no trend
-        return PageHistory(
-            runs=runs, told=f"The history has {len(runs) or 'no'} run{'s' * (not runs)}: there is a trend from two on. {_HOW}"
-        )
+        return PageHistory(runs=runs, told=f"The history has {len(runs) or 'no'} run{'s' * (not runs)}: a trend needs two. {_HOW}")
     trends = read_trends(database)
-    moved = sorted(((distance, number) for number, trend in enumerate(trends) if (distance := _moved(trend)) > 0), reverse=True)
+    moved = sorted(((distance, number) for number, trend in enumerate(trends) if (distance := _latency_change(trend)) > 0), reverse=True)
     kept = {number for _, number in moved[:MOST_TRENDS]}
     left_out = len(moved) - len(kept)
-    told = f"Latency is drawn of the {MOST_TRENDS} cells that moved most; {left_out:,} others moved less." if left_out else ""
+    told = f"Latency is drawn for the {MOST_TRENDS} cells that changed most; {left_out:,} others changed less." if left_out else ""
     return PageHistory(runs=runs, charts=history_charts(runs, [trend for number, trend in enumerate(trends) if number in kept]), told=told)
 
 
-def _moved(trend: Trend) -> float:
-    """How far a cell's last median lies from its first, on one machine, whichever way. 0: not measured twice."""
+def _latency_change(trend: Trend) -> float:
+    """How much a cell's last median differs from its first on the same machine, in either direction. 0: not measured twice."""
     timed = [
         moment for moment in trend.moments if moment.p50_ms and moment.status is Status.PASS and moment.execution is Execution.HARDWARE
     ]

@@ -21,7 +21,7 @@ _NUMBERED: Final = re.compile(r"\b(clip|gradient_)(\d+)\b")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart with its rows. ``name`` is that of its file; ``alt`` says in words what is in it."""
+    """A chart with its rows. ``name`` is that of its file; ``alt`` describes it in words."""
 
     name: str
     title: str
@@ -32,17 +32,17 @@ class Chart:
 def svg(chart: Chart) -> str:
     """The picture of a chart, with its title and description for those who cannot see it.
 
-    The same chart gives the same bytes: Vega numbers its clips and gradients on through a process.
+    The same chart gives the same bytes: clips and gradients, which Vega numbers per process, are renumbered.
 
     Raises:
-        StoreError: vl-convert is not installed, or refuses the chart.
+        StoreError: vl-convert is not installed, or rejects the chart.
     """
     convert = converter()
     try:
         text: str = convert.vegalite_to_svg(json.dumps(chart.spec), vl_version=VEGA_LITE_VERSION)
     except ValueError as error:
         raise StoreError(f"the chart {chart.name} cannot be drawn: {error}", advice="This is a bug of hwmatrix.") from error
-    text = text.replace(">", f"><title>{escape(chart.title)}</title><desc>{escape(chart.alt)}</desc>", 1)  # Vega's SVG does not say it
+    text = text.replace(">", f"><title>{escape(chart.title)}</title><desc>{escape(chart.alt)}</desc>", 1)  # Vega's SVG has neither
     numbers: dict[str, str] = {}
     return _NUMBERED.sub(lambda found: numbers.setdefault(found[0], f"{found[1]}{len(numbers) + 1}"), text) + "\n"
 
@@ -53,7 +53,7 @@ def plots(charts: Iterable[Chart]) -> dict[str, str]:
 
 
 def undrawn() -> str | None:
-    """Why neither pictures nor the page with its charts can be made here, and how to mend it; None where they can."""
+    """Why pictures and the page with its charts cannot be made here, and how to fix that; None if they can."""
     if importlib.util.find_spec("vl_convert") is not None:
         return None
     return (
@@ -63,7 +63,7 @@ def undrawn() -> str | None:
 
 
 def converter() -> Any:
-    """The package vl-convert, which is there on hosts only.
+    """The package vl-convert, which only hosts have.
 
     Raises:
         StoreError: it is not installed.

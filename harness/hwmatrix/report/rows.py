@@ -27,7 +27,7 @@ Row = TypeVar("Row")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """The run that is reported. Of the latest verdicts of many runs: the newest of them, under a name that says how many there are."""
+    """The reported run. For the latest verdicts of many runs: the newest one, under a name that says how many there are."""
 
     run_id: str
     created_at: dt.datetime
@@ -55,7 +55,7 @@ class PartRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetRow:
-    """A target as one shard of the run knew it. Everything from ``shard_id`` on is None for a target that left no shard."""
+    """A target as one shard of the run recorded it. Everything from ``shard_id`` on is None for a target without a shard."""
 
     name: str
     backend: str
@@ -110,8 +110,8 @@ class CellRow(Measured):
     """One planned cell and its result, with all measurements.
 
     ``isolation`` is where it was executed (None: it was not), ``column_isolation`` the column it belongs to either way.
-    ``speed_up`` is over the cpu cell of the same machine and settings, and means something only if ``speed_differs``.
-    It is only about right if ``speed_contended``: one of the two cells was disturbed.
+    ``speed_up`` is over the cpu cell of the same machine and settings, and significant only if ``speed_differs``.
+    It is inexact if ``speed_contended``: one of the two cells was contended.
     """
 
     cell_key: str
@@ -158,13 +158,13 @@ class CellRow(Measured):
     versions: dict[str, str] | None
     host: str | None
     adaptation: dict[str, Any] | None = None
-    """What was changed of a cell that failed, by setting, so that its model worked: ``{"batch": 4}``."""
+    """The change, by setting, that made a failed cell pass: ``{"batch": 4}``."""
     matrix_line: int | None = None
-    """Where matrix.yaml names its model; None: it does not."""
+    """The line of matrix.yaml that names its model; None: none does."""
     run_id: str = ""
     """The run that planned it, and executed it if it was executed."""
     older_than: str | None = None
-    """The newest run of its target, if this cell is of an earlier day, and that run had other versions or another image."""
+    """The newest run of its target, if this cell is from an earlier day and that run had other versions or another image."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ class AttemptRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelRow:
-    """What the plan says of a model in one size. ``weights`` is ``recipe``, ``factory``, ``hub``, or the path of a folder."""
+    """What the plan says about a model in one size. ``weights`` is ``recipe``, ``factory``, ``hub``, or the path of a folder."""
 
     model: str
     size: Size
@@ -206,7 +206,7 @@ class ModelRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NeededOperator:
-    """An operator that some cell lacked, and how its own tests ended on the same target, where they were run."""
+    """An operator that some cell lacked, and how its own tests ended on the same target, if they were run."""
 
     target: str
     isolation: Isolation
@@ -218,7 +218,7 @@ class NeededOperator:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """The results of the queries that only people read: one dictionary a row, by the columns of the query of that name."""
+    """The results of queries for the reports for people: one dictionary per row, in fields named after the queries."""
 
     methods: tuple[dict[str, Any], ...]
     speed_by_target: tuple[dict[str, Any], ...]
@@ -240,7 +240,7 @@ class Analysis:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ReportRows:
-    """Everything that the reports of one run say. Equal to itself alone, so that what several reports need of it is made once."""
+    """All data of the reports of one run. Compared by identity, so that what several reports need is cached."""
 
     run: RunRow
     models: tuple[ModelRow, ...]
@@ -257,12 +257,12 @@ class ReportRows:
 
 
 def read(database: Path, run_id: str | None = None) -> ReportRows:
-    """Read a run from a merged database: the latest if none is named, or all together where it keeps the latest verdicts of many.
+    """Read a run from a merged database: the latest if none is named, or the latest verdicts of many runs if the database keeps those.
 
     The database is not changed.
 
     Raises:
-        StoreError: the file is missing, is no merged database, or holds no such run.
+        StoreError: the file is missing, is not a merged database, or has no such run.
     """
     with reading(database) as connection:
         return _read(connection, database, run_id)
@@ -274,7 +274,7 @@ def read_with_stages(
     """As :func:`read`, and for the cells of one model on one target the milliseconds in each stage, by cell.
 
     Raises:
-        StoreError: the file is missing, is no merged database, or holds no such run.
+        StoreError: the file is missing, is not a merged database, or has no such run.
     """
     stages: dict[str, dict[Stage, float]] = {}
     with reading(database) as connection:
@@ -288,7 +288,7 @@ def read_run(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str 
     """The run of that id, or the latest that had models to run.
 
     Raises:
-        StoreError: the database holds no such run.
+        StoreError: the database has no such run.
     """
     runs = _records(connection, "report_run", {"run_id": run_id})
     if not runs:
@@ -304,7 +304,7 @@ def scope(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
         The run that is reported, and the runs that its cells are from.
 
     Raises:
-        StoreError: the database holds no such run.
+        StoreError: the database has no such run.
     """
     run = read_run(connection, database, run_id)
     together = run_id is None and keeps_latest(connection)
@@ -345,7 +345,7 @@ def _read(connection: duckdb.DuckDBPyConnection, database: Path, run_id: str | N
 
 
 def _attempts(connection: duckdb.DuckDBPyConnection) -> tuple[AttemptRow, ...]:
-    if not has_view(connection, "adaptations"):  # no version before 6 has it
+    if not has_view(connection, "adaptations"):  # new in version 6
         return ()
     return tuple(build(AttemptRow, row) for row in _records(connection, "report_attempts"))
 
@@ -356,11 +356,11 @@ def _records(connection: duckdb.DuckDBPyConnection, name: str, parameters: dict[
 
 
 _FOREIGN: Final = frozenset({float, dt.datetime})
-"""Conversions for types that reports represent differently from the database."""
+"""Types that reports represent differently from the database."""
 
 
 def _python_value(value: Any) -> Any:
-    """Numbers that JSON has no word for (NaN, infinity) become None; timestamps, which are stored in UTC, say so."""
+    """NaN and infinity, which JSON cannot express, become None; timestamps, which are stored in UTC, get that time zone."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dt.datetime):
@@ -369,8 +369,8 @@ def _python_value(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _loaded(text: str) -> Any:
-    """JSON as data. Very many cells say the same."""
+def _parsed_json(text: str) -> Any:
+    """Parsed JSON, cached because many cells have the same."""
     return json.loads(text)
 
 
@@ -389,11 +389,11 @@ _PARSERS: dict[str, Any] = {
     "shape": tuple,
     "needs": tuple,
     "inputs": tuple,
-    "versions": _loaded,
-    "features": _loaded,
-    "adaptation": _loaded,
+    "versions": _parsed_json,
+    "features": _parsed_json,
+    "adaptation": _parsed_json,
 }
-"""How a column becomes a field. An output's ``dtype`` is any name that its framework has, so it is left as it is."""
+"""How a column becomes a field. An output's ``dtype`` is left as it is: it may be any name of its framework."""
 
 
 @functools.cache
@@ -402,7 +402,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def build(kind: type[Row], record: dict[str, Any]) -> Row:
-    """Make a record of the columns that are its fields, with closed sets as enums.
+    """Make a record from the columns that are its fields, with closed sets as enums.
 
     Raises:
         StoreError: the database holds a word that is not in the vocabulary.

@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 SUMMARY_BYTES: Final = 1024 * 1024
 """GitHub drops the summary of a step that is larger: https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands."""
 NOTES_CHARACTERS: Final = 125_000
-"""The longest text of a release that the API takes."""
+"""The longest text of a release that the API accepts."""
 ANNOTATIONS: Final = 10
-"""Errors of a step that GitHub shows: what does not fit is told in one more line of the log."""
+"""Errors of a step that GitHub shows. A line of the log counts the others."""
 BEGIN: Final = "<!-- hwmatrix: begin -->"
 END: Final = "<!-- hwmatrix: end -->"
 
 
 def step_summary(rows: ReportRows, problems: Sequence[str], *, room: int = SUMMARY_BYTES) -> str:
-    """The matrix and the failures as Markdown of at most ``room`` bytes of UTF-8; what was refused or is missing stands first."""
+    """The matrix and the failures as Markdown of at most ``room`` bytes of UTF-8; what was rejected or is missing comes first."""
     head = "".join(f"- {code(short(problem, 300))}\n" for problem in problems)
-    first = f"### Not handed over as it should be\n\n{head}\n" if head else ""
+    first = f"### Rejected or missing results\n\n{head}\n" if head else ""
     return cut(first + matrix_md(rows), room, "The rest is in matrix.md, in the artifact with the reports of this run.")
 
 
 def cut(text: str, room: int, word: str) -> str:
-    """The text, or as many whole lines of it as fit into ``room`` bytes with a word after them."""
+    """The text, or as many whole lines as fit into ``room`` bytes, followed by ``word``."""
     if len(text.encode()) <= room:
         return text
     ending = f"\n\n*{word}*\n"
@@ -56,8 +56,8 @@ def cut(text: str, room: int, word: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """Failures that are told in one annotation: a model's, of one type and status."""
+class _FailureKind:
+    """Failures that share one annotation: those of a model, of one type and status."""
 
     model: str
     status: Status
@@ -65,18 +65,18 @@ class _Kind:
 
 
 def failure_annotations(rows: ReportRows, loaded: LoadedMatrix, file: str) -> list[str]:
-    """An annotation for each model and kind of failure, on the line of matrix.yaml that has the model; a line that says how many more."""
-    groups: defaultdict[_Kind, list[CellRow]] = defaultdict(list)
+    """An annotation for each model and kind of failure, on the model's line of matrix.yaml; then a line that counts the others."""
+    groups: defaultdict[_FailureKind, list[CellRow]] = defaultdict(list)
     for cell in rows.cells:
         error = cell_error(cell)
         if error is not None and cell.status in FAILING:
-            groups[_Kind(model=cell.model, status=cell.status, error_type=error.type)].append(cell)
-    told = [annotation(_violation(kind, cells, loaded), file) for kind, cells in list(groups.items())[:ANNOTATIONS]]
-    more = len(groups) - len(told)
-    return told + ([f"and {more} more kinds of failure: matrix.md lists them"] if more > 0 else [])
+            groups[_FailureKind(model=cell.model, status=cell.status, error_type=error.type)].append(cell)
+    shown = [annotation(_violation(kind, cells, loaded), file) for kind, cells in list(groups.items())[:ANNOTATIONS]]
+    more = len(groups) - len(shown)
+    return shown + ([f"and {more} more kinds of failure: matrix.md lists them"] if more > 0 else [])
 
 
-def _violation(kind: _Kind, cells: list[CellRow], loaded: LoadedMatrix) -> Violation:
+def _violation(kind: _FailureKind, cells: list[CellRow], loaded: LoadedMatrix) -> Violation:
     where = ", ".join(dict.fromkeys(f"{cell.target} ({cell.dtype.value})" for cell in cells))
     message = short(cells[0].message or "", 120)
     return Violation(
@@ -91,9 +91,9 @@ def _violation(kind: _Kind, cells: list[CellRow], loaded: LoadedMatrix) -> Viola
 
 
 def release_notes(body: str, rows: ReportRows, diff: Diff | None, *, room: int = NOTES_CHARACTERS) -> str:
-    """The text of a release with the matrix and what changed since the last one: behind what somebody wrote, instead of an earlier one.
+    """The text of a release: what people wrote, then the matrix and the changes since the last release, which replace earlier ones.
 
-    Room is counted in bytes, of which there are at least as many as characters. What somebody wrote is never cut.
+    ``room`` counts bytes, of which there are at least as many as characters. What people wrote is never cut.
     """
     mine = body
     if BEGIN in body and END in body:
@@ -102,7 +102,7 @@ def release_notes(body: str, rows: ReportRows, diff: Diff | None, *, room: int =
     mine = mine.replace("\r\n", "\n").strip()
     changes = diff_md(diff) if diff is not None else "There is no earlier release with a matrix to compare with.\n"
     left = room - len(mine.encode()) - len(BEGIN) - len(END) - 10
-    if left < 1000:  # noqa: PLR2004 - no place for a table
+    if left < 1000:  # noqa: PLR2004 - no room for a table
         return mine + "\n"
     word = "The rest is in the files of this release."
     changed = cut(changes, left // 3, word)

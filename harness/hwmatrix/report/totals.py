@@ -32,7 +32,7 @@ class TotalLine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What models were given. ``given_more`` and ``text_path`` are of those that take images, sound or video; ``unmade`` were not built."""
+    """Models by their inputs. ``given_more`` and ``text_path`` count those that take images, sound or video; ``unmade`` were not built."""
 
     models: int
     known: int
@@ -52,7 +52,7 @@ class Totals:
 
 @functools.lru_cache(maxsize=1)
 def totals_of(rows: ReportRows) -> Totals:
-    """The totals of a run. Several reports ask."""
+    """The totals of a run, cached for several reports."""
     found: dict[str | None, dict[Column, Total]] = {}
     for row in rows.analysis.totals:
         column = Column(target=row["target"], isolation=Isolation(row["isolation"]))

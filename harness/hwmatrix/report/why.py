@@ -45,9 +45,9 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Everything that the run knows of one cell. ``log`` is the end of its traceback, ``doubts`` what lessens the confidence in it.
+    """Everything that the run knows about one cell. ``log`` is the end of its traceback, ``doubts`` are reasons for low confidence.
 
-    ``attempts`` were made after it had failed, each with something changed.
+    ``attempts`` are retries after it failed, each with one change.
     """
 
     run_id: str
@@ -70,7 +70,7 @@ class WhyDocument:
 
 
 def explain(database: Path, model: str, target: str, *, run_id: str | None = None) -> tuple[Answer, ...]:
-    """One answer for each cell of the model on the target (a target has one a precision), failing ones first.
+    """One answer for each cell of the model on the target (one for each precision), failing ones first.
 
     Raises:
         StoreError: the database cannot be read, or holds no such run.
@@ -79,12 +79,12 @@ def explain(database: Path, model: str, target: str, *, run_id: str | None = Non
     rows, stages = read_with_stages(database, model, target, run_id)
     cells = [cell for cell in rows.cells if (cell.model, cell.target) == (model, target)]
     if not cells:
-        raise ConfigError([_unknown(rows, model, target)])
+        raise ConfigError([_unknown_cell(rows, model, target)])
     answers = [_answer(rows, cell, stages.get(cell.cell_id or "", {})) for cell in cells]
     return tuple(sorted(answers, key=lambda answer: answer.cell.status is Status.PASS))
 
 
-def _unknown(rows: ReportRows, model: str, target: str) -> Problem:
+def _unknown_cell(rows: ReportRows, model: str, target: str) -> Problem:
     models = {cell.model for cell in rows.cells}
     if model not in models:
         return Problem(where="MODEL", what=f"run {rows.run.run_id} has no model {model!r}", hint=near_miss(model, models))
@@ -113,24 +113,24 @@ def steps(cell: CellRow, stages: Mapping[Stage, float]) -> tuple[Step, ...]:
 
 
 def ended(cell: CellRow) -> Stage | None:
-    """The stage in which a failing cell ended; None for the others, and where none was entered."""
+    """The stage in which a failing cell ended; None for other cells, and if no stage was entered."""
     return None if cell.status in _NO_END else cell.stage
 
 
 def alternatives(cells: Iterable[CellRow], asked: CellRow) -> tuple[Alternative, ...]:
-    """The nearest that passed: the model on this target otherwise, on other targets, then relatives of the model here."""
+    """The most similar cells that passed: the model on this target with other settings, on other targets, then related models here."""
     found: list[tuple[tuple[int, int, float], Alternative]] = []
     for cell in cells:
         if cell.status is not Status.PASS:
             continue
         if cell.model == asked.model and cell.target == asked.target:
-            rank, differs = 0, _other_settings(asked, cell)
+            rank, differs = 0, _setting_differences(asked, cell)
         elif cell.model == asked.model and cell.size is asked.size:
-            rank, differs = 1, f"on {cell.target}{_precision(asked, cell)}"
+            rank, differs = 1, f"on {cell.target}{_dtype_difference(asked, cell)}"
         elif cell.target == asked.target and cell.architecture == asked.architecture:
             rank, differs = 2, f"{cell.model}, of the same architecture"
         elif cell.target == asked.target and cell.family is asked.family:
-            rank, differs = 3, f"{cell.model}, of the same family{_precision(asked, cell)}"
+            rank, differs = 3, f"{cell.model}, of the same family{_dtype_difference(asked, cell)}"
         else:
             continue
         on_hardware = 0 if cell.execution is Execution.HARDWARE else 1
@@ -138,7 +138,7 @@ def alternatives(cells: Iterable[CellRow], asked: CellRow) -> tuple[Alternative,
     return tuple(alternative for _, alternative in sorted(found, key=lambda each: each[0])[:NEAREST])
 
 
-def _other_settings(asked: CellRow, cell: CellRow) -> str:
+def _setting_differences(asked: CellRow, cell: CellRow) -> str:
     named = (
         ("size", asked.size.value, cell.size.value),
         ("precision", asked.dtype.value, cell.dtype.value),
@@ -150,5 +150,5 @@ def _other_settings(asked: CellRow, cell: CellRow) -> str:
     return ", ".join(f"{name} {other} instead of {own}" for name, own, other in named if own != other)
 
 
-def _precision(asked: CellRow, cell: CellRow) -> str:
+def _dtype_difference(asked: CellRow, cell: CellRow) -> str:
     return "" if cell.dtype is asked.dtype else f" in {cell.dtype.value}"

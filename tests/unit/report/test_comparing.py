@@ -136,14 +136,14 @@ def test_placement(was: float | None, now: float | None, detail: str | None) -> 
     ("changes", "reason"),
     [
         ({}, None),
-        ({"execution": Execution.EMULATED}, "emulated time is no speed"),
-        ({"execution": Execution.SOFTWARE, "p50_ms": None}, "software time is no speed"),
+        ({"execution": Execution.EMULATED}, "emulated time is not a speed"),
+        ({"execution": Execution.SOFTWARE, "p50_ms": None}, "software time is not a speed"),
         ({"p50_ms": None}, "one of them was not timed"),
-        ({"host": "another"}, "another machine"),
+        ({"host": "another"}, "different machines"),
         ({"samples": LEAST_SAMPLES}, None),
         ({"samples": LEAST_SAMPLES - 1}, f"fewer than {LEAST_SAMPLES} samples"),
         ({"samples": None}, f"fewer than {LEAST_SAMPLES} samples"),
-        ({"contended": True}, "disturbed while it was timed"),
+        ({"contended": True}, "contended while timed"),
         ({"contended": None}, None),
     ],
 )
@@ -315,7 +315,7 @@ def test_uncompared_speeds_are_counted_by_reason_the_most_frequent_first() -> No
     changes = {"a": rare, "b": frequent, "c": frequent, "d": {}, "e": {}, "f": failing}
     found = make_diff(side(*map(named, changes)), side(*(named(name, **each) for name, each in changes.items())))
     assert (found.compared, found.timed) == (6, 2)
-    assert list(found.untimed.items()) == [("disturbed while it was timed", 2), ("another machine", 1)]
+    assert list(found.untimed.items()) == [("contended while timed", 2), ("different machines", 1)]
 
 
 def installed(target: str, isolation: Isolation = Isolation.CONTAINER, **packages: str) -> Installed:

@@ -97,7 +97,7 @@ def test_values_that_json_cannot_represent(database: Path, tmp_path: Path) -> No
     sql = "SELECT 'nan'::DOUBLE AS a, ['inf'::DOUBLE, 1.5] AS b, DATE '2026-01-02' AS c, 2.5::DECIMAL(4, 1) AS d"
     found = ask(database, str(write(tmp_path / "q.sql", sql)))
     assert json.loads(as_json(found)) == [{"a": None, "b": [None, 1.5], "c": "2026-01-02", "d": "2.5"}]
-    with pytest.raises(ConfigError, match=r"a time with a zone.*now\(\)::TIMESTAMP"):
+    with pytest.raises(ConfigError, match=r"a time with a time zone.*now\(\)::TIMESTAMP"):
         ask(database, str(write(tmp_path / "q.sql", "SELECT now() AS n")))
 
 
@@ -105,9 +105,9 @@ def test_values_that_json_cannot_represent(database: Path, tmp_path: Path) -> No
     ("text", "what"),
     [
         ("{% for %}", r"t.md.j2:1: not a template"),
-        ("{{ nothing }}", "cannot be filled: 'nothing' is undefined"),
-        ("{{ rows[0].x }}", "cannot be filled"),
-        ("{{ 1 / 0 }}", "cannot be filled: division by zero"),
+        ("{{ nothing }}", "cannot be rendered: 'nothing' is undefined"),
+        ("{{ rows[0].x }}", "cannot be rendered"),
+        ("{{ 1 / 0 }}", "cannot be rendered: division by zero"),
     ],
 )
 def test_invalid_templates(database: Path, tmp_path: Path, text: str, what: str) -> None:

@@ -160,9 +160,9 @@ def test_a_slowdown_of_some_samples_is_no_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("new", "shard", "reason"),
     [
-        (passing("m", 9.0, execution="emulated"), {}, "emulated time is no speed"),
-        (passing("m", 9.0), {"host": "another"}, "another machine"),
-        (passing("m", 9.0, busy=0.5), {}, "disturbed while it was timed"),
+        (passing("m", 9.0, execution="emulated"), {}, "emulated time is not a speed"),
+        (passing("m", 9.0), {"host": "another"}, "different machines"),
+        (passing("m", 9.0, busy=0.5), {}, "contended while timed"),
         (passing("m", wall=steady(9.0, count=LEAST_SAMPLES - 1)), {}, f"fewer than {LEAST_SAMPLES} samples"),
         (passing("m", wall=()), {}, "one of them was not timed"),
     ],

@@ -203,7 +203,7 @@ def test_a_model_is_one_row_and_precisions_are_columns(tmp_path: Path) -> None:
         ["`bert`", "✅ High", "✅ High · 2.0×", "🟡 Medium", "➖ unavailable"],
         ["`unmade`", "", "", "", "🔧 factory error"],
     ]
-    assert "float32 where the column names no other precision" in text
+    assert "float32 unless the column names another precision" in text
 
 
 def test_a_ratio_from_a_contended_time_is_marked(tmp_path: Path) -> None:

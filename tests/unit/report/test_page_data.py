@@ -244,7 +244,7 @@ def test_everything_that_is_missing_is_named(tmp_path: Path) -> None:
         "No detections",
         "No shard of openvino was merged",
         "The merge rejected 1 shard",
-        "The database is of schema 1",
+        "The database has schema 1",
     ]
     assert len(found) == len(begins)
     for sentence, begin in zip(found, begins, strict=True):

@@ -54,7 +54,7 @@ def test_only_the_cells_that_changed_most_are_drawn(tmp_path: Path) -> None:
     (trend,) = [chart for chart in found.charts if chart.name == "trend"]
     drawn = {row["cell"].split()[0] for row in trend.spec["datasets"]["rows"]}
     assert drawn == {f"m{model}" for model in range(5, MOST_TRENDS + 5)}
-    assert found.told == "Latency is drawn of the 60 cells that moved most; 5 others moved less."
+    assert found.told == "Latency is drawn for the 60 cells that changed most; 5 others changed less."
 
 
 def test_a_requested_history_that_is_broken_is_an_error(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_summary_is_appended_and_failures_are_annotated_on_their_lines(
     argv = ["--matrix", str(tmp_path / "matrix.yaml"), "--annotate-as", "matrix.yaml", "--collected", str(tmp_path / "run")]
     assert main.main(["summary", "--output-dir", str(reports), *argv]) == 0
     text = summary.read_text(encoding="utf-8")
-    assert text.startswith("before\n### Not handed over as it should be\n")
+    assert text.startswith("before\n### Rejected or missing results\n")
     assert "# Compatibility matrix" in text
     assert EVIL not in text
     assert all(line.startswith(("- ", "| ")) for line in commands(text))  # as code in a list or a table
