@@ -95,5 +95,5 @@ def test_a_hostile_address_is_a_state_like_any_other(page: Page, hostile: str) -
     assert page.evaluate("!document.getElementById('view-overview').hidden")
     page.click("#views a[data-view=matrix]")
     page.settle()
-    assert page.evaluate("document.querySelector('#matrix .empty').textContent") == "No cell is like that."
+    assert page.evaluate("document.querySelector('#matrix .empty').textContent") == "No cell matches."
     harmless(page, hostile)

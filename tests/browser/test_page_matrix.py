@@ -92,7 +92,7 @@ def test_search_narrows_with_every_key_and_is_in_the_address(page: Page, publish
     page.wait("location.hash.includes('q=bert')")
     typed(page, " zzz")
     assert page.evaluate("document.querySelector('#matrix .body b')") is None
-    assert page.evaluate("document.querySelector('#matrix .empty').textContent") == "No cell is like that."
+    assert page.evaluate("document.querySelector('#matrix .empty').textContent") == "No cell matches."
     page.click("#reset")
     assert page.evaluate(SHOWN) == "16 models of 16 shown"
 

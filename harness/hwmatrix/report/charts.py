@@ -2,8 +2,8 @@
 
 Charts of speed and memory leave out emulated and software targets.
 
-Each specification lies in ``chart_specs/<name>.vl.json`` and has its data by name; here are the rows that go into it. Colors are those of
-Okabe and Ito (https://jfly.uni-koeln.de/color/), which color-blind people can distinguish; a shape or a word says the same.
+Each specification is in ``chart_specs/<name>.vl.json``; this module makes its data. Colors are those of Okabe and Ito
+(https://jfly.uni-koeln.de/color/), which color-blind people can distinguish; a shape or a word has the same meaning.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ VEGA_LITE: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 LARGEST_MATRIX: Final = 120
 """Models that a heat map shows one by one; larger matrices are shown by family alone."""
 LARGEST_LIST: Final = 60
-"""Models whose values are shown one by one; those of more are shown as box plots by family."""
+"""Models whose values are shown one by one; more are shown as box plots by family."""
 _NO_VERDICT: Final = "no verdict"
 _LABEL: Final = 60
 _MARKING: Final = frozenset({"color", "fill", "stroke", "shape", "yOffset"})
 """Channels that distinguish columns."""
 _SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 _SETTINGS: Final = ("size", "batch", "sequence_length", "threads")
-"""What, besides the precision, tells cells of one model on one target apart."""
+"""The settings, besides the precision, that distinguish cells of one model on one target."""
 _Row = dict[str, Any]
 
 
 def charts(rows: ReportRows) -> tuple[Chart, ...]:
-    """The charts of a run, those that would be empty left out."""
+    """The charts of a run, without empty ones."""
     timed = [cell for cell in rows.cells if _is_timed(cell)]
     made = [_matrix(grid.grid_of(rows)), _families(rows.cells), _latency(timed), _speed_up(timed), _memory(rows.cells), _scaling(timed)]
     found = tuple(chart for chart in made if chart is not None)
     order = list(dict.fromkeys(row["column"] for chart in found for row in chart.spec["datasets"]["rows"]))
     for chart in found:
-        _mark_alike(chart.spec, chart.spec["datasets"]["rows"], order)
+        _unify_marks(chart.spec, chart.spec["datasets"]["rows"], order)
     return found
 
 
@@ -126,7 +126,7 @@ def _latency(timed: Sequence[CellRow]) -> Chart | None:
         return _boxes(
             "latency", "Latency on hardware", "median of each model in milliseconds (logarithmic)", timed, lambda cell: cell.p50_ms
         )
-    names = _Names(timed)
+    names = _CellNames(timed)
     rows = [
         {"model": names.model(cell), "column": names.column(cell)}
         | {name: getattr(cell, name) for name in ("p50_ms", "min_ms", "p99_ms", "samples")}
@@ -139,7 +139,7 @@ def _speed_up(timed: Sequence[CellRow]) -> Chart | None:
     compared = [cell for cell in timed if cell.speed_up is not None and cell.backend != "cpu"]
     if _are_many(compared):
         return _boxes("speedup", "Speed over cpu", "times as fast as cpu (logarithmic)", compared, lambda cell: cell.speed_up)
-    names = _Names(compared)
+    names = _CellNames(compared)
     rows = [
         {
             "model": names.model(cell),
@@ -157,7 +157,7 @@ def _memory(cells: Sequence[CellRow]) -> Chart | None:
     measured = [cell for cell in passed if cell.device_peak_mb is not None or cell.delta_mb is not None]
     if _are_many(measured):
         return _boxes("memory", "Memory that a cell adds to its process", "MiB (logarithmic)", measured, lambda cell: cell.delta_mb)
-    names = _Names(measured)
+    names = _CellNames(measured)
     rows = [
         {
             "model": names.model(cell),
@@ -171,8 +171,8 @@ def _memory(cells: Sequence[CellRow]) -> Chart | None:
 
 
 def _scaling(timed: Sequence[CellRow]) -> Chart | None:
-    """Lines of at least two cells that differ in one setting alone."""
-    names = _Names(timed)
+    """Lines of at least two cells that differ in only one setting."""
+    names = _CellNames(timed)
     rows: list[_Row] = []
     for setting in ("batch", "sequence_length", "threads"):
         lines: dict[tuple[Any, ...], list[CellRow]] = {}
@@ -223,7 +223,7 @@ def _are_many(cells: Sequence[CellRow]) -> bool:
 
 def _boxes(name: str, title: str, axis: str, cells: Sequence[CellRow], of: Callable[[CellRow], float | None]) -> Chart:
     """Box plots of very many models by family and target. Values of 0 are left out, because the axis is logarithmic."""
-    names = _Names(cells)
+    names = _CellNames(cells)
     rows = [
         {"family": cell.family.value.replace("_", " "), "column": names.column(cell), "value": value}
         for cell in cells
@@ -261,8 +261,8 @@ def _target(cell: CellRow) -> str:
     return plain(cell.target)
 
 
-class _Names:
-    """What charts call cells, each with what tells it apart from the other cells of the same chart."""
+class _CellNames:
+    """Names of cells in a chart, with the settings that distinguish them."""
 
     def __init__(self, among: Sequence[CellRow]) -> None:
         self._columns: defaultdict[str, tuple[set[Dtype], set[Isolation]]] = defaultdict(lambda: (set(), set()))
@@ -275,7 +275,7 @@ class _Names:
                 values.add(getattr(cell, name))
 
     def column(self, cell: CellRow) -> str:
-        """The target, with precision and isolation where they tell cells of it apart."""
+        """The target, with precision and isolation if they distinguish its cells."""
         dtypes, isolations = self._columns[cell.target]
         words = [
             cell.target,
@@ -285,17 +285,17 @@ class _Names:
         return plain(" ".join(words))
 
     def model(self, cell: CellRow) -> str:
-        """The model, with the settings that tell its cells on one target apart."""
+        """The model, with the settings that distinguish its cells on one target."""
         found = self._settings[cell.model, cell.target, cell.dtype]
         settings = grid.describe(cell, [name for name, values in found.items() if len(values) > 1])
         return _short(f"{cell.model} ({settings})" if settings else cell.model)
 
 
-def _mark_alike(part: Any, rows: Sequence[_Row], order: Sequence[str]) -> None:
-    """Give a column the same color, shape and place in every chart of a run, whichever others are in it."""
+def _unify_marks(part: Any, rows: Sequence[_Row], order: Sequence[str]) -> None:
+    """Give a column the same color, shape and place in every chart of a run."""
     if isinstance(part, list):
         for each in part:
-            _mark_alike(each, rows, order)
+            _unify_marks(each, rows, order)
     elif isinstance(part, dict):
         for name, each in part.items():
             if name in _MARKING and isinstance(each, dict) and each.get("field") == "column":
@@ -306,7 +306,7 @@ def _mark_alike(part: Any, rows: Sequence[_Row], order: Sequence[str]) -> None:
                 each["scale"] = {"domain": shown, **ranged}
                 each.pop("legend", None)  # channels of the same domain share one legend, which this would remove for all of them
             elif name != "datasets":
-                _mark_alike(each, rows, order)
+                _unify_marks(each, rows, order)
 
 
 def _short(text: str) -> str:

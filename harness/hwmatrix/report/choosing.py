@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from hwmatrix.report.rows import Analysis
 
 _SHOWN: Final = 8
-"""Models that are named of one memory limit; the table of peaks has all that need most."""
+"""Models named for each memory limit."""
 _NOTABLE: Final = 1.25
-"""How much more than the least another target must take for it to be named."""
+"""A target is named too if it needs this many times the least memory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ def families(analysis: Analysis) -> list[Advice]:
 
 
 def memory_limits(analysis: Analysis) -> list[Advice]:
-    """The models that ran below each limit and need more than the next lower one, with where they took least."""
+    """The models that ran below each limit and need more than the next lower one, with the target that needed least."""
     found = []
     for row in analysis.memory_limits:
-        named = [_least(item) for item in row["least"][:_SHOWN]]
+        named = [_least_memory(item) for item in row["least"][:_SHOWN]]
         if row["models"] > _SHOWN:
             named.append(f"{row['models'] - _SHOWN:,} more")
         place = " of device memory" if row["place"] == "device" else ""
@@ -50,7 +50,7 @@ def memory_limits(analysis: Analysis) -> list[Advice]:
 
 
 def only_tiny(analysis: Analysis) -> bool:
-    """Whether all measured peaks are those of tiny models, which show what frameworks take and not what a real model needs."""
+    """Whether all measured peaks are those of tiny models, which show the memory of frameworks, not of real models."""
     return all(row["size"] == "tiny" for row in analysis.memory_limits)
 
 
@@ -62,7 +62,7 @@ def reduced_precisions(analysis: Analysis) -> list[str]:
 
 def strengths(analysis: Analysis) -> list[Advice]:
     """For each target and precision: how many models and which families pass, and how it compares with cpu in full size."""
-    return [Advice(subject=_at(row), text=" ".join(_strength(row))) for row in analysis.strengths]
+    return [Advice(subject=_target_name(row), text=" ".join(_strength(row))) for row in analysis.strengths]
 
 
 def _family(rows: Sequence[dict[str, Any]]) -> str:
@@ -72,8 +72,10 @@ def _family(rows: Sequence[dict[str, Any]]) -> str:
     if first["size"] == "tiny":
         same = [row for row in rows if (row["passed"], row["tried"]) == (first["passed"], first["tried"])]
         runs = "runs" if len(same) == 1 else "each run"
-        told = f"{_listed(map(_at, same))} {runs} {_passing(first)}."
-        return " ".join([told, "Only tiny models were run, which say nothing about speed.", *_then(rows[len(same) :], first["tried"])])
+        told = f"{_listed(map(_target_name, same))} {runs} {_passing(first)}."
+        return " ".join(
+            [told, "Only tiny models were run, which say nothing about speed.", *_next_targets(rows[len(same) :], first["tried"])]
+        )
     if first["speed_up"] is not None and first["faster"]:
         mean = f" (geometric mean of {first['compared']} models)" if first["compared"] > 1 else ""
         reason = f"it runs {_passing(first)} at {times(first['speed_up'])} the speed of cpu{mean}."
@@ -83,22 +85,22 @@ def _family(rows: Sequence[dict[str, Any]]) -> str:
         reason = (
             f"it runs {_passing(first)}. Its speed was {'not clearly different from' if first['compared'] else 'not compared with'} cpu's."
         )
-    return " ".join([f"choose {_at(first)}: {reason}", *_then(rows[1:], first["tried"])])
+    return " ".join([f"choose {_target_name(first)}: {reason}", *_next_targets(rows[1:], first["tried"])])
 
 
-def _then(rows: Sequence[dict[str, Any]], tried: int) -> list[str]:
-    """The other targets that run any of the models, as one sentence; none where there are none."""
+def _next_targets(rows: Sequence[dict[str, Any]], tried: int) -> list[str]:
+    """The other targets that run any of the models, as one sentence; empty if there are none."""
     told = []
     for row in rows:
         facts = [] if row["speed_up"] is None else [times(row["speed_up"])]
         if (row["passed"], row["tried"]) != (tried, tried):
             facts.append(_passing(row))
         if row["passed"]:
-            told.append(f"{_at(row)} ({', '.join(facts)})" if facts else _at(row))
+            told.append(f"{_target_name(row)} ({', '.join(facts)})" if facts else _target_name(row))
     return [f"Next: {'; '.join(told)}."] if told else []
 
 
-def _least(item: dict[str, Any]) -> str:
+def _least_memory(item: dict[str, Any]) -> str:
     more = item["most"]
     notable = f"; {whole(item['most_mb'])} on {_cell(more)}" if item["most_mb"] > _NOTABLE * item["peak_mb"] else ""
     return f"{item['model']} on {_cell(item)} ({whole(item['peak_mb'])}{notable})"
@@ -141,7 +143,7 @@ def _passing(row: dict[str, Any]) -> str:
     return f"{row['passed']:,} of {plural(row['tried'], 'model')}"
 
 
-def _at(row: dict[str, Any]) -> str:
+def _target_name(row: dict[str, Any]) -> str:
     return f"{row['target']}{' ' + row['dtype'] if row['several_dtypes'] else ''} ({row['isolation']})"
 
 

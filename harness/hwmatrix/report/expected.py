@@ -1,6 +1,6 @@
 """Expected against measured: the expectations of design documents and priorities, compared with the results of a run.
 
-The rules are those of docs/expected.md. What was expected is never shown as a result: where nothing was measured, there is no level.
+The rules are those of docs/expected.md. What was expected is never shown as a result: if nothing was measured, there is no level.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def expected_md(rows: ReportRows) -> str:
             document=document,
             groups=groups,
             titles=titles,
-            said=lambda priors: _said(priors, titles),
+            said=lambda priors: _prior_words(priors, titles),
             measured=lambda levels: str(Tally(levels=levels)),
         )
     )
@@ -95,7 +95,7 @@ def _expectation(row: Mapping[str, Any], run_id: str) -> Expectation:
     known = priors_for(family, Backend(hardware)) if hardware in tuple(Backend) else ()
     counted = Tally(levels=levels) if levels else None
     judged = {prior: _judge(prior, counted, ranked=row["ranked"] > 0) for prior in known} if counted else {}
-    order = priority_for(_kind(family))
+    order = priority_for(_family_only(family))
     return Expectation(
         family=family,
         hardware=hardware,
@@ -134,7 +134,7 @@ def _judge(prior: Prior, counted: Tally, *, ranked: bool) -> Verdict:
 
 
 def _overall(judged: Mapping[Prior, Verdict]) -> Verdict:
-    """The one verdict of several priors: theirs where they agree on it or the documents do; else the documents contradict each other."""
+    """The verdict of several priors: contradictory if their verdicts differ and the documents disagree, else the first by order."""
     verdicts = set(judged.values())
     if not verdicts:
         return Verdict.UNEXPECTED
@@ -144,13 +144,13 @@ def _overall(judged: Mapping[Prior, Verdict]) -> Verdict:
 
 
 def _contradict(known: tuple[Prior, ...]) -> bool:
-    """Whether documents say opposite things: that it works and that it doesn't, or two different levels."""
+    """Whether documents contradict each other: one says that it works and another that it doesn't, or they name different levels."""
     named = {prior.level for prior in known if prior.works and prior.level is not None}
     return len({prior.works for prior in known}) > 1 or len(named) > 1
 
 
 def _order(family: Family, rows: ReportRows) -> FamilyOrder:
-    kind = _kind(family)
+    kind = _family_only(family)
     order = priority_for(kind)
     duels = [row for row in rows.analysis.duels if row["family"] == family]
     timed = {row["hardware"] for row in duels}
@@ -175,7 +175,7 @@ def _order(family: Family, rows: ReportRows) -> FamilyOrder:
 
 
 def _ranking(rival: Mapping[str, Any] | None) -> Ranking:
-    """Who won: by the mean and by the cells that are told apart, which have to say the same."""
+    """Which hardware is faster: the mean and the cells with a significant difference must agree."""
     if rival is None:
         return Ranking.NOT_MEASURED
     if rival["ratio"] > 1 and rival["faster"] > rival["slower"]:
@@ -183,8 +183,8 @@ def _ranking(rival: Mapping[str, Any] | None) -> Ranking:
     return Ranking.AGREES if rival["ratio"] < 1 and rival["slower"] > rival["faster"] else Ranking.TIED
 
 
-def _kind(family: Family) -> Classification:
-    """A model of which nothing but its family is known."""
+def _family_only(family: Family) -> Classification:
+    """A classification in which only the family is known."""
     return Classification(
         model_name=family.value,
         architecture=None,
@@ -198,8 +198,8 @@ def _kind(family: Family) -> Classification:
     )
 
 
-def _said(priors: Iterable[PriorEntry], titles: Sequence[str]) -> str:
-    """What documents expect, each word once with their numbers and, where there is one, the verdict: ``High (1, 2): worse``."""
+def _prior_words(priors: Iterable[PriorEntry], titles: Sequence[str]) -> str:
+    """The documents' expectations, each once, with the documents' numbers and the verdict, if any: ``High (1, 2): worse``."""
     numbers: defaultdict[tuple[str, Verdict | None], list[int]] = defaultdict(list)
     for prior in priors:
         word = f"{prior.expectation.value}, marked as not supported" if prior.refused else prior.expectation.value

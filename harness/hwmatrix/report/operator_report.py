@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OPERATORS_SCHEMA: Final = "hwmatrix/operators/1"
-_WORDS: Final = ("fallback", "unsupported", "mismatch", "error", "ended")
+_FAILED_OUTCOMES: Final = ("fallback", "unsupported", "mismatch", "error", "ended")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many tests came to what.
+    """The number of tests by outcome.
 
-    ``on_target`` are those of ``passed`` that ran wholly on the target; ``ended`` those that took the process with them: crashes,
-    timeouts, memory.
+    ``on_target`` counts those of ``passed`` that ran entirely on the target; ``ended`` those that ended the process: crashes, timeouts,
+    out of memory.
     """
 
     tests: int
@@ -69,7 +69,7 @@ class Coverage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refused:
-    """A target whose tests were not run, and why: it is not here, or (``broken``) a canary did not end as it must."""
+    """A target whose tests were not run, and why: it is unavailable, or (``broken``) a canary failed."""
 
     target: str
     isolation: Isolation
@@ -89,7 +89,7 @@ class Need:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorRows:
-    """All that the report is made from."""
+    """All data of the report."""
 
     targets: tuple[TargetCounts, ...]
     coverage: tuple[Coverage, ...]
@@ -152,9 +152,9 @@ def operators_json(rows: OperatorRows) -> str:
 
 
 def write_operators(database: Path, output_dir: Path, *, page: Path | None = None) -> list[Path]:
-    """Write ``ops.md`` and ``ops.json``, and the text of ``ops.md`` as another page where one is named.
+    """Write ``ops.md`` and ``ops.json``, and the text of ``ops.md`` also to ``page`` if given.
 
-    A database without any operator tests gives no files.
+    A database without operator tests gives no files.
 
     Raises:
         StoreError: the database cannot be read, or a folder cannot be written.
@@ -167,7 +167,7 @@ def write_operators(database: Path, output_dir: Path, *, page: Path | None = Non
 
 
 def shown(found: Coverage | None) -> str:
-    """One cell of the table: ``✅ 14``, ``🟡 9/14`` or what most of the tests came to, such as ``❌ unsupported``."""
+    """One cell of the table: ``✅ 14``, ``🟡 9/14`` or the most frequent outcome, such as ``❌ unsupported``."""
     if found is None:
         return "⬜"
     counts = found.counts
@@ -176,7 +176,7 @@ def shown(found: Coverage | None) -> str:
     if counts.passed:
         part = f", {counts.on_target} wholly there" if counts.on_target < counts.passed else ""
         return f"🟡 {counts.passed}/{counts.tests}{part}"
-    word = max(_WORDS, key=lambda name: int(getattr(counts, name)))
+    word = max(_FAILED_OUTCOMES, key=lambda name: int(getattr(counts, name)))
     return f"{'🟠' if word == 'fallback' else '❌'} {'no result' if word == 'ended' else word}"
 
 

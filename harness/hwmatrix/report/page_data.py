@@ -1,6 +1,6 @@
 """The data of the page: the matrix and every cell's evidence, by column.
 
-What an emulator took is in none of it: its times are no speed.
+It has no times of emulators, which say nothing about speed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 APPROXIMATE: Final = "approximate"
 TEXT_PATH: Final = "text path"
-"""What the page says of a cell that is marked in Markdown: it ran only the text path of a model that takes more."""
+"""The page's word for a cell that ran only the text path of a model that takes more. Markdown has a mark instead."""
 OLDER: Final = "older run"
-"""What the page says of a cell that is older than the newest run of its target; the reasons for doubt have its date."""
+"""The page's word for a cell that is older than the newest run of its target; its date is among the doubts."""
 PAGE_SCHEMA: Final = "hwmatrix/page/1"
 LONGEST_NAME: Final = 200
 LONGEST_KEY: Final = 160
 _LONGEST_MESSAGE: Final = 4_000
 _TRACEBACKS: Final = 2_000_000
 _MESSAGES: Final = 1_000_000
-"""Characters that all different texts of a kind may have together: also a run in which everything fails in its own way has a page."""
+"""Characters that all distinct texts of a kind may have together, so that even a run in which every cell fails differently has a page."""
 _ORDER: Final = (Level.HIGH, Level.MEDIUM, Level.LOW, *(status for status in Status if status is not Status.PASS))
-"""Verdicts, the best first: what a column is sorted by."""
+"""Verdicts, the best first, for sorting a column."""
 
 _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "model": lambda cell: name(cell.model),
@@ -101,7 +101,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "versions": lambda cell: text(", ".join(f"{package} {version}" for package, version in sorted((cell.versions or {}).items()))),
     "host": lambda cell: text(cell.host),
 }
-"""What the page has of every cell."""
+"""The fields of every cell on the page."""
 
 _TIMES: Final = ("first_ms", "p50_ms", "p90_ms", "p99_ms", "mean_ms", "min_ms", "max_ms", "ci_low_ms", "ci_high_ms")
 _TIMED: Final[dict[str, Callable[[CellRow], Any]]] = {
@@ -112,11 +112,11 @@ _TIMED: Final[dict[str, Callable[[CellRow], Any]]] = {
     "speed_differs": lambda cell: cell.speed_differs,
     "speed_contended": lambda cell: cell.speed_contended,
 }
-"""What it has of those that were not emulated, and None of the others."""
+"""Further fields, which are None for emulated cells."""
 
 
 def page_data(rows: ReportRows, details: PageRows) -> dict[str, Any]:
-    """The document that the page's scripts read: ``columns``, ``rows`` (with the places of their cells) and ``cells``, as tables."""
+    """The document that the page's scripts read: ``columns``, ``rows`` (with the indices of their cells) and ``cells``, as tables."""
     built = grid.grid_of(rows)
     return {
         "schema": PAGE_SCHEMA,
@@ -131,22 +131,22 @@ def page_data(rows: ReportRows, details: PageRows) -> dict[str, Any]:
 
 
 def key_of(cell: CellRow) -> str:
-    """What a link calls a cell: the run's own key, or a digest of one that is too long or has what cannot be seen."""
+    """A cell's name in links: its key, or a digest if the key is too long or has invisible characters."""
     short = len(cell.cell_key) <= LONGEST_KEY and plain(cell.cell_key) == cell.cell_key
     return cell.cell_key if short else hashlib.sha256(cell.cell_key.encode("utf-8", "replace")).hexdigest()[:24]
 
 
-def name(told: str | None) -> str | None:
-    """A name on one line, cut where it is too long to be one."""
-    if told is None:
+def name(value: str | None) -> str | None:
+    """A name on one line, cut if it is too long."""
+    if value is None:
         return None
-    line = plain(told)
+    line = plain(value)
     return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
 
 
-def text(told: str | None) -> str | None:
-    """A text of a line or two; nothing is None."""
-    return cut(told, _LONGEST_MESSAGE) if told else None
+def text(value: str | None) -> str | None:
+    """A text, cut if it is too long; None if empty."""
+    return cut(value, _LONGEST_MESSAGE) if value else None
 
 
 def word_of(label: str) -> str:
@@ -156,7 +156,7 @@ def word_of(label: str) -> str:
 
 
 def _columns(built: grid.Grid) -> list[dict[str, Any]]:
-    """The grid's columns, with what makes them executed in one way where all of their cells are."""
+    """The grid's columns, each with its execution if all its cells have the same."""
     places: defaultdict[str, set[str]] = defaultdict(set)
     for column in built.columns:
         places[column.target].add(column.isolation.value)
@@ -202,7 +202,7 @@ def _parameters(cells: Iterable[CellRow | None]) -> int | None:
 
 def _cells(rows: ReportRows, details: PageRows) -> dict[str, list[Any]]:
     cells = rows.cells
-    near = _Near(cells)
+    near = _NearestWorking(cells)
     timed = [None if cell.execution is Execution.EMULATED else cell for cell in cells]
     return {
         "key": [key_of(cell) for cell in cells],
@@ -231,7 +231,7 @@ def _errors(errors: Sequence[CellError | None]) -> dict[str, list[Any]]:
 
 
 def _outputs(cells: Iterable[CellRow], outputs: Iterable[OutputRow]) -> list[str | None]:
-    """The outputs of each cell, one a line: ``logits [1, 16, 512] float32``."""
+    """The outputs of each cell, one per line: ``logits [1, 16, 512] float32``."""
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for output in outputs:
         lines[output.cell_id].append(plain(f"{output.name} {list(output.shape)} {output.dtype}"))
@@ -239,13 +239,13 @@ def _outputs(cells: Iterable[CellRow], outputs: Iterable[OutputRow]) -> list[str
 
 
 def _adapted(rows: ReportRows) -> list[str | None]:
-    """What was tried with each cell that had failed, one attempt a line."""
+    """The retries of each failed cell, one per line."""
     attempts = adapted.by_cell(rows)
     return [text("\n".join(plain(adapted.sentence(cell, attempt)) for attempt in attempts.get(cell.cell_key, ()))) for cell in rows.cells]
 
 
 def _doubts(cells: Iterable[CellRow], doubts: Iterable[Mapping[str, Any]]) -> list[str | None]:
-    """What lessens the confidence in each cell, one reason a line."""
+    """The reasons for low confidence in each cell, one per line."""
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for row in doubts:
         lines[row["cell_key"]].append(plain(f"{row['doubt']}: {row['detail']}"))
@@ -253,7 +253,7 @@ def _doubts(cells: Iterable[CellRow], doubts: Iterable[Mapping[str, Any]]) -> li
 
 
 def _steps(cell: CellRow, stages: Mapping[str, Mapping[Stage, float]]) -> list[float | int | None] | None:
-    """Milliseconds by stage. What an emulator took for running and measuring is not told."""
+    """Milliseconds by stage, without an emulator's times for running and measuring."""
     if cell.stage is None or cell.cell_id is None or cell.cell_id not in stages:
         return None
     silent = {Stage.RUN, Stage.MEASURE} if cell.execution is Execution.EMULATED else set()
@@ -267,8 +267,8 @@ def _quantiles(cell: CellRow, quantiles: Mapping[str, Sequence[float]]) -> list[
     return [rounded(value) for value in quantiles[cell.cell_id]]
 
 
-class _Near:
-    """The nearest things that work, for many cells: only those that can be among the first are compared."""
+class _NearestWorking:
+    """The nearest configurations that work, for many cells: compares only those that can be among the first."""
 
     def __init__(self, cells: Sequence[CellRow]) -> None:
         self._places = {id(cell): number for number, cell in enumerate(cells)}
@@ -283,7 +283,7 @@ class _Near:
                     group.append(cell)
 
     def of(self, asked: CellRow) -> list[list[Any]]:
-        """Pairs of a cell's place and how it differs from the one that was asked about."""
+        """Pairs of a cell's index and how it differs from the requested one."""
         kinds = (f"architecture {asked.architecture}", f"family {asked.family.value}")
         found = [*self._by_model[asked.model], *(cell for kind in kinds for cell in self._alike[asked.target, kind])]
         among = list({id(cell): cell for cell in found}.values())

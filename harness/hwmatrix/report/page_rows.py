@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class PageRows:
     """Details of a run, by cell and by shard.
 
-    ``stages`` are the milliseconds in each stage that a cell entered. ``quantiles`` are every twentieth of its samples in milliseconds,
-    from the shortest to the longest; an emulated cell has none. ``packages`` lead from a name to a version.
+    ``stages`` are the milliseconds in each stage that a cell entered. ``quantiles`` are the milliseconds of its samples in steps of 5 %,
+    from the shortest to the longest; an emulated cell has none. ``packages`` map a name to a version.
     """
 
     schema_version: str
@@ -29,7 +29,7 @@ class PageRows:
 
 
 def read_page_rows(database: Path, run_id: str | None) -> PageRows:
-    """Read the details of a run from a merged database: of the one that :func:`hwmatrix.report.rows.read` gives.
+    """Read the details of the run that :func:`hwmatrix.report.rows.read` returns.
 
     Raises:
         StoreError: the database is missing, broken, or of another version.

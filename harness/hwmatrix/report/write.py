@@ -1,4 +1,4 @@
-"""Writing a run's reports: all texts first, then each file to a temporary name, then the renames."""
+"""Writes a run's reports: renders all texts, writes each file under a temporary name, then renames all."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 def write_reports(
     database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None, beside: bool = True
 ) -> list[Path]:
-    """Write ``index.html``, ``plots/*.svg``, and ``summary``, ``matrix``, ``errors``, ``expected``: Markdown, all but the first as JSON.
+    """Write ``index.html``, ``plots/*.svg``, and ``summary``, ``matrix``, ``errors``, ``expected`` (Markdown, the last three also JSON).
 
-    The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. ``history`` is what the page
-    shows of earlier runs: without it, history.duckdb beside the folder, if there is one and ``beside`` is not False. Plots of an earlier
-    run that this one has not are removed. Where :func:`hwmatrix.report.plots.undrawn` gives a reason, index.html and plots are left out,
-    and those of an earlier run are removed.
+    The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. ``history`` is the
+    database of earlier runs for the page; by default history.duckdb beside the folder, if it exists and ``beside`` is true. Plots that
+    only an earlier run has are removed. If :func:`hwmatrix.report.plots.undrawn` gives a reason, index.html and plots are left out, and
+    those of an earlier run are removed.
 
     Returns:
         The files, plots last.
 
     Raises:
-        StoreError: the database, or the history that was given, cannot be read, holds no such run, or the folder cannot be written.
+        StoreError: the database or the given history cannot be read, the run does not exist, or the folder cannot be written.
     """
     texts, drawn = rendered(database, output_dir, run_id=run_id, history=history, beside=beside)
     pictures = {f"{PLOTS}/{name}": text for name, text in plots(drawn).items()}
@@ -55,8 +55,8 @@ _PAGE: Final = "index.html"
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector: very many records live until the end, and looking through them takes a sixth of the time."""
+def _without_garbage_collector() -> Iterator[None]:
+    """Disable the garbage collector: it would spend a sixth of the time on the many records, which live until the end."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -66,11 +66,11 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@_uncollected()
+@_without_garbage_collector()
 def rendered(
     database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None, beside: bool = True
 ) -> tuple[dict[str, str], tuple[Chart, ...]]:
-    """The texts of the reports by file name, and the charts that are to be drawn beside them. Nothing is written.
+    """The texts of the reports by file name, and the charts to draw beside them. Nothing is written.
 
     Raises:
         StoreError: as :func:`write_reports`.
@@ -96,7 +96,7 @@ def rendered(
 
 
 def replace(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Write files into a folder, or folders in it, which are made if they are missing; give them in the same order.
+    """Write files to a folder and its subfolders, which are created if missing; return the paths in the same order.
 
     Raises:
         StoreError: the folder cannot be written.

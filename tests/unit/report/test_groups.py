@@ -163,8 +163,8 @@ def test_a_large_matrix_begins_with_totals_then_causes_then_rows(rows: ReportRow
 def test_the_most_frequent_preparation_methods_are_named(rows: ReportRows) -> None:
     section = matrix_md(rows).split("### How models were prepared", 1)[1].split("## ", 1)[0]
     assert section.index("`eager`") < section.index("`traced, because export")
-    assert section.count("\n| ") - 1 == 20  # excluding the header
-    assert f"And {len(rows.analysis.methods) - 20} other methods, of fewer cells each" in section
+    assert section.count("\n| ") - 1 == 20  # without the header
+    assert f"And {len(rows.analysis.methods) - 20} other methods, each for fewer cells" in section
 
 
 def test_cells_that_ran_only_the_text_path_are_marked_and_counted(rows: ReportRows) -> None:

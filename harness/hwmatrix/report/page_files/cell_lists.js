@@ -1,4 +1,4 @@
-// Lists of cells that templates name by their places (data-cells): made when they are opened, since an error may have thousands.
+// Lists of cells that templates name by index (data-cells): built when they are opened, since an error may have thousands.
 const CellLists = (() => {
   const MOST = 1000;
   const {el} = Dom;

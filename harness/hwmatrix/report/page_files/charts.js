@@ -1,8 +1,8 @@
-// Charts: Vega-Lite specifications that lie in the page, drawn when their view is opened. Expressions in them are interpreted, not
-// compiled, because the page's policy lets no text become a program.
+// Charts: Vega-Lite specifications in the page, drawn when their view is opened. Their expressions are interpreted, not compiled,
+// because the page's policy forbids code from text.
 const Charts = (() => {
   const MOST_ROWS = 500;
-  const NARROW = 640; // pixels of a figure below which a chart gets fewer
+  const NARROW = 640; // width in pixels of a figure below which its chart is narrower
   const DARK = {
     text: "#e6edf3", muted: "#a0aab5", grid: "#343c46",
     category: ["#56b4e9", "#f08a4b", "#35c296", "#e59ac2", "#9cc9f5", "#d9b44a", "#aab2bb", "#f5f5f5"],
@@ -11,7 +11,7 @@ const Charts = (() => {
   let specs = null;
   let loaded = false;
 
-  // The library is 0.9 MB of script that lies in the page as text until the first chart.
+  // The library is 0.9 MB of script, which stays text until the first chart.
   function library() {
     if (!loaded) {
       document.body.append(Object.assign(document.createElement("script"), {textContent: Dom.get("drawing").textContent}));
@@ -33,7 +33,7 @@ const Charts = (() => {
     return {...config, background: null, axis, header, legend: {...config.legend, labelColor: text, titleColor: text}, title: {...config.title, color: text, subtitleColor: muted}, range: {category}, boxplot: {rule: {stroke: muted}}};
   }
 
-  // The lines between rectangles have the color of the page, whichever that is; columns have colors that can be seen on it.
+  // Lines between rectangles get the background color of the page, and columns get colors that are visible on it.
   function onPage(value) {
     const paper = getComputedStyle(document.documentElement).backgroundColor;
     const light = read().config.range.category;
@@ -47,7 +47,7 @@ const Charts = (() => {
     return walk(value, "");
   }
 
-  // Less width for the plot and its labels where there is less.
+  // Reduce the width of the plot and its labels in a narrow figure.
   function fitted(spec, width) {
     if (typeof spec.width !== "number" || width >= NARROW) return spec;
     const y = spec.encoding?.y;
@@ -57,10 +57,10 @@ const Charts = (() => {
 
   async function draw(figure) {
     const spec = read().charts[figure.dataset.chart];
-    const place = figure.querySelector(".plot"); // Vega gives it a role of its own
+    const place = figure.querySelector(".plot"); // Vega sets its own role on it
     const {datasets, ...rest} = spec;
     const shown = {...fitted(onPage(rest), figure.clientWidth), datasets, config: configured(read().config)};
-    delete shown.title; // the figure has it as its caption, but for what it says below that
+    delete shown.title; // it is the figure's caption, to which the subtitle is added
     if (spec.title?.subtitle) caption(figure, spec.title.subtitle);
     try {
       figure.drawing?.finalize();
@@ -76,7 +76,7 @@ const Charts = (() => {
     if (told.childElementCount === 0) told.append(el("br"), el("small", null, subtitle));
   }
 
-  // The numbers of a chart, for those who don't see it or want to read them.
+  // The numbers of a chart as a table.
   function tabulate(figure) {
     const place = figure.querySelector(".rows");
     if (place.childElementCount > 0) return;
@@ -91,7 +91,7 @@ const Charts = (() => {
 
   const figures = view => [...Dom.get(`view-${view}`).querySelectorAll("[data-chart]")];
 
-  // Draw what a view has and what is not drawn yet. Resolves when all of it is there.
+  // Draw the charts of a view that are not drawn yet. Resolves when all are drawn.
   async function open(view) {
     for (const figure of figures(view)) {
       if (figure.dataset.drawn === undefined) {

@@ -1,4 +1,4 @@
-// The page's data: tables by column, unpacked only where they are asked (packing.py has the forms).
+// The page's data: tables by column, unpacked on access (packing.py defines the format).
 const Data = (() => {
   const found = JSON.parse(document.getElementById("data").textContent);
 
@@ -14,7 +14,7 @@ const Data = (() => {
   const cells = readers(found.cells);
   let byKey = null;
 
-  // The cell that a link names, or null where there is none.
+  // The cell that a link names, or null if there is none.
   function find(key) {
     if (byKey === null) {
       byKey = new Map();
@@ -27,7 +27,7 @@ const Data = (() => {
   const count = "same" in packed ? (packed.same === null ? 0 : 1) : (packed.values ?? packed.codes).length;
   const cell = number => Object.fromEntries(Object.entries(cells).map(([name, read]) => [name, read(number)]));
 
-  // What a cell's shape and color stand for: its level, or its status where it has none.
+  // What a cell's shape and color stand for: its level, or its status if it has none.
   const state = number => cells.level(number) ?? cells.status(number);
 
   return {

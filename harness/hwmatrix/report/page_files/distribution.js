@@ -1,11 +1,10 @@
-// How a cell's samples are spread: the share of them that took no longer than so many milliseconds, with a box of the quartiles below.
-// The 21 quantiles come from the database; here they only get their places. The last twentieth is told in words: drawn, its one
-// straggler would leave no room for all the others.
+// The distribution of a cell's samples: the cumulative share by milliseconds, with a box plot below. The 21 quantiles come from the
+// database. The slowest 5 % are described in words: if they were drawn, one outlier would leave no room for all the others.
 const Distribution = (() => {
   const {svg} = Dom;
   const [HEIGHT, LEFT, RIGHT, TOP] = [190, 44, 14, 10];
-  const [CURVE, BOX, AXIS] = [118, 142, 160]; // the curve's foot, the box's middle, the axis
-  const DRAWN = 19; // the 95th percentile, in twentieths
+  const [CURVE, BOX, AXIS] = [118, 142, 160]; // the base of the curve, the middle of the box, the axis
+  const DRAWN = 19; // the 95th percentile, in steps of 5 %
   let width = 560;
 
   function draw(quantiles) {
@@ -24,7 +23,7 @@ const Distribution = (() => {
       svg("line", {class: "median", x1: x(q50), x2: x(q50), y1: BOX - 11, y2: BOX + 11}),
       svg("line", {class: "axis", x1: LEFT, x2: width - RIGHT, y1: AXIS, y2: AXIS}),
       ticks([low, high, q50, q25, q75], x));
-    return [picture, Dom.el("p", {class: "hint"}, `Box: the middle half; whiskers: 5 % to 95 %. The slowest twentieth of the samples took up to ${Text.ms(quantiles.at(-1))}.`)];
+    return [picture, Dom.el("p", {class: "hint"}, `Box: the middle half; whiskers: 5 % to 95 %. The slowest 5 % of the samples took up to ${Text.ms(quantiles.at(-1))}.`)];
   }
 
   const line = (kind, from, to) => svg("line", {class: kind, x1: from, x2: to, y1: BOX, y2: BOX});
@@ -34,7 +33,7 @@ const Distribution = (() => {
     svg("text", {x: LEFT - 6, y: height + 4, "text-anchor": "end"}, told),
   ];
 
-  // Labels that would lie on another, or say the same, are left out: the first are the most important.
+  // Leave out labels that would overlap or repeat another one: the first are the most important.
   function ticks(values, x) {
     const kept = [];
     for (const value of values) if (kept.every(other => Math.abs(x(other) - x(value)) > 80 && Text.ms(other) !== Text.ms(value))) kept.push(value);

@@ -2,7 +2,7 @@
 const Dom = (() => {
   const SVG = "http://www.w3.org/2000/svg";
 
-  // Attributes whose value is null, undefined or false are left out; true stands for an attribute without a value.
+  // Attributes whose value is null, undefined or false are left out; true sets an attribute without a value.
   function fill(node, attributes, children) {
     for (const [name, value] of Object.entries(attributes ?? {})) {
       if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
@@ -15,7 +15,7 @@ const Dom = (() => {
   const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
   const get = id => document.getElementById(id);
 
-  // A table of texts. `numeric` are the numbers of its columns that stand on the right.
+  // A table of texts. `numeric` has the indices of its right-aligned columns.
   function table(heads, rows, numeric = []) {
     const kind = column => (numeric.includes(column) ? "number" : null);
     return el("table", null,

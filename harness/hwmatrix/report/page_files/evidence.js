@@ -1,4 +1,4 @@
-// The evidence of one cell, in a dialog beside the matrix: what came of it, how far it got, what was measured, how to repeat it.
+// The evidence of one cell, in a dialog beside the matrix: its verdict, how far it got, what was measured, how to repeat it.
 const Evidence = (() => {
   const {el} = Dom;
   const FAILED = new Set(["mismatch", "fallback", "unsupported", "error", "oom", "timeout", "crash"]);
@@ -16,7 +16,7 @@ const Evidence = (() => {
     dialog.addEventListener("pointerdown", event => { if (event.target === dialog) dialog.close(); });
   }
 
-  // Show what the address names; nothing is named by an empty key, and a key of another run by none.
+  // Show the cell that the address names. An empty key names none; a key may also be of another run.
   function update(key) {
     const number = key === "" ? null : Data.find(key);
     if (number === opened && number !== null) return;
@@ -64,7 +64,7 @@ const Evidence = (() => {
     return part("What went wrong",
       el("p", null, el("span", {class: `severity ${cell.severity}`}, cell.severity), " ", el("code", null, cell.error_type)),
       cell.message && el("p", {class: "message", tabindex: 0, role: "region", "aria-label": "Message"}, cell.message),
-      facts([["Lacks", cell.needs], ["It begins", cell.begins]]),
+      facts([["Lacks", cell.needs], ["Error begins", cell.begins]]),
       cell.traceback && el("details", null, el("summary", null, "Traceback"), el("pre", {tabindex: 0, role: "region", "aria-label": "Traceback"}, cell.traceback)),
       cell.adapted && [el("h4", null, "Tried again with"), el("ul", null, cell.adapted.split("\n").map(each => el("li", null, each)))],
       advice.length > 0 && [el("h4", null, "What to do"), el("ul", null, advice.map(each => el("li", null, each)))],
@@ -156,7 +156,7 @@ const Evidence = (() => {
       el("p", null, el("a", {href: Links.link({cell: cell.key})}, "Link to this cell")));
   }
 
-  // Where the clipboard is refused (some browsers do so for pages from disk), the command is selected instead.
+  // If the browser refuses the clipboard (some do for pages from disk), the command is selected instead.
   function copying(command) {
     const told = el("span", {role: "status"});
     const button = el("button", {type: "button"}, "Copy the command");

@@ -1,5 +1,5 @@
-// The smallest example of a group of failures: what was said, where, and the command that repeats it. Made when it is opened: a
-// traceback is long, and the page has it once, with its cell.
+// The smallest example of a group of failures: its message, its traceback, and the command that repeats it. Built when it is opened:
+// a traceback is long, and the page has it once, with its cell.
 const Examples = (() => {
   const {el} = Dom;
 

@@ -32,7 +32,7 @@ const Filters = (() => {
     });
   }
 
-  // A filter's choices are made when it is opened first: there may be hundreds of architectures.
+  // A filter's choices are built when it is first opened: there may be hundreds of architectures.
   function filter(name, values) {
     const {el} = Dom;
     const list = el("div", {role: "group", "aria-label": TITLES[name]});
@@ -63,7 +63,7 @@ const Filters = (() => {
     for (const {part} of parts.values()) if (part.open && !part.contains(besides)) part.open = false;
   }
 
-  // Show the state, wherever it came from.
+  // Show the state.
   function update(state) {
     const {get} = Dom;
     for (const [name, {part, summary}] of parts) {

@@ -1,21 +1,21 @@
-// The matrix as a grid of which only the rows in sight are there, so that hundreds of models scroll like ten.
-// Keyboard and roles are those of the ARIA grid pattern: one cell of it is in the tab order, arrows move that place.
+// The matrix as a virtualized grid: only visible rows are in the document, so that hundreds of models scroll like ten.
+// Keyboard and roles follow the ARIA grid pattern: one cell is in the tab order, and arrow keys move to another.
 const Grid = (() => {
   const ROW = 44; // pixels, as in grid.css
-  const BEYOND = 6; // rows that are there above and below those in sight
+  const BEYOND = 6; // rows drawn above and below the visible ones
   const HEAD = -1; // the row of column headers
   const {el} = Dom;
-  const empty = el("div", {class: "row", role: "row"}, el("div", {class: "empty", role: "gridcell"}, "No cell is like that."));
-  let drawn = new Map(); // by place, the elements of rows that are there
-  let made = new Map(); // by row of the run, all that were made: a search moves most of them, and makes few anew
+  const empty = el("div", {class: "row", role: "row"}, el("div", {class: "empty", role: "gridcell"}, "No cell matches."));
+  let drawn = new Map(); // by index, the elements of rows in the document
+  let made = new Map(); // by row of the run, all elements made so far: a search reuses most of them
   let host, heads, body, act;
   let shown = {rows: [], columns: [], fits: () => true};
   let show = "verdict";
   let place = {row: 0, column: 1};
   let painting = 0;
-  let kind = ""; // what, besides which rows there are, decides how they look
+  let kind = ""; // what determines the look of rows, besides their selection
 
-  // `act` has what a press does: open(cell) and sort(id).
+  // `act` has the actions of a click: open(cell) and sort(id).
   function mount(element, actions) {
     [host, act] = [element, actions];
     heads = el("div", {class: "row heads", role: "row", "aria-rowindex": 1, "data-row": HEAD});
@@ -44,7 +44,7 @@ const Grid = (() => {
     if (held) focus(place.row, place.column);
   }
 
-  // Other columns, order or measure: the headers and every row are made anew.
+  // Rebuild the headers and every row, for other columns, order or measure.
   function rebuild(sort) {
     made = new Map();
     const widths = shown.columns.map(column => (Data.columns[column].tried ? "var(--cell)" : "var(--narrow)"));
@@ -62,8 +62,8 @@ const Grid = (() => {
     return el("div", {...attributes, class: column === 0 ? "first" : null}, el("span", {class: "title"}, title), el("small", null, detail));
   }
 
-  // Draw the rows in sight, and the one that has the place in the tab order, wherever it is. They stand in the document in their
-  // order, which is the one that a screen reader takes; what is there already stays, so that little has to be laid out anew.
+  // Draw the visible rows, and the row with the cell in the tab order. They are in the document in their order, for screen readers;
+  // existing ones stay, to keep the layout cheap.
   function paint() {
     painting = 0;
     const first = Math.max(0, Math.floor(host.scrollTop / ROW) - BEYOND);
@@ -112,7 +112,7 @@ const Grid = (() => {
       el("span", {class: "word"}, Marks.shape(state), el("span", null, word)), details.length > 0 && el("small", null, details.join(" · ")));
   }
 
-  // A cell's words: its verdict, or what it was asked to show; what it has no number for stays a verdict.
+  // A cell's words: the selected measure, or its verdict if it has no such number.
   function told(number) {
     const execution = Data.cells.execution(number);
     const how = execution === "hardware" ? [] : [execution];
@@ -161,7 +161,7 @@ const Grid = (() => {
     if (left) left.tabIndex = -1;
   }
 
-  // Move the place in the tab order, and bring it into sight.
+  // Move the place in the tab order, and scroll it into view.
   function focus(row, column) {
     leave();
     place = {row, column};

@@ -1,4 +1,4 @@
-// What is shown is in the address: #view=matrix&status=mismatch&sort=-openvino.container&cell=... A link is a state, and back goes back.
+// The address holds the state: #view=matrix&status=mismatch&sort=-openvino.container&cell=... So links and the back button restore it.
 const Links = (() => {
   const SETS = ["family", "architecture", "target", "status", "precision", "execution", "size", "inputs", "path"];
   const WORDS = {view: "overview", q: "", sort: "", show: "verdict", cell: ""};
@@ -13,7 +13,7 @@ const Links = (() => {
     return {...words, ...Object.fromEntries(SETS.map(name => [name, found.getAll(name)]))};
   }
 
-  // The link to a state: only what is not as usual is in it.
+  // The link to a state, without default values.
   function link(changes) {
     const wanted = {...state, ...changes};
     const told = new URLSearchParams();
@@ -26,7 +26,7 @@ const Links = (() => {
     for (const listener of listeners) listener(state);
   }
 
-  // Change what is shown. `quiet` makes no step to go back to: for what changes with every key that is typed.
+  // Change what is shown. `quiet` adds no history entry: for changes with every key that is typed.
   function go(changes, {quiet = false} = {}) {
     const target = link(changes);
     state = {...state, ...changes};

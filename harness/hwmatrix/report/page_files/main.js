@@ -1,4 +1,4 @@
-// Puts the parts together: one state, which the address holds, and every part showing its share of it.
+// Connects the parts: the address holds one state, and every part shows its share of it.
 (() => {
   const {get} = Dom;
   const views = [...document.querySelectorAll("#views a")].map(link => link.dataset.view);
@@ -7,7 +7,7 @@
   function showView(name) {
     for (const view of views) get(`view-${view}`).hidden = view !== name;
     for (const link of document.querySelectorAll("#views a")) {
-      link.setAttribute("href", Links.link({view: link.dataset.view, cell: ""})); // a tab leaves filters as they are
+      link.setAttribute("href", Links.link({view: link.dataset.view, cell: ""})); // a tab keeps the filters
       if (link.dataset.view === name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
@@ -15,7 +15,7 @@
     Charts.open(name);
   }
 
-  // The matrix is made anew only where something of it has changed: opening a cell is no such thing.
+  // The matrix is updated only if its own state changed, which opening a cell does not do.
   function showMatrix(state) {
     const {cell, view, ...asked} = state;
     const wanted = JSON.stringify(asked);
@@ -34,7 +34,7 @@
     Evidence.update(state.cell);
   }
 
-  // A column's header goes from the best first to the worst first and back to the order of the plan.
+  // A column's header cycles through best first, worst first, and the order of the plan.
   function sort(id) {
     const {sort: now} = Links.state();
     Links.go({sort: now === id ? `-${id}` : now === `-${id}` ? "" : id});

@@ -5,12 +5,12 @@ const Marks = (() => {
 
   const shape = state => Dom.svg("svg", {class: `mark ${state}`, "aria-hidden": "true"}, Dom.svg("use", {href: `#mark-${state}`}));
 
-  // Milliseconds since the navigation began, told once.
+  // Milliseconds since the navigation began, recorded once.
   function reached(name) {
     times[name] ??= performance.now();
   }
 
-  // How long the last key in the search, or choice of a filter, took: until the rows were there, and until they were painted.
+  // How long the last key in the search, or choice of a filter, took until the rows were updated, and until they were painted.
   function filtered(started) {
     times.filtered_ms = performance.now() - started;
     times.painted_ms = null;

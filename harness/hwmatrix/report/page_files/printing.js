@@ -1,4 +1,4 @@
-// On paper the matrix has no window that scrolls: the whole of it, as it is filtered and sorted, becomes a plain table for the printer.
+// Paper cannot scroll: for printing, the whole matrix, filtered and sorted, becomes a plain table.
 const Printing = (() => {
   const {el} = Dom;
 

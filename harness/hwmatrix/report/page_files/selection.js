@@ -7,7 +7,7 @@ const Selection = (() => {
   const all = Data.places.map((_, row) => row);
   const searched = [];
 
-  // What a cell needs of its device where that has memory of its own, else what it added to its process.
+  // A cell's peak on a device with its own memory, else what it added to its process.
   function memory(cell) {
     return Data.cells.device_peak_mb(cell) ?? Data.cells.delta_mb(cell);
   }
@@ -23,7 +23,7 @@ const Selection = (() => {
     return number => wanted.every(([read, set]) => set.has(read(number)));
   }
 
-  // Rows, columns, and whether a cell is one of those that were asked for. A row is there if any of its cells is.
+  // Rows, columns, and whether a cell matches. A row is shown if any of its cells matches.
   function select(state) {
     const words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
     const rowFits = tests(state, OF_ROW);
@@ -38,7 +38,7 @@ const Selection = (() => {
     return {rows: sorted(rows, state), columns, fits, total: all.length};
   }
 
-  // By what is shown of a column, or by something of the row; what has no value comes last, either way.
+  // Sort by the shown value of a column, or by a property of the row. Rows without a value always come last.
   function sorted(rows, state) {
     const down = state.sort.startsWith("-");
     const name = down ? state.sort.slice(1) : state.sort;
@@ -55,7 +55,7 @@ const Selection = (() => {
     });
   }
 
-  // A verdict's rank, so that the best come first and, of those that are alike, the fastest.
+  // A verdict's rank: the best come first, and among equals the fastest.
   function worth(cell, show) {
     if (show !== "verdict") return SHOWN[show](cell);
     return Data.cells.rank(cell) * 1e9 + (Data.cells.p50_ms(cell) ?? 9e8);

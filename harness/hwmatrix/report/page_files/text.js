@@ -1,4 +1,4 @@
-// Numbers, sizes and dates as people read them. Nothing is computed here but how a number is written, and how long ago a time is.
+// Formats numbers, sizes, dates and ages.
 const Text = (() => {
   const NOTHING = "–";
   const formats = new Map();
@@ -8,7 +8,7 @@ const Text = (() => {
     return formats.get(digits).format(value);
   }
 
-  // With so many significant digits and no exponent: 0.0312, 3.12, 31.2, 3,120.
+  // With this many significant digits and no exponent: 0.0312, 3.12, 31.2, 3,120.
   function number(value, digits = 3) {
     if (value === null || value === undefined) return NOTHING;
     if (value === 0) return "0";

@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. What was chosen is kept where the browser allows that.
+// Light, dark, or the system's theme. The choice is stored if the browser allows that.
 const Theme = (() => {
   const KEY = "hwmatrix-theme";
   const CHOICES = ["system", "light", "dark"];
@@ -7,7 +7,7 @@ const Theme = (() => {
   const listeners = [];
   let chosen = stored();
 
-  // A browser may keep nothing for pages from disk, and then throws: the choice lasts as long as the page.
+  // A browser may refuse storage to pages from disk, and throw: the choice then lasts as long as the page.
   function stored() {
     try {
       const found = localStorage.getItem(KEY);
@@ -31,7 +31,7 @@ const Theme = (() => {
     for (const listener of listeners) listener();
   }
 
-  // The button's words are what is on; a press goes on to the next choice.
+  // The button shows the current choice; a click selects the next.
   function mount(button) {
     const tell = () => { button.textContent = TOLD[chosen]; };
     button.addEventListener("click", () => {

@@ -1,4 +1,4 @@
-// What a chart tells of the mark under the pointer. Vega asks for it with names and values; they are shown as text.
+// The tooltip of the mark under the pointer. Vega passes names and values, which are shown as text.
 const Tooltip = (() => {
   let tip = null;
 
