@@ -11,7 +11,7 @@ _DIGITS: Final = 3
 
 
 def number(value: float | None, digits: int = _DIGITS) -> str:
-    """A number with so many significant digits: ``0.0312``, ``3.12``, ``31.2``, ``3,120``."""
+    """A number with this many significant digits: ``0.0312``, ``3.12``, ``31.2``, ``3,120``."""
     if value is None:
         return NOTHING
     if value == 0:

@@ -9,7 +9,7 @@ const Funnel = (() => {
       const ended = stage === cell.ended;
       const entered = took !== null || at <= reached;
       const kind = ended ? "ended" : entered ? "passed" : "never";
-      const time = took === null ? (entered ? "not timed" : cell.status === "pass" ? "not asked for" : "not reached") : Text.ms(took);
+      const time = took === null ? (entered ? "not timed" : cell.status === "pass" ? "not requested" : "not reached") : Text.ms(took);
       return el("li", {class: kind}, el("strong", null, stage), el("span", null, ended ? `${time}, ended here` : time));
     }));
   }
