@@ -109,11 +109,11 @@ def test_norms_over_several_matrices_are_right_on_the_htp(tmp_path: Path) -> Non
     from onnx.reference import ReferenceEvaluator
 
     from hwmatrix.targets.qnn import values as qnn_values
-    from hwmatrix.targets.qnn.graph import TokenIds, make_graph
+    from hwmatrix.targets.qnn.graph import make_graph
 
     path = norm_graph(tmp_path, scale_first=True, shape=(8, 16, 4))
     (tmp_path / "made").mkdir()
-    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, inputs={}, ids=TokenIds(count=0, special=frozenset()))
+    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, samples=())
     x = np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)
     expected = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
     found = qnn_values.read_apart(made.path, {"x": x}, ["y"], soc_model=57, threads=1)["y"]
@@ -188,12 +188,12 @@ def test_masks_are_raised_and_other_constants_are_not(tmp_path: Path) -> None:
 def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Path) -> None:
     import onnx_ir
 
-    from hwmatrix.targets.qnn.graph import TokenIds, make_graph
+    from hwmatrix.targets.qnn.graph import make_graph
 
     path = norm_graph(tmp_path, scale_first=True)
     before = path.read_bytes()
     (tmp_path / "made").mkdir()
-    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, inputs={}, ids=TokenIds(count=0, special=frozenset()))
+    made = make_graph(export("torch", path), tmp_path / "made", dtype=Dtype.FLOAT16, samples=())
     assert path.read_bytes() == before
     assert made.steps == ("torch ONNX export", "RMS norms fused over rows")
     mask = onnx_ir.load(made.path).graph.initializers["mask"].const_value
@@ -201,8 +201,8 @@ def test_the_float16_graph_keeps_masks_and_the_export_is_left_alone(tmp_path: Pa
     assert mask.numpy().min() == FLOAT_MIN
 
 
-def test_calibration_inputs_are_of_the_same_kind() -> None:
-    from hwmatrix.targets.qnn.graph import TokenIds, calibration_inputs
+def test_random_samples_are_of_the_same_kind() -> None:
+    from hwmatrix.targets.qnn.graph import TokenIds, random_samples
 
     inputs = {
         "input_ids": np.array([[9, 1, 2, 3, 8]]),
@@ -210,7 +210,7 @@ def test_calibration_inputs_are_of_the_same_kind() -> None:
         "pixel_values": np.full((1, 3, 4, 4), 2.0, np.float32) + np.arange(4, dtype=np.float32),
     }
     ids = TokenIds(count=10, special=frozenset({8, 9}))
-    first, *others = itertools.islice(calibration_inputs(inputs, list(inputs), ids), 50)
+    first, *others = itertools.islice(random_samples(inputs, ids), 50)
     assert all(first[name] is inputs[name] for name in inputs)
     tokens = np.concatenate([other["input_ids"] for other in others])
     assert (tokens[:, 0] == 9).all()
@@ -221,7 +221,7 @@ def test_calibration_inputs_are_of_the_same_kind() -> None:
     assert pixels.dtype == np.float32
     assert pixels.mean() == pytest.approx(3.5, abs=0.1)
     assert pixels.std() == pytest.approx(inputs["pixel_values"].std(), rel=0.1)
-    again = list(itertools.islice(calibration_inputs(inputs, list(inputs), ids), 50))[1:]
+    again = list(itertools.islice(random_samples(inputs, ids), 50))[1:]
     assert all((a[name] == b[name]).all() for a, b in zip(others, again, strict=True) for name in inputs)
 
 

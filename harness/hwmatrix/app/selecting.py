@@ -105,7 +105,7 @@ def _resolve(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: Pat
             messages += [_alias_message(model, entry, matrix)] if entry != model else []
         elif is_folder(model) or _is_hub_id(model):
             try:
-                plan = _unlisted_plan(model, size, matrix, cache)
+                plan = _unlisted_plan(model, matrix, cache)
                 taken = {*matrix.spec.models, *(other.name for other in extra.values())}
                 extra.setdefault(plan.selector, _with_unique_name(plan, taken))
             except CellFailure as failure:
@@ -191,7 +191,9 @@ def _with_unique_name(plan: ModelPlan, taken: set[str]) -> ModelPlan:
     return dataclasses.replace(plan, name=plan.selector) if plan.name in taken else plan
 
 
-def _unlisted_plan(model: str, size: Size, matrix: LoadedMatrix, cache: Path) -> ModelPlan:
+def _unlisted_plan(model: str, matrix: LoadedMatrix, cache: Path) -> ModelPlan:
+    """The plan of a checkpoint that matrix.yaml does not list: always in full size, since it has its own dimensions."""
+    size = Size.FULL
     defaults = matrix.spec.sizes[size]
     if is_folder(model):
         folder = Path(model).expanduser().absolute()

@@ -138,6 +138,8 @@ def _quality(cell: CellRow) -> str:
     interval = f"{numbers.percent(cell.quality_low)} to {numbers.percent(cell.quality_high)}"
     metric = (cell.quality_metric or "").replace("_", " ")
     own = f"{metric} {numbers.percent(cell.quality)} ({interval}; {cell.quality_inputs} inputs)"
+    if cell.quality_reference is None:  # its own answers count as right: the metric is the agreement
+        return f"{own}; {cell.quality_detail}"
     both = f"reference {numbers.percent(cell.quality_reference)}, agreement {numbers.percent(cell.quality_agreement)}"
     return f"{own}, {both}; {cell.quality_detail}"
 

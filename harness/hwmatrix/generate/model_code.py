@@ -15,6 +15,8 @@ from hwmatrix.models.checkpoint import inspect
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options
+from hwmatrix.models.samples.evaluation import CheckpointSamples
+from hwmatrix.models.samples.processing import NoSamplesError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +67,8 @@ def model_code(plan: ModelPlan) -> ModelCode:
     """Determine this for a model and its bundle's inputs. A recipe's model is built on the meta device, where it takes no memory.
 
     Raises:
-        ConfigError: torch or transformers is not installed here, the checkpoint is missing, or a model that is made from its type cannot
-            be expressed as code.
+        ConfigError: torch or transformers is not installed here, the checkpoint is missing, the model is trained by hwmatrix, or one that
+            is made from its type cannot be expressed as code.
         FactoryError: the model or its inputs cannot be built at all.
     """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
@@ -74,6 +76,9 @@ def model_code(plan: ModelPlan) -> ModelCode:
         what = f"{' and '.join(missing)} must be installed to determine the inputs of {plan.name}"
         hint = "install them (the script itself needs them too), with the versions of images/constraints.txt"
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
+    if plan.trained:
+        hint = "the folder `model` in its bundle is a checkpoint with the trained weights: run that, and reproduce its cell"
+        raise ConfigError([Problem(where="--reproduce", what=f"{plan.name} is trained by hwmatrix, which no script can repeat", hint=hint)])
     return _code_of_type(plan) if plan.weights == FACTORY else _code_of_weights(plan)
 
 
@@ -113,9 +118,23 @@ def _code_of_weights(plan: ModelPlan) -> ModelCode:
     config = _config(plan)
     with torch.device("meta"):
         model = getattr(transformers, plan.model_class)(config)
-    made = make_inputs(model, plan)
     count, special = _tokens(config)
-    return ModelCode(inputs=_inputs_code(made), call=call_options(model), vocabulary=count, special=special)
+    try:
+        code = _processed_code(CheckpointSamples(model, plan)) if plan.weights != RECIPE else _inputs_code(make_inputs(model, plan))
+    except NoSamplesError:  # the bundle has random inputs then, too
+        code = _inputs_code(make_inputs(model, plan))
+    return ModelCode(inputs=code, call=call_options(model), vocabulary=count, special=special)
+
+
+def _processed_code(samples: CheckpointSamples) -> tuple[InputCode, ...]:
+    """Code for inputs prepared by the checkpoint's own processor: tokens are written out, pictures and sounds become random numbers."""
+    instead = f"random, where the run has a sample prepared by {samples.processor}"
+    return tuple(
+        InputCode(name=name, code=f"torch.randn({tuple(tensor.shape)}, generator=generator)  # {instead}")
+        if tensor.is_floating_point()
+        else _written_out(name, tensor)
+        for name, tensor in samples.inputs.items()
+    )
 
 
 def _config(plan: ModelPlan) -> Any:

@@ -293,7 +293,14 @@ def _check_names(models: list[ModelPlan]) -> None:
 
 
 def _selected_models(matrix: LoadedMatrix, selection: Selection) -> list[tuple[str, Size]]:
-    """Return names and sizes, in the order of matrix.yaml, without duplicates."""
+    """Return names and sizes, in the order of matrix.yaml, without duplicates. A checkpoint is always full: it has its own dimensions."""
+    chosen = _sizes_asked_for(matrix, selection)
+    made = {_RECIPE, _TRAINED, _FACTORY}
+    return list(dict.fromkeys((name, size if matrix.spec.models[name].weights in made else Size.FULL) for name, size in chosen))
+
+
+def _sizes_asked_for(matrix: LoadedMatrix, selection: Selection) -> list[tuple[str, Size]]:
+    """Return the names of the selected models with the sizes that are asked for."""
     spec = matrix.spec
     if selection.everything:
         return [(name, size) for name in spec.models for size in ((selection.size,) if selection.size else tuple(Size))]

@@ -36,7 +36,7 @@ LEAST_FLOOR: Final[Mapping[Dtype, float]] = {
 
 
 class Task(Protocol):
-    """A target's result on a task (:class:`hwmatrix.models.learning.quality.Quality`). All numbers are shares of examples."""
+    """A target's result on a task (:class:`hwmatrix.models.learning.quality.Quality`), as shares of examples or answers."""
 
     @property
     def metric(self) -> str:
@@ -47,8 +47,8 @@ class Task(Protocol):
         """The share that the target gets right."""
 
     @property
-    def reference(self) -> float:
-        """The share that the reference gets right."""
+    def reference(self) -> float | None:
+        """The share that the reference gets right; None where its own answers count as right."""
 
     @property
     def high(self) -> float:
@@ -151,7 +151,7 @@ def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Ta
         if reason is not None:
             return _mismatch("precision_loss", reason, noise)
         return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=False)
-    if noise.excess <= bound and task is not None and task.reference <= task.high and task.agreement >= SAME_ANSWERS:
+    if noise.excess <= bound and task is not None and _done_as_well(task) and task.agreement >= SAME_ANSWERS:
         return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=True)
     how = f"is {noise.excess:.3g} times the noise floor of {noise.dtype.value} ({noise.floor:.2g}); {allowed:g} times is allowed"
     return _mismatch("mismatch", _difference(noise.output, how), noise)
@@ -163,9 +163,15 @@ def _unusable_precision(noise: _Noise, worst: OutputRecord, tolerance: Tolerance
     if task is None:
         over = _error(worst) > tolerance.relative_error
         return f"{_difference(worst, f'exceeds {tolerance.relative_error:.3g}')}; {same}" if over else None
-    if task.reference > task.high:
-        return f"{task.metric.replace('_', ' ')} is {task.value:.3g}, the reference's is {task.reference:.3g}; {same}"
-    return None
+    if _done_as_well(task):
+        return None
+    beside = f"the reference's is {task.reference:.3g}" if task.reference is not None else f"at least {SAME_ANSWERS:g} is required"
+    return f"{task.metric.replace('_', ' ')} is {task.value:.3g}, {beside}; {same}"
+
+
+def _done_as_well(task: Task) -> bool:
+    """Whether the target does the task as well as the reference."""
+    return task.agreement >= SAME_ANSWERS if task.reference is None else task.reference <= task.high
 
 
 def _worst_output(comparison: Comparison) -> OutputRecord:

@@ -27,7 +27,7 @@ from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import inspect
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.rules import digest
-from hwmatrix.models.folder import EXPECTED, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
+from hwmatrix.models.folder import CALIBRATION, EXPECTED, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
 from hwmatrix.models.learning.quality import Answers
 from hwmatrix.records import BUNDLE_SCHEMA, NoiseFloor
 
@@ -99,24 +99,45 @@ class Bundle:
         found = self.manifest.get("training")
         return None if found is None else dict(found)
 
+    @property
+    def task_detail(self) -> str | None:
+        """What the model is asked besides its one forward pass, or why nothing; None: it is a recipe with random weights."""
+        found = self._task
+        return None if found is None else str(found.get("reason") or found["detail"])
+
+    @property
+    def _task(self) -> dict[str, Any] | None:
+        """What the manifest says of the task of a trained model, or of the samples of a checkpoint."""
+        return self.training or self.manifest.get("samples")
+
     def floor(self, dtype: Dtype) -> NoiseFloor:
         """The noise floor of the model in a precision."""
         return NoiseFloor(**{"outputs": None, **self.manifest["floors"][dtype.value]})
 
     def held_out(self) -> HeldOut | None:
-        """The examples that a target's answers are judged by; None if the model is not trained."""
-        training = self.training
-        if training is None or "answers" not in training:
+        """The examples that a target's answers are judged by; None if there is no task."""
+        task = self._task
+        if task is None or "answers" not in task:
             return None
-        answers = Answers(
-            kind=training["answers"]["kind"], outputs=tuple(training["answers"]["outputs"]), blank=training["answers"]["blank"]
-        )
         arrays = _load_arrays(self.path / HELD_OUT)
 
         def part(prefix: str) -> dict[str, _Array]:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
-        return HeldOut(answers=answers, inputs=part("input."), expected=part("expected."), labels=arrays["labels"])
+        return HeldOut(
+            answers=Answers(**{**task["answers"], "outputs": tuple(task["answers"]["outputs"])}),
+            inputs=part("input."),
+            expected=part("expected."),
+            labels=arrays["labels"],
+            weights=arrays.get("weights"),
+        )
+
+    def calibration(self) -> list[dict[str, _Array]]:
+        """Inputs that value ranges may be taken from, since none of them is evaluated; empty if the bundle has no task."""
+        if not (self.path / CALIBRATION).is_file():
+            return []
+        arrays = _load_arrays(self.path / CALIBRATION)
+        return [{name: array[number] for name, array in arrays.items()} for number in range(len(next(iter(arrays.values()))))]
 
     def load_expected(self) -> dict[str, torch.Tensor]:
         """The reference outputs by name, on the CPU: eager, float32, one thread."""
@@ -125,15 +146,16 @@ class Bundle:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Examples of a trained model's task that were not used in training, one per batch. The first axis of every array is the example.
+    """Examples of a task that were not used in training, one per batch. The first axis of every array is the example.
 
-    ``expected`` are the reference's outputs that hold the answers, ``labels`` the right answers.
+    ``expected`` are the reference's outputs that hold the answers, ``labels`` the right answers. ``weights`` pool vectors of tokens.
     """
 
     answers: Answers
     inputs: dict[str, _Array]
     expected: dict[str, _Array]
     labels: _Array
+    weights: _Array | None = None
 
 
 def bundle_key(plan: ModelPlan) -> str:
@@ -280,7 +302,7 @@ def _identity_of_weights(plan: ModelPlan) -> Any:
     if plan.weights == HUB:
         raise FactoryError(f"the weights of {plan.hub_id} have not been fetched from the hub yet", error_type="weights_not_fetched")
     checkpoint = Path(plan.weights)
-    return {str(file.relative_to(checkpoint)): sha256_of(file) for file in inspect(checkpoint).files}
+    return {str(file.relative_to(checkpoint)): sha256_of(file) for file in inspect(checkpoint).identifying_files}
 
 
 def recipe_identity(plan: ModelPlan) -> str:

@@ -18,6 +18,10 @@ from hwmatrix.records import ModelPlan, Size
 
 SAFE_WEIGHTS: Final = "model.safetensors"
 SAFE_INDEX: Final = "model.safetensors.index.json"
+POOLING: Final = "1_Pooling/config.json"
+"""Where sentence-transformers writes how the vectors of tokens become one."""
+_PROCESSOR_FILES: Final = ("*.json", "*.txt", "*.model", "*.tiktoken", POOLING)
+"""Tokenizers, image processors and feature extractors."""
 _REFUSED_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle")
 
 
@@ -36,6 +40,12 @@ class Checkpoint:
         """Every file that affects what is loaded: configuration, index, weights."""
         named = (self.folder / "config.json", self.folder / "generation_config.json", self.folder / SAFE_INDEX)
         return (*(path for path in named if path.is_file()), *self.weights)
+
+    @property
+    def identifying_files(self) -> tuple[Path, ...]:
+        """The files that decide what is loaded and what the model is given: those of its processor too."""
+        beside = (path for pattern in _PROCESSOR_FILES for path in sorted(self.folder.glob(pattern)) if path.is_file())
+        return tuple(dict.fromkeys((*self.files, *beside)))
 
 
 def inspect(folder: Path) -> Checkpoint:

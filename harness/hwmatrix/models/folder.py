@@ -26,7 +26,9 @@ INPUTS: Final = "inputs.safetensors"
 EXPECTED: Final = "expected.safetensors"
 """The files of a bundle: the saved model, its inputs, and the reference's outputs for them."""
 HELD_OUT: Final = "held_out.safetensors"
-"""A further file of trained models: inputs that training did not use, the reference's answers and the correct answers."""
+"""A further file of models with a task: inputs that training did not use, the reference's answers and the correct answers."""
+CALIBRATION: Final = "calibration.safetensors"
+"""Another one: inputs of the task that are not evaluated. Quantized targets compute value ranges from them."""
 
 
 def listing(path: Path) -> dict[str, dict[str, Any]]:

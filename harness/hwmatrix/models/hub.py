@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.errors import FactoryError
 from hwmatrix.models.build import HUB
-from hwmatrix.models.checkpoint import inspect, inspect_config
+from hwmatrix.models.checkpoint import POOLING, inspect, inspect_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from hwmatrix.records import ModelPlan
 
 TIMEOUT_S: Final = 4.0  # for resolving a revision to a commit; huggingface_hub asks twice
 _CONFIG: Final = ["*.json", "*.txt", "*.model"]
 _WEIGHTS: Final = [*_CONFIG, "*.safetensors"]
-_SUBFOLDERS: Final = ["*/*"]  # repositories keep other formats and precisions there
+_SUBFOLDERS: Final = ("*/*",)  # repositories keep other formats and precisions there
 
 
 def fetch(hub_id: str, revision: str | None, cache: Path) -> Path:
@@ -41,6 +41,7 @@ def fetch(hub_id: str, revision: str | None, cache: Path) -> Path:
             raise
     else:
         inspect_config(_download(hub_id, commit, cache, _CONFIG))
+        _download(hub_id, commit, cache, [POOLING], but=[])
         folder = _download(hub_id, commit, cache, _WEIGHTS)
     inspect(folder)
     return folder
@@ -81,7 +82,7 @@ def _commit(hub_id: str, revision: str | None) -> str:
         return str(huggingface_hub.HfApi().model_info(hub_id, revision=revision, timeout=TIMEOUT_S).sha)
 
 
-def _download(hub_id: str, commit: str, cache: Path, patterns: list[str]) -> Path:
+def _download(hub_id: str, commit: str, cache: Path, patterns: list[str], but: Sequence[str] = _SUBFOLDERS) -> Path:
     import huggingface_hub
 
     with _translated_errors(hub_id, commit):
@@ -90,7 +91,7 @@ def _download(hub_id: str, commit: str, cache: Path, patterns: list[str]) -> Pat
             revision=commit,
             cache_dir=cache,
             allow_patterns=patterns,
-            ignore_patterns=_SUBFOLDERS,
+            ignore_patterns=list(but),
             etag_timeout=TIMEOUT_S,
         )
     return Path(folder)

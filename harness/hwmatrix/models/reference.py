@@ -8,28 +8,34 @@ import shutil
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.errors import BundleError, FactoryError
-from hwmatrix.models.build import build_from, build_model, load_model
+from hwmatrix.models.build import RECIPE, build_from, build_model, load_model
 from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
 from hwmatrix.models.floors import noise_floors
-from hwmatrix.models.folder import EXPECTED, HELD_OUT, INPUTS, MODEL_DIR
+from hwmatrix.models.folder import CALIBRATION, EXPECTED, HELD_OUT, INPUTS, MODEL_DIR
 from hwmatrix.models.influence import without_influence
 from hwmatrix.models.inputs import make_inputs
+from hwmatrix.models.learning.quality import Answers
 from hwmatrix.models.learning.teach import Taught, taught_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
+from hwmatrix.models.samples.evaluation import CheckpointSamples, own_labels
+from hwmatrix.models.samples.processing import NoSamplesError
 from hwmatrix.records import Dtype, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import torch
 
     from hwmatrix.records import ModelPlan
 
+_Tensor: TypeAlias = "torch.Tensor"
+_Tensors: TypeAlias = "dict[str, torch.Tensor]"
 _FLOOR_EXAMPLES: Final = 8
-"""How many held-out examples noise floors are computed from, besides the bundle's inputs."""
+_FLOOR_SAMPLES: Final = 2
+"""Held-out examples of a trained model, and samples of a checkpoint, that noise floors are taken from, besides the bundle's inputs."""
 _ROUNDING: Final = 1e-6
 """Two runs that differ by at most this relative L2 error differ by float32 rounding, not by random numbers."""
 
@@ -45,7 +51,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         BundleError: a file cannot be written (``cache_not_writable``).
     """
     model_dir = folder / MODEL_DIR
-    runs: list[_Tensors] = []
+    task: _Task | None = None
     if plan.weights == FACTORY:
         model, inputs, expected, made = from_factory(plan, model_dir)
     else:
@@ -54,13 +60,17 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
             taught = taught_model(built, plan) if plan.trained else None
         _save_model(built, model_dir)
         model = load_model(model_dir, plan.model_class, Dtype.FLOAT32)
-        inputs = taught.inputs if taught is not None and taught.inputs else make_inputs(model, plan)
-        expected, made = _expected(model, inputs, plan), {}
         if taught is not None:
-            made = {"training": taught.described}
-            if taught.examples:
-                _save_tensors(_held_out_tensors(model, taught, plan), folder / HELD_OUT)
-                runs += [example.inputs for example in taught.examples[:_FLOOR_EXAMPLES]]
+            task, made = _Task.of_training(taught), {"training": taught.described}
+        elif plan.weights != RECIPE:
+            task, made = _task_of_checkpoint(model, plan)
+        else:
+            made = {}
+        inputs = task.inputs if task is not None else make_inputs(model, plan)
+        expected = _expected(model, inputs, plan)
+    if task is not None:
+        _save_tensors(_held_out_tensors(model, task, plan), folder / HELD_OUT)
+        _save_tensors(_stacked(task.calibration), folder / CALIBRATION)
     if plan.role is Role.CANARY_WRONG:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
     _save_tensors(inputs, folder / INPUTS)
@@ -71,13 +81,12 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "inputs": _tensor_specs(inputs),
         "expected": _tensor_specs(expected),
-        "floors": _floors(model, [inputs, *runs]),
+        "floors": _floors(
+            model, [inputs, *(task.examples[: _FLOOR_EXAMPLES if plan.trained else _FLOOR_SAMPLES] if task is not None else ())]
+        ),
         "modalities": modalities(model, inputs, ignored=_without_influence(model, inputs, expected, plan)),
         **made,
     }
-
-
-_Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
 
 def from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Tensors, _Tensors, dict[str, Any]]:
@@ -104,18 +113,68 @@ def from_factory(plan: ModelPlan, model_dir: Path) -> tuple[torch.nn.Module, _Te
     raise failures[0]
 
 
-def _held_out_tensors(model: torch.nn.Module, taught: Taught, plan: ModelPlan) -> _Tensors:
-    """The examples as stacked tensors: ``input.*``, ``expected.*`` (outputs of the reference, batch by batch) and ``labels``."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What a model is asked: the inputs of its one forward pass, held-out examples at the plan's batch, and inputs to calibrate on.
+
+    ``labels`` None: the reference's own answers count as right. ``weights`` pool the vectors of tokens.
+    """
+
+    answers: Answers
+    inputs: _Tensors
+    examples: tuple[_Tensors, ...]
+    calibration: tuple[_Tensors, ...]
+    labels: tuple[_Tensor, ...] | None
+    weights: tuple[_Tensor, ...] | None = None
+
+    @classmethod
+    def of_training(cls, taught: Taught) -> _Task | None:
+        if taught.answers is None:
+            return None
+        return cls(
+            answers=taught.answers,
+            inputs=taught.inputs,
+            examples=tuple(example.inputs for example in taught.examples),
+            calibration=taught.calibration,
+            labels=tuple(example.labels for example in taught.examples),
+        )
+
+
+def _task_of_checkpoint(model: torch.nn.Module, plan: ModelPlan) -> tuple[_Task | None, dict[str, Any]]:
+    """The task of a checkpoint with a processor, and what a manifest says of it: ``samples``. Without a task, the reason."""
+    try:
+        samples = CheckpointSamples(model, plan)
+        found = samples.evaluation(_run(model, samples.inputs, plan))
+    except (NoSamplesError, FactoryError) as failure:
+        return None, {"samples": {"reason": f"random inputs: {failure}"}}
+    task = _Task(
+        answers=found.answers,
+        inputs=samples.inputs,
+        examples=found.examples,
+        calibration=samples.calibration,
+        labels=found.labels,
+        weights=found.weights,
+    )
+    described = {"processor": samples.processor, "detail": found.detail, "answers": dataclasses.asdict(found.answers)}
+    return task, {"samples": described}
+
+
+def _held_out_tensors(model: torch.nn.Module, task: _Task, plan: ModelPlan) -> _Tensors:
+    """The examples in one file: ``input.*``, ``expected.*`` (the reference, one batch after the other), ``labels``, ``weights``."""
+    outputs = [_run(model, example, plan) for example in task.examples]
+    labels = task.labels or [own_labels(task.answers, made, example) for made, example in zip(outputs, task.examples, strict=True)]
+    return {
+        **{f"input.{name}": tensor for name, tensor in _stacked(task.examples).items()},
+        **{f"expected.{name}": tensor for name, tensor in _stacked(outputs, task.answers.outputs).items()},
+        **_stacked([{"labels": tensor} for tensor in labels]),
+        **(_stacked([{"weights": tensor} for tensor in task.weights]) if task.weights is not None else {}),
+    }
+
+
+def _stacked(batches: Sequence[_Tensors], names: Iterable[str] | None = None) -> _Tensors:
     import torch
 
-    tensors: dict[str, list[torch.Tensor]] = {"labels": [example.labels for example in taught.examples]}
-    for example in taught.examples:
-        outputs = _run(model, example.inputs, plan)
-        for name, tensor in example.inputs.items():
-            tensors.setdefault(f"input.{name}", []).append(tensor)
-        for name in taught.outputs:
-            tensors.setdefault(f"expected.{name}", []).append(outputs[name])
-    return {name: torch.stack(parts) for name, parts in tensors.items()}
+    return {name: torch.stack([batch[name] for batch in batches]) for name in (batches[0] if names is None else names)}
 
 
 def _floors(model: torch.nn.Module, runs: list[_Tensors]) -> dict[str, Any]:

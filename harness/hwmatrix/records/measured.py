@@ -44,7 +44,8 @@ class Measured:
     ``approximate`` whether the cell passed only because the task is done as well (:mod:`hwmatrix.measure.verdict`).
 
     ``quality`` is the share of held-out examples of the model's task that are right here, with its 95 % interval, ``quality_reference``
-    that of the reference on the same examples (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_detail`` names the task, or
+    that of the reference on the same examples, NULL where its own answers count as right
+    (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_detail`` names the task, or
     says why there is no such number.
 
     ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is how long a fixed computation,

@@ -15,7 +15,7 @@ from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Dtype, Execution, Family, Isolation, Role, Size
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
-BUNDLE_SCHEMA: Final = "hwmatrix/bundle/3"
+BUNDLE_SCHEMA: Final = "hwmatrix/bundle/4"
 TYPE_PREFIX: Final = "type:"
 """The prefix of a transformers model type whose name could also be another model's. Names in matrix.yaml have no colon."""
 

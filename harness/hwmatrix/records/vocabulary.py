@@ -32,7 +32,10 @@ class Family(enum.StrEnum):
 
 
 class Size(enum.StrEnum):
-    """``tiny`` shows whether a model works; ``full`` has the architecture's canonical dimensions and shows how fast it is."""
+    """``tiny`` shows whether a model works; ``full`` has the architecture's canonical dimensions and shows how fast it is.
+
+    A checkpoint is always ``full``: it has its own dimensions.
+    """
 
     TINY = "tiny"
     FULL = "full"

@@ -194,9 +194,9 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     comparison = parity.compare(outputs, bundle.expected_arrays())
     progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
     task = None
-    if verdict.incomparable(comparison) is None and bundle.training is not None:
+    if verdict.incomparable(comparison) is None and bundle.task_detail is not None:
         task = _quality(target, bundle, descriptor_of(job.target.backend).held_out)
-        progress.found(**_task_findings(task, bundle.training))
+        progress.found(**_task_findings(task, bundle.task_detail))
         target.feed(inputs)
     dtype = job.cell.settings.dtype
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerance, floor=bundle.floor(dtype))
@@ -212,7 +212,7 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
 
 
 def _quality(target: Target, bundle: bundles.Bundle, most: int) -> quality.Quality | None:
-    """The task's metric on held-out examples; None if the model has learned nothing."""
+    """The task's metric on held-out examples; None if there is no task."""
     held_out = bundle.held_out()
     if held_out is None:
         return None
@@ -228,13 +228,14 @@ def _quality(target: Target, bundle: bundles.Bundle, most: int) -> quality.Quali
         {name: np.concatenate(kept) for name, kept in answers.items()},
         {name: np.concatenate(array[:count]) for name, array in held_out.expected.items()},
         np.concatenate(held_out.labels[:count]),
+        None if held_out.weights is None else np.concatenate(held_out.weights[:count]),
     )
 
 
-def _task_findings(found: quality.Quality | None, training: dict[str, Any]) -> dict[str, Any]:
-    """The quality on the model's task, by the fields of ``Measured``; or why there is none."""
+def _task_findings(found: quality.Quality | None, detail: str) -> dict[str, Any]:
+    """The quality on the task, by the fields of ``Measured``; or why there is none."""
     if found is None:
-        return {"quality_detail": training["reason"]}
+        return {"quality_detail": detail}
     return {
         "quality_metric": found.metric,
         "quality": found.value,
@@ -245,7 +246,7 @@ def _task_findings(found: quality.Quality | None, training: dict[str, Any]) -> d
         "quality_kl": found.kl,
         "quality_cosine": found.cosine,
         "quality_inputs": found.inputs,
-        "quality_detail": f"task {training['task']}, learned in {training['steps']:,} steps",
+        "quality_detail": detail,
     }
 
 

@@ -184,7 +184,7 @@ SELECT
         WHEN status = 'pass' THEN 'Medium'
         WHEN status = 'fallback' THEN 'Low'
         WHEN adaptation IS NOT NULL THEN 'Low'
-        WHEN error_type = 'precision_loss' AND quality >= 0.9 * quality_reference THEN 'Low'
+        WHEN error_type = 'precision_loss' AND quality >= 0.9 * coalesce(quality_reference, 1) THEN 'Low'
         WHEN status IN ('mismatch', 'unsupported', 'error', 'oom', 'timeout', 'crash') THEN 'none'
     END AS level
 FROM compared;

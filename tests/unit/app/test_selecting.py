@@ -151,7 +151,7 @@ def test_a_checkpoint_folder(matrix: LoadedMatrix, here: Path, spelling: str) ->
     assert (plan.name, plan.family, plan.architecture, plan.model_class) == ("mine", Family.EMBEDDING, "bert", "BertForMaskedLM")
     assert plan.weights == str(here / "mine")
     assert Path(plan.selector).resolve() == here / "mine"
-    assert (plan.hub_id, plan.size, plan.batch, plan.sequence_length) == (None, Size.TINY, 1, 12)
+    assert (plan.hub_id, plan.size, plan.batch, plan.sequence_length) == (None, Size.FULL, 1, 12)
 
 
 def test_a_folder_of_the_home_directory(matrix: LoadedMatrix, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,13 +160,11 @@ def test_a_folder_of_the_home_directory(matrix: LoadedMatrix, here: Path, monkey
     assert chosen(matrix, "~/mine").extra[0].weights == str(here / "mine")
 
 
-def test_a_model_outside_matrix_yaml_has_the_requested_size(matrix: LoadedMatrix, here: Path) -> None:
+def test_a_checkpoint_is_full_whatever_size_is_asked_for(matrix: LoadedMatrix, here: Path) -> None:
     checkpoint(here / "mine", BERT | {"max_position_embeddings": 512})
-    assert chosen(matrix, "./mine").extra[0].sequence_length == 16
-    assert chosen(matrix, "./mine", size=Size.FULL).extra[0].sequence_length == 128
-    assert chosen(matrix, "./mine", suite="performance").extra[0].size is Size.FULL
-    assert chosen(matrix, "./mine", suite="performance", size=Size.TINY).extra[0].size is Size.TINY
-    assert chosen(matrix, "./mine", suite="no-such-suite").extra[0].size is Size.TINY  # which the plan refuses
+    for asked in ({}, {"size": Size.FULL}, {"size": Size.TINY}, {"suite": "performance"}, {"suite": "no-such-suite"}):
+        (plan,) = chosen(matrix, "./mine", **asked).extra
+        assert (plan.size, plan.sequence_length) == (Size.FULL, 128)
 
 
 def test_folders_with_the_same_name_are_distinguished(matrix: LoadedMatrix, here: Path) -> None:

@@ -22,7 +22,7 @@ class Task:
     """The result of a task with 64 examples, on which the reference is always right."""
 
     value: float = 1.0
-    reference: float = 1.0
+    reference: float | None = 1.0
     high: float = 1.0
     agreement: float = 1.0
     metric: str = "exact_match"
@@ -59,6 +59,10 @@ def judged(
         (0.101, Task(), (Status.MISMATCH, "mismatch", None)),
         (0.015, Task(value=0.9, high=0.95), (Status.MISMATCH, "precision_loss", None)),
         (0.015, Task(value=0.9, reference=0.9, high=0.95), (Status.PASS, None, False)),
+        (0.015, Task(value=0.995, agreement=0.995, reference=None, high=0.999), (Status.PASS, None, False)),
+        (0.017, Task(value=0.995, agreement=0.995, reference=None, high=0.999), (Status.PASS, None, True)),
+        (0.015, Task(value=0.98, agreement=0.98, reference=None, high=0.999), (Status.MISMATCH, "precision_loss", None)),
+        (0.017, Task(value=0.98, agreement=0.98, reference=None, high=0.999), (Status.MISMATCH, "mismatch", None)),
     ],
 )
 def test_the_excess_decides_or_the_task(error: float, task: Task | None, expected: tuple[Status, str | None, bool | None]) -> None:

@@ -54,7 +54,7 @@ def _known(_api: object, _hub_id: str, **_options: Any) -> SimpleNamespace:
 def test_configuration_first_and_no_pickles(calls: list[dict[str, Any]], tmp_path: Path) -> None:
     folder = hub.fetch("google-bert/bert-base-uncased", "main", tmp_path)
     assert folder == tmp_path / "0123abc"
-    assert ["*.safetensors" in call["allow_patterns"] for call in calls] == [False, True]
+    assert ["*.safetensors" in call["allow_patterns"] for call in calls] == [False, False, True]
     assert all(call["revision"] == "0123abc" for call in calls)
     assert not any(".bin" in pattern or ".pt" in pattern for call in calls for pattern in call["allow_patterns"])
 
@@ -62,7 +62,7 @@ def test_configuration_first_and_no_pickles(calls: list[dict[str, Any]], tmp_pat
 def test_resolved_plan_is_pinned_to_a_commit(calls: list[dict[str, Any]], tmp_path: Path) -> None:
     resolved = hub.resolve(PLAN, tmp_path)
     assert (resolved.weights, resolved.revision) == (str(tmp_path / "0123abc"), "0123abc")
-    assert len(calls) == 2
+    assert len(calls) == 3
 
 
 def test_a_recipe_needs_no_hub(calls: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -150,4 +150,4 @@ def test_without_the_hub_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
     assert hub.fetch("google-bert/bert-base-uncased", None, tmp_path) == tmp_path / "0123abc"
-    assert len(calls) == 3
+    assert len(calls) == 4

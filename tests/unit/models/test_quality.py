@@ -13,6 +13,7 @@ CLASSES = Answers(kind="class", outputs=("logits",))
 TOKENS = Answers(kind="tokens", outputs=("logits",))
 SPEECH = Answers(kind="ctc", outputs=("logits",), blank=0)
 PAIRS = Answers(kind="pairs", outputs=("image_embeds", "text_embeds"))
+SENTENCES = Answers(kind="embedding", outputs=("states",))
 
 
 def one_hot(classes: list[int] | list[list[int]], count: int = 4, height: float = 1.0) -> np.ndarray:
@@ -50,6 +51,37 @@ def test_an_image_is_right_if_the_nearest_text_has_its_caption() -> None:
     found = quality(PAIRS, {"image_embeds": images, "text_embeds": texts}, {"image_embeds": texts, "text_embeds": texts}, labels)
     assert (found.metric, found.reference, found.kl) == ("retrieval_accuracy", 1.0, None)
     assert found.agreement == pytest.approx(2 / 3)
+
+
+def test_a_sentence_is_right_if_the_nearest_other_one_is_its_pair() -> None:
+    labels = np.array([0, 0, 1, 1])
+    pairs = np.array([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [0.1, 2.0]])
+    crossed = pairs[[0, 2, 1, 3]]
+    found = quality(SENTENCES, {"states": crossed}, {"states": pairs}, labels)
+    assert (found.metric, found.value, found.reference, found.kl) == ("pair_ranking", 0.0, 1.0, None)
+    assert found.agreement == 0.0
+    assert quality(SENTENCES, {"states": pairs}, {"states": pairs}, labels).agreement == 1.0
+
+
+def test_vectors_of_tokens_are_pooled_by_weights() -> None:
+    labels = np.array([0, 0])
+    expected = np.array([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]])
+    actual = expected.copy()
+    actual[:, 1] = -5.0  # padding, whose vectors do not count
+    first = np.array([[1.0, 0.0], [1.0, 0.0]])
+    assert quality(SENTENCES, {"states": actual}, {"states": expected}, labels, first).cosine == pytest.approx(1.0)
+    mean = np.full((2, 2), 0.5)
+    assert quality(SENTENCES, {"states": actual}, {"states": expected}, labels, mean).cosine < 0.0
+
+
+def test_without_known_answers_those_of_the_reference_count_as_right() -> None:
+    own = Answers(kind="tokens", outputs=("logits",), own=True)
+    labels = np.array([[1, 2, IGNORED], [3, 0, 1]])
+    theirs, ours = one_hot([[1, 2, 0], [3, 0, 1]]), one_hot([[1, 2, 3], [3, 1, 1]])
+    found = quality(own, {"logits": ours}, {"logits": theirs}, labels)
+    assert (found.metric, found.reference, found.inputs) == ("top1_agreement", None, 2)
+    assert found.value == found.agreement == pytest.approx(4 / 5)
+    assert (found.low, found.high) == wilson(4, 5)
 
 
 def test_divergence_and_cosine_match_their_formulas() -> None:

@@ -87,7 +87,7 @@ def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[
         text_path=False,
         input_arrays=dict,
         expected_arrays=lambda: {"y": np.full(2, expected, np.float32)},
-        training=None,
+        task_detail=None,
         held_out=lambda: None,
         floor=lambda _dtype: NoiseFloor(outputs=None, reason="made by hand"),
     )

@@ -1,11 +1,14 @@
 """How well a model does its task on a target: the task's metric on held-out inputs, compared with the reference's answers.
 
-Answers are read from outputs in one of four ways:
+Answers are read from outputs in one of five ways:
 
 - ``tokens``: the largest logit at each position that has a label; an example is right if all of its positions are.
 - ``class``: the largest logit of an example.
 - ``ctc``: the largest logit of each frame, without repeats and then without blanks (best path decoding, Graves et al. 2006).
 - ``pairs``: two embeddings, of an image and of a text; an image is right if the text nearest to it has its label.
+- ``embedding``: one vector per example, or one per token, which are pooled; an example is right if the nearest other one has its label.
+
+A checkpoint of unknown labels is compared with the reference's own answers (``Answers.own``).
 """
 
 from __future__ import annotations
@@ -22,39 +25,54 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 IGNORED: Final = -100
 """A label that does not count, as in PyTorch's cross-entropy."""
-METRICS: Final = {"tokens": "exact_match", "class": "accuracy", "ctc": "exact_match", "pairs": "retrieval_accuracy"}
+METRICS: Final = {
+    "tokens": "exact_match",
+    "class": "accuracy",
+    "ctc": "exact_match",
+    "pairs": "retrieval_accuracy",
+    "embedding": "pair_ranking",
+}
 """The usual name of the metric of each kind of answers."""
+_OWN: Final = "top1_agreement"
+_EMBEDDINGS: Final = frozenset({"pairs", "embedding"})
+_PER_TOKEN: Final = 3
 _Z95: Final = 1.959963984540054
 """The 97.5th percentile of the normal distribution."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answers:
-    """How answers are read from outputs: ``kind`` as above, ``outputs`` the names of the outputs, ``blank`` the blank class of CTC."""
+    """How answers are read from outputs: ``kind`` as above, ``outputs`` the names of the outputs, ``blank`` the blank class of CTC.
+
+    ``own``: the right answers are not known, so the reference's count as right. Only for ``tokens`` and ``class``.
+    """
 
     kind: str
     outputs: tuple[str, ...]
     blank: int | None = None
+    own: bool = False
 
     @property
     def metric(self) -> str:
         """The name of the share of correct examples."""
-        return METRICS[self.kind]
+        return _OWN if self.own else METRICS[self.kind]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quality:
     """The task's metric on a target.
 
-    ``value`` and ``reference`` are the shares of examples that the target and the reference get right. ``low`` and ``high`` are the 95 %
-    interval of ``value`` (Wilson 1927). ``agreement`` is the share of answers equal to the reference's, right or wrong. ``kl`` is the mean
-    Kullback-Leibler divergence of the target's probabilities from the reference's in nats, None for embeddings. ``cosine`` is the mean
-    cosine similarity of the target's and the reference's outputs. ``inputs`` is the number of examples.
+    ``value`` and ``reference`` are the shares of examples that the target and the reference get right, ``low`` and ``high`` the 95 %
+    interval of ``value`` (Wilson 1927). ``agreement`` is the share of answers that are the reference's, right or wrong. Where the
+    reference's own answers count as right, ``reference`` is None and ``value`` is the agreement.
+
+    ``kl`` is the mean Kullback-Leibler divergence of the target's probabilities from the reference's in nats, None for embeddings;
+    ``cosine`` the mean cosine between the target's and the reference's outputs. ``inputs`` is how many examples were tried.
     """
 
     metric: str
     value: float
-    reference: float
+    reference: float | None
     low: float
     high: float
     agreement: float
@@ -63,8 +81,12 @@ class Quality:
     inputs: int
 
 
-def quality(answers: Answers, actual: Mapping[str, Array], expected: Mapping[str, Array], labels: Array) -> Quality:
+def quality(
+    answers: Answers, actual: Mapping[str, Array], expected: Mapping[str, Array], labels: Array, weights: Array | None = None
+) -> Quality:
     """Compare a target's outputs on held-out examples with the reference's. The first axis of all arrays is the example.
+
+    ``weights`` (examples, tokens) sum to 1 and pool the vectors of tokens into one; None: there is nothing to pool.
 
     Raises:
         ValueError: an output is missing, has another shape than the reference's, or there are no examples.
@@ -73,23 +95,24 @@ def quality(answers: Answers, actual: Mapping[str, Array], expected: Mapping[str
         if name not in actual or actual[name].shape != expected[name].shape:
             shape = list(actual[name].shape) if name in actual else "nothing"
             raise ValueError(f"{name} has {shape} instead of {list(expected[name].shape)}")
-    count = len(labels)
-    if not count:
+    if not len(labels):
         raise ValueError("there are no examples")
-    right = int(correct(answers, actual, labels).sum())
+    if weights is not None:
+        actual, expected = ({name: _pooled(found[name], weights) for name in answers.outputs} for found in (actual, expected))
     asked = _counted(answers, labels)
-    ours, theirs = _choices(answers, actual, labels), _choices(answers, expected, labels)
-    low, high = wilson(right, count)
+    same = (_choices(answers, actual, labels) == _choices(answers, expected, labels))[asked]
+    right = same.reshape(-1) if answers.own else correct(answers, actual, labels)
+    low, high = wilson(int(right.sum()), len(right))
     return Quality(
         metric=answers.metric,
-        value=right / count,
-        reference=float(correct(answers, expected, labels).mean()),
+        value=float(right.mean()),
+        reference=None if answers.own else float(correct(answers, expected, labels).mean()),
         low=low,
         high=high,
-        agreement=float(np.mean(ours[asked] == theirs[asked])),
-        kl=None if answers.kind == "pairs" else _divergence(actual[answers.outputs[0]][asked], expected[answers.outputs[0]][asked]),
+        agreement=float(same.mean()),
+        kl=None if answers.kind in _EMBEDDINGS else _divergence(actual[answers.outputs[0]][asked], expected[answers.outputs[0]][asked]),
         cosine=float(np.mean([_cosines(actual[name], expected[name]) for name in answers.outputs])),
-        inputs=count,
+        inputs=len(labels),
     )
 
 
@@ -100,7 +123,7 @@ def correct(answers: Answers, outputs: Mapping[str, Array], labels: Array) -> np
         return np.array(
             [_ctc_decoded(row, answers.blank) == [int(label) for label in asked] for row, asked in zip(chosen, labels, strict=True)]
         )
-    if answers.kind == "pairs":
+    if answers.kind in _EMBEDDINGS:
         return np.asarray(labels[chosen] == labels)
     right = (chosen == labels) | (labels == IGNORED)
     return np.asarray(right.reshape(len(labels), -1).all(axis=1))
@@ -115,7 +138,16 @@ def wilson(right: int, count: int) -> tuple[float, float]:
 
 
 def _choices(answers: Answers, outputs: Mapping[str, Array], labels: Array) -> Array:
-    """The class chosen at each position; for pairs, the index of the text nearest to each image (the first of equal captions)."""
+    """The class chosen at each position.
+
+    For pairs, the index of the text nearest to each image (the first of equal captions); for embeddings, that of the nearest
+    other embedding.
+    """
+    if answers.kind == "embedding":
+        rows = _unit(outputs[answers.outputs[0]].astype(np.float64))
+        near = rows @ rows.T
+        np.fill_diagonal(near, -np.inf)
+        return np.asarray(near.argmax(axis=1))
     if answers.kind != "pairs":
         return np.asarray(outputs[answers.outputs[0]].argmax(axis=-1))
     images, texts = (_unit(outputs[name].astype(np.float64)) for name in answers.outputs)
@@ -126,6 +158,11 @@ def _choices(answers: Answers, outputs: Mapping[str, Array], labels: Array) -> A
 def _counted(answers: Answers, labels: Array) -> Any:
     """An index of the positions that count: those with a label; for CTC and pairs, all."""
     return labels != IGNORED if answers.kind in {"tokens", "class"} else slice(None)
+
+
+def _pooled(states: Array, weights: Array) -> Array:
+    """Vectors of tokens (examples, tokens, width) as one per example; vectors of examples stay as they are."""
+    return np.asarray((states * weights[..., None]).sum(axis=1)) if states.ndim == _PER_TOKEN else states
 
 
 def _ctc_decoded(frames: Array, blank: int | None) -> list[int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.models.build import build_model
 from hwmatrix.models.learning.choice import task_of
+from hwmatrix.models.learning.quality import Answers
 from hwmatrix.models.learning.tasks import CannotLearnError, Examples
 from hwmatrix.models.learning.train import answers_of, train
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 _Tensors: TypeAlias = "dict[str, torch.Tensor]"
+CALIBRATION: Final = 8
+"""Inputs of training that a bundle has, for quantized targets to take value ranges from."""
 EXAMPLES: Final = 64
 """Held-out examples of a bundle. If all of this many are correct, at least 94 % are, with 95 % confidence."""
 
@@ -24,14 +27,15 @@ EXAMPLES: Final = 64
 class Taught:
     """The result of training. ``described`` is for the bundle's manifest.
 
-    ``inputs`` are the arguments of one forward pass at the plan's batch, ``examples`` the held-out examples at that batch, ``outputs`` the
-    names of the outputs with answers. If there are no examples, training failed and the weights are the recipe's random ones.
+    ``inputs`` are the arguments of one forward pass at the plan's batch, ``examples`` the held-out ones at that batch, ``calibration``
+    inputs of training. Without ``answers`` nothing was learned, and the weights are the recipe's random ones.
     """
 
     described: dict[str, Any]
     inputs: _Tensors
     examples: tuple[Examples, ...]
-    outputs: tuple[str, ...]
+    calibration: tuple[_Tensors, ...]
+    answers: Answers | None
 
 
 def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
@@ -45,9 +49,22 @@ def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
     except CannotLearnError as failure:
         model.load_state_dict(build_model(plan).state_dict())
         described = {"reason": f"{failure}; its weights are random"}
-        return Taught(described=described, inputs={}, examples=(), outputs=())
+        return Taught(described=described, inputs={}, examples=(), calibration=(), answers=None)
     generator = torch.Generator().manual_seed(2 * plan.seed + 1)
     drawn = [task.draw(plan.batch, generator) for _ in range(EXAMPLES + 1)]
-    answers = dataclasses.asdict(answers_of(task))
-    described = {"task": task.name, "accuracy": learned.accuracy, "steps": learned.steps, "answers": answers}
-    return Taught(described=described, inputs=drawn[0].inputs, examples=tuple(drawn[1:]), outputs=task.outputs)
+    seen = torch.Generator().manual_seed(2 * plan.seed)
+    answers = answers_of(task)
+    described = {
+        "task": task.name,
+        "accuracy": learned.accuracy,
+        "steps": learned.steps,
+        "detail": f"task {task.name}, learned in {learned.steps:,} steps",
+        "answers": dataclasses.asdict(answers),
+    }
+    return Taught(
+        described=described,
+        inputs=drawn[0].inputs,
+        examples=tuple(drawn[1:]),
+        calibration=tuple(task.draw(plan.batch, seen).inputs for _ in range(CALIBRATION)),
+        answers=answers,
+    )

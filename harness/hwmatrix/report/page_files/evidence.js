@@ -98,12 +98,12 @@ const Evidence = (() => {
   }
 
   function task(cell) {
-    if (cell.quality === null) return cell.task_detail && part("Task", el("p", {class: "nothing"}, `Not learned: ${cell.task_detail}`));
+    if (cell.quality === null) return cell.task_detail && part("Task", el("p", {class: "nothing"}, `None: ${cell.task_detail}`));
     return part("Task", facts([
       [cell.task, `${Text.percent(cell.quality)} of ${Text.whole(cell.held_out)} held-out inputs (95 % interval ${Text.percent(cell.quality_low)} to ${Text.percent(cell.quality_high)})`],
-      ["Reference", Text.percent(cell.quality_reference)],
+      ["Reference", cell.quality_reference === null ? null : Text.percent(cell.quality_reference)],
       ["Same answers as the reference", Text.percent(cell.agreement)],
-      ["What was learned", cell.task_detail],
+      ["Inputs and answers", cell.task_detail],
     ]));
   }
 

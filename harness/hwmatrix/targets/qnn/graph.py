@@ -17,14 +17,14 @@ from onnxscript.rewriter import pattern
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.models.onnx_export import OnnxExport
     from hwmatrix.targets.protocol import Arrays
 
 CALIBRATION_SAMPLES: Final = 8
-"""The number of inputs used to calibrate value ranges: the bundle's own, and random ones of the same kind."""
+"""The number of inputs used to calibrate value ranges: the bundle's for that, or its own and random ones of the same kind."""
 _MASK_FLOOR: Final = -100.0
 """The value to which masks' "never" is raised before quantization: exp(-100) is 0 beside any attention weight, and leaves a 16-bit range
 steps of 0.002. Exports use the lowest float32: one such constant takes up the whole range, and all other values become 0."""
@@ -41,10 +41,10 @@ class QnnGraph:
     steps: tuple[str, ...]
 
 
-def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays, ids: TokenIds) -> QnnGraph:
+def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, samples: Iterable[Arrays]) -> QnnGraph:
     """Make the graph of an export for a precision. For float16, weights stay float32: the HTP converts them when it prepares the graph.
 
-    Files go to ``folder``. The export's own file is not changed.
+    Files go to ``folder``. The export's own file is not changed. ``samples`` are inputs to take value ranges from.
     """
     model = onnx_ir.load(export.path)
     steps = [f"{export.exporter} ONNX export"]
@@ -58,9 +58,9 @@ def make_graph(export: OnnxExport, folder: Path, *, dtype: Dtype, inputs: Arrays
     beside = export.path.with_name(f"{export.path.name}.data").exists()
     onnx_ir.save(model, path, external_data=f"{path.name}.data" if beside else None)
     if dtype is not Dtype.FLOAT16:
-        samples = list(itertools.islice(calibration_inputs(inputs, export.inputs, ids), CALIBRATION_SAMPLES))
-        path = _quantize(path, dtype, samples)
-        steps.append(f"quantized to {dtype.value} from {len(samples)} inputs")
+        used = [{name: sample[name] for name in export.inputs} for sample in itertools.islice(samples, CALIBRATION_SAMPLES)]
+        path = _quantize(path, dtype, used)
+        steps.append(f"quantized to {dtype.value} from {len(used)} inputs")
     return QnnGraph(path=path, steps=tuple(steps))
 
 
@@ -148,16 +148,16 @@ class TokenIds:
 _SPECIAL: Final = ("_token_id", "_token_ids", "_token_index")
 
 
-def calibration_inputs(inputs: Arrays, names: Sequence[str], ids: TokenIds) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """Yield the bundle's inputs, then endless random ones of the same shapes and types.
+def random_samples(inputs: Arrays, ids: TokenIds) -> Iterator[Arrays]:
+    """Yield the bundle's inputs, then endless random ones of the same shapes and types: for models without a task.
 
     Floating-point values are normal, with the bundle's mean and deviation. Token ids are random, but special ones stay in place (an image's
     tokens, the first, the last), as do integers that are all equal (attention masks).
     """
     random = np.random.default_rng(_SEED)
-    yield {name: inputs[name] for name in names}
+    yield inputs
     while True:
-        yield {name: _sample_like(inputs[name], ids, random) for name in names}
+        yield {name: _sample_like(array, ids, random) for name, array in inputs.items()}
 
 
 def _sample_like(array: np.ndarray[Any, Any], ids: TokenIds, random: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -18,11 +18,11 @@ from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
 from hwmatrix.targets.qnn import values as qnn_values
 from hwmatrix.targets.qnn.descriptor import QNN
-from hwmatrix.targets.qnn.graph import TokenIds, make_graph
+from hwmatrix.targets.qnn.graph import TokenIds, make_graph, random_samples
 from hwmatrix.targets.qnn.trace import CHANGED, look
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle
     from hwmatrix.records import Settings
@@ -73,6 +73,7 @@ class Qnn:
         self._exports: tuple[OnnxExport, ...] = ()
         self._failures: tuple[OnnxFailure, ...] = ()
         self._ids = TokenIds(count=0, special=frozenset())
+        self._calibration: list[dict[str, np.ndarray[Any, Any]]] = []
         self._prepared: Prepared | None = None
         self._feed: dict[str, np.ndarray[Any, Any]] = {}
         self._wanted: dict[str, str] = {}
@@ -112,6 +113,7 @@ class Qnn:
         self._exports = tuple(export for export in found if isinstance(export, OnnxExport))
         self._failures = tuple(failure for failure in found if isinstance(failure, OnnxFailure))
         self._ids = TokenIds.of(bundle)
+        self._calibration = bundle.calibration()
         return bundle.parameters
 
     def prepare(self, inputs: Arrays) -> str:
@@ -191,7 +193,7 @@ class Qnn:
         export, self._prepared = self._prepared.export, None  # frees its memory for the sessions below
         with tempfile.TemporaryDirectory(prefix="hwmatrix-trace-") as name:
             folder = Path(name)
-            made = make_graph(export, folder, dtype=self._settings.dtype, inputs=bundle.input_arrays(), ids=self._ids)
+            made = make_graph(export, folder, dtype=self._settings.dtype, samples=self._samples(export, bundle.input_arrays()))
             with tempfile.TemporaryDirectory(dir=folder) as place:
                 kept = onnx_trace.all_values(made.path, Path(place))
                 expected = onnx_trace.reference_values(kept.path, self._feed, kept.names, threads=self._settings.threads)
@@ -206,9 +208,13 @@ class Qnn:
         against = onnx_trace.AGAINST if looked.faithful else onnx_trace.AGAINST + CHANGED
         return onnx_trace.traced(kept, values=looked.values, expected=expected, outputs=export.outputs, against=against)
 
+    def _samples(self, export: OnnxExport, inputs: Arrays) -> Iterable[Arrays]:
+        """What quantization takes value ranges from: the bundle's inputs for that, never those that are evaluated, if it has any."""
+        return self._calibration or random_samples({name: inputs[name] for name in export.inputs}, self._ids)
+
     def _prepare(self, export: OnnxExport, inputs: Arrays) -> Prepared:
         with tempfile.TemporaryDirectory(prefix="hwmatrix-qnn-") as folder:
-            graph = make_graph(export, Path(folder), dtype=self._settings.dtype, inputs=inputs, ids=self._ids)
+            graph = make_graph(export, Path(folder), dtype=self._settings.dtype, samples=self._samples(export, inputs))
             session = self.session(str(graph.path))
         return Prepared(session=session, export=export, nodes=nodes_of(session), steps=graph.steps)
 
