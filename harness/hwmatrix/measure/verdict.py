@@ -13,14 +13,18 @@ only the largest error of matrix.yaml decides; it also limits the error of a mod
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
+
+from hwmatrix.measure.parity import compare
 from hwmatrix.records import Dtype, NoiseFloor, OutputRecord, Status, Tolerance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hwmatrix.measure.parity import Comparison
+    from hwmatrix.measure.parity import Array, Comparison
     from hwmatrix.records import Placement
 
 SAME_ANSWERS: Final = 0.99
@@ -108,6 +112,38 @@ def judge(comparison: Comparison, placement: Placement, allowance: Allowance, ta
     if _error(worst) > tolerance.relative_error:
         return _mismatch("mismatch", _difference(worst, f"exceeds {tolerance.relative_error:.3g}"))
     return Judgement(status=Status.PASS)
+
+
+def misjudged(expected: Mapping[str, Array], placement: Placement, allowance: Allowance) -> str | None:
+    """Why verdicts with this allowance cannot be trusted; None if they can.
+
+    The expected outputs themselves are judged twice: shifted by a third of the allowed error, which must pass, and by three times as much,
+    which must be a mismatch.
+    """
+    for factor, wanted in ((1 / 3, Status.PASS), (3.0, Status.MISMATCH)):
+        shifted = {name: _shifted(array, factor * _allowed_error(name, allowance)) for name, array in expected.items()}
+        found = judge(compare(shifted, expected), placement, allowance)
+        if found.status is not wanted:
+            return f"outputs with {factor:.2g} times the allowed error are judged {found.status.value}, not {wanted.value}"
+    return None
+
+
+def _shifted(array: Array, error: float) -> Array:
+    """An array with this relative L2 error (absolute for an array of zeros): every second element up, the others down. Integers stay."""
+    if not np.issubdtype(array.dtype, np.floating) or not array.size:
+        return array
+    wide = array.astype(np.float64)
+    size = float(np.linalg.norm(wide)) or 1.0
+    signs = np.where(np.arange(array.size) % 2, -1.0, 1.0).reshape(array.shape)
+    return wide + signs * (error * size / math.sqrt(array.size))
+
+
+def _allowed_error(name: str, allowance: Allowance) -> float:
+    """The largest relative L2 error of an output that passes without a task."""
+    tolerance, floor = allowance.tolerance, allowance.floor
+    if tolerance.excess is None or floor is None or not floor.outputs:
+        return tolerance.relative_error
+    return min(tolerance.relative_error, tolerance.excess * max(floor.outputs.get(name, 0.0), LEAST_FLOOR[allowance.dtype]))
 
 
 def incomparable(comparison: Comparison) -> Judgement | None:

@@ -201,6 +201,10 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     dtype = job.cell.settings.dtype
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerance, floor=bundle.floor(dtype))
     judged = verdict.judge(comparison, placement, allowance, task)
+    if judged.status is Status.PASS and job.model.role is Role.CANARY_GOOD:
+        reason = verdict.misjudged(bundle.expected_arrays(), placement, allowance)
+        if reason is not None:
+            judged = verdict.Judgement(status=Status.MISMATCH, error_type="verdict_unreliable", message=reason)
     progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
     if judged.status in {Status.PASS, Status.FALLBACK} and job.rule is not None:
         progress.enter(Stage.MEASURE)

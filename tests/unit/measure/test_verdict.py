@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from hwmatrix.measure import verdict
 from hwmatrix.measure.parity import compare
 from hwmatrix.measure.verdict import LEAST_FLOOR, Allowance, Judgement, judge
 from hwmatrix.records import Dtype, NoiseFloor, Placement, Status, Tolerance
@@ -154,3 +155,37 @@ def test_right_numbers_from_another_device_are_a_fallback_and_partly_so_a_pass()
     assert plain(same, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
     assert plain(same, same, Placement(on_target=0.3, detail="two layers")) == (Status.PASS, None)
     assert plain({"a": [9.0]}, same, Placement(on_target=0.0, detail="all on cpu")) == (Status.FALLBACK, "fallback")
+
+
+EXPECTED = {
+    "logits": np.random.default_rng(0).normal(size=(1, 16, 32)).astype(np.float32),
+    "zeros": np.zeros((1, 4), np.float32),
+    "ids": np.arange(4),
+}
+
+
+@pytest.mark.parametrize("floor", [None, NoiseFloor(outputs=None, reason="too large"), FLOOR, NoiseFloor(outputs={"logits": 1e-9})])
+@pytest.mark.parametrize(
+    "tolerance", [TOLERANCE, Tolerance(relative_error=1e-4, reason="a test"), Tolerance(relative_error=0.2, reason="-")]
+)
+def test_a_third_of_the_allowed_error_passes_and_three_times_does_not(floor: NoiseFloor | None, tolerance: Tolerance) -> None:
+    given = Allowance(dtype=Dtype.FLOAT16, tolerance=tolerance, floor=floor)
+    assert verdict.misjudged(EXPECTED, ON_TARGET, given) is None
+
+
+@pytest.mark.parametrize(
+    ("always", "reason"),
+    [
+        (Status.PASS, "outputs with 3 times the allowed error are judged pass, not mismatch"),
+        (Status.MISMATCH, "outputs with 0.33 times the allowed error are judged mismatch, not pass"),
+    ],
+)
+def test_a_judge_that_says_the_same_of_everything_is_found_out(monkeypatch: pytest.MonkeyPatch, always: Status, reason: str) -> None:
+    monkeypatch.setattr(verdict, "judge", lambda *_: Judgement(status=always))
+    assert verdict.misjudged(EXPECTED, ON_TARGET, allowance(FLOOR)) == reason
+
+
+def test_a_comparison_that_sees_no_error_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "compare", lambda _actual, expected: compare(expected, expected))
+    found = verdict.misjudged(EXPECTED, ON_TARGET, allowance(None))
+    assert found == "outputs with 3 times the allowed error are judged pass, not mismatch"
