@@ -75,6 +75,6 @@ def test_it_says_what_is_missing_and_every_view_opens(
 
 def test_a_database_of_schema_1_is_shown_and_called_that(page: Page, published: str) -> None:
     page.go(published)
-    assert "The database is of schema 1" in page.evaluate("document.querySelector('#view-overview .notice').innerText")
+    assert "The database has schema 1" in page.evaluate("document.querySelector('#view-overview .notice').innerText")
     page.go(f"{published}#view=matrix")
     assert page.evaluate("document.getElementById('shown').textContent") == "16 models of 16 shown"
