@@ -141,7 +141,7 @@ def test_the_matrix_in_a_terminal(database: Path, capsys: pytest.CaptureFixture[
     bert = next(line for line in lines if line.strip().startswith("bert"))
     assert ("✅ High" in bert, "1.9×" in bert) == (True, True)
     assert any(line.startswith("➖ gpu: OpenVINO lists no device GPU here") for line in lines)
-    assert "wholly on the target" in told
+    assert "entirely on the target" in told
     monkeypatch.setenv("COLUMNS", "80")
     narrow = ask(capsys, "show", "--database", str(database.parent))
     assert "embedding" in narrow
