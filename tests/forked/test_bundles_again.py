@@ -135,7 +135,7 @@ def test_an_export_that_is_late_again_is_a_time_out_with_the_load_and_no_verdict
     failure = no_graph([found for found in told if isinstance(found, OnnxFailure)])
     assert isinstance(failure, CellFailure)
     assert (failure.status, failure.error_type) == ("timeout", "export_timeout")
-    assert "3.0 a core" in str(failure)
+    assert "3.0 per core" in str(failure)
     assert "no exporter made an ONNX graph" not in str(failure)
     scene.exporting = lambda _exporter, _attempt: None  # a later run, on an idle machine
     scene.build("m0", at_once=1, targets=("onnxruntime",))
@@ -165,7 +165,7 @@ def test_a_bundle_that_is_late_again_says_so_and_how_busy_the_machine_was(
     scene.building = lambda name, attempt: always_late(name, attempt) if name == "m0" else None
     entry = scene.build("m0", "m1", at_once=at_once)["m0"]
     assert (entry.size, entry.key, entry.error_type) == (Size.TINY, None, "bundle_unfinished")
-    assert "3.0 a core" in (entry.message or "")
+    assert "3.0 per core" in (entry.message or "")
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["event"] for event in events if event.get("model") == "m0" and event["event"] != "bundle_started"] == [
         "bundle_again",

@@ -75,7 +75,7 @@ def test_only_our_untagged_images_are_removed(client: docker.DockerClient) -> No
         items = listed(client)
         assert strangers not in items
         assert items[mine].kept is items[older].kept is items[tagged].kept is None
-        assert "was make_image of it" in str(items[used].kept)
+        assert "was made of it" in str(items[used].kept)
         assert "is current" in str(items[current].kept)
         client.images.get(tagged).tag("hwmatrix-prune-test", tag=version)  # it gets a name after it was listed
         assert pruning.remove(items[tagged], client).problem == "it was tagged meanwhile"
