@@ -33,13 +33,13 @@ NARROW = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "n
 LENGTH = 48
 
 
-def tokenizer(*, vocabulary: int = 400) -> Any:
-    """A tokenizer of word pieces, trained on the texts themselves."""
+def tokenizer(*, vocabulary: int = 400, sentences: int = 64) -> Any:
+    """A tokenizer of word pieces, trained on the first of the texts themselves."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     made = Tokenizer(models.WordPiece(unk_token=special[1]))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    samples = zip(range(64), evaluation_samples(), strict=False)
+    samples = zip(range(sentences), evaluation_samples(), strict=False)
     made.train_from_iterator(
         [sample.sentence for _, sample in samples], trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=special)
     )
@@ -181,6 +181,13 @@ def test_sentences_are_padded_and_padding_does_not_count(tmp_path: Path) -> None
     np.testing.assert_allclose(held_out.weights.sum(-1), 1.0, rtol=1e-5)
     assert ((held_out.weights > 0) == (mask > 0)).all()
     assert bundle.input_arrays()["attention_mask"].all()  # speed is measured on a whole sequence
+
+
+def test_a_sentence_in_an_unknown_language_is_no_reason_for_random_inputs(tmp_path: Path) -> None:
+    english = tokenizer(sentences=16)
+    assert set(english("明天商店营业到晚上八点。", add_special_tokens=False)["input_ids"]) == {english.unk_token_id}
+    bundle = find_or_build(plan_of(saved(tmp_path / "mine", bert(), english)), tmp_path)
+    assert bundle.held_out() is not None, bundle.task_detail
 
 
 def test_sentences_are_pooled_as_the_checkpoint_says(tmp_path: Path) -> None:

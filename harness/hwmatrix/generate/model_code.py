@@ -120,7 +120,7 @@ def _code_of_weights(plan: ModelPlan) -> ModelCode:
         model = getattr(transformers, plan.model_class)(config)
     count, special = _tokens(config)
     try:
-        code = _processed_code(CheckpointSamples(model, plan)) if plan.weights != RECIPE else _inputs_code(make_inputs(model, plan))
+        code = _processed_code(CheckpointSamples.read(model, plan)) if plan.weights != RECIPE else _inputs_code(make_inputs(model, plan))
     except NoSamplesError:  # the bundle has random inputs then, too
         code = _inputs_code(make_inputs(model, plan))
     return ModelCode(inputs=code, call=call_options(model), vocabulary=count, special=special)

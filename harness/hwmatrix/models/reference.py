@@ -143,18 +143,18 @@ class _Task:
 def _task_of_checkpoint(model: torch.nn.Module, plan: ModelPlan) -> tuple[_Task | None, dict[str, Any]]:
     """The task of a checkpoint with a processor, and what a manifest says of it: ``samples``. Without a task, the reason."""
     try:
-        samples = CheckpointSamples(model, plan)
+        samples = CheckpointSamples.read(model, plan)
         found = samples.evaluation(_run(model, samples.inputs, plan))
+        task = _Task(
+            answers=found.answers,
+            inputs=samples.inputs,
+            examples=found.examples,
+            calibration=samples.calibration,
+            labels=found.labels,
+            weights=found.weights,
+        )
     except (NoSamplesError, FactoryError) as failure:
         return None, {"samples": {"reason": f"random inputs: {failure}"}}
-    task = _Task(
-        answers=found.answers,
-        inputs=samples.inputs,
-        examples=found.examples,
-        calibration=samples.calibration,
-        labels=found.labels,
-        weights=found.weights,
-    )
     described = {"processor": samples.processor, "detail": found.detail, "answers": dataclasses.asdict(found.answers)}
     return task, {"samples": described}
 

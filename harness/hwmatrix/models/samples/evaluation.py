@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 from pathlib import Path
@@ -60,16 +61,37 @@ class Evaluation:
 class CheckpointSamples:
     """Samples for one checkpoint, prepared by its own processor."""
 
-    def __init__(self, model: torch.nn.Module, plan: ModelPlan) -> None:
-        """Prepare the first sample and those for calibration.
+    def __init__(self, plan: ModelPlan, processor: Processor) -> None:
+        """Store the arguments."""
+        self._plan, self._processor = plan, processor
+        self._folder = Path(plan.weights)
+
+    @classmethod
+    def read(cls, model: torch.nn.Module, plan: ModelPlan) -> CheckpointSamples:
+        """Read the processor from the folder of the plan's weights.
 
         Raises:
-            NoSamplesError: the checkpoint has no processor that works.
+            NoSamplesError: the checkpoint has no processor that can be used.
         """
-        self._plan, self._folder = plan, Path(plan.weights)
-        self._processor = Processor(model, plan, self._folder)
-        self.inputs = next(self._prepared(evaluation_samples()))
-        self.calibration = tuple(itertools.islice(self._prepared(calibration_samples()), CALIBRATION))
+        return cls(plan, Processor.read(model, plan, Path(plan.weights)))
+
+    @functools.cached_property
+    def inputs(self) -> _Tensors:
+        """The arguments of one forward pass on the first sample.
+
+        Raises:
+            NoSamplesError: the processor fails, or does not give what the model needs.
+        """
+        return next(self._prepared(evaluation_samples()))
+
+    @functools.cached_property
+    def calibration(self) -> tuple[_Tensors, ...]:
+        """Inputs that are not evaluated.
+
+        Raises:
+            NoSamplesError: as :attr:`inputs`.
+        """
+        return tuple(itertools.islice(self._prepared(calibration_samples()), CALIBRATION))
 
     @property
     def processor(self) -> str:

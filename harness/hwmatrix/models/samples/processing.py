@@ -22,7 +22,7 @@ from hwmatrix.models.inputs import image_token
 from hwmatrix.models.samples import media
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
@@ -101,30 +101,36 @@ def _passage(sentences: list[str]) -> str:
 class Processor:
     """A checkpoint's own processor, for one model and the batch and sequence length of its plan."""
 
-    def __init__(self, model: torch.nn.Module, plan: ModelPlan, folder: Path) -> None:
+    def __init__(self, model: torch.nn.Module, plan: ModelPlan, parts: Mapping[str, Any]) -> None:
+        """Store the arguments. ``parts`` are the processors by kind, as :meth:`read` finds them."""
+        parameters = inspect.signature(model.forward).parameters
+        self._plan = plan
+        self._config: Any = model.config
+        self._names = frozenset(parameters)
+        self._required = {
+            str(getattr(model, "main_input_name", "input_ids")),
+            *(name for name, each in parameters.items() if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD),
+        }
+        self._tokenizer: Any = parts.get("tokenizer")
+        self._images: Any = parts.get("image_processor")
+        self._videos: Any = parts.get("video_processor")
+        self._sounds: Any = parts.get("feature_extractor")
+
+    @classmethod
+    def read(cls, model: torch.nn.Module, plan: ModelPlan, folder: Path) -> Processor:
         """Read the processor from the checkpoint's folder.
 
         Raises:
             NoSamplesError: there is none, it is broken, or it needs code of its own.
         """
-        self._plan = plan
-        self._config: Any = model.config
-        parameters = inspect.signature(model.forward).parameters
-        self._names = frozenset(parameters)
-        self._required = {
-            name for name, each in parameters.items() if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
-        }
-        self._required |= {str(getattr(model, "main_input_name", "input_ids"))}
-        if image_token(self._config) is not None and "pixel_values" in self._names:
+        if image_token(model.config) is not None and "pixel_values" in inspect.signature(model.forward).parameters:
             raise NoSamplesError("images within a text are not supported yet")
         parts = _parts(folder)
-        has_vocabulary = any(next(folder.glob(name), None) for name in _TOKENIZER_FILES)
-        self._tokenizer: Any = parts.get("tokenizer") if has_vocabulary else None
-        self._images: Any = parts.get("image_processor")
-        self._videos: Any = parts.get("video_processor")
-        self._sounds: Any = parts.get("feature_extractor")
-        if not (self._tokenizer or self._images or self._sounds):
+        if not any(next(folder.glob(name), None) for name in _TOKENIZER_FILES):
+            parts.pop("tokenizer", None)
+        if not parts:
             raise NoSamplesError("it ships no tokenizer, image processor or feature extractor")
+        return cls(model, plan, parts)
 
     @property
     def name(self) -> str:
@@ -159,7 +165,7 @@ class Processor:
             if "pixel_values" in self._names:
                 made |= self._tokens([media.caption(sample.kind) for sample in samples], padded=True)
             elif whole_sentences:
-                made |= self._tokens([sample.sentence for sample in samples], padded=True)
+                made |= self._tokens([sample.sentence for sample in samples], padded=True, known=False)
             else:
                 made |= self._tokens([sample.passage for sample in samples], padded=False)
         if "pixel_values" in self._names and self._images is not None:
@@ -171,8 +177,10 @@ class Processor:
             made["decoder_input_ids"] = self._decoder_tokens([sample.passage for sample in samples])
         return {name: _plain(value) for name, value in made.items() if name in self._names}
 
-    def _tokens(self, texts: list[str], *, padded: bool, length: int | None = None) -> dict[str, Any]:
+    def _tokens(self, texts: list[str], *, padded: bool, known: bool = True, length: int | None = None) -> dict[str, Any]:
         """Token ids and masks of texts, cut to a length, by default the plan's sequence length.
+
+        ``known`` False: the words may all be unknown. A single sentence can be in a language that the tokenizer does not have.
 
         Raises:
             NoSamplesError: the tokenizer does not fit the model, or does not know the texts' words.
@@ -187,7 +195,7 @@ class Processor:
         counted = made["attention_mask"].bool() if "attention_mask" in made else slice(None)
         unknown = self._tokenizer.unk_token_id
         share = float((ids[counted] == unknown).double().mean()) if unknown is not None else 0.0
-        if share > _MOST_UNKNOWN or len(ids[counted].unique()) < _FEWEST_TOKENS:
+        if known and (share > _MOST_UNKNOWN or len(ids[counted].unique()) < _FEWEST_TOKENS):
             raise NoSamplesError(f"{type(self._tokenizer).__name__} does not know the words of plain texts ({share:.0%} unknown tokens)")
         return dict(made)
 
