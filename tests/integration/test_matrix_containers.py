@@ -365,5 +365,5 @@ def test_a_full_disk_is_reported_with_advice_and_the_run_can_be_resumed(engine: 
     subprocess.run([shutil.which("mount") or "mount", "-o", "remount,size=32m", str(small_disk)], check=True)
     said = matrix("--resume", "--output-dir", str(output), environment=cache, expect=0)
     assert statuses(output) == {("bert", "cpu"): "pass", ("vit", "cpu"): "pass"}
-    assert said.count(" pass ") == 2 - finished  # no finished cell was lost
+    assert said.count(" pass ") <= 2 - finished  # no cell that was reported is run again; one may be stored that was not reported any more
     assert [name for name in left_behind(output) if not name.endswith(".broken")] == []
