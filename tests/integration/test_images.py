@@ -186,38 +186,50 @@ def test_an_interrupt_ends_the_builds_and_leaves_nothing(engine: Engine, tags: s
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     seconds = f"98{os.getpid()}"
     for target in ("one", "two"):
-        (project / f"images/{target}/Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\nRUN sleep {seconds} && echo {tags}\n")
-    build_started = threading.Event()
+        (project / f"images/{target}/Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\nRUN sleep {seconds} && echo {target}-{tags}\n")
     main = threading.main_thread().ident
     assert main is not None
 
-    def on_line(line: str) -> None:
-        if "RUN sleep" in line and not build_started.is_set():
-            build_started.set()
-            threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT)).start()
+    def interrupt() -> None:
+        """Once both builds have come to their command: an engine that is starting one when it is told to stop may miss that."""
+        end = time.monotonic() + 60
+        while len(processes_with(seconds)) < 2 and time.monotonic() < end:
+            time.sleep(0.1)
+        interrupted_at.append(time.monotonic())
+        if not over.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
 
+    interrupted_at: list[float] = []
+    over = threading.Event()
+    threading.Thread(target=interrupt, daemon=True).start()
     spec = load(project / "matrix.yaml").spec
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        images.build_images(
-            project_root=project,
-            spec=spec,
-            targets=("one", "two"),
-            engine=with_sentinel(engine),
-            on_line=on_line,
-            base=base_of(engine, spec),
-        )
-    assert time.monotonic() - start < 60
+    with contextlib.ExitStack() as after:
+        after.callback(over.set)
+        with pytest.raises(KeyboardInterrupt):
+            images.build_images(
+                project_root=project,
+                spec=spec,
+                targets=("one", "two"),
+                engine=with_sentinel(engine),
+                on_line=lambda _: None,
+                base=base_of(engine, spec),
+            )
+    assert time.monotonic() - interrupted_at[0] < 60
     assert list(scratch.iterdir()) == []
     assert [child for child in psutil.Process().children(recursive=True) if "build" in child.cmdline()] == []
     assert gone(seconds, within_s=15)
 
 
+def processes_with(argument: str) -> list[psutil.Process]:
+    """The processes with this argument. Those of a local engine are visible here."""
+    return [process for process in psutil.process_iter(["cmdline"]) if argument in (process.info["cmdline"] or [])]
+
+
 def gone(argument: str, *, within_s: float) -> bool:
-    """Whether no process with this argument is left. The processes of a local engine are visible here."""
+    """Whether no process with this argument is left."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
-        if not any(argument in (process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])):
+        if not processes_with(argument):
             return True
         time.sleep(0.2)
     return False
