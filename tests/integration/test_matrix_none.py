@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
+import duckdb
 import jsonschema
 import psutil
 import pytest
@@ -51,6 +53,21 @@ def save(folder: Path, kind: str) -> Path:
     return folder
 
 
+def hwmatrix(*arguments: str, environment: dict[str, str]) -> str:
+    """Run another command than ``matrix``, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hwmatrix", *arguments],
+        env={**os.environ, "PYTHONPATH": str(PROJECT / "harness"), **environment},
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
 def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]) -> None:
     said = matrix("--models", "bert", "--targets", *TARGETS, *NONE, "--output-dir", str(tmp_path), environment=cache, expect=0)
     assert statuses(tmp_path) == {("bert", target): "pass" for target in TARGETS}, said
@@ -61,6 +78,28 @@ def test_a_model_of_matrix_yaml_end_to_end(tmp_path: Path, cache: dict[str, str]
         assert cell["latency"]["samples"] >= 30
         assert (cell["evidence"]["isolation"], cell["evidence"]["image_digest"]) == ("none", None)
     assert left_behind(tmp_path) == []
+
+
+def test_bundles_that_were_made_elsewhere_are_used_and_none_is_made(tmp_path: Path, cache: dict[str, str]) -> None:
+    """The three steps of a workflow: plan, make the bundles once, run a target with them."""
+    there = ("--output-dir", str(tmp_path / "there"))
+    hwmatrix("plan", "--models", "bert", "--targets", *TARGETS, *NONE, *there, environment=cache)
+    (plan,) = (tmp_path / "there").glob("runs/*/plan.json")
+    archive = tmp_path / "bundles.tar"
+    said = hwmatrix("bundles", str(plan), str(archive), "--output-dir", str(tmp_path / "made"), environment=cache)
+    assert "3 to build or find" in said
+    assert "with 3 bundles" in said
+    elsewhere = cache | {"HWMATRIX_CACHE": str(tmp_path / "cache")}
+    options = ("--targets", *TARGETS, "--output-dir", str(tmp_path / "here"))
+    said = hwmatrix("run", str(plan), *options, "--bundles", str(archive), environment=elsewhere)
+    assert "to build or find" not in said
+    (run,) = (tmp_path / "here").glob("runs/*")
+    hwmatrix("merge", str(run), "--database", str(tmp_path / "matrix.duckdb"), environment=elsewhere)
+    with duckdb.connect(str(tmp_path / "matrix.duckdb"), read_only=True) as connection:
+        found = connection.execute("SELECT target, status, bundle FROM results ORDER BY target").fetchall()
+    assert [(target, status) for target, status, _ in found] == [(target, "pass") for target in TARGETS]
+    (digest,) = {digest for _, _, digest in found}
+    assert digest in {each["digest"] for each in json.loads((run / "bundles" / "bundles.json").read_bytes())["bundles"]}
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

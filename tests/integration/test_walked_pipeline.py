@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.server
 import json
@@ -179,9 +180,19 @@ def calls(folder: Path) -> list[list[str]]:
     return [json.loads(line) for line in (folder / "gh" / "calls").read_text(encoding="utf-8").splitlines()]
 
 
-def targets_of(walking: Walker, plan: Walked, api: Api) -> list[Walked]:
+def planned(walking: Walker) -> dict[str, Walked]:
+    """Execute the first two jobs: the plan, and its bundles."""
+    plan = walking.walk("plan", {})
+    assert plan.result == "success", plan.log
+    bundles = walking.walk("bundles", {"plan": plan})
+    assert bundles.result == "success", bundles.log
+    return {"plan": plan, "bundles": bundles}
+
+
+def targets_of(walking: Walker, needs: dict[str, Walked], api: Api) -> list[Walked]:
     """Execute the jobs of hosted targets one after the other, and report them in the API; those on self-hosted runners stay queued."""
-    assert walking.starts("own", {"plan": plan})
+    plan = needs["plan"]
+    assert walking.starts("own", needs)
     for each in json.loads(plan.outputs["own"])["include"]:
         api.set(each["target"], "queued")
     found = []
@@ -190,7 +201,8 @@ def targets_of(walking: Walker, plan: Walked, api: Api) -> list[Walked]:
         api.set(each["target"], "queued")
     for each in include:
         api.set(each["target"], "in_progress")
-        job = walking.walk("hosted", {"plan": plan}, each)
+        job = walking.walk("hosted", needs, each)
+        assert "to build or find" not in job.log  # the job of bundles made them all
         api.set(each["target"], "completed", job.result)
         found.append(job)
     return found
@@ -220,18 +232,20 @@ def image_of(walking: Walker, plan: Walked, registry: Registry) -> Walked:
 
 def test_a_release_from_the_plan_to_its_files(source: Path, tmp_path: Path, api: Api, registry: Registry) -> None:
     walking = walker("release.yml", source, tmp_path, api, event="release")
-    plan = walking.walk("plan", {})
-    assert plan.result == "success", plan.log
+    needs = planned(walking)
+    plan = needs["plan"]
     assert [each["target"] for each in json.loads(plan.outputs["hosted"])["include"]] == ["cpu", "onnxruntime"]
-    with ThreadPoolExecutor() as pool:  # collect needs only the plan, so it runs in parallel with the targets
-        collecting = pool.submit(walking.walk, "collect", {"plan": plan})
-        worked = targets_of(walking, plan, api)
+    assert walking.starts("collect", needs)
+    assert walking.starts("collect", {"plan": plan, "bundles": dataclasses.replace(SKIPPED, result="failure")})
+    with ThreadPoolExecutor() as pool:  # collect does not need the targets' jobs, so it runs in parallel with them
+        collecting = pool.submit(walking.walk, "collect", needs)
+        worked = targets_of(walking, needs, api)
         collect = collecting.result()
     assert [job.result for job in worked] == ["success", "success"], "\n".join(job.log for job in worked)
     assert collect.result == "success", collect.log
     assert collect.outputs == {"waiting": "cuda", "reported": "yes"}
     assert "no runner with the labels self-hosted, linux, x64, cuda took the job within 1 minutes" in collect.log
-    needs = {"plan": plan, "collect": collect, "image": image_of(walking, plan, registry)}
+    needs |= {"collect": collect, "image": image_of(walking, plan, registry)}
     assert walking.starts("publish", {**needs, "image": SKIPPED})
     assert walking.starts("publish", needs)
     publish = walking.walk("publish", needs)
@@ -286,7 +300,8 @@ def test_offline_runners_do_not_block_the_run(source: Path, tmp_path: Path, api:
     assert plan.result == "success", plan.log
     api.set("cpu", "completed", "failure")  # its machine died without output
     api.set("cuda", "queued")
-    collect = walking.walk("collect", {"plan": plan})
+    failed = dataclasses.replace(SKIPPED, result="failure")
+    collect = walking.walk("collect", {"plan": plan, "bundles": failed})
     assert collect.outputs == {"waiting": "cuda", "reported": "yes"}
     assert collect.result == "failure"  # because of the gate: a planned target has no verdict
     assert "::error title=shards::cpu: its job ended with failure" in collect.log
@@ -298,25 +313,24 @@ def test_offline_runners_do_not_block_the_run(source: Path, tmp_path: Path, api:
     walking.inputs = {**inputs, "called": True}
     assert not walking.starts("close", needs)  # the run is the caller's
     walking.github["event_name"] = "pull_request"
-    assert not walking.starts("own", {"plan": plan})
+    assert not walking.starts("own", {"plan": plan, "bundles": dataclasses.replace(SKIPPED, result="success")})
 
 
 def test_a_single_target_whose_job_is_rerun(source: Path, tmp_path: Path, api: Api) -> None:
     """GitHub's download action stores a single artifact without a folder, and a second attempt replaces the first one's artifact."""
     inputs = {"models": "bert", "targets": "onnxruntime", "suite": ""}
     walking = walker("matrix.yml", source, tmp_path, api, event="workflow_dispatch", inputs=inputs)
-    plan = walking.walk("plan", {})
-    assert plan.result == "success", plan.log
-    (each,) = json.loads(plan.outputs["hosted"])["include"]
-    first = walking.walk("hosted", {"plan": plan}, each)
+    needs = planned(walking)
+    (each,) = json.loads(needs["plan"].outputs["hosted"])["include"]
+    first = walking.walk("hosted", needs, each)
     assert first.result == "success", first.log
     (archive,) = (tmp_path / "artifacts").glob("shards-onnxruntime-*/shards.tar")
     archive.write_bytes(b"what a first attempt has left")
     shutil.rmtree(tmp_path / "jobs" / "hosted-onnxruntime")
-    second = walking.walk("hosted", {"plan": plan}, each)
+    second = walking.walk("hosted", needs, each)
     assert second.result == "success", second.log
     api.set("onnxruntime", "completed", "success")
-    collect = walking.walk("collect", {"plan": plan})
+    collect = walking.walk("collect", needs)
     assert collect.result == "success", collect.log
     assert "onnxruntime: 1 shards" in collect.log
     report = json.loads(next((tmp_path / "artifacts").glob("report-*/matrix.json")).read_text(encoding="utf-8"))

@@ -13,7 +13,8 @@ from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.app.type_models import TypeModels
 from hwmatrix.basics.clock import now, utc_now
 from hwmatrix.errors import ConfigError, NoTargetAvailableError, NothingSelectedError, Problem
-from hwmatrix.host import infrastructure
+from hwmatrix.host import bundle_archive, infrastructure
+from hwmatrix.host.bundle_jobs import make_bundles, prepare_reference
 from hwmatrix.host.execution import run
 from hwmatrix.host.executors import Executor, Workshop, choose
 from hwmatrix.host.run_folder import OPERATORS, RUNS, RunFolder, claim, release
@@ -21,6 +22,7 @@ from hwmatrix.host.run_order import RunOrder
 from hwmatrix.host.source_repository import commit_of, web_address_of
 from hwmatrix.matrix.plan import RunFacts, check_selection, make_plan, replan
 from hwmatrix.matrix.shipped import harness_source
+from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Isolation, Plan, Status
 from hwmatrix.report.operator_report import write_operators
@@ -220,13 +222,50 @@ def _short(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop: Workshop, *, output: Path, view: View) -> RunFolder:
+def pack_bundles(whole: Plan, archive: Path, loaded: LoadedMatrix, workshop: Workshop, *, output: Path, view: View) -> int:
+    """Make the bundles of a plan and the exports that its targets need, and pack them for other machines. Return the number of bundles.
+
+    Raises:
+        NothingSelectedError: none of the plan's models can be built.
+        HwmatrixError: the reference image cannot be built, the bundles cannot be made, or the archive cannot be written.
+    """
+    plan = fetch_weights(whole, workshop.cache_dir)
+    models = [model for model in plan.models if model.unbuildable is None]
+    if not models:
+        raise NothingSelectedError("no model of the plan can be built", advice="Plan a run with other --models.")
+    executor = choose(plan.isolation, workshop)
+    folder = RunFolder.create(output, plan)
+    order = order_of(loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop)
+    claim(folder)
+    try:
+        prepare_reference(order)
+        make_bundles(order, models, view, total=len(models) + len(canary_plans()))
+        return bundle_archive.pack(folder, order.cache, archive)
+    except BaseException:
+        executor.stop()
+        raise
+    finally:
+        release(folder)
+
+
+def run_part(
+    whole: Plan,
+    targets: Sequence[str],
+    loaded: LoadedMatrix,
+    workshop: Workshop,
+    *,
+    output: Path,
+    view: View,
+    bundles: Path | None = None,
+) -> RunFolder:
     """Execute some targets of a plan that was made elsewhere; return the folder with their shards.
 
-    For a target that is not available here, the shard contains only the reason.
+    ``bundles`` is an archive of :func:`pack_bundles`: its bundles are used, and only those that it lacks are made here. For a target that
+    is not available here, the shard contains only the reason.
 
     Raises:
         NothingSelectedError: the plan has no cell on these targets.
+        StoreError: the archive is rejected.
         HwmatrixError: a target's image, engine or store failed; the others ran.
     """
     native = all(loaded.spec.targets[name].native for name in targets)
@@ -249,7 +288,10 @@ def run_part(whole: Plan, targets: Sequence[str], loaded: LoadedMatrix, workshop
                     status=Status.UNAVAILABLE,
                 )
         if any(target.unavailable is None for target in plan.targets):
-            run(order_of(loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop), view).raise_first()
+            order = order_of(loaded, PlannedRun(folder=folder, plan=plan, executor=executor), workshop)
+            if bundles is not None:
+                order = dataclasses.replace(order, handed_over=bundle_archive.unpack(bundles, folder, whole, order.cache))
+            run(order, view).raise_first()
     except KeyboardInterrupt:
         folder.salvage()
         raise

@@ -46,6 +46,7 @@ _COMMANDS: Final = (
     "images",
     "base",
     "plan",
+    "bundles",
     "run",
     "artifacts",
     "runner",

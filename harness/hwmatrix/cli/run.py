@@ -31,6 +31,9 @@ def run_command(
     plan: Annotated[Path, typer.Argument(help="A plan.json, or the folder of a run that contains one.", metavar="PLAN")],
     *,
     targets: Annotated[list[str], typer.Option("--targets", help="Targets of the plan to run here.", metavar="T ...")],
+    bundles: Annotated[
+        Path | None, typer.Option("--bundles", help="Use the bundles in this archive by hwmatrix bundles.", metavar="FILE")
+    ] = None,
     output_dir: Output = DEFAULT_OUTPUT,
     matrix: Matrix = Path("matrix.yaml"),
     base_image: BaseImage = None,
@@ -41,16 +44,23 @@ def run_command(
     For a target that is not available here, the shard contains the reason: that is a result, too. Example:
 
         hwmatrix run reports/latest/runs/20261120T072723Z-42934e --targets cuda
+
+        hwmatrix run planned/runs/20261120T072723Z-42934e --targets cuda --bundles bundles.tar
     """
-    loaded, environment, whole = load(matrix), read_environment(), _read(plan)
-    _check(whole, loaded, targets)
+    loaded, environment, whole = load(matrix), read_environment(), read_planned(plan)
+    check_planned(whole, loaded, targets)
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
-        folder = run_part(whole, targets, loaded, workshop, output=output_dir.absolute(), view=view)
+        folder = run_part(whole, targets, loaded, workshop, output=output_dir.absolute(), view=view, bundles=bundles)
         view.say(f"shards are in {folder.shards}")
 
 
-def _read(place: Path) -> Plan:
+def read_planned(place: Path) -> Plan:
+    """Read a plan by hwmatrix plan: its file, or the folder of its run.
+
+    Raises:
+        ConfigError: there is none.
+    """
     path = place / "plan.json" if place.is_dir() else place
     try:
         return plan_from_json(path.read_bytes(), where=str(path))
@@ -58,7 +68,7 @@ def _read(place: Path) -> Plan:
         raise ConfigError([Problem(where=str(path), what=f"cannot be read: {error}", hint="name a plan by hwmatrix plan")]) from error
 
 
-def _check(plan: Plan, loaded: LoadedMatrix, targets: Sequence[str]) -> None:
+def check_planned(plan: Plan, loaded: LoadedMatrix, targets: Sequence[str] = ()) -> None:
     """Check that the plan has the targets, and was made from this matrix.yaml and by this version.
 
     Raises:

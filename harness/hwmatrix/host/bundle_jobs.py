@@ -31,6 +31,17 @@ _BUNDLES: Final = "bundles"
 _NOT_FOLDERS: Final = frozenset({RECIPE, HUB, FACTORY})
 
 
+def prepare_reference(order: RunOrder) -> None:
+    """Build the reference image.
+
+    Raises:
+        HwmatrixError: it cannot be built.
+    """
+    failed = order.executor.prepare([order.reference])
+    if failed:
+        raise failed[order.reference]
+
+
 def make_bundles(order: RunOrder, models: Sequence[ModelPlan], view: View, *, total: int, every_exporter: bool = False) -> None:
     """Run the job that makes the bundles of these models and their exports, with read access to all their checkpoints.
 

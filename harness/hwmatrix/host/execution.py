@@ -13,7 +13,7 @@ from hwmatrix.errors import HwmatrixError, NoTargetAvailableError, StoreError
 from hwmatrix.faults.catalogue import match
 from hwmatrix.hardware.detector import machine_identity
 from hwmatrix.host import adapting, infrastructure
-from hwmatrix.host.bundle_jobs import INDEX, make_bundles, refused
+from hwmatrix.host.bundle_jobs import INDEX, make_bundles, prepare_reference, refused
 from hwmatrix.host.cache_limit import keep_under
 from hwmatrix.host.executors import Job, follow
 from hwmatrix.host.run_order import RunOrder, RunOutcome
@@ -24,10 +24,10 @@ from hwmatrix.models.canary import canary_plans
 from hwmatrix.store.freshness import made_with
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hwmatrix.host.console import View
-    from hwmatrix.records import CellPlan
+    from hwmatrix.records import CellPlan, ModelPlan
 
 _NO_TOOLKIT: Final = "container_toolkit_missing"
 """The one engine fault that the catalogue recognizes by its message and that has its own advice."""
@@ -74,17 +74,18 @@ class _Waves:
         self._given: Counter[str] = Counter()
         self._bundles = 0
         self._adapted: set[str] = set()
+        self._reference_is_ready = not _all_handed_over(order, todo)
         self._pace = Pace(sum(len(cells) for cells in todo.values()))
 
     def work_off(self) -> dict[str, HwmatrixError]:
         """Execute all waves. Return the first error of each target that failed as a whole."""
         planned = waves(self._order.plan, self._todo) if any(self._todo.values()) else []
         canaries = len(canary_plans())  # each job of bundles reports them
-        self._bundles = sum(len(wave.models) + canaries for wave in planned)
+        self._bundles = sum(len(models) + canaries for wave in planned if (models := self._to_make(wave)))
         for wave in planned:
             if wave.of > 1:
                 self._view.say(f"wave {wave.number} of {wave.of}: {len(wave.models)} models; {self._pace.tell()}")
-            make_bundles(self._order, wave.models, self._view, total=self._bundles)
+            self._make_bundles(self._order, self._to_make(wave))
             self._run(self._still_wanted(wave.cells))
             self._ask_other_exporters(wave)
             self._adapt()
@@ -96,6 +97,10 @@ class _Waves:
         if not planned:
             self._adapt()
         return self._failed
+
+    def _to_make(self, wave: Wave) -> list[ModelPlan]:
+        """The models of a wave whose bundles were not made elsewhere."""
+        return [model for model in wave.models if (model.name, model.size) not in self._order.handed_over]
 
     def _still_wanted(self, cells: dict[str, tuple[CellPlan, ...]]) -> dict[str, tuple[CellPlan, ...]]:
         """Select the cells of a wave to run: without targets whose shards cannot be written, and only stale ones if requested."""
@@ -112,7 +117,7 @@ class _Waves:
         self._view.say(f"{', '.join(again)} rejected the first export of {len(names)} models: trying another")
         models = [model for model in wave.models if (model.name, model.size) in names]
         self._bundles += len(models) + len(canary_plans())
-        make_bundles(self._order, models, self._view, total=self._bundles, every_exporter=True)
+        self._make_bundles(self._order, models, every_exporter=True)
         self._run(again)
 
     def _adapt(self) -> None:
@@ -123,10 +128,19 @@ class _Waves:
             plan = adapting.round_of(self._order.plan, cells)
             order = dataclasses.replace(self._order, plan=plan, folder=adapting.lay_down(self._order.folder, plan), stale=None)
             self._bundles += len(plan.models) + len(canary_plans())
-            make_bundles(order, plan.models, self._view, total=self._bundles, every_exporter=any(map(_other_export, cells)))
+            self._make_bundles(order, plan.models, every_exporter=any(map(_other_export, cells)))
             todo = {target.name: tuple(cell for cell in cells if cell.target == target.name) for target in plan.targets}
             for target, error in _run_targets(order, todo, self._view, {target: self._given[target] for target in todo}).items():
                 self._failed.setdefault(target, error)
+
+    def _make_bundles(self, order: RunOrder, models: Sequence[ModelPlan], *, every_exporter: bool = False) -> None:
+        """Make bundles and exports, once the reference image is there. It is not prepared at first if all bundles were made elsewhere."""
+        if not models:
+            return
+        if not self._reference_is_ready:
+            prepare_reference(order)
+            self._reference_is_ready = True
+        make_bundles(order, models, self._view, total=self._bundles, every_exporter=every_exporter)
 
     def _to_adapt(self) -> tuple[CellPlan, ...]:
         return adapting.pending(self._order.plan, self._order.folder, besides=self._adapted)
@@ -178,10 +192,16 @@ def _to_do_anew(order: RunOrder, rule: StaleRule, todo: dict[str, tuple[CellPlan
     return anew
 
 
+def _all_handed_over(order: RunOrder, todo: Mapping[str, Sequence[CellPlan]]) -> bool:
+    """Whether every cell's bundle was made elsewhere."""
+    return bool(order.handed_over) and all((cell.model, cell.size) in order.handed_over for cells in todo.values() for cell in cells)
+
+
 def _prepare(order: RunOrder, todo: dict[str, tuple[CellPlan, ...]], view: View) -> dict[str, HwmatrixError]:
-    """Build the images. Without the reference image nothing can run; without another, only its own cells cannot."""
-    failed = order.executor.prepare(list(dict.fromkeys((order.reference, *todo))))
-    if order.reference in failed:
+    """Build the images. Without the reference image nothing can run, unless all bundles are there; without another, only its own cells."""
+    reference = () if _all_handed_over(order, todo) else (order.reference,)
+    failed = order.executor.prepare(list(dict.fromkeys((*reference, *todo))))
+    if order.reference in failed and reference:
         raise failed[order.reference]
     for target, error in failed.items():
         view.say(f"{target}: {error}")

@@ -183,6 +183,19 @@ def plan_part(of: ModelPlan | Mapping[str, Any]) -> str:
     return json.dumps(named, sort_keys=True)
 
 
+def is_of(bundle: Bundle, plan: ModelPlan) -> bool:
+    """Whether a bundle is of this model. The files of a checkpoint are not compared, since its folder may be on another machine.
+
+    Raises:
+        KeyError: the bundle's identity is not of this version.
+    """
+    identity = bundle.manifest["identity"]
+    if plan_part(identity) != plan_part(plan):
+        return False
+    made = plan.weights in {RECIPE, FACTORY}
+    return bool(identity["weights"] == _identity_of_weights(plan)) if made else isinstance(identity["weights"], dict)
+
+
 def find_or_build(plan: ModelPlan, cache: Path) -> Bundle:
     """The bundle of a plan: from the cache if it is there and intact, else built. Safe for concurrent processes.
 

@@ -124,7 +124,7 @@ def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxF
         BundleError: the cache cannot be written (``cache_not_writable``).
         MemoryError: memory ran out.
     """
-    with _lock(bundle, cache, exporter):
+    with locked(bundle.key, cache, exporter):
         kept = _cached(bundle, cache, exporter)
         if isinstance(kept, OnnxFailure) and kept.timed_out:
             folder.discard(_folder_of(bundle, cache, exporter))
@@ -138,7 +138,7 @@ def keep_failure(bundle: Bundle, cache: Path, failure: OnnxFailure) -> None:
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
     """
-    with _lock(bundle, cache, failure.exporter):
+    with locked(bundle.key, cache, failure.exporter):
         _publish(bundle, cache, failure.exporter, lambda _: _failure_fields(failure))
 
 
@@ -151,6 +151,17 @@ def is_kept(key: str, cache: Path, exporter: str, *, graph: bool = False) -> boo
         return False
     except (ValueError, KeyError, TypeError):  # broken: reading it reports that
         return True
+
+
+@contextlib.contextmanager
+def locked(key: str, cache: Path, exporter: str) -> Iterator[None]:
+    """Let only one process at a time write an export of the bundle with this key.
+
+    Raises:
+        BundleError: the cache cannot be written (``cache_not_writable``).
+    """
+    with folder.locked(cache / ONNX_DIR, f"{key}-{exporter}"):
+        yield
 
 
 def read_all(bundle: Bundle, cache: Path, *, only: str | None = None) -> tuple[OnnxExport | OnnxFailure, ...]:
@@ -199,13 +210,6 @@ def _combined_failure(failures: Sequence[OnnxFailure]) -> CellFailure:
 
 def _folder_of(bundle: Bundle, cache: Path, exporter: str) -> Path:
     return cache / ONNX_DIR / bundle.key / exporter
-
-
-@contextlib.contextmanager
-def _lock(bundle: Bundle, cache: Path, exporter: str) -> Iterator[None]:
-    """Let only one process at a time make an export."""
-    with folder.locked(cache / ONNX_DIR, f"{bundle.key}-{exporter}"):
-        yield
 
 
 def _cached(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure | None:

@@ -15,7 +15,8 @@ import pytest
 
 from hwmatrix.cli import main
 from hwmatrix.errors import ConfigError, StoreError
-from hwmatrix.host.artifacts import Limits, pack, unpack
+from hwmatrix.host.archive import Limits
+from hwmatrix.host.artifacts import pack, unpack
 from hwmatrix.store.merge import merge
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def test_a_duplicate_name_is_refused(there: Path, here: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        (Limits(shard_bytes=100), "is too large"),
+        (Limits(file_bytes=100), "is too large"),
         (Limits(total_bytes=100), "is too large"),
         (Limits(files=2), "more than 2 files"),
     ],

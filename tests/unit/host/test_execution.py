@@ -25,6 +25,7 @@ from hwmatrix.host.run_order import RunOrder, RunOutcome
 from hwmatrix.host.sharing import core_sets
 from hwmatrix.host.stale import StaleRule, bundle_digests
 from hwmatrix.host.target_jobs import TargetWork, run_on_targets
+from hwmatrix.records import Size
 from hwmatrix.store.merge import merge
 
 if TYPE_CHECKING:
@@ -45,8 +46,18 @@ class Scene:
     def begin(self, plan: Plan = PLAN) -> RunFolder:
         return RunFolder.create(self.tmp / "out", plan)
 
-    def run(self, folder: RunFolder, executor: FakeExecutor, workers: int = 1) -> RunOutcome:
-        order = RunOrder(folder=folder, plan=folder.plan(), executor=executor, reference="cpu", cache=self.tmp / "cache", workers=workers)
+    def run(
+        self, folder: RunFolder, executor: FakeExecutor, workers: int = 1, handed_over: frozenset[tuple[str, Size]] = frozenset()
+    ) -> RunOutcome:
+        order = RunOrder(
+            folder=folder,
+            plan=folder.plan(),
+            executor=executor,
+            reference="cpu",
+            cache=self.tmp / "cache",
+            workers=workers,
+            handed_over=handed_over,
+        )
         view = PlainView(Console(file=self.printed, width=200), verbose=False)
         return run(order, view)
 
@@ -124,6 +135,25 @@ def test_the_reference_image_is_built_even_if_it_is_no_target(scene: Scene) -> N
     scene.run(scene.begin(make.plan(targets=("openvino",))), executor)
     assert executor.prepared == [("cpu", "openvino")]
     assert [job.target for job in executor.jobs] == ["cpu", "openvino"]
+
+
+def test_with_all_bundles_from_elsewhere_no_reference_image_is_needed(scene: Scene) -> None:
+    executor = FakeExecutor(broken_images=frozenset({"cpu"}))
+    folder = scene.begin(make.plan(targets=("openvino",)))
+    outcome = scene.run(folder, executor, handed_over=frozenset({("bert", Size.TINY), ("gpt2", Size.TINY)}))
+    assert outcome.failed == {}
+    assert executor.prepared == [("openvino",)]
+    assert [(job.target, job.work) for job in executor.jobs] == [("openvino", "run")]
+    assert set(scene.statuses(folder).values()) == {("pass", None)}
+
+
+def test_a_bundle_that_was_not_made_elsewhere_is_made_here(scene: Scene) -> None:
+    executor = FakeExecutor()
+    folder = scene.begin(make.plan(targets=("openvino",)))
+    scene.run(folder, executor, handed_over=frozenset({("bert", Size.TINY)}))
+    assert executor.prepared == [("cpu", "openvino")]
+    assert [(job.target, job.work) for job in executor.jobs] == [("cpu", "bundles"), ("openvino", "run")]
+    assert json.loads((folder.path / "models-bundles.json").read_bytes()) == [["gpt2", "tiny"]]
 
 
 @pytest.mark.parametrize("oom_killed", [False, True])
