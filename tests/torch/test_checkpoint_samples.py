@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ import transformers
 from factory_plans import cell_plan, target_plan
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from hwmatrix.errors import ConfigError
 from hwmatrix.generate.model_code import model_code
 from hwmatrix.models.bundle import bundle_key, find_or_build
 from hwmatrix.models.checkpoint import plan_for
@@ -254,15 +252,9 @@ def test_without_samples_inputs_are_random_and_the_reason_is_kept(
 def test_a_script_gets_the_tokens_and_says_what_is_random(tmp_path: Path) -> None:
     folder = saved(tmp_path / "mine", clip(), tokenizer(), clip_images())
     bundle = find_or_build(plan_of(folder), tmp_path)
-    code = {made.name: made for made in model_code(plan_of(folder)).inputs}
+    code = {made.name: made for made in model_code(plan_of(folder), tmp_path).inputs}
     assert code["input_ids"].ids == bundle.input_arrays()["input_ids"].tolist()
     assert "torch.randn((1, 3, 32, 32), generator=generator)  # random, where the run has a sample prepared by" in code["pixel_values"].code
-
-
-def test_a_trained_model_has_no_script(tmp_path: Path) -> None:
-    plan = dataclasses.replace(plan_of(saved(tmp_path / "mine", bert())), trained=True)
-    with pytest.raises(ConfigError, match="is trained by hwmatrix, which no script can repeat"):
-        model_code(plan)
 
 
 def test_samples_are_the_same_every_time_and_calibration_has_others() -> None:

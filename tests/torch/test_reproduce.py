@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -15,17 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from factory_plans import cell_plan, target_plan
 
 from hwmatrix.cli.main import main
-from hwmatrix.errors import ConfigError
+from hwmatrix.errors import ConfigError, NothingSelectedError
 from hwmatrix.generate.model_code import model_code
 from hwmatrix.generate.reproduction import reproduce
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
+from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.factory.pins import part_asked
 from hwmatrix.models.inputs import make_inputs
-from hwmatrix.records import Size
+from hwmatrix.records import Dtype, Settings, Size, Tolerance
+from hwmatrix.runner import cell
+from hwmatrix.store.latest import merge_latest
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -99,7 +104,7 @@ def test_weights_inputs_and_outputs_are_those_of_the_bundle(tmp_path: Path, cach
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_inputs_of_full_models_are_drawn_as_those_of_bundles(name: str) -> None:
+def test_inputs_of_full_models_are_drawn_as_those_of_bundles(tmp_path: Path, name: str) -> None:
     import torch
     import transformers
 
@@ -112,7 +117,7 @@ def test_inputs_of_full_models_are_drawn_as_those_of_bundles(name: str) -> None:
     generator = torch.Generator().manual_seed(plan.seed)
     names: dict[str, Any] = {"torch": torch, "generator": generator}
     made = {}
-    for each in model_code(plan).inputs:
+    for each in model_code(plan, tmp_path).inputs:
         for draw in each.draws:
             eval(draw, names)  # noqa: S307 - what the script would do
         made[each.name] = torch.tensor(each.ids) if each.ids is not None else eval(each.code, names)  # noqa: S307 - the same
@@ -254,6 +259,101 @@ def test_what_was_wrong_on_qnn_is_wrong_again(tmp_path: Path, monkeypatch: pytes
     assert style.returncode == 0, style.stdout
 
 
+def database_of_trained(tmp_path: Path, *, target: str = "cpu", **values: Any) -> Path:
+    """The recorded database as if its vit had been trained, with other values of its cells on a target."""
+    database = tmp_path / "m.duckdb"
+    merge_latest([RECORDED], database)  # in the current version
+    with duckdb.connect(str(database)) as connection:
+        row = connection.execute("SELECT run_id, plan FROM runs").fetchone()
+        assert row is not None
+        plan = json.loads(row[1])
+        (model,) = (model for model in plan["models"] if model["name"] == "vit")
+        model["trained"] = True
+        plan["tolerances"]["float32"] |= {"excess": 16.0, "bound": 128.0}
+        connection.execute("UPDATE runs SET plan = ?", [json.dumps(plan)])
+        for name, value in values.items():
+            connection.execute(f"UPDATE cells SET {name} = ? WHERE model = 'vit' AND target = ?", [value, target])  # noqa: S608 - our names
+    return database
+
+
+def test_a_trained_model_comes_from_files_beside_its_script(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = find_or_build(dataclasses.replace(model_plan("vit", SPEC, Size.TINY), trained=True), cache)
+    database = database_of_trained(tmp_path, bundle=bundle.digest)
+    monkeypatch.setenv("HWMATRIX_CACHE", str(cache.parent))
+    path = tmp_path / "scripts" / "vit.py"
+    path.parent.mkdir()
+    command = ["generate", "--reproduce", "vit", "cpu", "--force", "--database", str(database)]
+    assert main([*command, "--output", str(path)]) == 0
+    assert f"wrote {path.with_suffix('')}: the trained model and its inputs" in capsys.readouterr().out
+    script = imported(path.read_text(encoding="utf-8"), path)
+    assert "its weights are those of the run" in " ".join(path.read_text(encoding="utf-8").replace("#", "").split())
+    given, expected = script.make_inputs(), bundle.load_expected()
+    assert {name: tensor.tolist() for name, tensor in given.items()} == {name: t.tolist() for name, t in bundle.load_inputs().items()}
+    made = script.forward(script.load_model(None), given)
+    assert (made["logits"] - expected["logits"]).abs().max() < 1e-5
+    told = ran(path, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert told.stdout.rstrip().endswith("NOT REPRODUCED: it runs, and the numbers agree")
+    assert main([*command, "--output", "-"]) == 2
+    assert "the script reads the model from a folder beside it" in capsys.readouterr().err
+
+
+def test_a_cell_that_the_noise_floor_judged_allows_a_multiple_of_it(tmp_path: Path, cache: Path) -> None:
+    """An error of 3e-5 that is 30 times the floor: 16 times would have been allowed."""
+    database = database_of_trained(tmp_path, status="mismatch", error_type="mismatch", relative_error=3e-5, excess=30.0)
+    made = reproduce("vit", "cpu", database=database, cache=cache)
+    allowed = imported(made.script, tmp_path / "script.py").TOLERANCE
+    assert allowed == pytest.approx(1.6e-5)
+
+
+def test_a_precision_that_costs_too_much_is_no_error_to_report(tmp_path: Path, cache: Path) -> None:
+    database = database_of_trained(tmp_path, status="mismatch", error_type="precision_loss", message="accuracy is 0.5")
+    with pytest.raises(NothingSelectedError, match=r"is no error of the target: accuracy is 0\.5"):
+        reproduce("vit", "cpu", database=database, cache=cache)
+    assert reproduce("vit", "cpu", database=database, cache=cache, force=True).cell.error_type == "precision_loss"
+
+
+def test_quantization_uses_the_samples_of_the_run(tmp_path: Path, cache: Path) -> None:
+    """The script's graph of a trained model quantizes as the cell's did: its error is the cell's."""
+    from hwmatrix.errors import UnavailableError
+    from hwmatrix.hardware import qnn
+
+    try:
+        qnn.detect()
+    except UnavailableError as missing:
+        pytest.skip(str(missing))
+    plan = dataclasses.replace(model_plan("vit", SPEC, Size.TINY), trained=True)
+    bundle = find_or_build(plan, cache)
+    for exporter in onnx_export.EXPORTERS:
+        onnx_export.export_one(bundle, cache, exporter)
+    told: list[dict[str, Any]] = []
+    target = dataclasses.replace(target_plan(), name="qnn", backend="qnn", options={"soc_model": 57})
+    settings = Settings(dtype=Dtype.A8W8, batch=1, sequence_length=16, threads=1)
+    job = cell.CellJob(
+        cell=dataclasses.replace(cell_plan("vit", "qnn"), settings=settings),
+        model=plan,
+        target=target,
+        bundle=bundle.path,
+        rule=None,
+        tolerance=Tolerance(relative_error=1.0, reason="a test"),
+    )
+    cell.execute(job, told.append)
+    facts = told[-1]["facts"]
+    measured = {name: facts[name] for name in ("method", "relative_error")}
+    database = database_of_trained(tmp_path, target="qnn", status="mismatch", error_type="mismatch", **measured)
+    made = reproduce("vit", "qnn", database=database, dtype=Dtype.A8W8, cache=cache)
+    path = tmp_path / "script.py"
+    path.write_text(made.script, encoding="utf-8")
+    for name, source in made.data.items():
+        (path.with_suffix("") / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, path.with_suffix("") / name)
+    printed = ran(path, cwd=tmp_path).stdout
+    (error,) = re.findall(r"relative L2 error ([\d.e-]+), allowed", printed)
+    assert float(error) == pytest.approx(facts["relative_error"], rel=0.01)
+
+
 @pytest.mark.parametrize("target", ["cpu", "openvino", "onnxruntime"])
 def test_a_cell_that_passes_does_not_reproduce(tmp_path: Path, target: str) -> None:
     pytest.importorskip(target if target != "cpu" else "torch")
@@ -309,7 +409,7 @@ def test_a_hung_script_says_where_and_ends(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
     plan = model_plan("bert", SPEC, Size.TINY)
     with pytest.raises(ConfigError, match=r"is not a folder.*on the machine that has the checkpoint"):
-        model_code(dataclasses.replace(plan, weights=str(tmp_path / "gone")))
+        model_code(dataclasses.replace(plan, weights=str(tmp_path / "gone")), tmp_path)
 
 
 def test_without_torch_the_command_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

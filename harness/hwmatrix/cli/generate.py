@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,7 +21,7 @@ from hwmatrix.cli.options import DEFAULT_OUTPUT, Format, FormatOption, Matrix, P
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.generate.model_tests import DEFAULT_FOLDER, generate_test
 from hwmatrix.generate.rendering import slug, write_templates
-from hwmatrix.generate.reproduction import MARK, reproduce
+from hwmatrix.generate.reproduction import MARK, Reproduction, reproduce
 from hwmatrix.generate.test_plan import DEFAULT_TIMEOUT_MIN, Wish, plan_of
 from hwmatrix.knowledge.evidence import default_database
 from hwmatrix.knowledge.names import name_on_record
@@ -243,14 +244,14 @@ def _reproduce(
             [Problem(where=f"--reproduce {' '.join(cell)}", what=what, hint="use the versions that it was measured with")]
         ) from failure
     if file == _STANDARD_OUTPUT:
+        if made.data:
+            what = "the script reads the model from a folder beside it, since hwmatrix trained it"
+            raise ConfigError([Problem(where="--output -", what=what, hint="name a file")])
         typer.echo(made.script, nl=False)
         return
     found = made.cell
     file = file or _replaceable(Path(f"reproduce_{slug(found.model.name)}_{slug(found.target.name)}.py"))
-    try:
-        write_atomically(file, made.script)
-    except OSError as error:
-        raise ConfigError([Problem(where=f"--output {file}", what=f"cannot be written: {error}", hint="name another file")]) from error
+    _write(made, file)
     facts = {
         "model": found.model.name,
         "target": found.target.name,
@@ -261,17 +262,36 @@ def _reproduce(
         "also_failing": list(found.also_failing),
         "database": str(database),
         "path": str(file),
+        "data": str(file.with_suffix("")) if made.data else None,
         "run": f"python {file}",
     }
     if output is Format.JSON:
         typer.echo(json.dumps(facts, indent=2))
         return
+    if made.data:
+        typer.echo(f"wrote {facts['data']}: the trained model and its inputs; they belong to the script")
     typer.echo(f"wrote {file}: {facts['model']} on {facts['target']}, {facts['dtype']}, {facts['size']}: {facts['status']}")
     if found.message:
         typer.echo(f"  as measured: {found.message}")
     if found.also_failing:
         typer.echo(f"  also failing (--dtype, --size): {'; '.join(found.also_failing)}")
     typer.echo(f"run: {facts['run']}")
+
+
+def _write(made: Reproduction, file: Path) -> None:
+    """Write a script, and the files that it reads beside it.
+
+    Raises:
+        ConfigError: they cannot be written.
+    """
+    try:
+        for name, source in made.data.items():
+            place = file.with_suffix("") / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, place)
+        write_atomically(file, made.script)
+    except OSError as error:
+        raise ConfigError([Problem(where=f"--output {file}", what=f"cannot be written: {error}", hint="name another file")]) from error
 
 
 def _replaceable(path: Path) -> Path:

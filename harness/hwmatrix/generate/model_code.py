@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import CellFailure, ConfigError, Problem
 from hwmatrix.generate.type_code import Built, Draw, make_type
 from hwmatrix.models.build import RECIPE, recipe_config
+from hwmatrix.models.bundle import Bundle, find_or_build
 from hwmatrix.models.checkpoint import inspect
 from hwmatrix.models.factory.make import FACTORY
+from hwmatrix.models.folder import CALIBRATION, INPUTS
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.outputs import call_options
 from hwmatrix.models.samples.evaluation import CheckpointSamples
@@ -48,7 +51,8 @@ class ModelCode:
     """What a script needs besides the plan.
 
     ``call`` are the other arguments of a forward pass; ``vocabulary`` is the number of tokens and ``special`` the special ones, as
-    calibration uses them. ``built`` says how to build a model that is made from its type.
+    calibration uses them. ``built`` says how to build a model that is made from its type. ``data`` are the files that the script reads from
+    a folder beside it, by their names there, since no code can repeat a training; ``digest`` is that of their bundle.
     """
 
     inputs: tuple[InputCode, ...]
@@ -56,6 +60,8 @@ class ModelCode:
     vocabulary: int
     special: list[int]
     built: Built | None = None
+    data: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    digest: str | None = None
 
     @property
     def random(self) -> bool:
@@ -63,13 +69,16 @@ class ModelCode:
         return any("generator" in made.code or made.draws for made in self.inputs)
 
 
-def model_code(plan: ModelPlan) -> ModelCode:
+def model_code(plan: ModelPlan, cache: Path) -> ModelCode:
     """Determine this for a model and its bundle's inputs. A recipe's model is built on the meta device, where it takes no memory.
 
+    A model that hwmatrix trains is taken from its bundle in ``cache``, a folder of bundles, and trained here if the cache lacks it.
+
     Raises:
-        ConfigError: torch or transformers is not installed here, the checkpoint is missing, the model is trained by hwmatrix, or one that
-            is made from its type cannot be expressed as code.
+        ConfigError: torch or transformers is not installed here, the checkpoint is missing, or a model that is made from its type cannot
+            be expressed as code.
         FactoryError: the model or its inputs cannot be built at all.
+        BundleError: the cache cannot be written.
     """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
@@ -77,8 +86,7 @@ def model_code(plan: ModelPlan) -> ModelCode:
         hint = "install them (the script itself needs them too), with the versions of images/constraints.txt"
         raise ConfigError([Problem(where="--reproduce", what=what, hint=hint)])
     if plan.trained:
-        hint = "the folder `model` in its bundle is a checkpoint with the trained weights: run that, and reproduce its cell"
-        raise ConfigError([Problem(where="--reproduce", what=f"{plan.name} is trained by hwmatrix, which no script can repeat", hint=hint)])
+        return _code_of_trained(find_or_build(plan, cache))
     return _code_of_type(plan) if plan.weights == FACTORY else _code_of_weights(plan)
 
 
@@ -109,6 +117,19 @@ def _written_out(name: str, tensor: torch.Tensor) -> InputCode:
         if tensor.numel() and bool((tensor == value).all()):
             return InputCode(name=name, code=f"torch.{function}({tuple(tensor.shape)}, dtype={tensor.dtype})")
     return InputCode(name=name, code="", ids=tensor.tolist())
+
+
+def _code_of_trained(bundle: Bundle) -> ModelCode:
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(bundle.model_dir, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        model = getattr(transformers, bundle.model_class)(config)
+    count, special = _tokens(config)
+    files = [*sorted(bundle.model_dir.iterdir()), bundle.path / INPUTS, bundle.path / CALIBRATION]
+    data = {str(file.relative_to(bundle.path)): file for file in files if file.is_file()}
+    return ModelCode(inputs=(), call=call_options(model), vocabulary=count, special=special, data=data, digest=bundle.digest)
 
 
 def _code_of_weights(plan: ModelPlan) -> ModelCode:

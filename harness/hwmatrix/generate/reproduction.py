@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hwmatrix.errors import ConfigError, Problem
+from hwmatrix.basics.cache_folder import needed_cache_folder
+from hwmatrix.errors import ConfigError, NothingSelectedError, Problem
 from hwmatrix.generate.model_code import ModelCode, model_code
 from hwmatrix.generate.rendering import render
-from hwmatrix.knowledge.measured_cell import MeasuredCell, find_cell
+from hwmatrix.knowledge.measured_cell import PRECISION_LOSS, MeasuredCell, find_cell
 from hwmatrix.models.build import RECIPE
 from hwmatrix.records import Backend, Dtype, Execution, Size, Status
 from hwmatrix.records.backends import Memory, descriptor_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hwmatrix.records import TargetPlan
 
 _PACKAGES: Final = {
@@ -40,10 +42,14 @@ _WITHOUT_GRAPH: Final = frozenset({"export_failed", "export_timeout", "data_depe
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A script, and the cell that it reproduces."""
+    """A script, and the cell that it reproduces.
+
+    ``data`` are files to copy into a folder beside the script, with its name without ``.py``; empty for most scripts.
+    """
 
     cell: MeasuredCell
     script: str
+    data: Mapping[str, Path] = dataclasses.field(default_factory=dict)
 
 
 def reproduce(
@@ -54,22 +60,28 @@ def reproduce(
     dtype: Dtype | None = None,
     size: Size | None = None,
     force: bool = False,
+    cache: Path | None = None,
 ) -> Reproduction:
     """The script of the newest failing cell of a model on a target in ``database``. Needs torch and transformers here.
 
     The script builds the model and its inputs from the same recipe as the run, prepares it in the same way (exporter, changes to the
     graph, quantization), and does not need hwmatrix. A model that was made from its type alone is built here once, by the rules of
-    this hwmatrix and the installed transformers, and its configuration is written into the script. ``force`` also allows a passing cell.
+    this hwmatrix and the installed transformers, and its configuration is written into the script. A model that hwmatrix trained comes from
+    its bundle in ``cache`` (by default the user's), where it is trained again if it is missing: the script reads it from files beside it.
+    ``force`` also allows a cell that passes, or that fails only because its precision costs the model too much.
 
     Raises:
         ConfigError: no such model or target on record, it was never executed, the packages that make the inputs are not installed
             here, or a model made from its type cannot be expressed as code.
-        NothingSelectedError: the cell passes.
+        NothingSelectedError: the cell passes, or its target is right.
         FactoryError: the model cannot be made here.
         StoreError: the database cannot be read.
     """
     cell = find_cell(database, model, target, dtype=dtype, size=size, passing=force)
-    code = model_code(cell.model)
+    if cell.error_type == PRECISION_LOSS and not force:
+        message = f"{cell.model.name} on {cell.target.name} in {cell.settings.dtype.value} is no error of the target: {cell.message}"
+        raise NothingSelectedError(message, advice="Choose a more precise --dtype. To write the script anyway, add --force.")
+    code = model_code(cell.model, cache or needed_cache_folder(os.environ) / "bundles")
     kind = "torch" if cell.status is Status.FACTORY_ERROR else _template(cell.target)
     packages = _PACKAGES[kind]
     script = render(
@@ -78,10 +90,10 @@ def reproduce(
         cell=cell,
         facts=_facts(cell),
         model=cell.model,
-        recipe=cell.model.weights == RECIPE,
+        recipe=cell.model.weights == RECIPE and not cell.model.trained,
         code=code,
         eager=_eager(code),
-        tolerance=cell.tolerance,
+        tolerance=cell.allowed_error,
         packages=packages,
         requirements=[_pinned(name, cell) for name in packages],
         notes=_notes(cell, kind, code),
@@ -91,7 +103,7 @@ def reproduce(
         external=cell.model.size is Size.FULL,
         **_RUNTIMES[kind](cell, code),
     )
-    return Reproduction(cell=cell, script=script)
+    return Reproduction(cell=cell, script=script, data=code.data)
 
 
 def _template(target: TargetPlan) -> str:
@@ -148,6 +160,9 @@ def _attention(cell: MeasuredCell, code: ModelCode) -> str | dict[str, str] | No
 
 def _notes(cell: MeasuredCell, kind: str, code: ModelCode) -> list[str]:
     notes = []
+    if code.data:
+        whose = "those of the run" if code.digest == cell.bundle else "from another training, and may differ in their last digits"
+        notes.append(f"hwmatrix trained this tiny model on a small task. The folder beside this script has it: its weights are {whose}.")
     if code.built is not None:
         notes.append(
             "The smallest model of its type that hwmatrix could make: its configuration and inputs are synthetic, its weights random."

@@ -42,6 +42,7 @@ class MeasuredCell:
     placement: str | None
     output: str | None
     relative_error: float | None
+    excess: float | None
     bundle: str | None
     isolation: str
     image: str | None
@@ -57,6 +58,18 @@ class MeasuredCell:
     def failed(self) -> bool:
         """Whether there is a failure to show."""
         return self.status in TRIED_AND_FAILED
+
+    @property
+    def allowed_error(self) -> float:
+        """The largest relative L2 error that passes: the limit of matrix.yaml, or a multiple of the model's noise floor."""
+        limit = self.tolerance.relative_error
+        if self.tolerance.excess is None or not self.excess or self.relative_error is None:
+            return limit
+        return min(limit, self.tolerance.excess * self.relative_error / self.excess)
+
+
+PRECISION_LOSS: Final = "precision_loss"
+"""The error type of a cell whose target is right, but whose precision costs the model too much."""
 
 
 def find_cell(
@@ -75,7 +88,7 @@ def find_cell(
         rows = records(connection, "reproduce_cells", {"model": model, "target": target})
         known = connection.execute("SELECT DISTINCT model, target FROM planned").fetchall()
     wanted = [row for row in rows if (dtype is None or row["dtype"] == dtype) and (size is None or row["size"] == size)]
-    failing = [row for row in wanted if _has_failed(row)]
+    failing = sorted(filter(_has_failed, wanted), key=lambda row: row["error_type"] == PRECISION_LOSS)
     working = [row for row in wanted if row["status"] == Status.PASS]
     if failing or (passing and working):
         return _cell((failing or working)[0], failing, database)
@@ -134,6 +147,7 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
         placement=row["placement_detail"],
         output=row["output"],
         relative_error=row["relative_error"],
+        excess=row["excess"],
         bundle=row["bundle"],
         isolation=row["isolation"],
         image=row["image_digest"],

@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HWMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(test_plan, "requirements_for", unknown)
-    monkeypatch.setattr(reproducing, "model_code", lambda _plan: ModelCode(inputs=(), call={}, vocabulary=0, special=[]))
+    monkeypatch.setattr(reproducing, "model_code", lambda _plan, _cache: ModelCode(inputs=(), call={}, vocabulary=0, special=[]))
     before, level = signal.getsignal(signal.SIGTERM), logging.getLogger("hwmatrix").level
     yield tmp_path
     signal.signal(signal.SIGTERM, before)

@@ -52,7 +52,7 @@ BACKENDS = {
 @pytest.fixture(autouse=True)
 def inputs_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the generation of inputs, which needs torch."""
-    monkeypatch.setattr(module, "model_code", lambda _plan: CODE)
+    monkeypatch.setattr(module, "model_code", lambda _plan, _cache: CODE)
 
 
 def plan_of(*models: ModelPlan, targets: dict[str, dict[str, Any]] = BACKENDS) -> Plan:
@@ -220,7 +220,7 @@ OF_A_TYPE = make.model_plan("bert", weights="factory", hub_id=None, config={})
 
 @pytest.mark.parametrize("target", BACKENDS)
 def test_the_script_contains_a_model_made_from_its_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
-    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built()))
+    monkeypatch.setattr(module, "model_code", lambda _plan, _cache: dataclasses.replace(CODE, built=built()))
     script = script_of(database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE), target)
     assert constant(script, "CONFIG") == {"hidden_size": 32, EVIL: EVIL}
     assert "config = transformers.BertConfig(**CONFIG)" in script
@@ -248,17 +248,17 @@ def test_the_script_contains_a_model_made_from_its_type(tmp_path: Path, monkeypa
 def test_extra_code_for_a_type_is_only_in_its_own_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, of: dict[str, Any], present: list[str]
 ) -> None:
-    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built(**of)))
+    monkeypatch.setattr(module, "model_code", lambda _plan, _cache: dataclasses.replace(CODE, built=built(**of)))
     method = "transformers OpenVINO exporter" if target == "openvino" else "transformers ONNX export"
     path = database_of(tmp_path / "m.duckdb", target, model=OF_A_TYPE, method=method)
     script = script_of(path, target)
     assert [each for each in present if each not in script] == []
-    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built()))
+    monkeypatch.setattr(module, "model_code", lambda _plan, _cache: dataclasses.replace(CODE, built=built()))
     assert [each for each in present if each in script_of(path, target)] == [], "a script must not contain code that its type does not need"
 
 
 def test_eager_attention_is_requested_as_the_type_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "model_code", lambda _plan: dataclasses.replace(CODE, built=built(attention="sdpa")))
+    monkeypatch.setattr(module, "model_code", lambda _plan, _cache: dataclasses.replace(CODE, built=built(attention="sdpa")))
     targets = {"cpu": {"attention": "eager"}, "openvino": {"device": "CPU"}}
     path = tmp_path / "m.duckdb"
     with Database(path) as database:

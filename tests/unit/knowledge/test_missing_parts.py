@@ -91,7 +91,8 @@ def served(package: Any, preferences: dict[str, Any] | None) -> str:
         devices.append(device)
         return Model()
 
-    package.ResourcePool().get_model("embedding", "bert", constructor=construct, hardware_preferences=preferences)
+    settings = importlib.import_module("hwmatrix.pool.settings").PoolSettings(timer=False)  # its thread would import parts at any time
+    package.ResourcePool(settings).get_model("embedding", "bert", constructor=construct, hardware_preferences=preferences)
     return devices[-1]
 
 
