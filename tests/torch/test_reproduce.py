@@ -72,7 +72,11 @@ def differing(
         return one.dtype == other.dtype and torch.equal(one, other)
 
     def closely(one: torch.Tensor, other: torch.Tensor) -> bool:
-        return one.shape == other.shape and torch.allclose(one, other, rtol=rtol, atol=rtol / 10)
+        """By the relative L2 error, as targets are compared: single values near zero differ by more where threads sum in another order."""
+        if one.shape != other.shape or not other.dtype.is_floating_point:
+            return torch.equal(one, other)
+        difference = torch.where(one == other, 0, one - other)  # infinite values are equal too
+        return bool(difference.norm() <= rtol * other[other.isfinite()].norm())
 
     script.save_model(own)
     weights, given = load_file(own / "model.safetensors"), script.make_inputs()
@@ -157,13 +161,14 @@ def test_a_part_of_all_types_can_be_written_as_scripts(tmp_path: Path) -> None:
     part, parts = part_asked(os.environ, "HWMATRIX_PINS_PART", day=dt.datetime.now(dt.UTC).date().toordinal())
     with duckdb.connect(str(ARCHITECTURES), read_only=True) as connection:
         passed = connection.execute(
-            "SELECT DISTINCT model FROM cells WHERE target = 'cpu' AND status = 'pass' AND model = architecture ORDER BY model"
+            "SELECT DISTINCT model FROM cells WHERE target = 'cpu' AND size = 'tiny' AND status = 'pass' AND model = architecture"
+            " ORDER BY model"
         ).fetchall()
     types = [name for (name,) in passed if name not in SPEC.models][part % parts :: parts]
     assert len(types) > 400 / parts
     wrong = []
     for name in types:
-        made = reproduce(name, "cpu", database=ARCHITECTURES, force=True)
+        made = reproduce(name, "cpu", database=ARCHITECTURES, size=Size.TINY, force=True)
         folder = tmp_path / name
         folder.mkdir()
         script = imported(made.script, folder / "script.py")
