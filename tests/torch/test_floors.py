@@ -66,6 +66,20 @@ def test_more_operators_cost_more() -> None:
         assert floor_of(model_of(deep), dtype) > floor_of(model_of(lambda model, x: model.linear(x)), dtype)
 
 
+def test_what_becomes_infinite_when_rounded_saturates() -> None:
+    """The variance of a small token is rounded to zero beside that of a large one: its inverse is infinite, and integers have none."""
+    import torch
+
+    def norm(model: Any, x: torch.Tensor) -> Any:
+        x = x * torch.tensor([[100.0], [1.0], [1.0], [1e-3]])
+        return model.linear(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
+
+    found = noise_floors(model_of(norm), inputs())
+    assert found["float32"]["outputs"]["logits"] < 1e-6
+    for dtype in ("a16w8", "a8w8"):
+        assert 2**-8 < found[dtype]["outputs"]["logits"] < 1.0, found[dtype]
+
+
 def test_views_and_operators_in_place_are_rounded_once() -> None:
     """An operator that only looks at a tensor in another way adds nothing; one that changes it in place is not left out."""
 

@@ -13,7 +13,7 @@ from hwmatrix.knowledge.names import is_folder, listed_name
 from hwmatrix.matrix.plan import DEFAULT_SUITE, Selection
 from hwmatrix.matrix.shipped import CONSTRAINTS, image_files
 from hwmatrix.models import hub
-from hwmatrix.models.build import HUB, RECIPE
+from hwmatrix.models.build import HUB, RECIPE, TRAINED
 from hwmatrix.models.checkpoint import plan_for
 from hwmatrix.models.classify import classify
 from hwmatrix.models.factory.make import FACTORY
@@ -123,10 +123,10 @@ def _resolve(models: Sequence[str], matrix: LoadedMatrix, size: Size, cache: Pat
 def _alias_message(name: str, entry: str, matrix: LoadedMatrix) -> str:
     """The message for an alias: which entry runs, and with which weights."""
     model, file = matrix.spec.models[entry], matrix.path.name
-    if model.weights != RECIPE:
+    if model.weights not in {RECIPE, TRAINED}:
         return f"{name}: runs {entry} of {file} (weights: {model.weights})"
-    recipe = f"{entry} of {file}, the recipe of {model.hub_id or entry} with random weights"
-    return f"{name}: runs {recipe}; nothing is downloaded (for trained weights name a checkpoint's folder)"
+    recipe = f"{entry} of {file}, the recipe of {model.hub_id or entry}"
+    return f"{name}: runs {recipe}: its weights are made here, nothing is downloaded (for published weights name a checkpoint's folder)"
 
 
 def _unknown_problem(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:

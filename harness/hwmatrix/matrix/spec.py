@@ -156,7 +156,8 @@ class ExpectSpec:
 
     It speaks of the cells of these models on these targets, in all precisions and sizes unless it names some; ``type:gemma3`` is the model
     that is made from the type gemma3 alone, whose name in a run is ``gemma3`` unless a model is called so. Gates hold runs to it
-    both ways: such a cell may fail like this, and an expectation that no longer holds fails too.
+    both ways: such a cell may fail like this, and an expectation that no longer holds fails too. With ``strict: false`` the cell may also
+    pass, as with pytest's xfail.
     """
 
     models: Literal["all"] | Annotated[tuple[NameOrType, ...], Field(min_length=1)]
@@ -165,6 +166,7 @@ class ExpectSpec:
     sizes: tuple[Size, ...] = ()
     status: Status
     error_type: str | None = None
+    strict: bool = True
     reason: Annotated[str, Field(min_length=1)]
     link: Annotated[str, Field(min_length=1)]
 

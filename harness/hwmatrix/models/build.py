@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hwmatrix.records import ModelPlan
 
 RECIPE: Final = "recipe"
+TRAINED: Final = "trained"
+"""The ``weights`` in matrix.yaml of a recipe whose tiny model learns a task. Its plan has ``weights: recipe``, and ``trained``."""
 HUB: Final = "hub"
 _EAGER: Final = "eager"
 # Noise for parameters whose elements are all equal (biases at 0, norms at 1): without it, a backend that drops one would go unnoticed.

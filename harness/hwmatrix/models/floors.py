@@ -99,7 +99,10 @@ def _outputs_when_rounded(model: torch.nn.Module, runs: Sequence[_Tensors], bits
 
 
 def _rounded(tensor: torch.Tensor, bits: int) -> torch.Tensor:
-    """Each element rounded to a grid of 2**bits values from the smallest to the largest, including zero."""
+    """Each element rounded to a grid of 2**bits values from the smallest to the largest, including zero.
+
+    Infinity becomes the largest, since integers saturate. In RMSNorm, for example, a small variance can be rounded to zero.
+    """
     import torch
 
     counted = tensor[(tensor > _NEVER) & torch.isfinite(tensor)]
@@ -109,8 +112,8 @@ def _rounded(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     step = (high - low) / (2**bits - 1)
     if step == 0.0:
         return tensor
-    grid = torch.round(tensor / step) * step
-    return torch.where((tensor > _NEVER) & torch.isfinite(tensor), grid, tensor)
+    grid = torch.round(tensor.clamp(max=high) / step) * step
+    return torch.where(tensor > _NEVER, grid, tensor)
 
 
 def _outputs(model: torch.nn.Module, inputs: _Tensors) -> _Tensors:

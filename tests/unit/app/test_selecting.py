@@ -122,9 +122,10 @@ def changed(here: Path, old: str, new: str) -> LoadedMatrix:
 
 
 def test_the_weights_of_an_entry_are_reported(here: Path) -> None:
-    trained = changed(here, "    architecture: bert\n", "    architecture: bert\n    weights: hub\n")
+    entry = "    hub_id: google-bert/bert-base-uncased  # whose dimensions are the defaults of the class, so that full needs no config\n"
+    published = changed(here, entry + "    weights: trained\n", entry + "    weights: hub\n")
     said: list[str] = []
-    assert chosen(trained, "bert-base-uncased", say=said.append).models == ("bert",)
+    assert chosen(published, "bert-base-uncased", say=said.append).models == ("bert",)
     assert said == ["bert-base-uncased: runs bert of matrix.yaml (weights: hub)"]
 
 

@@ -95,6 +95,14 @@ def test_a_known_problem_of_a_cell_that_was_not_run_is_ignored(tmp_path: Path) -
     assert violations(matrix(tmp_path, KNOWN), run(tmp_path / "n.duckdb", bert_openvino=unmeasured("unavailable"))) == []
 
 
+def test_an_expectation_that_is_not_strict_also_allows_a_pass(tmp_path: Path) -> None:
+    lenient = matrix(tmp_path, KNOWN.replace("status: crash", "status: crash, strict: false"))
+    assert violations(lenient, run(tmp_path / "m.duckdb")) == []
+    assert violations(lenient, run(tmp_path / "n.duckdb", bert_openvino=unmeasured("crash"))) == []
+    (found,) = violations(lenient, run(tmp_path / "o.duckdb", bert_openvino=unmeasured("timeout")))
+    assert found.rule is Rule.UNEXPECTED_FAILURE
+
+
 def test_an_infra_error_is_never_expected(tmp_path: Path) -> None:
     (found,) = violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb", bert_openvino=unmeasured("infra_error")))
     assert found.rule is Rule.OUR_FAILURE
