@@ -107,8 +107,7 @@ def _plan() -> Plan:
 
 def _run(plan: Plan, cell: CellPlan, rule: MeasureRule, bundle: Path) -> CellResult:
     model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
-    tolerance = plan.tolerances[cell.settings.dtype]
-    job = CellJob(cell=cell, model=model, target=target, bundle=bundle, rule=rule, tolerance=tolerance)
+    job = CellJob(cell=cell, model=model, target=target, bundle=bundle, rule=rule, tolerances=plan.tolerances)
     end = run_forked(lambda send: execute(job, send), limits=cell.limits)
     result = result_of(end, cell=cell, model=model, target=target, started_at=utc_now())
     if result.status is not Status.PASS:

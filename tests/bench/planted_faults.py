@@ -5,8 +5,8 @@
 
 Each fault is planted while a target loads the model of an intact bundle, whose reference outputs and held-out answers stay right: the
 target's export or graph has the fault, as if its exporter or kernel were wrong. Every cell goes through ``runner.cell``, as in a run. The
-clean repeats are the same cells without a fault. The models and tolerances are those of matrix.yaml. openvino and onnxruntime take 7 minutes,
-qnn another 20.
+clean repeats are the same cells without a fault. The models and tolerances are those of matrix.yaml. openvino and onnxruntime take 7
+minutes, qnn another 20.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import RunFacts, Selection, make_plan
 from hwmatrix.models import build, onnx_export
 from hwmatrix.models.bundle import find_or_build, verify
-from hwmatrix.records import Dtype, Isolation, Limits, Status, Tolerance
+from hwmatrix.records import Dtype, Isolation, Limits, Status
 from hwmatrix.records.backends import OnnxUse
 from hwmatrix.runner.cell import CellJob, execute
 from hwmatrix.runner.forked import run_forked
@@ -222,8 +222,7 @@ def _run(plan: Plan, cell: CellPlan, fault: str, cache: Path, send: Callable[[di
             for exporter in onnx_export.EXPORTERS:
                 if isinstance(onnx_export.export_one(verify(path), Path(folder), exporter), onnx_export.OnnxExport):
                     break
-        tolerance: Tolerance = plan.tolerances[cell.settings.dtype]
-        execute(CellJob(cell=cell, model=model, target=target, bundle=path, rule=None, tolerance=tolerance), send)
+        execute(CellJob(cell=cell, model=model, target=target, bundle=path, rule=None, tolerances=plan.tolerances), send)
 
 
 def cells_of(targets: tuple[str, ...], matrix: Path) -> Plan:

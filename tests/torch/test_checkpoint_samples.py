@@ -17,7 +17,7 @@ from hwmatrix.models.bundle import bundle_key, find_or_build
 from hwmatrix.models.checkpoint import plan_for
 from hwmatrix.models.samples import media
 from hwmatrix.models.samples.processing import calibration_samples, evaluation_samples
-from hwmatrix.records import Size, Tolerance
+from hwmatrix.records import Dtype, Size, Tolerance
 from hwmatrix.runner import cell
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def ended(bundle: Bundle, plan: ModelPlan) -> dict[str, Any]:
         target=target_plan(),
         bundle=bundle.path,
         rule=None,
-        tolerance=Tolerance(relative_error=1e-3, reason="a test"),
+        tolerances={Dtype.FLOAT32: Tolerance(relative_error=1e-3, reason="a test")},
     )
     cell.execute(job, told.append)
     assert told[-1]["verdict"] == "pass", told[-1]

@@ -78,7 +78,7 @@ def ended(bundle: Any, plan: ModelPlan) -> dict[str, Any]:
         target=dataclasses.replace(target_plan(), backend="cpu"),
         bundle=bundle.path,
         rule=None,
-        tolerance=Tolerance(relative_error=1e-3, reason="a test"),
+        tolerances={Dtype.FLOAT32: Tolerance(relative_error=1e-3, reason="a test")},
     )
     cell.execute(job, told.append)
     return told[-1]

@@ -343,7 +343,7 @@ def test_quantization_uses_the_samples_of_the_run(tmp_path: Path, cache: Path) -
         target=target,
         bundle=bundle.path,
         rule=None,
-        tolerance=Tolerance(relative_error=1.0, reason="a test"),
+        tolerances={Dtype.A8W8: Tolerance(relative_error=1.0, reason="a test")},
     )
     cell.execute(job, told.append)
     facts = told[-1]["facts"]
@@ -415,7 +415,7 @@ def test_a_hung_script_says_where_and_ends(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
     plan = model_plan("bert", SPEC, Size.TINY)
     with pytest.raises(ConfigError, match=r"is not a folder.*on the machine that has the checkpoint"):
-        model_code(dataclasses.replace(plan, weights=str(tmp_path / "gone")), tmp_path)
+        model_code(dataclasses.replace(plan, weights=str(tmp_path / "gone"), trained=False), tmp_path)
 
 
 def test_without_torch_the_command_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

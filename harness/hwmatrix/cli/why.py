@@ -108,6 +108,8 @@ def _measurement_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
         yield (f"  given:      {plain(', '.join(cell.inputs))}{only}", "")
     if cell.on_target is not None:
         yield (f"  placement:  {numbers.percent(cell.on_target)} on the target; {plain(cell.placement_detail or '')}", "")
+    if cell.precision is not None:
+        yield (f"  precision:  {cell.precision.value}, as the runtime reports", "")
     if cell.relative_error is not None:
         yield (f"  parity:     relative error {numbers.scientific(cell.relative_error)}, cosine {cell.cosine:.6f}{_noise(cell)}", "")
     if cell.quality is not None:
@@ -130,7 +132,8 @@ def _noise(cell: CellRow) -> str:
     if cell.loss is None or cell.excess is None:
         return ""
     approximate = "; approximate: it passes because it does the task as well as the reference" if cell.approximate else ""
-    return f"; noise floor of {cell.dtype.value} {numbers.scientific(cell.loss)}, excess {numbers.times(cell.excess)}{approximate}"
+    dtype = cell.precision or cell.dtype
+    return f"; noise floor of {dtype.value} {numbers.scientific(cell.loss)}, excess {numbers.times(cell.excess)}{approximate}"
 
 
 def _quality(cell: CellRow) -> str:

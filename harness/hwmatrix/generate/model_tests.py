@@ -131,6 +131,7 @@ def _model_code(plan: ModelPlan) -> str:
         "hub_id": None if plan.hub_id is None else literal(plan.hub_id),
         "revision": None if plan.revision is None else literal(plan.revision),
         "weights": literal(plan.weights),
+        "trained": literal(plan.trained) if plan.trained else None,
         "seed": literal(plan.seed),
         "config": literal(plan.config, indent=4, column=11) if plan.config else None,
         "batch": literal(plan.batch),

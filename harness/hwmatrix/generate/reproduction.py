@@ -29,6 +29,7 @@ _PACKAGES: Final = {
     "browser": ("torch", "transformers", "onnx", "onnxscript"),
 }
 _OPENVINO_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
+"""The hint for a precision; there is none for ``default``."""
 _BROWSER_FLAGS: Final = {"software": "--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader"}
 _NOT_OUTPUTS: Final = ("past_key_values", "past_buckets_states", "cache_params", "mems", "loss")
 MARK: Final = "# Measured by hwmatrix "
@@ -79,7 +80,7 @@ def reproduce(
     """
     cell = find_cell(database, model, target, dtype=dtype, size=size, passing=force)
     if cell.error_type == PRECISION_LOSS and not force:
-        message = f"{cell.model.name} on {cell.target.name} in {cell.settings.dtype.value} is no error of the target: {cell.message}"
+        message = f"{cell.model.name} on {cell.target.name} in {cell.precision} is no error of the target: {cell.message}"
         raise NothingSelectedError(message, advice="Choose a more precise --dtype. To write the script anyway, add --force.")
     code = model_code(cell.model, cache or needed_cache_folder(os.environ) / "bundles")
     kind = "torch" if cell.status is Status.FACTORY_ERROR else _template(cell.target)
@@ -127,7 +128,7 @@ def _limits_host_memory(cell: MeasuredCell) -> bool:
 
 def _title(cell: MeasuredCell) -> str:
     what = "passes" if not cell.failed else cell.status.value.replace("_", " ")
-    return f"{cell.model.name} ({cell.model.size.value}) on {cell.target.name}, {cell.settings.dtype.value}: {what}"
+    return f"{cell.model.name} ({cell.model.size.value}) on {cell.target.name}, {cell.precision}: {what}"
 
 
 def _facts(cell: MeasuredCell) -> dict[str, str]:
@@ -198,8 +199,9 @@ def _torch(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
 
 def _openvino(cell: MeasuredCell, code: ModelCode) -> dict[str, Any]:
     device = str(cell.target.options.get("device", "CPU"))
-    precision = _OPENVINO_PRECISION.get(cell.settings.dtype, "f32")
-    config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": precision}
+    config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
+    if cell.settings.dtype in _OPENVINO_PRECISION:
+        config["INFERENCE_PRECISION_HINT"] = _OPENVINO_PRECISION[cell.settings.dtype]
     if device == "CPU":
         config["INFERENCE_NUM_THREADS"] = str(cell.settings.threads)
     converted = (cell.method or "").startswith("openvino.convert_model") or cell.error_type == "unsupported_operator"

@@ -15,6 +15,7 @@ from hwmatrix.basics.templates import environment
 from hwmatrix.matrix.spec import MatrixSpec, TargetSpec
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.records import Size
+from hwmatrix.records.backends import descriptor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,8 @@ def starter_matrix(plans: Sequence[ModelPlan], targets: Sequence[str], shipped: 
     the suite ``performance`` has the checkpoints.
     """
     chosen = {name: target for name, target in shipped.targets.items() if name in {REFERENCE, *targets}}
-    dtypes = dict.fromkeys(dtype for target in chosen.values() for dtype in target.dtypes)
+    used = {each for target in chosen.values() for dtype in target.dtypes for each in descriptor_of(target.backend).computes_in(dtype)}
+    dtypes = [dtype for dtype in shipped.tolerances if dtype in used]
     models = [_entry(plan, name, shipped) for plan, name in zip(plans, _names(plans), strict=True)]
     return (
         _environment()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MEMORY: Final = "memory_pressure"
 """The catalogue's type for running out of memory."""
-_BITS: Final = {Dtype.FLOAT32: 32, Dtype.FLOAT16: 16, Dtype.BFLOAT16: 16, Dtype.A16W8: 8, Dtype.A8W8: 8}
+_BITS: Final = {Dtype.FLOAT32: 32, Dtype.FLOAT16: 16, Dtype.BFLOAT16: 16, Dtype.A16W8: 8, Dtype.A8W8: 8, Dtype.DEFAULT: 32}
 """Bits of a weight: only a precision with fewer saves memory."""
 _UNSUPPORTED_DTYPE: Final = "unsupported_dtype"
 _WRONG: Final = frozenset({Status.MISMATCH, Status.UNSUPPORTED, Status.ERROR, Status.CRASH})

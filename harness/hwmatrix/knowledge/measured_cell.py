@@ -26,12 +26,14 @@ class MeasuredCell:
 
     ``output`` is the worst output, None if nothing was compared; ``versions`` are those of the target's packages,
     ``reference_versions`` those of the packages that built the model; ``again`` is the command that repeats the cell with hwmatrix.
-    ``also_failing`` names the precisions and sizes of the same model on the same target that failed as well.
+    ``precision`` is the requested one, with what the runtime chose in parentheses: ``default (bfloat16)``. ``also_failing`` names the
+    precisions and sizes of the same model on the same target that failed as well.
     """
 
     model: ModelPlan
     target: TargetPlan
     settings: Settings
+    precision: str
     limits: Limits
     tolerance: Tolerance
     status: Status
@@ -127,6 +129,13 @@ def _unknown(
     return ConfigError(problems or [Problem(where=where, what=f"{database} has no result for this combination", hint=measure)])
 
 
+def _judged_in(requested: Dtype, reported: str | None) -> Dtype:
+    """The precision whose tolerance applied. A cell that failed before its runtime chose one has none: float32 stands for it."""
+    if requested is not Dtype.DEFAULT:
+        return requested
+    return Dtype(reported) if reported is not None else Dtype.FLOAT32
+
+
 def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) -> MeasuredCell:
     plan = plan_from_json(row["plan"], where=f"{database}, run {row['run_id']}")
     settings = Settings(dtype=Dtype(row["dtype"]), batch=row["batch"], sequence_length=row["sequence_length"], threads=row["threads"])
@@ -137,8 +146,11 @@ def _cell(row: dict[str, Any], failing: list[dict[str, Any]], database: Path) ->
         model=plan.model(row["model"], Size(row["size"])),
         target=plan.target(row["target"]),
         settings=settings,
+        precision=f"{settings.dtype} ({row['precision']})"
+        if settings.dtype is Dtype.DEFAULT and row["precision"]
+        else settings.dtype.value,
         limits=cell.limits,
-        tolerance=plan.tolerances[settings.dtype],
+        tolerance=plan.tolerances[_judged_in(settings.dtype, row["precision"])],
         status=Status(row["status"]),
         stage=row["stage"],
         error_type=row["error_type"],

@@ -344,8 +344,8 @@ def _of_gpus(features: Mapping[str, Any]) -> int | None:
     return max(free, default=None)
 
 
-_WEIGHT_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 1, Dtype.A8W8: 1}
-_ACTIVATION_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 2, Dtype.A8W8: 1}
+_WEIGHT_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 1, Dtype.A8W8: 1, Dtype.DEFAULT: 4}
+_ACTIVATION_BYTES: Final = {Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.A16W8: 2, Dtype.A8W8: 1, Dtype.DEFAULT: 4}
 
 
 def known_size(plan: ModelPlan, dtype: Dtype, *, cache: Path | None = None) -> tuple[ModelSize, str]:

@@ -16,7 +16,8 @@ import yaml
 from hwmatrix.basics.near_miss import near_miss
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.matrix.spec import SPEC_ADAPTER, ExpectSpec, MatrixSpec
-from hwmatrix.records import TYPE_PREFIX, Size, Status
+from hwmatrix.records import TYPE_PREFIX, Dtype, Size, Status
+from hwmatrix.records.backends import descriptor_of
 
 if typing.TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -218,7 +219,10 @@ def _size_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
 
 def _tolerance_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for dtype, tolerance in spec.tolerances.items():
-        at = ("tolerances", dtype.value, "bound")
+        at: Location = ("tolerances", dtype.value, "bound")
+        if dtype is Dtype.DEFAULT:
+            what = "tolerances.default is never used: a cell is judged by the precision that its runtime chose"
+            yield at[:2], what, "remove it"
         if tolerance.bound is not None and tolerance.excess is None:
             yield at, f"tolerances.{dtype.value} has a bound without excess", "add excess: both are multiples of the noise floor"
         elif tolerance.bound is not None and tolerance.excess is not None and tolerance.bound < tolerance.excess:
@@ -250,12 +254,19 @@ def _measure_problems(spec: MatrixSpec, suite: str) -> Iterator[tuple[Location, 
 
 def _target_problems(spec: MatrixSpec) -> Iterator[tuple[Location, str, str]]:
     for name, target in spec.targets.items():
+        descriptor = descriptor_of(target.backend)
         for index, dtype in enumerate(target.dtypes):
             if dtype in target.dtypes[:index]:
                 yield ("targets", name, "dtypes", index), f"target {name!r} lists {dtype.value} twice", "remove one of them"
-            if dtype not in spec.tolerances:
-                at = ("targets", name, "dtypes", index)
-                yield at, f"target {name!r} uses {dtype.value}, which has no tolerance", "add it under tolerances"
+            at = ("targets", name, "dtypes", index)
+            missing = [each.value for each in descriptor.computes_in(dtype) if each not in spec.tolerances]
+            if dtype is Dtype.DEFAULT and dtype not in descriptor.precisions:
+                what = f"target {name!r} uses default, but {target.backend} does not report the precision that it chooses"
+                yield at, what, f"name one: {', '.join(descriptor.precisions)}"
+            elif missing:
+                why = " if its runtime chooses that" if dtype is Dtype.DEFAULT else ""
+                what = f"target {name!r} uses {' or '.join(missing)}{why}, which has no tolerance"
+                yield at, what, "add it under tolerances"
     if spec.images.reference not in spec.targets:
         what = f"images.reference is the unknown target {spec.images.reference!r}"
         yield ("images", "reference"), what, near_miss(spec.images.reference, spec.targets)

@@ -27,6 +27,7 @@ _BITS: Final = {Dtype.A16W8: 16, Dtype.A8W8: 8}
 _WEIGHT_BITS: Final = 8
 MOST_PARAMETERS: Final = 300_000_000
 """No floors are computed for larger models."""
+_SIMULATED: Final = (*_CAST, *_BITS)
 _NEVER: Final = -1e9
 """Masks exclude positions by values below this. They do not count for a tensor's range: every runtime that quantizes replaces them."""
 
@@ -45,10 +46,10 @@ def noise_floors(model: torch.nn.Module, runs: Sequence[_Tensors]) -> dict[str, 
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MOST_PARAMETERS:
         reason = f"{parameters:,} parameters: floors are simulated up to {MOST_PARAMETERS:,}, since a copy in float64 takes 8 bytes each"
-        return {dtype.value: {"reason": reason} for dtype in Dtype}
+        return {dtype.value: {"reason": reason} for dtype in _SIMULATED}
     with torch.no_grad():
         plain = [_outputs(model, inputs) for inputs in runs]
-        return {dtype.value: _floor(model, runs, plain, dtype) for dtype in Dtype}
+        return {dtype.value: _floor(model, runs, plain, dtype) for dtype in _SIMULATED}
 
 
 def _floor(model: torch.nn.Module, runs: Sequence[_Tensors], plain: Sequence[_Tensors], dtype: Dtype) -> dict[str, Any]:

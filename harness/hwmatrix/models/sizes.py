@@ -84,6 +84,7 @@ def model_size(plan: ModelPlan, dtype: Dtype = Dtype.FLOAT32, *, cache: Path | N
     if plan.weights == FACTORY:
         message = f"{plan.name} is made from its type alone: its size is known only once it is built, so measure it"
         raise FactoryError(message, error_type="made_from_type")
+    dtype = Dtype.FLOAT32 if dtype is Dtype.DEFAULT else dtype  # the most that the runtime may choose
     key = _key(plan, dtype)
     file = cache / SIZES_DIR / f"{key}.json" if cache is not None else None
     if file is not None:

@@ -20,6 +20,7 @@ _PRECISIONS: Final[Mapping[Dtype, tuple[Dtype, ...]]] = types.MappingProxyType(
         Dtype.BFLOAT16: (Dtype.FLOAT32,),
         Dtype.A8W8: (Dtype.A16W8, Dtype.FLOAT16),
         Dtype.A16W8: (Dtype.FLOAT16,),
+        Dtype.DEFAULT: (Dtype.FLOAT32,),
     }
 )
 

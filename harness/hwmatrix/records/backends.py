@@ -101,8 +101,8 @@ class Descriptor:
     ``target`` is the class that executes models (``module:Class``, see ``targets/protocol.py``), ``operators`` the class that executes
     small ONNX graphs for the operator tests; None: it executes none. ``image`` is the folder of its image under images/.
     ``requires`` are the modules that it needs, ``packages`` the distributions whose versions are recorded as evidence.
-    ``precisions`` are the ones it supports, the usual one first, whatever matrix.yaml tests. ``execution`` is the kind of execution
-    if detection does not determine it.
+    ``precisions`` are the ones it supports (``default`` if its targets report what they chose), the usual one first, whatever
+    matrix.yaml tests. ``execution`` is the kind of execution if detection does not determine it.
 
     ``torch_device`` is PyTorch's name for its devices; None: another runtime executes a converted or exported model.
     ``in_browser``: models run in a browser, in a separate process that comes with the image.
@@ -134,6 +134,10 @@ class Descriptor:
     script: str | None = None
     errors: str | None = None
     held_out: int = 64
+
+    def computes_in(self, dtype: Dtype) -> tuple[Dtype, ...]:
+        """Return the precisions in which a cell of this precision may compute: for ``default`` any that the runtime may choose."""
+        return (dtype,) if dtype is not Dtype.DEFAULT else tuple(each for each in self.precisions if each is not Dtype.DEFAULT)
 
     def export_of(self, method: str | None) -> str | None:
         """Return the export method in ``exports`` that a cell's ``method`` names; None if unknown."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import pydantic
 
-from hwmatrix.records.vocabulary import Origin
+from hwmatrix.records.vocabulary import Dtype, Origin
 
 Milliseconds = Annotated[float, pydantic.Field(ge=0)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
@@ -37,6 +37,8 @@ class Measured:
 
     ``bundle`` is the digest of the bundle's manifest, ``method`` how the model was prepared (which exporter). ``inputs`` are the kinds of
     input that the model was given (text, image, video, audio); ``text_path``: the model accepts more than text but was given only text.
+
+    ``precision`` is the precision that the runtime reports to compute in; NULL: it reports none, and computes in the requested one.
 
     ``on_target`` is the share of the work on the target (0 to 1), ``placement_detail`` how that is known. ``relative_error`` is the
     relative L2 error of the worst output against the reference, ``max_error`` the largest absolute error, ``top1`` the agreement of the
@@ -63,6 +65,7 @@ class Measured:
     method: str | None = None
     inputs: Annotated[tuple[str, ...] | None, Since(schema=3)] = None
     text_path: Annotated[bool | None, Since(schema=3)] = None
+    precision: Annotated[Dtype | None, Since(schema=8)] = None
     on_target: Share | None = None
     placement_detail: str | None = None
     relative_error: float | None = None

@@ -42,13 +42,17 @@ class Size(enum.StrEnum):
 
 
 class Dtype(enum.StrEnum):
-    """The precision a cell computes in. ``a16w8`` and ``a8w8`` are quantized: 16 or 8 bits for activations, 8 for weights."""
+    """The precision a cell computes in. ``a16w8`` and ``a8w8`` are quantized: 16 or 8 bits for activations, 8 for weights.
+
+    ``default`` leaves it to the runtime, which then says what it chose on this machine: one of the others.
+    """
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     A16W8 = "a16w8"
     A8W8 = "a8w8"
+    DEFAULT = "default"
 
 
 class Stage(enum.StrEnum):

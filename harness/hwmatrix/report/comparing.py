@@ -54,6 +54,7 @@ class ComparedCell:
     family: Family
     architecture: str
     dtype: Dtype
+    precision: Dtype | None
     batch: int
     sequence_length: int
     threads: int

@@ -279,8 +279,9 @@ class CellEntry:
 
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio; empty: another kind); ``text_path`` says that
     it accepts more than text but was given only text. Both are null if not recorded. ``divergence`` is null if the outputs agree, or if
-    it was not searched for. ``attempts`` are retries after the cell failed, each with one change; ``adaptation`` is the change that
-    made it pass, and then its level is Low: status, error and evidence stay those of the cell as it was planned.
+    it was not searched for. ``precision`` is what the runtime reports to compute in, null if it reports nothing. ``attempts`` are retries
+    after the cell failed, each with one change; ``adaptation`` is the change that made it pass, and then its level is Low: status, error
+    and evidence stay those of the cell as it was planned.
     """
 
     model: str
@@ -293,6 +294,7 @@ class CellEntry:
     execution: Execution
     settings: SettingsEntry
     placement: PlacementEntry | None
+    precision: Dtype | None
     parity: ParityEntry | None
     quality: QualityEntry | None
     load_ms: float | None

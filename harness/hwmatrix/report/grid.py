@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.records import Dtype, Execution, Family, Isolation, Level, Size, Status, in_words
@@ -47,12 +48,19 @@ _EXECUTION_MEANINGS: Final = {
 class Column:
     """A target in one isolation: host and container rows never share a column.
 
-    ``dtype`` is empty for the grid's default precision. Other precisions are columns of their own, so that a model has one row.
+    ``dtype`` is empty for the grid's usual precision. Other precisions are columns of their own, so that a model has one row. ``chosen``
+    are the precisions that the runtime chose, if the choice was its own.
     """
 
     target: str
     isolation: Isolation
     dtype: str = ""
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def precision(self) -> str:
+        """The precision in words: ``bfloat16 by default`` if the runtime chose it; empty for the grid's usual one."""
+        return f"{' and '.join(self.chosen)} by default" if self.chosen else self.dtype
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,11 +192,17 @@ def _columns(cells: tuple[CellRow, ...]) -> dict[tuple[str, Isolation, Dtype], C
     """The column of every target, isolation and precision. A target that is not here at all needs only one."""
     here = {(cell.target, cell.column_isolation) for cell in cells if cell.status not in {Status.UNAVAILABLE, Status.FACTORY_ERROR}}
     own = _default_dtype(cells)
+    chosen: defaultdict[tuple[str, Isolation, Dtype], set[str]] = defaultdict(set)
+    for cell in cells:
+        chosen[_column_key(cell)] |= {cell.precision.value} if cell.dtype is Dtype.DEFAULT and cell.precision is not None else set()
     return {
         (target, isolation, dtype): Column(
-            target=target, isolation=isolation, dtype=dtype.value if (target, isolation) in here and dtype is not own else ""
+            target=target,
+            isolation=isolation,
+            dtype=dtype.value if (target, isolation) in here and dtype is not own else "",
+            chosen=tuple(sorted(found)),
         )
-        for target, isolation, dtype in map(_column_key, cells)
+        for (target, isolation, dtype), found in chosen.items()
     }
 
 

@@ -179,6 +179,7 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[Attemp
             size=cell.size, dtype=cell.dtype, batch=cell.batch, sequence_length=cell.sequence_length, threads=cell.threads
         ),
         placement=_placement(cell),
+        precision=cell.precision,
         parity=_parity(cell),
         quality=_quality(cell),
         load_ms=cell.load_ms,

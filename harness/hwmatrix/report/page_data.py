@@ -49,6 +49,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "architecture": lambda cell: name(cell.architecture),
     "size": lambda cell: cell.size.value,
     "dtype": lambda cell: cell.dtype.value,
+    "precision": lambda cell: cell.precision.value if cell.precision else None,
     "batch": lambda cell: cell.batch,
     "sequence_length": lambda cell: cell.sequence_length,
     "threads": lambda cell: cell.threads,
@@ -163,7 +164,7 @@ def _columns(built: grid.Grid) -> list[dict[str, Any]]:
     made = []
     for number, column in enumerate(built.columns):
         cells = [cell for section in built.sections for row in section.rows if (cell := row.cells[number]) is not None]
-        words = [column.dtype, column.isolation.value if len(places[column.target]) > 1 else ""]
+        words = [column.precision, column.isolation.value if len(places[column.target]) > 1 else ""]
         executions = {cell.execution for cell in cells}
         made.append(
             {

@@ -381,6 +381,7 @@ _PARSERS: dict[str, Any] = {
     "size": Size,
     "family": Family,
     "dtype": Dtype,
+    "precision": Dtype,
     "status": Status,
     "stage": Stage,
     "level": Level,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hwmatrix.basics.text import cut
-from hwmatrix.errors import CellFailure, FactoryError, TraceError
+from hwmatrix.errors import CellFailure, FactoryError, TraceError, UnsupportedError
 from hwmatrix.faults.catalogue import match
 from hwmatrix.measure import divergence, latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
@@ -23,6 +23,7 @@ from hwmatrix.models.learning import quality
 from hwmatrix.records import (
     CellPlan,
     Divergence,
+    Dtype,
     Findings,
     MeasureRule,
     ModelPlan,
@@ -50,14 +51,17 @@ _TRACEBACK_LIMIT: Final = 100_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """Everything a cell's child needs. Without a ``rule`` nothing is timed, and the cell ends after the comparison."""
+    """Everything a cell's child needs. Without a ``rule`` nothing is timed, and the cell ends after the comparison.
+
+    ``tolerances`` are those of all precisions: which one applies may be known only once the runtime has chosen.
+    """
 
     cell: CellPlan
     model: ModelPlan
     target: TargetPlan
     bundle: Path
     rule: MeasureRule | None
-    tolerance: Tolerance
+    tolerances: dict[Dtype, Tolerance]
     service: dict[str, Any] | None = None
 
 
@@ -69,6 +73,7 @@ class _End:
     error: dict[str, Any] | None
     target: Target
     bundle: bundles.Bundle
+    tolerance: Tolerance
 
 
 class _Progress:
@@ -127,15 +132,15 @@ def execute(job: CellJob, send: Send) -> None:
     else:
         progress.end(end.status, error=end.error)
         if end.error is not None and end.error["type"] in _WRONG_NUMBERS and job.model.role is Role.MODEL:
-            _locate(job, progress, end)
+            _locate(progress, end)
 
 
-def _locate(job: CellJob, progress: _Progress, end: _End) -> None:
+def _locate(progress: _Progress, end: _End) -> None:
     """Send where the difference begins, or why that is unknown."""
     try:
         trace = end.target.trace(end.bundle)
         if trace is not None:
-            progress.diverges(divergence.locate(trace, end.bundle.expected_arrays(), job.tolerance.relative_error))
+            progress.diverges(divergence.locate(trace, end.bundle.expected_arrays(), end.tolerance.relative_error))
     except Exception as failure:  # noqa: BLE001 - a failed search does not change the verdict
         reason = str(failure) if isinstance(failure, TraceError) else f"{type(failure).__name__}: {failure}"
         progress.diverges(Divergence(origin=Origin.UNKNOWN, detail=cut(reason, _MESSAGE_LIMIT)))
@@ -179,7 +184,8 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     inputs = bundle.input_arrays()
     progress.enter(Stage.PREPARE)
     method, prepare_ms = _timed(lambda: target.prepare(inputs))
-    progress.found(method=method, prepare_ms=prepare_ms)
+    dtype, reported = _precision(target, job)
+    progress.found(method=method, prepare_ms=prepare_ms, precision=reported)
     meter.loaded()
 
     progress.enter(Stage.RUN)
@@ -198,8 +204,7 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
         task = _quality(target, bundle, descriptor_of(job.target.backend).held_out)
         progress.found(**_task_findings(task, bundle.task_detail))
         target.feed(inputs)
-    dtype = job.cell.settings.dtype
-    allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerance, floor=bundle.floor(dtype))
+    allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=bundle.floor(dtype))
     judged = verdict.judge(comparison, placement, allowance, task)
     if judged.status is Status.PASS and job.model.role is Role.CANARY_GOOD:
         reason = verdict.misjudged(bundle.expected_arrays(), placement, allowance)
@@ -212,7 +217,25 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
     error = _error(judged.error_type, judged.message or "") if judged.error_type is not None else None
-    return _End(status=judged.status, error=error, target=target, bundle=bundle)
+    return _End(status=judged.status, error=error, target=target, bundle=bundle, tolerance=allowance.tolerance)
+
+
+def _precision(target: Target, job: CellJob) -> tuple[Dtype, Dtype | None]:
+    """The precision in which the prepared model computes, by which it is judged; and the one that the runtime reports, if any.
+
+    Raises:
+        UnsupportedError: it is not the requested one, it is not reported, or matrix.yaml has no tolerance for it.
+    """
+    requested, reported = job.cell.settings.dtype, target.precision()
+    if requested is Dtype.DEFAULT and reported is None:
+        why = "the runtime does not report the precision that it chooses by default"
+    elif requested not in {Dtype.DEFAULT, reported or requested}:
+        why = f"{requested.value} was requested, but the runtime computes in {reported} on this machine"
+    elif (reported or requested) not in job.tolerances:
+        why = f"the runtime computes in {reported or requested}, for which matrix.yaml has no tolerance"
+    else:
+        return reported or requested, reported
+    raise UnsupportedError(why, needs=(requested.value,), error_type="unsupported_dtype")
 
 
 def _quality(target: Target, bundle: bundles.Bundle, most: int) -> quality.Quality | None:

@@ -157,7 +157,7 @@ def _run(order: ShardOrder, cell: CellPlan, model: ModelPlan, *, service: dict[s
         target=_adapted(order.target, cell),
         bundle=order.cache / str(order.bundles[model.name, model.size].key),
         rule=rule if order.plan.timing else None,
-        tolerance=order.plan.tolerances[cell.settings.dtype],
+        tolerances=order.plan.tolerances,
         service=service,
     )
     reserves = target_class(order.target.backend).reserves_address_space

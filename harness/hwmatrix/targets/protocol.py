@@ -95,6 +95,12 @@ class Target(Protocol):
             UnsupportedError: the target lacks an operator or feature, which the message names.
         """
 
+    def precision(self) -> Dtype | None:
+        """The precision in which the prepared model computes, as the runtime reports; None: it reports none.
+
+        A target whose descriptor has the precision ``default`` must report it.
+        """
+
     def feed(self, inputs: Arrays) -> None:
         """Replace the inputs for the next runs, with the same names, shapes and types as in ``prepare``."""
 

@@ -26,6 +26,7 @@ from hwmatrix.generate.test_plan import Wish
 from hwmatrix.knowledge.requirements import RequirementsError
 from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import model_plan
+from hwmatrix.models.bundle import recipe_identity
 from hwmatrix.records import Basis, Dtype, Family, ModelPlan, Requirements, Size
 
 SPEC = load(Path(__file__).parents[3] / "matrix.yaml").spec
@@ -364,11 +365,14 @@ def test_without_jinja2_the_command_says_what_to_install(tmp_path: Path, monkeyp
 
 def test_clearing_removes_only_the_bundles_of_the_model(tmp_path: Path) -> None:
     wanted, other = model_plan("bert", SPEC, Size.TINY), model_plan("gpt2", SPEC, Size.TINY)
-    fields = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "weights")
+    fields = ("architecture", "model_class", "seed", "config", "batch", "sequence_length")
     for key, plan, version in (("a", wanted, "2.1"), ("b", wanted, "2.2"), ("c", other, "2.1"), ("d", None, "")):
         folder = tmp_path / (key * 64)
         folder.mkdir()
-        identity = {name: getattr(plan, name) for name in fields} | {"role": "model", "versions": {"torch": version}} if plan else {}
+        identity = {}
+        if plan is not None:
+            identity = {name: getattr(plan, name) for name in fields}
+            identity |= {"role": "model", "weights": recipe_identity(plan), "versions": {"torch": version}}
         (folder / "manifest.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
     exports = tmp_path / "onnx" / ("a" * 64) / "torch"
     exports.mkdir(parents=True)

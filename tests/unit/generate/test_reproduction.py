@@ -194,6 +194,13 @@ def test_quantized_cells_are_quantized_in_the_script(tmp_path: Path, dtype: str,
     assert "special = [0, 255]" in script
 
 
+def test_a_precision_that_openvino_chose_is_left_to_it_again(tmp_path: Path) -> None:
+    script = script_of(database_of(tmp_path / "m.duckdb", "openvino", dtype="default", precision="bfloat16"), "openvino")
+    assert script.splitlines()[0].startswith("# bert (tiny) on openvino, default (bfloat16): mismatch")
+    assert "PERFORMANCE_HINT" in script
+    assert "INFERENCE_PRECISION_HINT" not in script
+
+
 def test_random_values_are_drawn_in_the_same_order(tmp_path: Path) -> None:
     lines = script_of(database_of(tmp_path / "m.duckdb", "cpu"), "cpu").splitlines()
     drawn = next(index for index, line in enumerate(lines) if "torch.randint(2, (1, 3), generator=generator)" in line)

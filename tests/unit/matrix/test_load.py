@@ -166,6 +166,21 @@ def test_a_wrong_value_is_reported_with_its_line(tmp_path: Path, old: str, new: 
             "matrix.yaml:18: suite 'default' times for at least 4 s (min_s) and at most 3 s (max_s)",
         ),
         ("image: cpu", "image: cpu, dtypes: [float16]", "matrix.yaml:8: target 'cpu' uses float16, which has no tolerance (add it under"),
+        (
+            "image: cpu",
+            "image: cpu, dtypes: [default]",
+            "matrix.yaml:8: target 'cpu' uses default, but cpu does not report the precision that it chooses (name one: float32, float16",
+        ),
+        (
+            "backend: cpu, image: cpu",
+            "backend: openvino, image: cpu, dtypes: [default]",
+            "matrix.yaml:8: target 'cpu' uses float16 or bfloat16 if its runtime chooses that, which has no tolerance (add it under",
+        ),
+        (
+            "  float32: {relative_error",
+            "  default: {relative_error: 0.1, reason: r}\n  float32: {relative_error",
+            "matrix.yaml:6: tolerances.default is never used: a cell is judged by the precision that its runtime chose (remove it)",
+        ),
         ("image: cpu", "image: cpu, dtypes: [float32, float32]", "matrix.yaml:8: target 'cpu' lists float32 twice (remove one of them)"),
         (
             "targets:",

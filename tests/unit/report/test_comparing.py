@@ -23,6 +23,7 @@ CELL = ComparedCell(
     family=Family.EMBEDDING,
     architecture="bert",
     dtype=Dtype.FLOAT32,
+    precision=None,
     batch=1,
     sequence_length=16,
     threads=1,

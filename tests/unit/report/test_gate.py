@@ -103,6 +103,17 @@ def test_an_expectation_that_is_not_strict_also_allows_a_pass(tmp_path: Path) ->
     assert found.rule is Rule.UNEXPECTED_FAILURE
 
 
+@pytest.mark.parametrize(("precision", "unexpected"), [("bfloat16", 0), ("float32", 1)])
+def test_an_expectation_also_covers_what_the_runtime_chose(tmp_path: Path, precision: str, unexpected: int) -> None:
+    known = KNOWN.replace("status: crash", "dtypes: [bfloat16], status: mismatch")
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("openvino", "openvino")
+        database.cell(database.plan("bert", "openvino", dtype="default"), "openvino", precision=precision, **unmeasured("mismatch"))
+    assert len(violations(matrix(tmp_path, known), path)) == unexpected
+
+
 def test_an_infra_error_is_never_expected(tmp_path: Path) -> None:
     (found,) = violations(matrix(tmp_path, KNOWN), run(tmp_path / "m.duckdb", bert_openvino=unmeasured("infra_error")))
     assert found.rule is Rule.OUR_FAILURE

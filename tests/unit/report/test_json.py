@@ -26,6 +26,7 @@ CELL_KEYS = [
     "execution",
     "settings",
     "placement",
+    "precision",
     "parity",
     "quality",
     "load_ms",

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from factory_rows import BEGIN, RUN, Database, example, steady, unmeasured
 from markdown_it import MarkdownIt
 
 from hwmatrix.report.expected import expected_md
+from hwmatrix.report.json_report import matrix_json
 from hwmatrix.report.markdown import errors_md, matrix_md, summary_md
 from hwmatrix.report.numbers import interval, number, percent, plural, scientific, times, whole
 from hwmatrix.report.rows import read
@@ -204,6 +206,21 @@ def test_a_model_is_one_row_and_precisions_are_columns(tmp_path: Path) -> None:
         ["`unmade`", "", "", "", "🔧 factory error"],
     ]
     assert "float32 unless the column names another precision" in text
+
+
+def test_a_precision_that_the_runtime_chose_is_in_the_column_s_head(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    with Database(path) as database:
+        database.run()
+        database.shard("s-ov", "openvino")
+        database.cell(database.plan("bert", "openvino"), "s-ov", wall=steady(2.0), precision="float32")
+        planned = database.plan("bert", "openvino", dtype="default", cell_key="bert/openvino/default")
+        database.cell(planned, "s-ov", wall=steady(1.0), precision="bfloat16")
+    rows = read(path)
+    (head, *_) = table(matrix_md(rows), "Embedding")
+    assert head == ["Model", "openvino (container)", "openvino bfloat16 by default (container)"]
+    entries = json.loads(matrix_json(rows))["cells"]
+    assert [(each["settings"]["dtype"], each["precision"]) for each in entries] == [("float32", "float32"), ("default", "bfloat16")]
 
 
 def test_a_ratio_from_a_contended_time_is_marked(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from factory_plans import cell_plan, model_plan, target_plan
 pytest.importorskip("duckdb")
 
 from hwmatrix.measure.memory import HostUse
-from hwmatrix.records import NoiseFloor, Placement, Tolerance
+from hwmatrix.records import Dtype, NoiseFloor, Placement, Tolerance
 from hwmatrix.runner import cell
 from hwmatrix.targets.protocol import DeviceUse
 
@@ -55,6 +55,9 @@ class Target:
 
     def prepare(self, _inputs: Any) -> str:
         return "made by hand"
+
+    def precision(self) -> None:
+        return None
 
     def feed(self, _inputs: Any) -> None:
         pass
@@ -100,7 +103,7 @@ def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[
         target=target_plan(),
         bundle=Path("none"),
         rule=None,
-        tolerance=Tolerance(relative_error=1e-3, reason="a test"),
+        tolerances={Dtype.FLOAT32: Tolerance(relative_error=1e-3, reason="a test")},
     )
     cell.execute(job, told.append)
     return next(message["facts"] for message in told if "verdict" in message)

@@ -89,8 +89,9 @@ const Evidence = (() => {
     return part("Placement and parity", facts([
       ["On the target", cell.on_target === null ? null : Text.percent(cell.on_target)],
       ["How that is known", cell.placement],
+      ["Computed in", cell.precision === null ? null : `${cell.precision}, as the runtime reports`],
       ["Relative error", cell.relative_error === null ? null : `${Text.scientific(cell.relative_error)} (L2, against the reference)`],
-      ["Noise floor", cell.loss === null ? null : `${Text.scientific(cell.loss)} (what ${cell.dtype} alone costs this model, on the CPU)`],
+      ["Noise floor", cell.loss === null ? null : `${Text.scientific(cell.loss)} (what ${cell.precision || cell.dtype} alone costs this model, on the CPU)`],
       ["Excess", cell.excess === null ? null : `${Text.times(cell.excess)} the noise floor of its output`],
       ["Largest error", cell.max_error === null ? null : Text.scientific(cell.max_error)],
       ["Cosine", cell.cosine === null ? null : Text.number(cell.cosine, 6)],

@@ -4,7 +4,8 @@
 SELECT
     m.run_id, m.model, m.size, m.target, m.dtype, m.batch, m.sequence_length, m.threads,
     m.status, m.stage, m.error_type, m.message, m.method, m.placement_detail, m.relative_error, m.bundle,
-    CAST(to_json(m) ->> '$.excess' AS DOUBLE) AS excess,  -- databases up to schema 7 do not have it
+    -- databases up to schema 7 do not have these two
+    CAST(to_json(m) ->> '$.excess' AS DOUBLE) AS excess, to_json(m) ->> '$.precision' AS "precision",
     m.isolation, m.image, m.image_digest, m.versions, m.command, m.started_at,
     p.cell_key,
     r.hwmatrix_version, r.commit_id, CAST(r.plan AS VARCHAR) AS plan,

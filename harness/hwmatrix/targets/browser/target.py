@@ -91,6 +91,9 @@ class WebGpu:
             raise CrashedError(f"the adapter of this page is gone: {failure}", error_type="webgpu_device_lost") from failure
         return _method(self._made, self.page)
 
+    def precision(self) -> None:
+        """Return None: the graph fixes the precision."""
+
     def feed(self, inputs: Arrays) -> None:
         """Send other inputs to the page."""
         self.page.feed(inputs)
@@ -185,6 +188,9 @@ class WebNn:
         _require_float32(self._settings.dtype, features=())
         self._made = self.page.prepare({"name": "webnn", "deviceType": self._device}, "WebNN", inputs)
         return _method(self._made, self.page)
+
+    def precision(self) -> None:
+        """Return None: the graph fixes the precision."""
 
     def feed(self, inputs: Arrays) -> None:
         """Send other inputs to the page."""

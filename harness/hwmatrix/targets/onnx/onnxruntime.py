@@ -107,6 +107,9 @@ class OnnxRuntime:
             raise UnsupportedError(told, needs=refusal.needs, error_type=refusal.error_type) from failures[0]
         raise CellFailure(f"ONNX Runtime takes no export of this model: {told}", error_type="onnxruntime_graph_failed") from failures[0]
 
+    def precision(self) -> None:
+        """Return None: the graph fixes the precision."""
+
     def feed(self, inputs: Arrays) -> None:
         """Replace the inputs of the session. Keeps those that the export uses."""
         assert self._taken is not None  # noqa: S101 - the order of the protocol

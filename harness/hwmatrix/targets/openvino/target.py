@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays
 
-_PRECISION: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
+PRECISION_HINTS: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
 _MISSING: Final = re.compile(r"(?:No conversion rule found for operations|Conversion is failed for): *(.+)")
 """Matches the summary of OpenVINO's conversion failures: names such as ``aten::linalg_inv_ex``, separated by commas."""
 
@@ -105,6 +105,11 @@ class OpenVino:
         self.feed(inputs)
         return converted.method
 
+    def precision(self) -> Dtype | None:
+        """INFERENCE_PRECISION_HINT of the compiled model: a plugin replaces a hint that it cannot follow, or chooses without one."""
+        chosen = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        return next((dtype for dtype, hint in PRECISION_HINTS.items() if hint == chosen), None)
+
     def feed(self, inputs: Arrays) -> None:
         """Set other inputs in the request."""
         taken = _input_names(self._compiled)
@@ -122,8 +127,9 @@ class OpenVino:
         return converted
 
     def _config(self) -> dict[str, str]:
-        hint = _PRECISION[self._settings.dtype]
-        config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": hint}
+        config = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
+        if self._settings.dtype is not Dtype.DEFAULT:
+            config["INFERENCE_PRECISION_HINT"] = PRECISION_HINTS[self._settings.dtype]
         if self._device == "CPU":
             config["INFERENCE_NUM_THREADS"] = str(self._settings.threads)
         return config

@@ -152,6 +152,9 @@ class Qnn:
         self._wanted = {own: name for own, name in zip(names, best.export.outputs, strict=True) if name is not None}
         return ", ".join(best.steps)
 
+    def precision(self) -> None:
+        """Return None: the graph fixes the precision."""
+
     def feed(self, inputs: Arrays) -> None:
         """Replace the inputs of the session. Keeps those that the export uses."""
         assert self._prepared is not None  # noqa: S101 - the order of the protocol

@@ -69,6 +69,9 @@ class TorchDevice:
         attention = getattr(self._model.config, "_attn_implementation", None)
         return f"{way}, {attention} attention" if attention else way
 
+    def precision(self) -> None:
+        """Return None: the tensors' types fix the precision."""
+
     def feed(self, inputs: Arrays) -> None:
         """Move other inputs to the device."""
         self._inputs |= self._placed(inputs)

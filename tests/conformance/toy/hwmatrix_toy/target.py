@@ -64,6 +64,9 @@ class Toy:
         self.feed(inputs)
         return f"{exports[0].exporter} ONNX export"
 
+    def precision(self) -> None:
+        return None
+
     def feed(self, inputs: Arrays) -> None:
         self._feed = {name: inputs[name] for name in self._feed}
 

@@ -1,0 +1,75 @@
+"""The precision that OpenVINO computes in: read from the compiled model, and the one that judges the cell."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factory_plans import cell_plan, target_plan
+
+from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import model_plan
+from hwmatrix.models.bundle import find_or_build
+from hwmatrix.records import Dtype, Size, Tolerance
+from hwmatrix.runner import cell
+
+openvino = pytest.importorskip("openvino")
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]  # as an error, a warning of an exporter is a failed export
+
+BERT = dataclasses.replace(model_plan("bert", load(Path(__file__).parents[2] / "matrix.yaml").spec, Size.TINY), trained=False)
+TOLERANCES = {
+    Dtype.FLOAT32: Tolerance(relative_error=1e-4, reason="a test"),
+    Dtype.FLOAT16: Tolerance(relative_error=2e-2, excess=8, bound=16, reason="a test"),
+    Dtype.BFLOAT16: Tolerance(relative_error=1e-1, excess=8, bound=16, reason="a test"),
+}
+
+
+def ended(dtype: Dtype, cache: Path) -> dict[str, Any]:
+    """The verdict of a cell on OpenVINO's CPU plugin."""
+    plan, told = cell_plan(), list[dict[str, Any]]()
+    job = cell.CellJob(
+        cell=dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, dtype=dtype)),
+        model=BERT,
+        target=dataclasses.replace(target_plan(), backend="openvino", options={"device": "CPU"}),
+        bundle=find_or_build(BERT, cache).path,
+        rule=None,
+        tolerances=TOLERANCES,
+    )
+    cell.execute(job, told.append)
+    return next(message for message in told if "verdict" in message)
+
+
+def native() -> set[str]:
+    """The precisions that this processor has instructions for, by OpenVINO's names."""
+    return set(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+def test_float32_is_float32_on_every_processor(shared_cache: Path) -> None:
+    found = ended(Dtype.FLOAT32, shared_cache / "bundles")
+    assert (found["verdict"], found["facts"]["precision"]) == ("pass", "float32"), found["error"]
+    assert found["facts"]["relative_error"] < 1e-5
+
+
+def test_by_default_the_processor_s_precision_judges_the_cell(shared_cache: Path) -> None:
+    found = ended(Dtype.DEFAULT, shared_cache / "bundles")
+    assert found["verdict"] == "pass", found["error"]
+    precision, error = Dtype(found["facts"]["precision"]), found["facts"]["relative_error"]
+    if "BF16" in native():
+        assert precision is Dtype.BFLOAT16
+    assert (error < 1e-5) is (precision is Dtype.FLOAT32)
+    assert ("excess" in found["facts"]) is (precision is not Dtype.FLOAT32)
+
+
+def test_a_precision_that_the_plugin_replaces_is_unsupported(shared_cache: Path) -> None:
+    """Of the narrow precisions, a processor has at most one. The other is not computed as requested."""
+    refused = []
+    for dtype, name in ((Dtype.FLOAT16, "FP16"), (Dtype.BFLOAT16, "BF16")):
+        if name in native():
+            continue
+        found = ended(dtype, shared_cache / "bundles")
+        assert (found["verdict"], found["error"]["type"]) == ("unsupported", "unsupported_dtype")
+        assert f"{dtype} was requested, but the runtime computes in" in found["error"]["message"]
+        refused.append(dtype)
+    assert refused
