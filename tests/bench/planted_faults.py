@@ -190,7 +190,6 @@ class Outcome:
 def outcome(plan: Plan, cell: CellPlan, fault: str, cache: Path) -> Outcome:
     """Run one cell with a fault, in a child of its own."""
     model, target = plan.model(cell.model, cell.size), plan.target(cell.target)
-    tolerance = plan.tolerances[cell.settings.dtype]
     end = run_forked(functools.partial(_run, plan, cell, fault, cache), limits=LIMITS)
     last = next((message for message in reversed(end.messages) if "verdict" in message), None)
     if last is None:
@@ -198,6 +197,7 @@ def outcome(plan: Plan, cell: CellPlan, fault: str, cache: Path) -> Outcome:
     error, facts = last["error"] or {}, last["facts"]
     if last["verdict"] not in {Status.PASS, Status.MISMATCH}:
         raise SystemExit(f"{fault} in {model.name} on {target.name}: {last['verdict']}: {error}")
+    tolerance = plan.tolerances[Dtype(facts.get("precision", cell.settings.dtype))]
     return Outcome(
         fault=fault,
         model=model.name,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.containers
 
-CONTAINERS = ("--isolation", "container")
+CONTAINERS = ("--isolation", "container", "--dtypes", "float32")
 BOTH = ("cpu", "openvino")
 MANY = ("bert", "vit", "gpt2", "roberta", "llama", "swin", "videomae", "t5", "mamba", "clip")
 PROBE = """

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 
 TARGETS = ["cpu", *(["openvino"] if importlib.util.find_spec("openvino") else [])]
 MANY = ("bert", "vit", "gpt2", "roberta", "llama", "swin", "t5")
-NONE = ("--isolation", "none")
+NONE = ("--isolation", "none", "--dtypes", "float32")
 SAVE = """
 import sys, torch, transformers
 torch.manual_seed(1)

@@ -18,7 +18,7 @@ from hwmatrix.models.checkpoint import plan_for
 from hwmatrix.models.classify import classify
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.types import TypeList, listing
-from hwmatrix.records import TYPE_PREFIX, ModelPlan, Plan, Size, Structure
+from hwmatrix.records import TYPE_PREFIX, Dtype, ModelPlan, Plan, Size, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +32,7 @@ def select(
     models: Sequence[str],
     targets: Sequence[str] = (),
     architectures: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
     suite: str | None = None,
     size: Size | None = None,
     everything: bool = False,
@@ -64,6 +65,11 @@ def select(
         if say is not None:
             for line in known.told(image_files(matrix.path.absolute().parent).get(CONSTRAINTS)):
                 say(line)
+    problems += [
+        Problem(where="--dtypes", what=f"there is no precision {name!r}", hint=near_miss(name, [dtype.value for dtype in Dtype]))
+        for name in dtypes
+        if name not in set(Dtype)
+    ]
     selected_architectures = _architectures(architectures, matrix, (*resolved.extra, *types), problems)
     if problems:
         raise ConfigError(problems)
@@ -78,6 +84,7 @@ def select(
         timing=timing,
         architectures=selected_architectures,
         targets=tuple(targets),
+        dtypes=tuple(dict.fromkeys(map(Dtype, dtypes))),
         size=size,
         everything=everything,
     )

@@ -62,7 +62,19 @@ _COMMANDS: Final = (
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 _LISTS: Final = frozenset(
-    {"--add", "--architectures", "--fail-on", "--hw", "--models", "--require", "--resource-config", "--runners", "--status", "--targets"}
+    {
+        "--add",
+        "--architectures",
+        "--dtypes",
+        "--fail-on",
+        "--hw",
+        "--models",
+        "--require",
+        "--resource-config",
+        "--runners",
+        "--status",
+        "--targets",
+    }
 )
 """Options that take several words: ``--models bert vit``."""
 _DEFAULT_VALUES: Final = {"--compare": "newest"}

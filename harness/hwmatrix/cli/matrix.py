@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +19,7 @@ from hwmatrix.cli.options import (
     Architectures,
     BaseImage,
     CacheLimit,
+    Dtypes,
     Everything,
     Format,
     Isolating,
@@ -55,6 +55,7 @@ def matrix_command(
     suite: Suite = None,
     targets: Targets = None,
     architectures: Architectures = None,
+    dtypes: Dtypes = None,
     size: OwnSize = None,
     everything: Everything = False,
     timing: Timing = None,
@@ -101,12 +102,22 @@ def matrix_command(
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
         if resume or stale:
-            _refuse_with_resume(models, suite, targets, architectures, size, isolation, timing, adapt, everything=everything)
+            _refuse_with_resume(models, suite, targets, architectures, dtypes, size, isolation, timing, adapt, everything=everything)
             planned = resume_last(loaded, output, workshop, stale=stale)
         else:
-            chosen = functools.partial(select, loaded, models=models or (), targets=targets or (), architectures=architectures or ())
-            cache, say = workshop.cache_dir, workshop.say
-            selection = chosen(suite=suite, size=size, everything=everything, timing=timing, cache=cache, say=say)
+            selection = select(
+                loaded,
+                models=models or (),
+                suite=suite,
+                targets=targets or (),
+                architectures=architectures or (),
+                dtypes=dtypes or (),
+                size=size,
+                everything=everything,
+                timing=timing,
+                cache=workshop.cache_dir,
+                say=workshop.say,
+            )
             adapting = _adapting(loaded, adapt)
             planned = plan_here(adapting, selection, isolation.value, workshop, environment=environment, output=output)
         order = dataclasses.replace(order_of(loaded, planned, workshop, workers), stale=rule, cache_limit_gb=cache_limit)

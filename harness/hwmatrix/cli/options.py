@@ -95,6 +95,10 @@ Architectures = Annotated[
         "--architectures", help="Only models of these architectures or structures: --architectures bert encoder-only", metavar="A ..."
     ),
 ]
+Dtypes = Annotated[
+    list[str] | None,
+    typer.Option("--dtypes", help="Only these precisions of the targets: --dtypes float32 bfloat16", metavar="D ..."),
+]
 Timing = Annotated[
     bool | None,
     typer.Option("--timing/--no-timing", help="Measure speed, or only whether models work. [default: as the suite says, else --timing]"),

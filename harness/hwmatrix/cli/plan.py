@@ -14,7 +14,7 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import plan_elsewhere
 from hwmatrix.app.selecting import select
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Architectures, Everything, Matrix, Models, Output, OwnSize, Suite, Targets, Timing
+from hwmatrix.cli.options import DEFAULT_OUTPUT, Architectures, Dtypes, Everything, Matrix, Models, Output, OwnSize, Suite, Targets, Timing
 from hwmatrix.cli.tables import print_table
 from hwmatrix.host.github.job_matrix import job_matrices, write_step_outputs
 from hwmatrix.matrix.load import load
@@ -40,6 +40,7 @@ def plan_command(
     suite: Suite = None,
     targets: Targets = None,
     architectures: Architectures = None,
+    dtypes: Dtypes = None,
     size: OwnSize = None,
     everything: Everything = False,
     timing: Timing = None,
@@ -65,6 +66,7 @@ def plan_command(
         suite=suite,
         targets=targets or (),
         architectures=architectures or (),
+        dtypes=dtypes or (),
         size=size,
         everything=everything,
         timing=timing,

@@ -53,6 +53,7 @@ class Selection:
     timing: bool | None = None
     architectures: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    dtypes: tuple[Dtype, ...] = ()
     size: Size | None = None
     everything: bool = False
 
@@ -97,6 +98,13 @@ def check_selection(matrix: LoadedMatrix, selection: Selection) -> None:
         for name in names
         if name not in allowed
     ]
+    chosen = [target for name, target in spec.targets.items() if not selection.targets or name in selection.targets]
+    tested = dict.fromkeys(dtype.value for target in chosen for dtype in target.dtypes)
+    problems += [
+        Problem(where="--dtypes", what=f"no selected target is tested in {dtype.value}", hint=near_miss(dtype.value, tested))
+        for dtype in selection.dtypes
+        if tested and dtype.value not in tested
+    ]
     if problems:
         raise ConfigError(problems)
 
@@ -110,12 +118,12 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     """
     check_selection(matrix, selection)
     models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
-    cells = _cells(models, targets, matrix)
+    cells = _cells(models, targets, matrix, selection.dtypes)
     if not cells:
         raise NothingSelectedError("no cell matches the selection", advice="Use fewer restrictions, or another --suite.")
     made = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=_timed_as(matrix, selection))
     whole = selection.types_of if _has_types(matrix, selection) and not selection.architectures else None
-    return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole)
+    return dataclasses.replace(made, timing=_timing(matrix, selection), types_of=whole, dtypes=selection.dtypes)
 
 
 def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), types_of: str | None = None) -> Plan:
@@ -151,21 +159,25 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     )
     names = [target.name for target in old.targets if target.name in spec.targets]
     targets = tuple(_target_plan(name, spec.targets[name], matrix, facts) for name in names)
-    cells = _cells(models, targets, matrix)
+    cells = _cells(models, targets, matrix, old.dtypes)
     if not cells:
         raise NothingSelectedError("matrix.yaml no longer has any cell of the last run", advice="Start a new one without --stale.")
     whole = types_of if old.types_of is not None else None
     now = _plan(matrix, facts, targets=targets, models=models, cells=cells, suite=old.measure_of)
     withdrawn = {*(cell.key for cell in old.cells), *old.withdrawn} - {cell.key for cell in now.cells}
-    return dataclasses.replace(now, timing=old.timing, types_of=whole, withdrawn=tuple(sorted(withdrawn)))
+    return dataclasses.replace(now, timing=old.timing, types_of=whole, dtypes=old.dtypes, withdrawn=tuple(sorted(withdrawn)))
 
 
-def _cells(models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix) -> tuple[CellPlan, ...]:
+def _cells(
+    models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix, dtypes: tuple[Dtype, ...]
+) -> tuple[CellPlan, ...]:
+    """The cells of all models on all targets, in these precisions of each target; empty: in all."""
     return tuple(
         _cell_plan(model, target, dtype, matrix.spec.targets[target.name].threads, matrix)
         for model in models
         for target in targets
         for dtype in matrix.spec.targets[target.name].dtypes
+        if not dtypes or dtype in dtypes
     )
 
 
@@ -242,11 +254,11 @@ def _timed_as(matrix: LoadedMatrix, selection: Selection) -> str | None:
 
 
 def _chosen_targets(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> tuple[TargetPlan, ...]:
-    """Return the targets of a selection, in the order of matrix.yaml."""
+    """Return the targets of a selection that are tested in one of its precisions, in the order of matrix.yaml."""
     return tuple(
         _target_plan(name, target, matrix, facts)
         for name, target in matrix.spec.targets.items()
-        if not selection.targets or name in selection.targets
+        if (not selection.targets or name in selection.targets) and (not selection.dtypes or {*selection.dtypes} & {*target.dtypes})
     )
 
 

@@ -147,8 +147,9 @@ class Plan:
 
     ``timing`` False: only compatibility is tested, no speed is measured. ``types_of`` is the version of transformers whose model types
     are all in the plan; None: it has none or only some. ``measure_of`` is the suite that defines the rule ``measure``; None: the matrix
-    does. ``withdrawn`` are keys of cells that an earlier plan of this run had and this one has not: their results in shards no longer
-    count. ``adapt`` says which changes are tried if a cell fails; None: none.
+    does. ``dtypes`` are the precisions that were asked for; empty: all of each target. ``withdrawn`` are keys of cells that an earlier
+    plan of this run had and this one has not: their results in shards no longer count. ``adapt`` says which changes are tried if a cell
+    fails; None: none.
     """
 
     run_id: str
@@ -166,6 +167,7 @@ class Plan:
     timing: bool = True
     types_of: str | None = None
     measure_of: str | None = None
+    dtypes: tuple[Dtype, ...] = ()
     withdrawn: tuple[str, ...] = ()
     adapt: AdaptRule | None = None
     schema: str = PLAN_SCHEMA

@@ -14,7 +14,7 @@ from hwmatrix.app.selecting import fetch_weights, select
 from hwmatrix.errors import ConfigError, FactoryError, NothingSelectedError
 from hwmatrix.matrix.load import LoadedMatrix, load
 from hwmatrix.models import hub
-from hwmatrix.records import Family, Size, Structure
+from hwmatrix.records import Dtype, Family, Size, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +103,12 @@ def test_a_name_of_the_hub_runs_its_recipe_and_says_so(matrix: LoadedMatrix, ask
     assert str(matrix.spec.models[entry].hub_id) in line
     assert "\n" not in line
     assert asked == []  # the hub: the machine may be offline
+
+
+def test_an_unknown_precision_is_reported_with_the_closest(matrix: LoadedMatrix) -> None:
+    assert chosen(matrix, "bert", dtypes=("float16", "float16", "a8w8")).dtypes == (Dtype.FLOAT16, Dtype.A8W8)
+    with pytest.raises(ConfigError, match=r"--dtypes: there is no precision 'fp16' \(allowed: a16w8, a8w8, bfloat16"):
+        chosen(matrix, "bert", dtypes=("fp16",))
 
 
 @pytest.mark.usefixtures("asked")

@@ -8,7 +8,7 @@ import pytest
 
 from hwmatrix.errors import ConfigError, NothingSelectedError
 from hwmatrix.matrix.load import LoadedMatrix, load
-from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan
+from hwmatrix.matrix.plan import RunFacts, Selection, check_selection, make_plan, replan
 from hwmatrix.records import Dtype, Execution, Isolation, Limits, Plan, Size, plan_from_json, to_json
 
 if TYPE_CHECKING:
@@ -88,6 +88,15 @@ def test_targets_and_precisions(matrix: LoadedMatrix) -> None:
     gpu = plan.target("gpu")
     assert (gpu.execution, gpu.options, gpu.matrix_line) == (Execution.EMULATED, {"device": "GPU"}, 10)
     assert plan.tolerances.keys() == {Dtype.FLOAT32, Dtype.FLOAT16}
+
+
+def test_chosen_precisions(matrix: LoadedMatrix) -> None:
+    plan = make_plan(matrix, Selection(models=("bert",), dtypes=(Dtype.FLOAT16,)), FACTS)
+    assert [cell.key for cell in plan.cells] == ["bert/tiny/gpu/float16/b1-s16-t1"]
+    assert [target.name for target in plan.targets] == ["gpu"], "cpu has no cell"
+    assert [cell.key for cell in replan(matrix, plan).cells] == ["bert/tiny/gpu/float16/b1-s16-t1"]
+    with pytest.raises(ConfigError, match=r"--dtypes: no selected target is tested in float16 \(did you mean 'float32'"):
+        make_plan(matrix, Selection(targets=("cpu",), dtypes=(Dtype.FLOAT16,)), FACTS)
 
 
 def test_keys_are_unique(matrix: LoadedMatrix) -> None:
