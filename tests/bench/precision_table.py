@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "precision.md"
 QUERY: Final = """
-SELECT model, target, coalesce(precision, dtype) AS dtype, status, error_type, relative_error, loss, excess, approximate, quality, quality_reference, quality_agreement
+SELECT
+    model, target, coalesce(precision, dtype) AS dtype, status, error_type, relative_error, loss, excess, approximate,
+    quality, quality_reference, quality_agreement
 FROM matrix WHERE size = 'tiny' AND coalesce(precision, dtype) <> 'float32' AND status IN ('pass', 'mismatch') ORDER BY position
 """
 
