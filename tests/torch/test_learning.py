@@ -103,6 +103,16 @@ def test_a_trained_bundle_has_held_out_examples_that_its_model_answers(plan: Mod
     assert found.inputs == 64
 
 
+def test_a_larger_batch_has_as_many_held_out_examples_in_fewer_batches(cache: Path) -> None:
+    plan = dataclasses.replace(VIT, batch=16)
+    bundle = find_or_build(plan, cache)
+    held_out = bundle.held_out()
+    assert held_out is not None
+    assert held_out.labels.shape[:2] == (4, 16)
+    facts = ended(bundle, plan)["facts"]
+    assert (facts["quality_inputs"], facts["quality"]) == (64, facts["quality_reference"])
+
+
 def test_training_from_one_seed_gives_one_bundle(cache: Path, tmp_path: Path) -> None:
     assert find_or_build(VIT, cache).digest == find_or_build(VIT, tmp_path).digest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import shutil
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -75,15 +76,14 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
     _save_tensors(inputs, folder / INPUTS)
     _save_tensors(expected, folder / EXPECTED)
+    floor_examples = _FLOOR_EXAMPLES if plan.trained else _FLOOR_SAMPLES
     return {
         "model_class": plan.model_class,
         "architecture": plan.architecture,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "inputs": _tensor_specs(inputs),
         "expected": _tensor_specs(expected),
-        "floors": _floors(
-            model, [inputs, *(task.examples[: _FLOOR_EXAMPLES if plan.trained else _FLOOR_SAMPLES] if task is not None else ())]
-        ),
+        "floors": _floors(model, [inputs, *(task.examples[: math.ceil(floor_examples / plan.batch)] if task is not None else ())]),
         "modalities": modalities(model, inputs, ignored=_without_influence(model, inputs, expected, plan)),
         **made,
     }

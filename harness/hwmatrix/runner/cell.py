@@ -7,6 +7,7 @@ cell got and what it had measured. The verdict is sent before the search for a m
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import traceback
 from pathlib import Path
@@ -201,7 +202,7 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
     task = None
     if verdict.incomparable(comparison) is None and bundle.task_detail is not None:
-        task = _quality(target, bundle, descriptor_of(job.target.backend).held_out)
+        task = _quality(target, bundle, math.ceil(descriptor_of(job.target.backend).held_out / job.model.batch))
         progress.found(**_task_findings(task, bundle.task_detail))
         target.feed(inputs)
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=bundle.floor(dtype))
@@ -239,7 +240,7 @@ def _precision(target: Target, job: CellJob) -> tuple[Dtype, Dtype | None]:
 
 
 def _quality(target: Target, bundle: bundles.Bundle, most: int) -> quality.Quality | None:
-    """The task's metric on held-out examples; None if there is no task."""
+    """The task's metric on held-out examples, in at most ``most`` batches; None if there is no task."""
     held_out = bundle.held_out()
     if held_out is None:
         return None

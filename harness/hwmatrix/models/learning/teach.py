@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.models.build import build_model
@@ -51,7 +52,7 @@ def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
         described = {"reason": f"{failure}; its weights are random"}
         return Taught(described=described, inputs={}, examples=(), calibration=(), answers=None)
     generator = torch.Generator().manual_seed(2 * plan.seed + 1)
-    drawn = [task.draw(plan.batch, generator) for _ in range(EXAMPLES + 1)]
+    drawn = [task.draw(plan.batch, generator) for _ in range(math.ceil(EXAMPLES / plan.batch) + 1)]
     seen = torch.Generator().manual_seed(2 * plan.seed)
     answers = answers_of(task)
     described = {
@@ -65,6 +66,6 @@ def taught_model(model: torch.nn.Module, plan: ModelPlan) -> Taught:
         described=described,
         inputs=drawn[0].inputs,
         examples=tuple(drawn[1:]),
-        calibration=tuple(task.draw(plan.batch, seen).inputs for _ in range(CALIBRATION)),
+        calibration=tuple(task.draw(plan.batch, seen).inputs for _ in range(math.ceil(CALIBRATION / plan.batch))),
         answers=answers,
     )
