@@ -77,6 +77,20 @@ def t5() -> Any:
     )
 
 
+def llava() -> Any:
+    text = transformers.LlamaConfig(vocab_size=400, max_position_embeddings=128, **NARROW)
+    vision = transformers.CLIPVisionConfig(image_size=32, patch_size=8, **NARROW)
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=399, vision_feature_layer=-1)
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+def texts_with_images() -> Any:
+    words = tokenizer(vocabulary=399)
+    words.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    options: dict[str, Any] = {"image_token": "<image>", "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    return transformers.LlavaProcessor(clip_images(), words, patch_size=8, **options)
+
+
 def images() -> Any:
     return transformers.ViTImageProcessor(size={"height": 32, "width": 32})
 
@@ -123,9 +137,16 @@ def plan_of(folder: Path) -> ModelPlan:
             {"input_ids": (1, LENGTH), "attention_mask": (1, LENGTH), "pixel_values": (1, 3, 32, 32)},
             16,
         ),
+        (
+            llava,
+            (texts_with_images,),
+            "top1_agreement",
+            {"input_ids": (1, LENGTH + 16), "attention_mask": (1, LENGTH + 16), "pixel_values": (1, 3, 32, 32)},
+            32,
+        ),
         (wav2vec2, (transformers.Wav2Vec2FeatureExtractor,), "top1_agreement", {"input_values": (1, 32_000)}, 16),
     ],
-    ids=["encoder", "text", "text to text", "classes of images", "images", "texts and images", "speech"],
+    ids=["encoder", "text", "text to text", "classes of images", "images", "texts and images", "images in texts", "speech"],
 )
 def test_a_checkpoint_is_evaluated_on_what_its_own_processor_gives(  # noqa: PLR0917 - the columns of the table above
     make: Callable[[], Any],
@@ -228,9 +249,10 @@ def broken(folder: Path) -> None:
         (bert, (tokenizer,), with_code, "tokenizer_config.json asks for code of its own"),
         (bert, (tokenizer,), broken, "cannot be loaded"),
         (vit, (tokenizer,), None, "does not give pixel_values"),
+        (llava, (tokenizer,), None, "it ships no processor that puts them there"),
         (lambda: bert("BertForQuestionAnswering"), (tokenizer,), None, "no metric fits its outputs (end_logits, start_logits)"),
     ],
-    ids=["no processor", "three tokens", "code", "broken", "another processor", "no metric"],
+    ids=["no processor", "three tokens", "code", "broken", "another processor", "no processor for both", "no metric"],
 )
 def test_without_samples_inputs_are_random_and_the_reason_is_kept(
     make: Callable[[], Any], parts: tuple[Callable[[], Any], ...], change: Callable[[Path], None] | None, reason: str, tmp_path: Path

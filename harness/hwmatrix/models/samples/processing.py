@@ -111,6 +111,8 @@ class Processor:
             str(getattr(model, "main_input_name", "input_ids")),
             *(name for name, each in parameters.items() if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD),
         }
+        self._whole: Any = parts.get("processor")
+        self._image_token = image_token(model.config) if "pixel_values" in parameters else None
         self._tokenizer: Any = parts.get("tokenizer")
         self._images: Any = parts.get("image_processor")
         self._videos: Any = parts.get("video_processor")
@@ -123,14 +125,16 @@ class Processor:
         Raises:
             NoSamplesError: there is none, it is broken, or it needs code of its own.
         """
-        if image_token(model.config) is not None and "pixel_values" in inspect.signature(model.forward).parameters:
-            raise NoSamplesError("images within a text are not supported yet")
         parts = _parts(folder)
         if not any(next(folder.glob(name), None) for name in _TOKENIZER_FILES):
-            parts.pop("tokenizer", None)
+            for kind in ("tokenizer", "processor"):
+                parts.pop(kind, None)
         if not parts:
             raise NoSamplesError("it ships no tokenizer, image processor or feature extractor")
-        return cls(model, plan, parts)
+        made = cls(model, plan, parts)
+        if made._image_token is not None and made._whole is None:
+            raise NoSamplesError("images belong within its texts, and it ships no processor that puts them there")
+        return made
 
     @property
     def name(self) -> str:
@@ -161,14 +165,16 @@ class Processor:
     def _made(self, samples: Sequence[Sample], *, whole_sentences: bool) -> _Tensors:
         made: dict[str, Any] = {}
         with_media = self._names & {"pixel_values", "input_features", "input_values"}
-        if "input_ids" in self._names and self._tokenizer is not None:
+        if self._image_token is not None:
+            made |= self._texts_with_images(samples)
+        elif "input_ids" in self._names and self._tokenizer is not None:
             if "pixel_values" in self._names:
                 made |= self._tokens([media.caption(sample.kind) for sample in samples], padded=True)
             elif whole_sentences:
                 made |= self._tokens([sample.sentence for sample in samples], padded=True, known=False)
             else:
                 made |= self._tokens([sample.passage for sample in samples], padded=False)
-        if "pixel_values" in self._names and self._images is not None:
+        if "pixel_values" in self._names and self._images is not None and self._image_token is None:
             made |= self._pixels(samples)
         if self._names & {"input_features", "input_values"} and self._sounds is not None:
             waves = [media.sound(sample.kind, sample.view) for sample in samples]
@@ -189,6 +195,9 @@ class Processor:
         if padded and self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token  # any token will do: padding is masked
         made = self._tokenizer(texts, padding="max_length" if padded else False, truncation=True, max_length=length, return_tensors="pt")
+        return self._checked(made, known=known)
+
+    def _checked(self, made: Any, *, known: bool = True) -> dict[str, Any]:
         ids, vocabulary = made["input_ids"], getattr(self._config.get_text_config(), "vocab_size", None)
         if isinstance(vocabulary, int) and int(ids.max()) >= vocabulary:
             raise NoSamplesError(f"{type(self._tokenizer).__name__} gives token {int(ids.max())}, and the model has {vocabulary} tokens")
@@ -198,6 +207,24 @@ class Processor:
         if known and (share > _MOST_UNKNOWN or len(ids[counted].unique()) < _FEWEST_TOKENS):
             raise NoSamplesError(f"{type(self._tokenizer).__name__} does not know the words of plain texts ({share:.0%} unknown tokens)")
         return dict(made)
+
+    def _texts_with_images(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        """Texts that begin with an image: its tokens, and as many tokens of text as the plan has, if the model has the positions."""
+        pictures = [[media.picture(sample.kind, sample.view)] for sample in samples]
+        self._tokenizer.truncation_side = "right"  # the image comes first
+        alone = self._whole(text=[self._with_image("")], images=pictures[:1], return_tensors="pt")
+        length = int((alone["input_ids"] == self._image_token).sum()) + self._plan.sequence_length
+        most = getattr(self._config.get_text_config(), "max_position_embeddings", None)
+        length = min(length, most) if isinstance(most, int) else length
+        texts = [self._with_image(sample.passage) for sample in samples]
+        return self._checked(self._whole(text=texts, images=pictures, truncation=True, max_length=length, return_tensors="pt"))
+
+    def _with_image(self, text: str) -> str:
+        """A prompt: by the checkpoint's own template for chats, if it has one."""
+        if getattr(self._whole, "chat_template", None):
+            content = [{"type": "image"}, {"type": "text", "text": text}]
+            return str(self._whole.apply_chat_template([{"role": "user", "content": content}]))
+        return f"{self._whole.image_token}{text}"
 
     def _pixels(self, samples: Sequence[Sample]) -> dict[str, Any]:
         vision = getattr(self._config, "vision_config", self._config)
@@ -232,6 +259,8 @@ def _plain(value: Any) -> torch.Tensor:
 def _parts(folder: Path) -> dict[str, Any]:
     """What a folder has of a tokenizer, an image processor, a video processor and a feature extractor, by the name of its kind.
 
+    ``processor`` is what combines them, if it has that.
+
     Raises:
         NoSamplesError: nothing can be loaded.
     """
@@ -264,6 +293,8 @@ def _parts(folder: Path) -> dict[str, Any]:
                 continue
             found = {name: whole if isinstance(whole, kind) else getattr(whole, name, None) for name, kind in kinds.items()}
             parts |= {name: part for name, part in found.items() if part is not None and name not in parts}
+            if isinstance(whole, transformers.ProcessorMixin):
+                parts["processor"] = whole
             if loader is transformers.AutoProcessor:
                 break
     if not parts and first is not None:
