@@ -9,6 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from hwmatrix.faults.catalogue import match
+from hwmatrix.knowledge.measured_cell import PRECISION_LOSS
 from hwmatrix.records import Change, Dtype, Status
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ MEMORY: Final = "memory_pressure"
 _BITS: Final = {Dtype.FLOAT32: 32, Dtype.FLOAT16: 16, Dtype.BFLOAT16: 16, Dtype.A16W8: 8, Dtype.A8W8: 8, Dtype.DEFAULT: 32}
 """Bits of a weight: only a precision with fewer saves memory."""
 _UNSUPPORTED_DTYPE: Final = "unsupported_dtype"
+_BY_PRECISION: Final = frozenset({_UNSUPPORTED_DTYPE, PRECISION_LOSS})
+"""Error types that another export of the same model cannot change."""
 _WRONG: Final = frozenset({Status.MISMATCH, Status.UNSUPPORTED, Status.ERROR, Status.CRASH})
 """Statuses that a precision or an export may have caused."""
 
@@ -74,7 +77,8 @@ def next_change(rule: AdaptRule, failed: Failed, tried: Sequence[Attempt] = ()) 
     any other                                       nothing
     ==============================================  ==========================================================================
 
-    After an error during the export, no other export is tried: the target tries all of them before it gives up.
+    After an error during the export, no other export is tried: the target tries all of them before it gives up. Nor is one tried if the
+    precision is the cause.
     """
     before = [attempt.change for attempt in tried]
     enough = any(attempt.change.batch is not None and not attempt.short_of_memory for attempt in tried)
@@ -93,7 +97,7 @@ def _changes(rule: AdaptRule, failed: Failed) -> Iterator[Change]:
         if failed.status is Status.OOM:  # for ``factory_error`` the reference ran out of memory, which is in float32 for every cell
             yield from (Change(dtype=dtype) for dtype in precisions if _BITS[dtype] < _BITS[failed.dtype])
     elif failed.status in _WRONG:
-        if failed.error_type != _UNSUPPORTED_DTYPE and rule.export and (failed.export is not None or failed.status is Status.CRASH):
+        if failed.error_type not in _BY_PRECISION and rule.export and (failed.export is not None or failed.status is Status.CRASH):
             yield from (Change(export=way) for way in failed.exports if way != failed.export)
         if failed.dtype is not Dtype.FLOAT32 or failed.error_type == _UNSUPPORTED_DTYPE:
             yield from (Change(dtype=dtype) for dtype in precisions)

@@ -57,6 +57,12 @@ def test_a_target_without_float32_tries_its_own_precisions() -> None:
     assert all_changes(cell) == [{"dtype": "float16"}]
 
 
+def test_no_other_export_is_tried_if_the_precision_costs_too_much() -> None:
+    ways, precisions = ("transformers", "torch"), (Dtype.FLOAT16, Dtype.A16W8, Dtype.A8W8)
+    cell = failed(Status.MISMATCH, error_type="precision_loss", dtype=Dtype.A8W8, exports=ways, export="torch", precisions=precisions)
+    assert all_changes(cell) == [{"dtype": "a16w8"}, {"dtype": "float16"}]
+
+
 def test_another_export_is_tried_if_the_first_gave_a_wrong_result_or_crashed() -> None:
     ways = ("transformers", "torch")
     assert all_changes(failed(Status.MISMATCH, exports=ways, export="transformers")) == [{"export": "torch"}]
