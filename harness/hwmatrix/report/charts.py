@@ -254,7 +254,7 @@ def _word(cell: CellRow) -> str:
 
 
 def _heading(column: grid.Column) -> str:
-    return f"{column.target} {column.precision}".strip()
+    return f"{column.target} {column.dtype}".strip()
 
 
 def _target(cell: CellRow) -> str:
