@@ -190,6 +190,17 @@ def ended(bundle: Bundle, plan: ModelPlan) -> dict[str, Any]:
     return dict(told[-1]["facts"])
 
 
+def test_an_image_is_placed_by_the_checkpoint_s_template_for_chats(tmp_path: Path) -> None:
+    processor = texts_with_images()
+    parts = "{% for part in messages[0]['content'] %}{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}"
+    processor.chat_template = "the shop opens " + parts
+    bundle = find_or_build(plan_of(saved(tmp_path / "mine", llava(), processor)), tmp_path)
+    assert bundle.held_out() is not None, bundle.task_detail
+    (ids,) = bundle.input_arrays()["input_ids"]
+    assert (ids == 399).sum() == 16
+    assert ids[1] != 399, "the template begins with words"
+
+
 def test_sentences_are_padded_and_padding_does_not_count(tmp_path: Path) -> None:
     bundle = find_or_build(plan_of(saved(tmp_path / "mine", bert(), tokenizer())), tmp_path)
     held_out = bundle.held_out()

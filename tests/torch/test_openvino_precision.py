@@ -71,5 +71,6 @@ def test_a_precision_that_the_plugin_replaces_is_unsupported(shared_cache: Path)
         found = ended(dtype, shared_cache / "bundles")
         assert (found["verdict"], found["error"]["type"]) == ("unsupported", "unsupported_dtype")
         assert f"{dtype} was requested, but the runtime computes in" in found["error"]["message"]
+        assert found["facts"]["precision"] != dtype  # what it computes in instead is kept
         refused.append(dtype)
     assert refused

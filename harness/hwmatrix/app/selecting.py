@@ -133,7 +133,7 @@ def _alias_message(name: str, entry: str, matrix: LoadedMatrix) -> str:
     if model.weights not in {RECIPE, TRAINED}:
         return f"{name}: runs {entry} of {file} (weights: {model.weights})"
     recipe = f"{entry} of {file}, the recipe of {model.hub_id or entry}"
-    return f"{name}: runs {recipe}: its weights are made here, nothing is downloaded (for published weights name a checkpoint's folder)"
+    return f"{name}: runs {recipe}; its weights are made here, not downloaded (for the published ones name a checkpoint's folder)"
 
 
 def _unknown_problem(model: str, matrix: LoadedMatrix, known: TypeModels) -> Problem:

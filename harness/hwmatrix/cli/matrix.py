@@ -141,4 +141,6 @@ def _refuse_with_resume(*given: object, everything: bool) -> None:
     """Refuse options that would change the plan of a resumed run."""
     if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
         what = "the last run is continued as it was planned"
-        raise ConfigError([Problem(where="--resume", what=what, hint="leave out options for models, targets, isolation, timing, --adapt")])
+        raise ConfigError(
+            [Problem(where="--resume", what=what, hint="leave out options for models, targets, precisions, isolation, timing, --adapt")]
+        )

@@ -185,8 +185,9 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     inputs = bundle.input_arrays()
     progress.enter(Stage.PREPARE)
     method, prepare_ms = _timed(lambda: target.prepare(inputs))
-    dtype, reported = _precision(target, job)
+    reported = target.precision()
     progress.found(method=method, prepare_ms=prepare_ms, precision=reported)
+    dtype = _judged_in(job, reported)
     meter.loaded()
 
     progress.enter(Stage.RUN)
@@ -221,13 +222,13 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     return _End(status=judged.status, error=error, target=target, bundle=bundle, tolerance=allowance.tolerance)
 
 
-def _precision(target: Target, job: CellJob) -> tuple[Dtype, Dtype | None]:
-    """The precision in which the prepared model computes, by which it is judged; and the one that the runtime reports, if any.
+def _judged_in(job: CellJob, reported: Dtype | None) -> Dtype:
+    """The precision by which a cell is judged: the one that its runtime reports, else the requested one.
 
     Raises:
         UnsupportedError: it is not the requested one, it is not reported, or matrix.yaml has no tolerance for it.
     """
-    requested, reported = job.cell.settings.dtype, target.precision()
+    requested = job.cell.settings.dtype
     if requested is Dtype.DEFAULT and reported is None:
         why = "the runtime does not report the precision that it chooses by default"
     elif requested not in {Dtype.DEFAULT, reported or requested}:
@@ -235,7 +236,7 @@ def _precision(target: Target, job: CellJob) -> tuple[Dtype, Dtype | None]:
     elif (reported or requested) not in job.tolerances:
         why = f"the runtime computes in {reported or requested}, for which matrix.yaml has no tolerance"
     else:
-        return reported or requested, reported
+        return reported or requested
     raise UnsupportedError(why, needs=(requested.value,), error_type="unsupported_dtype")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from hwmatrix.runner import cell
 TOLERANCES = {dtype: Tolerance(relative_error=1e-3, reason="a test") for dtype in (Dtype.FLOAT32, Dtype.BFLOAT16)}
 
 
-def judged_in(requested: Dtype, reported: Dtype | None) -> tuple[Dtype, Dtype | None]:
+def judged_in(requested: Dtype, reported: Dtype | None) -> Dtype:
     plan = cell_plan()
     job = cell.CellJob(
         cell=dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, dtype=requested)),
@@ -28,7 +27,7 @@ def judged_in(requested: Dtype, reported: Dtype | None) -> tuple[Dtype, Dtype | 
         rule=None,
         tolerances=TOLERANCES,
     )
-    return cell._precision(types.SimpleNamespace(precision=lambda: reported), job)  # type: ignore[arg-type] # only this is asked
+    return cell._judged_in(job, reported)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def judged_in(requested: Dtype, reported: Dtype | None) -> tuple[Dtype, Dtype | 
     ],
 )
 def test_the_reported_precision_decides(requested: Dtype, reported: Dtype | None, judged: Dtype) -> None:
-    assert judged_in(requested, reported) == (judged, reported)
+    assert judged_in(requested, reported) is judged
 
 
 @pytest.mark.parametrize(

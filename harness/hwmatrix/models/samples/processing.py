@@ -223,7 +223,7 @@ class Processor:
         """A prompt: by the checkpoint's own template for chats, if it has one."""
         if getattr(self._whole, "chat_template", None):
             content = [{"type": "image"}, {"type": "text", "text": text}]
-            return str(self._whole.apply_chat_template([{"role": "user", "content": content}]))
+            return str(self._whole.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
         return f"{self._whole.image_token}{text}"
 
     def _pixels(self, samples: Sequence[Sample]) -> dict[str, Any]:
