@@ -194,11 +194,16 @@ class Plan:
 
 
 def cell_command(model: ModelPlan, cell: CellPlan, isolation: Isolation, *, timing: bool = True, measure_of: str | None = None) -> str:
-    """Return the command that repeats a single cell. ``timing`` and ``measure_of`` are those of its plan."""
+    """Return the command that repeats a single cell. ``timing`` and ``measure_of`` are those of its plan.
+
+    A retry with another precision is repeated by its failed cell: its target need not list that precision.
+    """
     if model.batch_asked:
         tested = f"--model {shlex.quote(model.selector or model.name)} --size {cell.size.value} --device {cell.target}"
         return f"hwmatrix test {tested} --batch-size {cell.settings.batch} --isolation {isolation.value} --no-fallback"
     selected = f"--models {shlex.quote(model.selector or model.name)} --size {cell.size.value} --targets {cell.target}"
+    if cell.adaptation is None:
+        selected += f" --dtypes {cell.settings.dtype.value}"
     by_name = model.matrix_line is not None or model.weights == "factory"  # any other selector would be added to the whole suite
     own_rule = f" --suite {shlex.quote(measure_of)} --timing" if measure_of is not None and by_name else ""
     timed = own_rule if timing else " --no-timing"

@@ -71,7 +71,7 @@ def test_every_type_is_run_and_reported(executor: FakeExecutor, project: Path, c
     document = json.loads((project / "reports" / "latest" / "matrix.json").read_text(encoding="utf-8"))
     assert {cell["model"]: cell["family"] for cell in document["cells"]}["gemma3"] is not None
     assert {cell["model"]: cell["evidence"]["command"] for cell in document["cells"]}["mamba2"] == (
-        "nox -s matrix -- --models mamba2 --size tiny --targets cpu --isolation container --no-timing"
+        "nox -s matrix -- --models mamba2 --size tiny --targets cpu --dtypes float32 --isolation container --no-timing"
     )
 
 

@@ -194,7 +194,7 @@ def test_the_command_of_a_type_s_cell_repeats_only_this_cell(matrix: LoadedMatri
         model = plan.model(name, Size.TINY)
         cell = next(cell for cell in plan.cells if cell.model == name and cell.target == "openvino")
         command = cell_command(model, cell, Isolation.VENV, timing=plan.timing)
-        assert command == f"nox -s matrix -- --models {name} --size tiny --targets openvino --isolation venv --no-timing"
+        assert command == f"nox -s matrix -- --models {name} --size tiny --targets openvino --dtypes float32 --isolation venv --no-timing"
         again = planned(matrix, name, size=Size.TINY, targets=["openvino"], timing=False)
         assert (again.cells, again.models, again.timing) == ((cell,), (model,), False)
 
@@ -339,7 +339,7 @@ def test_the_command_repeats_a_cell_with_its_suite_s_measure(here: Path) -> None
     for name in ("bert", "gemma3"):
         cell = next(cell for cell in plan.cells if cell.model == name and cell.target == "cpu")
         command = cell_command(plan.model(name, Size.TINY), cell, Isolation.VENV, timing=plan.timing, measure_of=plan.measure_of)
-        assert command == f"nox -s matrix -- --models {name} --size tiny --targets cpu --isolation venv --suite quick --timing"
+        assert command == f"nox -s matrix -- --models {name} --size tiny --targets cpu --dtypes float32 --isolation venv --suite quick --timing"
         again = planned(matrix, name, suite="quick", size=Size.TINY, targets=["cpu"], timing=True)
         assert (again.cells, again.measure, again.timing) == ((cell,), OF_QUICK, True)
 

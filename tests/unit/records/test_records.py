@@ -9,8 +9,11 @@ import pytest
 from hwmatrix.errors import StoreError
 from hwmatrix.records import (
     PLAN_SCHEMA,
+    Adaptation,
     CellResult,
+    Change,
     Detection,
+    Dtype,
     Isolation,
     Plan,
     Size,
@@ -113,8 +116,13 @@ def test_a_plan_without_the_field_timing_is_timed() -> None:
 def test_the_command_repeats_the_cell() -> None:
     model = make.model_plan(selector="my models/bert; rm")
     assert cell_command(model, make.cell_plan(), Isolation.VENV) == (
-        "nox -s matrix -- --models 'my models/bert; rm' --size tiny --targets cpu --isolation venv"
+        "nox -s matrix -- --models 'my models/bert; rm' --size tiny --targets cpu --dtypes float32 --isolation venv"
     )
+
+
+def test_the_command_of_a_retry_names_no_precision() -> None:
+    model, cell = make.model_plan(), make.cell_plan(adaptation=Adaptation(of="failed", model="bert", change=Change(dtype=Dtype.BFLOAT16)))
+    assert "--dtypes" not in cell_command(model, cell, Isolation.VENV)
 
 
 def test_the_command_uses_the_suite_s_measure() -> None:
