@@ -159,7 +159,8 @@ LEFT JOIN isolations i ON i.run_id = p.run_id AND i.target = p.target
 LEFT JOIN latency l ON l.cell_id = m.cell_id;
 
 -- The compatibility matrix: levels from measurements alone. Speed is compared only with the cpu cell of the same run, machine,
--- isolation, model and settings. "No slower than cpu" means: its interval is not entirely above that of cpu.
+-- isolation, model and settings; the precision that a runtime chooses ("default") with cpu's in float32, which PyTorch chooses. "No slower
+-- than cpu" means: its interval is not entirely above that of cpu.
 -- speed_differs: the intervals do not overlap; only then is speed_up meaningful. speed_contended: one of the two cells was disturbed
 -- while it was timed, so that speed_up is only approximate.
 -- A precision that costs the model too much is Low instead of none if the task's metric is still at least 0.9 of the reference's.
@@ -169,7 +170,9 @@ WITH compared AS (
         *,
         arg_min(struct_pack(p50 := p50_ms, low := ci_low_ms, high := ci_high_ms, contended := contended), position)
             FILTER (WHERE backend = 'cpu' AND execution = 'hardware' AND status = 'pass' AND p50_ms IS NOT NULL)
-            OVER (PARTITION BY run_id, host, isolation, model, size, dtype, batch, sequence_length, threads) AS cpu
+            OVER (
+                PARTITION BY run_id, host, isolation, model, size, replace(dtype, 'default', 'float32'), batch, sequence_length, threads
+            ) AS cpu
     FROM results
 )
 SELECT

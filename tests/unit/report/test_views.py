@@ -28,7 +28,7 @@ def fetch(database: Database, columns: str, where: str = "true", view: str = "ma
 
 def pair(database: Database, cpu: tuple[int, ...], openvino: tuple[int, ...], **changes: Any) -> tuple[Any, ...]:
     """Level, speedup and whether it differs, for openvino compared with cpu."""
-    planned = {name: changes.pop(name) for name in ("threads", "execution") if name in changes}
+    planned = {name: changes.pop(name) for name in ("threads", "execution", "dtype") if name in changes}
     database.cell(database.plan("bert", "cpu"), "s-cpu", wall=cpu)
     database.cell(database.plan("bert", "openvino", **planned), "s-ov", wall=openvino, **changes)
     return fetch(database, "level, speed_up, speed_differs", "target = 'openvino'")
@@ -60,6 +60,16 @@ def test_level_medium_when_the_placement_is_unknown(database: Database) -> None:
 
 def test_level_medium_when_cpu_had_other_settings(database: Database) -> None:
     assert pair(database, steady(4.0), steady(2.0), threads=2) == ("Medium", None, False)
+
+
+def test_the_precision_that_a_runtime_chooses_is_compared_with_cpu_in_float32(database: Database) -> None:
+    level, speed_up, differs = pair(database, steady(4.0), steady(2.0), dtype="default")
+    assert (level, differs) == ("High", True)
+    assert speed_up == pytest.approx(2.0)
+
+
+def test_a_requested_precision_is_not_compared_with_cpu_in_float32(database: Database) -> None:
+    assert pair(database, steady(4.0), steady(2.0), dtype="bfloat16") == ("Medium", None, False)
 
 
 @pytest.mark.parametrize("execution", ["software", "emulated"])
