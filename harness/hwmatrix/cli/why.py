@@ -115,7 +115,7 @@ def _measurement_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
     if cell.quality is not None:
         yield (f"  task:       {plain(_quality(cell))}", "")
     elif cell.quality_detail is not None:
-        yield (f"  task:       not learned: {plain(cell.quality_detail)}", "")
+        yield (f"  task:       none: {plain(cell.quality_detail)}", "")
     begins = origins.sentence(cell)
     if begins is not None:
         yield (f"  begins:     {plain(begins)}", "")
@@ -140,7 +140,8 @@ def _quality(cell: CellRow) -> str:
     """The task's metric with its interval, the reference's metric, and how often both agree."""
     interval = f"{numbers.percent(cell.quality_low)} to {numbers.percent(cell.quality_high)}"
     metric = (cell.quality_metric or "").replace("_", " ")
-    own = f"{metric} {numbers.percent(cell.quality)} ({interval}; {cell.quality_inputs} inputs)"
+    error = f", relative error {numbers.scientific(cell.quality_error)}" if cell.quality_error is not None else ""
+    own = f"{metric} {numbers.percent(cell.quality)} ({interval}; {cell.quality_inputs} inputs{error})"
     if cell.quality_reference is None:  # its own answers count as right: the metric is the agreement
         return f"{own}; {cell.quality_detail}"
     both = f"reference {numbers.percent(cell.quality_reference)}, agreement {numbers.percent(cell.quality_agreement)}"

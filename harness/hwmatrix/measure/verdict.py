@@ -6,8 +6,9 @@
 
 Excess up to ``Tolerance.excess`` passes, unless the target does the task worse than the reference: then the precision costs too much
 (``precision_loss``). Excess up to ``Tolerance.bound`` passes as approximate if the target does the task as well as the reference, with the
-same answers. Higher excess is a mismatch, whatever the task says: a coarse metric must not hide a wrong kernel. If the floor is not known,
-only the largest error of matrix.yaml decides; it also limits the error of a model without a task.
+same answers. Higher excess is a mismatch, whatever the task says: a coarse metric must not hide a wrong kernel. That also holds for the
+outputs on the held-out inputs together: one input does not show a mask that is ignored. If the floor is not known, only the largest error
+of matrix.yaml decides; it also limits the error of a model without a task.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class Allowance:
     floor: NoiseFloor | None = None
 
 
-def judge(comparison: Comparison, placement: Placement, allowance: Allowance, task: Task | None = None) -> Judgement:
+def judge(
+    comparison: Comparison, placement: Placement, allowance: Allowance, task: Task | None = None, held_out: Comparison | None = None
+) -> Judgement:
     """Judge outputs that were compared with the reference.
 
     Placement is checked first: a model that ran elsewhere proves nothing about this target.
@@ -97,20 +100,25 @@ def judge(comparison: Comparison, placement: Placement, allowance: Allowance, ta
         placement: where the model ran.
         allowance: how much the outputs may differ.
         task: the target's result on the model's task; None for a model without one.
+        held_out: the outputs on the task's held-out inputs, all examples as one array.
     """
     if placement.on_target <= 0:
         return Judgement(status=Status.FALLBACK, error_type="fallback", message=f"nothing ran on the target: {placement.detail}")
-    floor, tolerance = allowance.floor, allowance.tolerance
-    problem = incomparable(comparison)
+    problem = _unusable_outputs(comparison, allowance) or (
+        _unusable_outputs(held_out, allowance, " on held-out inputs") if held_out else None
+    )
     if problem is not None:
-        if problem.error_type == "non_finite_output" and floor is not None and floor.overflows:
-            return _mismatch("precision_loss", f"{problem.message}; the same happens in {allowance.dtype.value} on the CPU")
         return problem
+    floor, tolerance = allowance.floor, allowance.tolerance
     worst = _worst_output(comparison)
     if tolerance.excess is not None and floor is not None and floor.outputs:
-        return _by_floor(_Noise.of(comparison, floor.outputs, allowance.dtype), worst, tolerance, task)
-    if _error(worst) > tolerance.relative_error:
-        return _mismatch("mismatch", _difference(worst, f"exceeds {tolerance.relative_error:.3g}"))
+        noise = _Noise.of(comparison, floor.outputs, allowance.dtype)
+        judged = _by_floor(noise, worst, tolerance, task)
+        beyond = _beyond_bound(held_out, floor.outputs, allowance) if held_out and judged.error_type != "mismatch" else None
+        return _mismatch("mismatch", beyond, noise) if beyond else judged
+    for compared, where in ((comparison, ""), (held_out, " on held-out inputs")):
+        if compared is not None and _error(_worst_output(compared)) > tolerance.relative_error:
+            return _mismatch("mismatch", _difference(_worst_output(compared), f"exceeds {tolerance.relative_error:.3g}{where}"))
     return Judgement(status=Status.PASS)
 
 
@@ -144,6 +152,24 @@ def _allowed_error(name: str, allowance: Allowance) -> float:
     if tolerance.excess is None or floor is None or not floor.outputs:
         return tolerance.relative_error
     return min(tolerance.relative_error, tolerance.excess * max(floor.outputs.get(name, 0.0), LEAST_FLOOR[allowance.dtype]))
+
+
+def _unusable_outputs(comparison: Comparison, allowance: Allowance, where: str = "") -> Judgement | None:
+    """The verdict on outputs that cannot be compared; None if they can. ``where`` ends the message."""
+    problem = incomparable(comparison)
+    if problem is None:
+        return None
+    if problem.error_type == "non_finite_output" and allowance.floor is not None and allowance.floor.overflows:
+        return _mismatch("precision_loss", f"{problem.message}{where}; the same happens in {allowance.dtype.value} on the CPU")
+    return dataclasses.replace(problem, message=f"{problem.message}{where}")
+
+
+def _beyond_bound(held_out: Comparison, floors: Mapping[str, float], allowance: Allowance) -> str | None:
+    """Why the outputs on held-out inputs are wrong although those that are judged first are not; None if they are not wrong."""
+    noise, bound = _Noise.of(held_out, floors, allowance.dtype), allowance.tolerance.hard_bound
+    if noise.excess <= bound:
+        return None
+    return _difference(noise.output, f"on held-out inputs {_times(noise)}; at most {bound:g} times is allowed")
 
 
 def incomparable(comparison: Comparison) -> Judgement | None:
@@ -181,16 +207,18 @@ class _Noise:
 
 def _by_floor(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> Judgement:
     allowed = tolerance.excess or 0.0
-    bound = allowed if tolerance.bound is None else tolerance.bound
     if noise.excess <= allowed:
         reason = _unusable_precision(noise, worst, tolerance, task)
         if reason is not None:
             return _mismatch("precision_loss", reason, noise)
         return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=False)
-    if noise.excess <= bound and task is not None and _done_as_well(task) and task.agreement >= SAME_ANSWERS:
+    if noise.excess <= tolerance.hard_bound and task is not None and _done_as_well(task) and task.agreement >= SAME_ANSWERS:
         return Judgement(status=Status.PASS, loss=noise.loss, excess=noise.excess, approximate=True)
-    how = f"is {noise.excess:.3g} times the noise floor of {noise.dtype.value} ({noise.floor:.2g}); {allowed:g} times is allowed"
-    return _mismatch("mismatch", _difference(noise.output, how), noise)
+    return _mismatch("mismatch", _difference(noise.output, f"{_times(noise)}; {allowed:g} times is allowed"), noise)
+
+
+def _times(noise: _Noise) -> str:
+    return f"is {noise.excess:.3g} times the noise floor of {noise.dtype.value} ({noise.floor:.2g})"
 
 
 def _unusable_precision(noise: _Noise, worst: OutputRecord, tolerance: Tolerance, task: Task | None) -> str | None:

@@ -47,8 +47,8 @@ class Measured:
 
     ``quality`` is the share of held-out examples of the model's task that are right here, with its 95 % interval, ``quality_reference``
     that of the reference on the same examples, NULL where its own answers count as right
-    (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_detail`` names the task, or
-    says why there is no such number.
+    (:class:`hwmatrix.models.learning.quality.Quality`). ``quality_error`` is the relative L2 error of the worst output over these examples.
+    ``quality_detail`` names the task, or says why there is no such number.
 
     ``converged``: timing stopped because the confidence interval was narrow enough. ``yardstick_ms`` is how long a fixed computation,
     ``yardstick``, took just before and after the timing: how fast the machine itself was.
@@ -83,6 +83,7 @@ class Measured:
     quality_agreement: Annotated[Share | None, Since(schema=8)] = None
     quality_kl: Annotated[float | None, Since(schema=8)] = None
     quality_cosine: Annotated[float | None, Since(schema=8)] = None
+    quality_error: Annotated[float | None, Since(schema=8)] = None
     quality_inputs: Annotated[Count | None, Since(schema=8)] = None
     quality_detail: Annotated[str | None, Since(schema=8)] = None
     load_ms: Milliseconds | None = None

@@ -66,6 +66,11 @@ class Tolerance:
     excess: float | None = None
     bound: float | None = None
 
+    @property
+    def hard_bound(self) -> float:
+        """The multiple of the noise floor above which a target is wrong: ``bound``, or ``excess`` if there is none."""
+        return (self.excess or 0.0) if self.bound is None else self.bound
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelPlan:

@@ -153,8 +153,8 @@ class QualityEntry:
 
     ``value`` is the target's, ``reference`` the reference's on the same ``inputs``, ``interval`` the 95 % interval of ``value``.
     ``agreement`` is the share of answers that equal the reference's. ``kl`` is the mean divergence of its probabilities from the
-    reference's in nats, null for embeddings; ``cosine`` the mean cosine between both outputs. Without a ``metric``, ``detail`` says why
-    there is none.
+    reference's in nats, null for embeddings; ``cosine`` the mean cosine between both outputs; ``relative_error`` the relative L2 error of
+    the worst output over all inputs. Without a ``metric``, ``detail`` says why there is none.
     """
 
     metric: str | None
@@ -165,6 +165,7 @@ class QualityEntry:
     inputs: int | None
     kl: float | None
     cosine: float | None
+    relative_error: float | None
     detail: str | None
 
 

@@ -243,6 +243,7 @@ def _quality(cell: CellRow) -> QualityEntry | None:
         inputs=cell.quality_inputs,
         kl=cell.quality_kl,
         cosine=cell.quality_cosine,
+        relative_error=cell.quality_error,
         detail=cell.quality_detail,
     )
 

@@ -81,6 +81,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "quality_reference": lambda cell: rounded(cell.quality_reference),
     "agreement": lambda cell: rounded(cell.quality_agreement),
     "held_out": lambda cell: cell.quality_inputs,
+    "held_out_error": lambda cell: rounded(cell.quality_error),
     "task_detail": lambda cell: text(cell.quality_detail),
     "method": lambda cell: text(cell.method),
     "load_ms": lambda cell: rounded(cell.load_ms),

@@ -201,13 +201,13 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     progress.enter(Stage.COMPARE)
     comparison = parity.compare(outputs, bundle.expected_arrays())
     progress.found(outputs=tuple(comparison.outputs), **(dataclasses.asdict(comparison.worst) if comparison.worst else {}))
-    task = None
+    task, held_out = None, None
     if verdict.incomparable(comparison) is None and bundle.task_detail is not None:
-        task = _quality(target, bundle, math.ceil(descriptor_of(job.target.backend).held_out / job.model.batch))
-        progress.found(**_task_findings(task, bundle.task_detail))
+        task, held_out = _quality(target, bundle, math.ceil(descriptor_of(job.target.backend).held_out / job.model.batch))
+        progress.found(**_task_findings(task, held_out, bundle.task_detail))
         target.feed(inputs)
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=bundle.floor(dtype))
-    judged = verdict.judge(comparison, placement, allowance, task)
+    judged = verdict.judge(comparison, placement, allowance, task, held_out)
     if judged.status is Status.PASS and job.model.role is Role.CANARY_GOOD:
         reason = verdict.misjudged(bundle.expected_arrays(), placement, allowance)
         if reason is not None:
@@ -240,11 +240,14 @@ def _judged_in(job: CellJob, reported: Dtype | None) -> Dtype:
     raise UnsupportedError(why, needs=(requested.value,), error_type="unsupported_dtype")
 
 
-def _quality(target: Target, bundle: bundles.Bundle, most: int) -> quality.Quality | None:
-    """The task's metric on held-out examples, in at most ``most`` batches; None if there is no task."""
+def _quality(target: Target, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:
+    """The task's metric on held-out examples, in at most ``most`` batches, and their outputs compared with the reference's.
+
+    Without a task, both are None; without outputs that can be compared, there is no metric.
+    """
     held_out = bundle.held_out()
     if held_out is None:
-        return None
+        return None, None
     count = min(most, len(held_out.labels))
     answers: dict[str, list[Any]] = {name: [] for name in held_out.answers.outputs}
     for number in range(count):
@@ -252,19 +255,19 @@ def _quality(target: Target, bundle: bundles.Bundle, most: int) -> quality.Quali
         outputs = target.outputs(target.run())
         for name, kept in answers.items():
             kept.append(outputs[name])
-    return quality.quality(
-        held_out.answers,
-        {name: np.concatenate(kept) for name, kept in answers.items()},
-        {name: np.concatenate(array[:count]) for name, array in held_out.expected.items()},
-        np.concatenate(held_out.labels[:count]),
-        None if held_out.weights is None else np.concatenate(held_out.weights[:count]),
-    )
+    actual = {name: np.concatenate(kept) for name, kept in answers.items()}
+    expected = {name: np.concatenate(array[:count]) for name, array in held_out.expected.items()}
+    compared = parity.compare(actual, expected)
+    if verdict.incomparable(compared) is not None:
+        return None, compared
+    weights = None if held_out.weights is None else np.concatenate(held_out.weights[:count])
+    return quality.quality(held_out.answers, actual, expected, np.concatenate(held_out.labels[:count]), weights), compared
 
 
-def _task_findings(found: quality.Quality | None, detail: str) -> dict[str, Any]:
+def _task_findings(found: quality.Quality | None, compared: parity.Comparison | None, detail: str) -> dict[str, Any]:
     """The quality on the task, by the fields of ``Measured``; or why there is none."""
     if found is None:
-        return {"quality_detail": detail}
+        return {"quality_detail": "its outputs on held-out inputs cannot be compared" if compared else detail}
     return {
         "quality_metric": found.metric,
         "quality": found.value,
@@ -274,6 +277,7 @@ def _task_findings(found: quality.Quality | None, detail: str) -> dict[str, Any]
         "quality_agreement": found.agreement,
         "quality_kl": found.kl,
         "quality_cosine": found.cosine,
+        "quality_error": compared.worst.relative_error if compared and compared.worst else None,
         "quality_inputs": found.inputs,
         "quality_detail": detail,
     }

@@ -339,7 +339,10 @@ def test_the_command_repeats_a_cell_with_its_suite_s_measure(here: Path) -> None
     for name in ("bert", "gemma3"):
         cell = next(cell for cell in plan.cells if cell.model == name and cell.target == "cpu")
         command = cell_command(plan.model(name, Size.TINY), cell, Isolation.VENV, timing=plan.timing, measure_of=plan.measure_of)
-        assert command == f"nox -s matrix -- --models {name} --size tiny --targets cpu --dtypes float32 --isolation venv --suite quick --timing"
+        assert (
+            command
+            == f"nox -s matrix -- --models {name} --size tiny --targets cpu --dtypes float32 --isolation venv --suite quick --timing"
+        )
         again = planned(matrix, name, suite="quick", size=Size.TINY, targets=["cpu"], timing=True)
         assert (again.cells, again.measure, again.timing) == ((cell,), OF_QUICK, True)
 

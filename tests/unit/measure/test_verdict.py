@@ -15,6 +15,7 @@ from hwmatrix.records import Dtype, NoiseFloor, Placement, Status, Tolerance
 
 TOLERANCE = Tolerance(relative_error=0.1, reason="a test", excess=16, bound=100)
 FLOOR = NoiseFloor(outputs={"logits": 1e-3})
+ONES = np.full(100, 1.0)
 ON_TARGET = Placement(on_target=1.0, detail="all on cpu")
 
 
@@ -40,11 +41,14 @@ def judged(
     tolerance: Tolerance = TOLERANCE,
     floor: NoiseFloor | None = FLOOR,
     task: Task | None = None,
+    held_out: float | None = None,
 ) -> Judgement:
-    """The verdict on outputs with this relative L2 error."""
-    expected = np.full(100, 1.0)
-    comparison = compare({"logits": expected * (1 + error)}, {"logits": expected})
-    return judge(comparison, ON_TARGET, Allowance(dtype=dtype, tolerance=tolerance, floor=floor), task)
+    """The verdict on outputs with this relative L2 error, and perhaps another one on held-out inputs."""
+    comparison, held_out_comparison = (
+        compare({"logits": ONES * (1 + each)}, {"logits": ONES}) if each is not None else None for each in (error, held_out)
+    )
+    assert comparison is not None
+    return judge(comparison, ON_TARGET, Allowance(dtype=dtype, tolerance=tolerance, floor=floor), task, held_out_comparison)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,33 @@ def test_the_excess_decides_or_the_task(error: float, task: Task | None, expecte
     assert (found.status, found.error_type, found.approximate) == expected
     assert found.loss == 1e-3
     assert found.excess == pytest.approx(error / 1e-3)
+
+
+@pytest.mark.parametrize("task", [Task(), Task(value=0.9, high=0.95), None])
+def test_a_wrong_kernel_that_only_held_out_inputs_show_is_a_mismatch(task: Task | None) -> None:
+    assert judged(0.001, task=task, held_out=0.099).error_type != "mismatch"
+    wrong = judged(0.001, task=task, held_out=0.101)
+    assert (wrong.status, wrong.error_type, wrong.excess) == (Status.MISMATCH, "mismatch", pytest.approx(1.0))
+    assert wrong.message == (
+        "relative L2 error 0.101 of logits on held-out inputs is 101 times the noise floor of float16 (0.001); at most 100 times is allowed"
+        " (largest difference 0.101, cosine 1.000000)"
+    )
+
+
+def test_without_a_floor_the_largest_error_also_limits_held_out_inputs() -> None:
+    assert judged(0.099, floor=None, held_out=0.099).status is Status.PASS
+    wrong = judged(0.0, floor=None, held_out=0.101)
+    assert (wrong.status, wrong.error_type) == (Status.MISMATCH, "mismatch")
+    assert wrong.message is not None
+    assert "exceeds 0.1 on held-out inputs" in wrong.message
+
+
+@pytest.mark.parametrize(("overflows", "error_type"), [(False, "non_finite_output"), (True, "precision_loss")])
+def test_outputs_on_held_out_inputs_must_be_finite(overflows: bool, error_type: str) -> None:  # noqa: FBT001
+    wrong = judged(0.0, floor=dataclasses.replace(FLOOR, overflows=overflows), held_out=math.nan)
+    assert wrong.error_type == error_type
+    assert wrong.message is not None
+    assert "NaN or infinity in logits on held-out inputs" in wrong.message
 
 
 def test_without_a_task_an_error_above_the_limit_is_a_precision_loss() -> None:

@@ -86,12 +86,17 @@ class CheckpointSamples:
 
     @functools.cached_property
     def calibration(self) -> tuple[_Tensors, ...]:
-        """Inputs that are not evaluated.
+        """Inputs that are not evaluated: texts that fill the sequence length and padded sentences in turn.
+
+        Without padding, the value range of a mask would be a single value, and a quantized graph would ignore all masks.
 
         Raises:
             NoSamplesError: as :attr:`inputs`.
         """
-        return tuple(itertools.islice(self._prepared(calibration_samples()), CALIBRATION))
+        samples = calibration_samples()
+        filled = self._prepared(samples)
+        padded = self._prepared(samples, whole_sentences=True) if self._processor.pads else filled
+        return tuple(next(padded if number % 2 else filled) for number in range(CALIBRATION))
 
     @property
     def processor(self) -> str:

@@ -141,6 +141,11 @@ class Processor:
         """The classes of the processors in use."""
         return " and ".join(type(part).__name__ for part in (self._tokenizer, self._images, self._sounds) if part is not None)
 
+    @property
+    def pads(self) -> bool:
+        """Whether it can pad texts."""
+        return self._tokenizer is not None and (self._tokenizer.pad_token or self._tokenizer.eos_token) is not None
+
     def inputs(self, samples: Sequence[Sample], *, whole_sentences: bool) -> _Tensors:
         """The arguments of one forward pass on some samples, one per row: integers int64, others float32.
 

@@ -104,6 +104,7 @@ const Evidence = (() => {
       [cell.task, `${Text.percent(cell.quality)} of ${Text.whole(cell.held_out)} held-out inputs (95 % interval ${Text.percent(cell.quality_low)} to ${Text.percent(cell.quality_high)})`],
       ["Reference", cell.quality_reference === null ? null : Text.percent(cell.quality_reference)],
       ["Same answers as the reference", Text.percent(cell.agreement)],
+      ["Relative L2 error on them", cell.held_out_error === null ? null : Text.scientific(cell.held_out_error)],
       ["Inputs and answers", cell.task_detail],
     ]));
   }
