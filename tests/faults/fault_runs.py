@@ -69,6 +69,13 @@ class Order:
     shards: Path
 
 
+def untrained() -> str:
+    """matrix.yaml with random weights, for tests of anything but training: each model would take seconds."""
+    text = (PROJECT / "matrix.yaml").read_text(encoding="utf-8")
+    assert "weights: trained" in text
+    return text.replace("weights: trained", "weights: recipe")
+
+
 def make_plan(cases: Sequence[Case], *, backend: str, isolation: Isolation = Isolation.NONE) -> Plan:
     """A plan of one target (options as in matrix.yaml) and one tiny model a case."""
     spec = load(PROJECT / "matrix.yaml").spec

@@ -15,7 +15,7 @@ import duckdb
 import jsonschema
 import psutil
 import pytest
-from fault_runs import PROJECT, environment
+from fault_runs import PROJECT, environment, untrained
 from matrix_command import Command, document, executions, left_behind, matrix, statuses
 
 if TYPE_CHECKING:
@@ -104,7 +104,9 @@ def test_bundles_that_were_made_elsewhere_are_used_and_none_is_made(tmp_path: Pa
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_ends_its_runner_and_resumes_the_rest(tmp_path: Path, cache: dict[str, str], how: signal.Signals) -> None:
-    arguments = ("--models", *MANY, "--targets", "cpu", *NONE, "--output-dir", str(tmp_path))
+    (tmp_path / "matrix.yaml").write_text(untrained(), encoding="utf-8")
+    matrix_file = ("--matrix", str(tmp_path / "matrix.yaml"))
+    arguments = ("--models", *MANY, "--targets", "cpu", *NONE, *matrix_file, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
         command.wait_for("[1/7]")
         runners = psutil.Process(command.process.pid).children(recursive=True)
@@ -113,7 +115,7 @@ def test_an_interrupted_run_ends_its_runner_and_resumes_the_rest(tmp_path: Path,
         assert command.end(timeout_s=60) == (130 if how is signal.SIGINT else -how)
         _, alive = psutil.wait_procs(runners, timeout=10)
         assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []  # a zombie process has ended
-    matrix("--resume", "--output-dir", str(tmp_path), environment=cache, expect=0)
+    matrix("--resume", *matrix_file, "--output-dir", str(tmp_path), environment=cache, expect=0)
     assert list(statuses(tmp_path).values()) == ["pass"] * len(MANY)
     assert executions(tmp_path) == dict.fromkeys(executions(tmp_path), 1)  # finished cells have not been run again
     assert left_behind(tmp_path) == []
