@@ -141,6 +141,12 @@ class RefusedError(FactoryError):
     """The model could only be loaded by trusting code of strangers (remote code, pickles). We never do."""
 
 
+class UnmakableError(CellFailure):
+    """What a cell needs of the reference could not be made, although its model could: never counted against the hardware."""
+
+    status = "factory_error"
+
+
 class BundleError(CellFailure):
     """A bundle is incomplete, or its files do not have the checksums of its manifest."""
 

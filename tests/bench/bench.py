@@ -33,8 +33,9 @@ from hwmatrix.matrix.load import load
 from hwmatrix.matrix.plan import RunFacts, Selection, make_plan
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.records import CellPlan, Isolation, Limits, MeasureRule, Plan, Stage, Status, to_json
-from hwmatrix.runner.cell import CellJob, execute
+from hwmatrix.runner.cell import execute
 from hwmatrix.runner.forked import run_forked
+from hwmatrix.runner.job import CellJob
 from hwmatrix.runner.parent import preload
 from hwmatrix.runner.results import result_of
 from hwmatrix.store.merge import merge
@@ -102,7 +103,7 @@ def _plan() -> Plan:
         commit=None,
         isolation=Isolation.NONE,
     )
-    return make_plan(load(ROOT / "matrix.yaml"), Selection(suite="smoke", targets=("cpu",)), facts)
+    return make_plan(load(ROOT / "matrix.yaml"), Selection(suite="smoke", targets=("cpu",), generation=False), facts)
 
 
 def _run(plan: Plan, cell: CellPlan, rule: MeasureRule, bundle: Path) -> CellResult:

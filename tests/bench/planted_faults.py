@@ -34,8 +34,9 @@ from hwmatrix.models import build, onnx_export
 from hwmatrix.models.bundle import find_or_build, verify
 from hwmatrix.records import Dtype, Isolation, Limits, Status
 from hwmatrix.records.backends import OnnxUse
-from hwmatrix.runner.cell import CellJob, execute
+from hwmatrix.runner.cell import execute
 from hwmatrix.runner.forked import run_forked
+from hwmatrix.runner.job import CellJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -236,7 +237,7 @@ def cells_of(targets: tuple[str, ...], matrix: Path) -> Plan:
         isolation=Isolation.NONE,
     )
     models = tuple(sorted({name for _, where in FAULTS.values() for name in where}))
-    return make_plan(load(matrix), Selection(models=models, targets=targets), facts)
+    return make_plan(load(matrix), Selection(models=models, targets=targets, generation=False), facts)
 
 
 def outcomes(plan: Plan, cache: Path, *, repeats: int) -> Iterator[Outcome]:

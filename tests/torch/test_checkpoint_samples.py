@@ -19,6 +19,7 @@ from hwmatrix.models.samples import media
 from hwmatrix.models.samples.processing import calibration_samples, evaluation_samples
 from hwmatrix.records import Dtype, Size, Tolerance
 from hwmatrix.runner import cell
+from hwmatrix.runner.job import CellJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,7 +181,7 @@ def test_a_checkpoint_is_evaluated_on_what_its_own_processor_gives(  # noqa: PLR
 def ended(bundle: Bundle, plan: ModelPlan) -> dict[str, Any]:
     """What a cell on the CPU finds out."""
     told: list[dict[str, Any]] = []
-    job = cell.CellJob(
+    job = CellJob(
         cell=cell_plan(),
         model=plan,
         target=target_plan(),

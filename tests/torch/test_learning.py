@@ -16,6 +16,7 @@ from hwmatrix.models.learning import tasks, train
 from hwmatrix.models.learning.choice import task_of
 from hwmatrix.records import Dtype, Family, ModelPlan, Settings, Size, Tolerance
 from hwmatrix.runner import cell
+from hwmatrix.runner.job import CellJob
 from hwmatrix.targets.torch.cpu import TorchCpu
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def on_the_cpu(bundle: Any, dtype: Dtype = Dtype.FLOAT32, change: Any = None) ->
 def ended(bundle: Any, plan: ModelPlan) -> dict[str, Any]:
     """The last message of a cell on the CPU."""
     told: list[dict[str, Any]] = []
-    job = cell.CellJob(
+    job = CellJob(
         cell=cell_plan(),
         model=plan,
         target=dataclasses.replace(target_plan(), backend="cpu"),

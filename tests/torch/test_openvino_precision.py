@@ -14,6 +14,7 @@ from hwmatrix.matrix.plan import model_plan
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.records import Dtype, Size, Tolerance
 from hwmatrix.runner import cell
+from hwmatrix.runner.job import CellJob
 
 openvino = pytest.importorskip("openvino")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]  # as an error, a warning of an exporter is a failed export
@@ -29,7 +30,7 @@ TOLERANCES = {
 def ended(dtype: Dtype, cache: Path) -> dict[str, Any]:
     """The verdict of a cell on OpenVINO's CPU plugin."""
     plan, told = cell_plan(), list[dict[str, Any]]()
-    job = cell.CellJob(
+    job = CellJob(
         cell=dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, dtype=dtype)),
         model=BERT,
         target=dataclasses.replace(target_plan(), backend="openvino", options={"device": "CPU"}),

@@ -30,6 +30,7 @@ from hwmatrix.models.factory.pins import part_asked
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.records import Dtype, Settings, Size, Tolerance
 from hwmatrix.runner import cell
+from hwmatrix.runner.job import CellJob
 from hwmatrix.store.latest import merge_latest
 
 if TYPE_CHECKING:
@@ -337,7 +338,7 @@ def test_quantization_uses_the_samples_of_the_run(tmp_path: Path, cache: Path) -
     told: list[dict[str, Any]] = []
     target = dataclasses.replace(target_plan(), name="qnn", backend="qnn", options={"soc_model": 57})
     settings = Settings(dtype=Dtype.A8W8, batch=1, sequence_length=16, threads=1)
-    job = cell.CellJob(
+    job = CellJob(
         cell=dataclasses.replace(cell_plan("vit", "qnn"), settings=settings),
         model=plan,
         target=target,

@@ -37,6 +37,7 @@ def select(
     size: Size | None = None,
     everything: bool = False,
     timing: bool | None = None,
+    generation: bool | None = None,
     cache: Path,
     say: Callable[[str], None] | None = None,
 ) -> Selection:
@@ -82,6 +83,7 @@ def select(
         types=types,
         types_of=types_of,
         timing=timing,
+        generation=generation,
         architectures=selected_architectures,
         targets=tuple(targets),
         dtypes=tuple(dict.fromkeys(map(Dtype, dtypes))),

@@ -131,8 +131,8 @@ def run_trials(site: TrialSite, trials: Sequence[Trial], view: View) -> Ended:
 
 
 def plan_of(site: TrialSite, targets: Sequence[str], batch: int | None) -> Plan:
-    """The plan of one attempt: the model on these targets, each in its first precision, with this batch (None: matrix.yaml's)."""
-    selection = dataclasses.replace(site.selection, targets=tuple(targets))
+    """The plan of one attempt: one forward pass on these targets, each in its first precision, with this batch (None: matrix.yaml's)."""
+    selection = dataclasses.replace(site.selection, targets=tuple(targets), generation=False)
     plan = make_plan(site.loaded, selection, facts_of(site.loaded, site.executor, site.environment, site.workshop.commit))
     first = {target: site.loaded.spec.targets[target].dtypes[0] for target in targets}
     cells = tuple(_with_batch(cell, batch) for cell in plan.cells if cell.settings.dtype is first[cell.target])

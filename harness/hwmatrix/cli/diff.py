@@ -13,7 +13,8 @@ from rich.text import Text
 from hwmatrix.basics.escape import plain
 from hwmatrix.cli.options import DEFAULT_OUTPUT
 from hwmatrix.report.diff import make_diff, side_of
-from hwmatrix.report.diff_text import SYMBOLS, TITLES, diff_html, diff_json, diff_md, settings
+from hwmatrix.report.diff_text import SYMBOLS, TITLES, diff_html, diff_json, diff_md
+from hwmatrix.report.settings import short
 from hwmatrix.report.write import replace
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _print_diff(diff: Diff) -> None:
             ratio = "" if change.ratio is None else f" (x {change.ratio:.2f})"
             cell = change.cell
             console.print(
-                Text(f"  {plain(cell.model)} on {plain(cell.target)} ({settings(cell)}): {plain(change.detail)}{ratio}"), soft_wrap=True
+                Text(f"  {plain(cell.model)} on {plain(cell.target)} ({short(cell)}): {plain(change.detail)}{ratio}"), soft_wrap=True
             )
         if len(changes) > _LISTED:
             console.print(Text(f"  and {len(changes) - _LISTED} more: --format markdown lists them all"))

@@ -17,6 +17,7 @@ from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Execution
 from hwmatrix.report.history import RunSummary, Trend, history_json, history_md, read_runs, read_trends
+from hwmatrix.report.settings import short
 from hwmatrix.store.history import add
 from hwmatrix.store.reading import database_at
 
@@ -111,8 +112,7 @@ def _print(runs: tuple[RunSummary, ...], trends: tuple[Trend, ...]) -> None:
         return
     for trend in trends:
         last = trend.last
-        settings = f"{last.size.value} {last.dtype.value} b{last.batch} s{last.sequence_length} t{last.threads}"
-        title = f"{plain(last.model)} on {plain(last.target)}: {settings} ({last.isolation.value})"
+        title = f"{plain(last.model)} on {plain(last.target)}: {short(last)} ({last.isolation.value})"
         Console().print(Text(title, style="bold"))
         moments = [_row(moment) for moment in trend.moments]
         print_table(("release", "when (UTC)", "status", "p50 ms", "added MiB", "image", "run"), moments)

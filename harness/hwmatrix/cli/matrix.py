@@ -22,6 +22,7 @@ from hwmatrix.cli.options import (
     Dtypes,
     Everything,
     Format,
+    Generation,
     Isolating,
     IsolationChoice,
     Matrix,
@@ -59,6 +60,7 @@ def matrix_command(
     size: OwnSize = None,
     everything: Everything = False,
     timing: Timing = None,
+    generation: Generation = None,
     adapt: Adapt = None,
     detect_only: Annotated[bool, typer.Option("--detect-only", help="Only print the detected hardware.")] = False,
     workers: Annotated[
@@ -102,7 +104,8 @@ def matrix_command(
     with progress(verbose=verbose) as view:
         workshop = workshop_of(loaded, environment, base_image, view)
         if resume or stale:
-            _refuse_with_resume(models, suite, targets, architectures, dtypes, size, isolation, timing, adapt, everything=everything)
+            changing = (models, suite, targets, architectures, dtypes, size, isolation, timing, generation, adapt)
+            _refuse_with_resume(*changing, everything=everything)
             planned = resume_last(loaded, output, workshop, stale=stale)
         else:
             selection = select(
@@ -115,6 +118,7 @@ def matrix_command(
                 size=size,
                 everything=everything,
                 timing=timing,
+                generation=generation,
                 cache=workshop.cache_dir,
                 say=workshop.say,
             )
@@ -141,6 +145,5 @@ def _refuse_with_resume(*given: object, everything: bool) -> None:
     """Refuse options that would change the plan of a resumed run."""
     if everything or any(value not in (None, IsolationChoice.AUTO) for value in given):
         what = "the last run is continued as it was planned"
-        raise ConfigError(
-            [Problem(where="--resume", what=what, hint="leave out options for models, targets, precisions, isolation, timing, --adapt")]
-        )
+        hint = "leave out options for models, targets, precisions, isolation, timing, generation, --adapt"
+        raise ConfigError([Problem(where="--resume", what=what, hint=hint)])

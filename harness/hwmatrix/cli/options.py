@@ -103,6 +103,13 @@ Timing = Annotated[
     bool | None,
     typer.Option("--timing/--no-timing", help="Measure speed, or only whether models work. [default: as the suite says, else --timing]"),
 ]
+Generation = Annotated[
+    bool | None,
+    typer.Option(
+        "--generation/--no-generation",
+        help="Also generate text with the models that can, or run one forward pass only. [default: as the suite says, else --generation]",
+    ),
+]
 Adapt = Annotated[
     bool | None,
     typer.Option("--adapt/--no-adapt", help="Retry failed cells with one setting changed, or don't. [default: as matrix.yaml says]"),

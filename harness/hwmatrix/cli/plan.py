@@ -14,7 +14,20 @@ import typer
 from hwmatrix.app.environment import read_environment
 from hwmatrix.app.execution import plan_elsewhere
 from hwmatrix.app.selecting import select
-from hwmatrix.cli.options import DEFAULT_OUTPUT, Architectures, Dtypes, Everything, Matrix, Models, Output, OwnSize, Suite, Targets, Timing
+from hwmatrix.cli.options import (
+    DEFAULT_OUTPUT,
+    Architectures,
+    Dtypes,
+    Everything,
+    Generation,
+    Matrix,
+    Models,
+    Output,
+    OwnSize,
+    Suite,
+    Targets,
+    Timing,
+)
 from hwmatrix.cli.tables import print_table
 from hwmatrix.host.github.job_matrix import job_matrices, write_step_outputs
 from hwmatrix.matrix.load import load
@@ -44,6 +57,7 @@ def plan_command(
     size: OwnSize = None,
     everything: Everything = False,
     timing: Timing = None,
+    generation: Generation = None,
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="How targets are isolated from their machines.")
     ] = Isolation.CONTAINER,
@@ -70,6 +84,7 @@ def plan_command(
         size=size,
         everything=everything,
         timing=timing,
+        generation=generation,
         cache=environment.cache,
         say=functools.partial(typer.echo, err=True),
     )

@@ -20,6 +20,7 @@ from hwmatrix.knowledge.measured_cell import TRIED_AND_FAILED
 from hwmatrix.knowledge.names import name_on_record
 from hwmatrix.records import Execution, Status
 from hwmatrix.report import adapted, grid, numbers, origins
+from hwmatrix.report.settings import tokens
 from hwmatrix.report.why import WhyDocument, explain
 from hwmatrix.store.reading import database_at
 
@@ -67,7 +68,7 @@ def why_command(
 def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
     """The answer as lines of text, with their styles."""
     cell = answer.cell
-    settings = f"{cell.size.value}, {cell.dtype.value}, batch {cell.batch}, {cell.sequence_length} tokens"
+    settings = f"{cell.size.value}, {cell.dtype.value}, batch {cell.batch}, {tokens(cell)}"
     lines = [(f"{grid.label(cell)}: {plain(cell.model)} on {cell.target} ({settings})", f"bold {LEVEL_STYLES[cell.level]}")]
     entered = [step for step in answer.steps if step.wall_ms is not None or step.ended_here]
     if entered:
@@ -119,12 +120,31 @@ def _measurement_lines(cell: CellRow) -> Iterator[tuple[str, str]]:
     begins = origins.sentence(cell)
     if begins is not None:
         yield (f"  begins:     {plain(begins)}", "")
+    yield from _times(cell)
+    yield from _memory(cell)
+
+
+def _times(cell: CellRow) -> Iterator[tuple[str, str]]:
+    """Where generation fails, and what was timed."""
+    fails = origins.generation(cell)
+    if fails is not None:
+        yield (f"  fails:      {plain(fails)}", "")
+    if cell.ttft_ms is not None and cell.execution is not Execution.EMULATED:
+        yield (f"  generation: {_generation(cell)}", "")
     if cell.p50_ms is not None and cell.execution is not Execution.EMULATED:
         interval = numbers.interval(cell.ci_low_ms, cell.ci_high_ms)
         yield (f"  latency:    p50 {numbers.number(cell.p50_ms)} ms ({interval}; {cell.samples} samples)", "")
     elif cell.status is Status.PASS and cell.p50_ms is None:
         yield ("  latency:    not timed", "")
-    yield from _memory(cell)
+
+
+def _generation(cell: CellRow) -> str:
+    """The times of generation, and its cache."""
+    first = f"first token after {numbers.number(cell.ttft_ms)} ms ({numbers.interval(cell.ttft_low_ms, cell.ttft_high_ms)})"
+    rate = f"{numbers.number(cell.decode_tokens_s)} tokens/s"
+    later = f"then {numbers.number(cell.tpot_ms)} ms per token ({numbers.interval(cell.tpot_low_ms, cell.tpot_high_ms)}; {rate})"
+    cache = f"; cache {numbers.number(cell.cache_mb)} MiB" if cell.cache_mb is not None else ""
+    return (f"{first}, {later}" if cell.tpot_ms is not None else first) + cache
 
 
 def _noise(cell: CellRow) -> str:

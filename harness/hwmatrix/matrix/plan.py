@@ -42,7 +42,8 @@ class Selection:
     """The user's selection. If it is empty, the suite decides, on all targets.
 
     ``extra`` are models that matrix.yaml does not list (a hub id, a checkpoint folder), already inspected. ``types`` are models made from
-    transformers' model types alone; ``types_of`` is the version of transformers that has these types. ``timing`` overrides the suite's.
+    transformers' model types alone; ``types_of`` is the version of transformers that has these types. ``timing`` and ``generation``
+    override the suite's.
     """
 
     suite: str | None = None
@@ -51,6 +52,7 @@ class Selection:
     types: tuple[ModelPlan, ...] = ()
     types_of: str | None = None
     timing: bool | None = None
+    generation: bool | None = None
     architectures: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     dtypes: tuple[Dtype, ...] = ()
@@ -118,6 +120,8 @@ def make_plan(matrix: LoadedMatrix, selection: Selection, facts: RunFacts) -> Pl
     """
     check_selection(matrix, selection)
     models, targets = _chosen_models(matrix, selection), _chosen_targets(matrix, selection, facts)
+    if _generation(matrix, selection):
+        models = _generating(models, matrix.spec)
     cells = _cells(models, targets, matrix, selection.dtypes)
     if not cells:
         raise NothingSelectedError("no cell matches the selection", advice="Use fewer restrictions, or another --suite.")
@@ -148,6 +152,8 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
     if old.types_of is not None:
         there = {model.name for model in models} | {model.architecture for model in models}
         models += tuple(model for model in types if not {model.name, model.architecture} & there)
+    if any(cell.settings.new_tokens for cell in old.cells):
+        models = _generating(models, spec)
     facts = RunFacts(
         run_id=old.run_id,
         created_at=old.created_at,
@@ -171,13 +177,24 @@ def replan(matrix: LoadedMatrix, old: Plan, *, types: Sequence[ModelPlan] = (), 
 def _cells(
     models: tuple[ModelPlan, ...], targets: tuple[TargetPlan, ...], matrix: LoadedMatrix, dtypes: tuple[Dtype, ...]
 ) -> tuple[CellPlan, ...]:
-    """The cells of all models on all targets, in these precisions of each target; empty: in all."""
+    """The cells of all models on all targets, in these precisions of each target; empty: in all.
+
+    A model that generates has two: one forward pass, then a prompt and the tokens that follow it.
+    """
     return tuple(
-        _cell_plan(model, target, dtype, matrix.spec.targets[target.name].threads, matrix)
+        _cell_plan(model, target, dtype, new_tokens, matrix)
         for model in models
         for target in targets
         for dtype in matrix.spec.targets[target.name].dtypes
         if not dtypes or dtype in dtypes
+        for new_tokens in ((0, model.new_tokens) if model.new_tokens and descriptor_of(target.backend).generates else (0,))
+    )
+
+
+def _generating(models: tuple[ModelPlan, ...], spec: MatrixSpec) -> tuple[ModelPlan, ...]:
+    """The models, of which those that can are asked for as many tokens as their size says."""
+    return tuple(
+        dataclasses.replace(model, new_tokens=spec.sizes[model.size].new_tokens) if model.generative else model for model in models
     )
 
 
@@ -244,6 +261,14 @@ def _timing(matrix: LoadedMatrix, selection: Selection) -> bool:
         return selection.timing
     suite = matrix.spec.suites.get(_timed_as(matrix, selection) or "")
     return suite.timing if suite is not None else True
+
+
+def _generation(matrix: LoadedMatrix, selection: Selection) -> bool:
+    """Whether models that can also generate: as requested, or else as the suite says."""
+    if selection.generation is not None:
+        return selection.generation
+    suite = matrix.spec.suites.get(_timed_as(matrix, selection) or "")
+    return suite.generation if suite is not None else True
 
 
 def _timed_as(matrix: LoadedMatrix, selection: Selection) -> str | None:
@@ -371,13 +396,15 @@ def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, facts: Run
     )
 
 
-def _cell_plan(model: ModelPlan, target: TargetPlan, dtype: Dtype, threads: int, matrix: LoadedMatrix) -> CellPlan:
-    settings = Settings(dtype=dtype, batch=model.batch, sequence_length=model.sequence_length, threads=threads)
+def _cell_plan(model: ModelPlan, target: TargetPlan, dtype: Dtype, new_tokens: int, matrix: LoadedMatrix) -> CellPlan:
+    threads, length = matrix.spec.targets[target.name].threads, model.sequence_length
+    settings = Settings(dtype=dtype, batch=model.batch, sequence_length=length, threads=threads, new_tokens=new_tokens)
+    generated = f"-n{new_tokens}" if new_tokens else ""
     defaults = matrix.spec.sizes[model.size]
     listed = matrix.spec.models.get(model.name)
     variant = listed.variant(model.size) if listed else None
     return CellPlan(
-        key=f"{model.name}/{model.size.value}/{target.name}/{dtype.value}/b{model.batch}-s{model.sequence_length}-t{threads}",
+        key=f"{model.name}/{model.size.value}/{target.name}/{dtype.value}/b{model.batch}-s{length}-t{threads}{generated}",
         model=model.name,
         size=model.size,
         target=target.name,

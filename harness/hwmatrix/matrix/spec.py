@@ -50,10 +50,11 @@ BackendName = Annotated[str, pydantic.AfterValidator(_OfTheTable.known), _OfTheT
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SizeSpec:
-    """Settings and limits of every cell of one size."""
+    """Settings and limits of every cell of one size. ``new_tokens`` are what a model that generates text is asked for; 0: nothing."""
 
     batch: Positive = 1
     sequence_length: Positive = 16
+    new_tokens: Annotated[int, Field(ge=0)] = 0
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     memory_mb: Positive = 4096
 
@@ -139,13 +140,14 @@ class SuiteSpec:
     """A named selection of models, in one size.
 
     ``models: all`` means every model that is listed; ``models: types`` these and, for each model type of the installed transformers that
-    none of them is, a tiny model made from the type alone. ``timing: false`` asks whether models work, and not how fast; ``measure`` is
-    laid over the matrix's.
+    none of them is, a tiny model made from the type alone. ``timing: false`` asks whether models work, and not how fast; ``generation:
+    false`` runs one forward pass alone; ``measure`` is laid over the matrix's.
     """
 
     size: Size = Size.TINY
     models: Literal["all", "types"] | tuple[Name, ...] = "all"
     timing: bool = True
+    generation: bool = True
     measure: PartialMeasureSpec = Field(default_factory=PartialMeasureSpec)
     description: str = ""
 

@@ -146,6 +146,13 @@ def _shifted(array: Array, error: float) -> Array:
     return wide + signs * (error * size / math.sqrt(array.size))
 
 
+def differs(comparison: Comparison, allowance: Allowance) -> bool:
+    """Whether some output cannot be compared, or differs from the reference by more than is allowed without a look at the task."""
+    return incomparable(comparison) is not None or any(
+        record.parity is not None and record.parity.relative_error > _allowed_error(record.name, allowance) for record in comparison.outputs
+    )
+
+
 def _allowed_error(name: str, allowance: Allowance) -> float:
     """The largest relative L2 error of an output that passes without a task."""
     tolerance, floor = allowance.tolerance, allowance.floor

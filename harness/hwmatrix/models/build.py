@@ -56,19 +56,19 @@ def build_model(plan: ModelPlan) -> torch.nn.Module:
     return _load(folder, plan.model_class, Dtype.FLOAT32, "eager")
 
 
-def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: str | None = "eager") -> torch.nn.Module:
+def load_model(model_dir: Path, model_class: str, dtype: Dtype, *, attention: str | None = "eager", cache: bool = False) -> torch.nn.Module:
     """Load a checkpoint folder, from safetensors only. Every target loads bundles with it.
 
-    The model is in evaluation mode, on the CPU, with ``use_cache`` off by default: a single forward pass needs no cache, and exporters,
-    which do not pass ``use_cache`` on to inner models, would make it an output. ``attention`` is the attention implementation:
-    ``eager`` as in the reference, ``sdpa``, or None for the default of transformers.
+    The model is in evaluation mode, on the CPU. ``attention`` is the attention implementation: ``eager`` as in the reference, ``sdpa``, or
+    None for the default of transformers. Without ``cache``, ``use_cache`` is off by default: a single forward pass needs no cache, and
+    exporters, which do not pass ``use_cache`` on to inner models, would make it an output.
 
     Raises:
         FactoryError: it cannot be loaded (``load_failed``), lacks weights (``weights_incomplete``), or transformers has no such
             class (``unknown_class``).
     """
     model = _load(model_dir, model_class, dtype, _attention(model_dir) if attention == _EAGER else attention)
-    for module in model.modules():
+    for module in () if cache else model.modules():
         config: Any = getattr(module, "config", None)
         if hasattr(config, "use_cache"):
             config.use_cache = False

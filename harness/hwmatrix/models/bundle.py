@@ -21,27 +21,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.basics.files import sha256_of
-from hwmatrix.errors import BundleError, FactoryError
+from hwmatrix.errors import BundleError, FactoryError, UnmakableError
 from hwmatrix.models import folder
 from hwmatrix.models.build import HUB, RECIPE
 from hwmatrix.models.checkpoint import inspect
 from hwmatrix.models.factory.make import FACTORY
 from hwmatrix.models.factory.rules import digest
-from hwmatrix.models.folder import CALIBRATION, EXPECTED, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
+from hwmatrix.models.folder import CALIBRATION, EXPECTED, GENERATION, HELD_OUT, INPUTS, MANIFEST, MODEL_DIR
 from hwmatrix.models.learning.quality import Answers
-from hwmatrix.records import BUNDLE_SCHEMA, NoiseFloor
+from hwmatrix.records import BUNDLE_SCHEMA, Dtype, NoiseFloor
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from hwmatrix.records import Dtype, ModelPlan
+    from hwmatrix.records import ModelPlan
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 _PARTIAL: Final = ".partial-"
 _KEY_LENGTH: Final = 64
 _LOG: Final = logging.getLogger(__name__)
-_PLANNED: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "role")
+_PLANNED: Final = ("architecture", "model_class", "seed", "config", "batch", "sequence_length", "new_tokens", "role")
 """The fields of a plan that determine a bundle's content, besides its weights."""
 _TRAINED: Final = "recipe, trained/1"
 """The weights of a trained recipe, with the version of tasks and training: raise it when a change gives other weights."""
@@ -139,6 +139,28 @@ class Bundle:
         arrays = _load_arrays(self.path / CALIBRATION)
         return [{name: array[number] for name, array in arrays.items()} for number in range(len(next(iter(arrays.values()))))]
 
+    def generation(self) -> Generation:
+        """What the model is asked to generate.
+
+        Raises:
+            UnmakableError: the reference cannot generate with it; the message says why (``no_generation``).
+        """
+        described = self.manifest.get("generation") or {"reason": "the bundle was made without generation"}
+        if "reason" in described:
+            raise UnmakableError(str(described["reason"]), error_type="no_generation")
+        arrays = _load_arrays(self.path / GENERATION)
+
+        def prompt(name: str) -> GenerationPrompt:
+            own = {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
+            inputs = {key.removeprefix("input."): array for key, array in own.items() if key.startswith("input.")}
+            return GenerationPrompt(name=name, inputs=inputs, tokens=own["tokens"], logits=own["logits"])
+
+        return Generation(
+            forced=tuple(map(prompt, described["prompts"])),
+            free=tuple(map(prompt, described["free"])),
+            floors={Dtype(name): NoiseFloor(**{"outputs": None, **floor}) for name, floor in described["floors"].items()},
+        )
+
     def load_expected(self) -> dict[str, torch.Tensor]:
         """The reference outputs by name, on the CPU: eager, float32, one thread."""
         return _load(self.path / EXPECTED)
@@ -156,6 +178,32 @@ class HeldOut:
     expected: dict[str, _Array]
     labels: _Array
     weights: _Array | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerationPrompt:
+    """A prompt with its continuation and the reference's logits (:class:`hwmatrix.models.generation.Prompt`).
+
+    ``tokens`` has the shape (rows, steps), ``logits`` (steps, rows, vocabulary).
+    """
+
+    name: str
+    inputs: dict[str, _Array]
+    tokens: _Array
+    logits: _Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What a model is asked to generate.
+
+    The tokens of ``forced`` are forced on it. ``free`` are held-out examples that a trained model continues with its own tokens.
+    ``floors`` are those of the logits after the first of ``forced``, by the number of the step.
+    """
+
+    forced: tuple[GenerationPrompt, ...]
+    free: tuple[GenerationPrompt, ...]
+    floors: dict[Dtype, NoiseFloor]
 
 
 def bundle_key(plan: ModelPlan) -> str:

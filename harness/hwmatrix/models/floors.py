@@ -15,11 +15,12 @@ from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
 _Tensors: TypeAlias = "dict[str, torch.Tensor]"
+Run: TypeAlias = "Callable[[torch.nn.Module, _Tensors], _Tensors]"
 _CAST: Final = {Dtype.FLOAT32: "float64", Dtype.FLOAT16: "float16", Dtype.BFLOAT16: "bfloat16"}
 """The type that the model is cast to for each precision. float32 itself is compared with float64."""
 _BITS: Final = {Dtype.A16W8: 16, Dtype.A8W8: 8}
@@ -27,41 +28,49 @@ _BITS: Final = {Dtype.A16W8: 16, Dtype.A8W8: 8}
 _WEIGHT_BITS: Final = 8
 MOST_PARAMETERS: Final = 300_000_000
 """No floors are computed for larger models."""
-_SIMULATED: Final = (*_CAST, *_BITS)
+SIMULATED: Final = (*_CAST, *_BITS)
+"""The precisions that have floors."""
 _NEVER: Final = -1e9
 """Masks exclude positions by values below this. They do not count for a tensor's range: every runtime that quantizes replaces them."""
 
 
-def noise_floors(model: torch.nn.Module, runs: Sequence[_Tensors]) -> dict[str, dict[str, Any]]:
+def noise_floors(
+    model: torch.nn.Module, runs: Sequence[_Tensors], *, outputs: Run | None = None, dtypes: Sequence[Dtype] = SIMULATED
+) -> dict[str, dict[str, Any]]:
     """The floor of each precision, as JSON: ``{"outputs": {name: relative L2 error}}``, or ``{"reason": why there is none}``.
 
     A precision in which an output is not finite also has ``"overflows": true``.
 
     Args:
         model: in float32, on the CPU, in evaluation mode. It is not changed.
-        runs: the inputs of some forward passes. The floor is the largest error over them.
+        runs: the inputs of some runs. The floor is the largest error over them.
+        outputs: runs the model and returns the outputs to compare, by name; None: one forward pass.
+        dtypes: the precisions to simulate.
     """
     import torch
+
+    run = outputs or _outputs
 
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MOST_PARAMETERS:
         reason = f"{parameters:,} parameters: floors are simulated up to {MOST_PARAMETERS:,}, since a copy in float64 takes 8 bytes each"
-        return {dtype.value: {"reason": reason} for dtype in _SIMULATED}
+        return {dtype.value: {"reason": reason} for dtype in dtypes}
     with torch.no_grad():
-        plain = [_outputs(model, inputs) for inputs in runs]
-        return {dtype.value: _floor(model, runs, plain, dtype) for dtype in _SIMULATED}
+        plain = [run(model, inputs) for inputs in runs]
+        return {dtype.value: _floor(model, runs, run, plain, dtype) for dtype in dtypes}
 
 
-def _floor(model: torch.nn.Module, runs: Sequence[_Tensors], plain: Sequence[_Tensors], dtype: Dtype) -> dict[str, Any]:
+def _floor(model: torch.nn.Module, runs: Sequence[_Tensors], run: Run, plain: Sequence[_Tensors], dtype: Dtype) -> dict[str, Any]:
     """The floor of one precision. If the model fails in that precision, the error becomes the reason."""
     try:
-        simulated = _outputs_when_cast(model, runs, _CAST[dtype]) if dtype in _CAST else _outputs_when_rounded(model, runs, _BITS[dtype])
-        return _relative_errors(simulated, plain)
+        if dtype in _CAST:
+            return _relative_errors(_outputs_when_cast(model, runs, run, _CAST[dtype]), plain)
+        return _relative_errors(_outputs_when_rounded(model, runs, run, _BITS[dtype]), plain)
     except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; it becomes data
         return {"reason": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _outputs_when_cast(model: torch.nn.Module, runs: Sequence[_Tensors], name: str) -> list[_Tensors]:
+def _outputs_when_cast(model: torch.nn.Module, runs: Sequence[_Tensors], run: Run, name: str) -> list[_Tensors]:
     import torch
 
     kind: torch.dtype = getattr(torch, name)
@@ -69,12 +78,14 @@ def _outputs_when_cast(model: torch.nn.Module, runs: Sequence[_Tensors], name: s
     before = torch.get_default_dtype()
     torch.set_default_dtype(kind)  # for tensors that the model makes as it runs
     try:
-        return [_outputs(cast, {key: value.to(kind) if value.is_floating_point() else value for key, value in run.items()}) for run in runs]
+        return [
+            run(cast, {key: value.to(kind) if value.is_floating_point() else value for key, value in inputs.items()}) for inputs in runs
+        ]
     finally:
         torch.set_default_dtype(before)
 
 
-def _outputs_when_rounded(model: torch.nn.Module, runs: Sequence[_Tensors], bits: int) -> list[_Tensors]:
+def _outputs_when_rounded(model: torch.nn.Module, runs: Sequence[_Tensors], run: Run, bits: int) -> list[_Tensors]:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
@@ -96,7 +107,7 @@ def _outputs_when_rounded(model: torch.nn.Module, runs: Sequence[_Tensors], bits
         if parameter.ndim > 1:  # every runtime keeps biases and the weights of norms in more bits
             parameter.data = _rounded(parameter.data, _WEIGHT_BITS)
     with Rounding():  # type: ignore[no-untyped-call]
-        return [_outputs(rounded, run) for run in runs]
+        return [run(rounded, inputs) for inputs in runs]
 
 
 def _rounded(tensor: torch.Tensor, bits: int) -> torch.Tensor:

@@ -29,6 +29,8 @@ HELD_OUT: Final = "held_out.safetensors"
 """A further file of models with a task: inputs that training did not use, the reference's answers and the correct answers."""
 CALIBRATION: Final = "calibration.safetensors"
 """Another one: inputs of the task that are not evaluated. Quantized targets compute value ranges from them."""
+GENERATION: Final = "generation.safetensors"
+"""A further file of models that generate: prompts, the tokens that are forced, and the reference's logits of every step."""
 
 
 def listing(path: Path) -> dict[str, dict[str, Any]]:

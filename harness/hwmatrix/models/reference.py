@@ -9,12 +9,13 @@ import shutil
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwmatrix.errors import BundleError, FactoryError
+from hwmatrix.models import generation
 from hwmatrix.models.build import RECIPE, build_from, build_model, load_model
 from hwmatrix.models.factory.make import FACTORY, MOST_PARAMETERS, adjusted, attempts, modalities
 from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
 from hwmatrix.models.floors import noise_floors
-from hwmatrix.models.folder import CALIBRATION, EXPECTED, HELD_OUT, INPUTS, MODEL_DIR
+from hwmatrix.models.folder import CALIBRATION, EXPECTED, GENERATION, HELD_OUT, INPUTS, MODEL_DIR
 from hwmatrix.models.influence import without_influence
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.learning.quality import Answers
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from hwmatrix.models.learning.tasks import Examples
     from hwmatrix.records import ModelPlan
 
 _Tensor: TypeAlias = "torch.Tensor"
@@ -37,6 +39,8 @@ _Tensors: TypeAlias = "dict[str, torch.Tensor]"
 _FLOOR_EXAMPLES: Final = 8
 _FLOOR_SAMPLES: Final = 2
 """Held-out examples of a trained model, and samples of a checkpoint, that noise floors are taken from, besides the bundle's inputs."""
+_FREE_EXAMPLES: Final = 8
+"""Held-out examples that a trained model continues freely."""
 _ROUNDING: Final = 1e-6
 """Two runs that differ by at most this relative L2 error differ by float32 rounding, not by random numbers."""
 
@@ -53,6 +57,7 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
     """
     model_dir = folder / MODEL_DIR
     task: _Task | None = None
+    taught: Taught | None = None
     if plan.weights == FACTORY:
         model, inputs, expected, made = from_factory(plan, model_dir)
     else:
@@ -72,6 +77,9 @@ def fill(plan: ModelPlan, folder: Path) -> dict[str, Any]:
     if task is not None:
         _save_tensors(_held_out_tensors(model, task, plan), folder / HELD_OUT)
         _save_tensors(_stacked(task.calibration), folder / CALIBRATION)
+    if plan.new_tokens:
+        learned = taught.examples if taught is not None and task is not None else ()
+        made |= {"generation": _generation(plan, folder, inputs, learned[:_FREE_EXAMPLES])}
     if plan.role is Role.CANARY_WRONG:
         _save_model(build_model(dataclasses.replace(plan, seed=plan.seed + 1)), model_dir)
     _save_tensors(inputs, folder / INPUTS)
@@ -157,6 +165,32 @@ def _task_of_checkpoint(model: torch.nn.Module, plan: ModelPlan) -> tuple[_Task 
         return None, {"samples": {"reason": f"random inputs: {failure}"}}
     described = {"processor": samples.processor, "detail": found.detail, "answers": dataclasses.asdict(found.answers)}
     return task, {"samples": described}
+
+
+def _generation(plan: ModelPlan, folder: Path, inputs: _Tensors, learned: Sequence[Examples]) -> dict[str, Any]:
+    """Write the prompts of a model that generates, with the reference's logits. Returns what the manifest says: or why there are none.
+
+    ``learned`` are held-out examples of a trained model, which it continues freely.
+    """
+    model = load_model(folder / MODEL_DIR, plan.model_class, Dtype.FLOAT32, cache=True)
+    if not generation.generates(model):
+        return {"reason": f"transformers cannot generate with {plan.model_class}"}
+    tensors: _Tensors = {}
+    try:
+        with deterministic():
+            forced = generation.prompts(model, inputs, steps=plan.new_tokens, seed=plan.seed)
+            free = [generation.answered(model, example, plan.new_tokens, number) for number, example in enumerate(learned)]
+            for prompt in (*forced, *free):
+                logits = generation.logits_of(model, prompt).float()
+                if not bool(logits.isfinite().all()):
+                    return {"reason": f"the reference's logits have NaN or infinity after the {prompt.name} prompt"}
+                made = {f"input.{name}": tensor for name, tensor in prompt.inputs.items()} | {"tokens": prompt.tokens, "logits": logits}
+                tensors |= {f"{prompt.name}.{name}": tensor for name, tensor in made.items()}
+            floors = generation.floors(model, forced[0])
+    except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; it becomes data
+        return {"reason": f"the reference fails to generate: {type(error).__name__}: {' '.join(str(error).split())[:500]}"}
+    _save_tensors(tensors, folder / GENERATION)
+    return {"prompts": [prompt.name for prompt in forced], "free": [prompt.name for prompt in free], "floors": floors}
 
 
 def _held_out_tensors(model: torch.nn.Module, task: _Task, plan: ModelPlan) -> _Tensors:

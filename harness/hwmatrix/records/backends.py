@@ -110,7 +110,8 @@ class Descriptor:
     ``converter`` is the prefix of a cell's ``method`` if the last of ``exports`` made its graph; None: ``method`` contains the name.
     ``wide_weights``: weights stay in float32 in every precision. ``fallback`` lists the targets to try after it, for any model.
     ``script`` is the template in ``generate/templates/reproduce`` that reproduces a failing cell without hwmatrix; None: there is none.
-    ``held_out`` is how many held-out examples of a trained model's task are run, fewer where one takes long.
+    ``held_out`` is how many held-out examples of a trained model's task are run, fewer where one takes long. ``generates``: its target
+    can generate text with a cache.
     ``errors`` is a file with patterns of its errors (``package:file.yaml``, format of faults/catalogue.yaml); they are matched first.
     """
 
@@ -134,6 +135,7 @@ class Descriptor:
     script: str | None = None
     errors: str | None = None
     held_out: int = 64
+    generates: bool = False
 
     def computes_in(self, dtype: Dtype) -> tuple[Dtype, ...]:
         """Return the precisions in which a cell of this precision may compute: for ``default`` any that the runtime may choose."""

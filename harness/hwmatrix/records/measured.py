@@ -59,6 +59,11 @@ class Measured:
     how many other processes used the device.
 
     ``origin`` and the fields after it say where a wrong result begins (:class:`hwmatrix.records.Divergence`).
+
+    Of a cell that generates: ``prompt_tokens`` are the tokens of the timed prompt. ``ttft_ms`` is the median time to the first token,
+    ``tpot_ms`` that per output token after the first, each with its 95 % interval; ``itl_ms`` are the median times between one token and
+    the next, by position (docs/measuring.md defines them). ``cache_mb`` is the size of the cache at the end. ``failing_component``
+    (``prefill`` or ``decode``), ``failing_step`` (0 is the prefill) and ``failing_prompt`` say where generation first fails.
     """
 
     bundle: str | None = None
@@ -110,6 +115,18 @@ class Measured:
     diverges_given: Annotated[float | None, Since(schema=5)] = None
     diverges_against: Annotated[str | None, Since(schema=5)] = None
     diverges_detail: Annotated[str | None, Since(schema=5)] = None
+    prompt_tokens: Annotated[Count | None, Since(schema=9)] = None
+    ttft_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
+    ttft_low_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
+    ttft_high_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
+    tpot_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
+    tpot_low_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
+    tpot_high_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
+    itl_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=9)] = None
+    cache_mb: Annotated[float | None, Since(schema=9)] = None
+    failing_component: Annotated[str | None, Since(schema=9)] = None
+    failing_step: Annotated[Count | None, Since(schema=9)] = None
+    failing_prompt: Annotated[str | None, Since(schema=9)] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +144,7 @@ _SQL_TYPES: Final[dict[Any, str]] = {
     int: "INTEGER",
     bool: "BOOLEAN",
     tuple[str, ...]: "VARCHAR[]",
+    tuple[Milliseconds, ...]: "DOUBLE[]",
     Milliseconds: "DOUBLE",
     Share: "DOUBLE",
     Count: "INTEGER",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import shlex
 from typing import Annotated, Any, Final
 
@@ -15,7 +16,11 @@ from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Dtype, Execution, Family, Isolation, Role, Size
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
-BUNDLE_SCHEMA: Final = "hwmatrix/bundle/4"
+BUNDLE_SCHEMA: Final = "hwmatrix/bundle/5"
+_GENERATIVE: Final = re.compile(
+    "(CausalLM|LMHeadModel|ConditionalGeneration|EncoderDecoderModel|GenerationDecoder|MTModel|SpeechToText|Text2Text)$"
+)
+"""How the classes of transformers (5.23) that generate text are named."""
 TYPE_PREFIX: Final = "type:"
 """The prefix of a transformers model type whose name could also be another model's. Names in matrix.yaml have no colon."""
 
@@ -24,13 +29,15 @@ TYPE_PREFIX: Final = "type:"
 class Settings:
     """What, besides model and target, makes two cells comparable.
 
-    ``sequence_length`` counts tokens (text inputs only); ``threads`` are intra-op threads on the host.
+    ``sequence_length`` counts tokens (text inputs only); ``threads`` are intra-op threads on the host. ``new_tokens`` are generated after
+    them; 0: one forward pass.
     """
 
     dtype: Dtype
     batch: int
     sequence_length: int
     threads: int
+    new_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +86,7 @@ class ModelPlan:
     ``weights`` is ``recipe`` (random weights from ``seed``), ``factory`` (the same, with a configuration made from the type
     ``architecture`` alone), ``hub`` (``hub_id`` at ``revision``) or a local folder's path. ``selector`` is the value of ``--models``
     that selects it again. ``unbuildable`` states why the model cannot be built; then nothing is tried. ``batch_asked`` says that the
-    user set ``batch``, and matrix.yaml has another.
+    user set ``batch``, and matrix.yaml has another. ``new_tokens`` are what its bundle is made to generate; 0: it has no prompts.
     """
 
     name: str
@@ -97,9 +104,15 @@ class ModelPlan:
     batch: int = 1
     batch_asked: bool = False
     sequence_length: int = 16
+    new_tokens: int = 0
     role: Role = Role.MODEL
     unbuildable: str | None = None
     matrix_line: int | None = None
+
+    @property
+    def generative(self) -> bool:
+        """Whether its class generates text, by its name: whoever plans need not have transformers."""
+        return _GENERATIVE.search(self.model_class) is not None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,14 +56,22 @@ class Dtype(enum.StrEnum):
 
 
 class Stage(enum.StrEnum):
-    """How far a cell got, in this order."""
+    """How far a cell got, in this order. A cell that generates has ``prefill`` and ``decode`` in place of ``run``."""
 
     BUILD = "build"
     LOAD = "load"
     PREPARE = "prepare"
     RUN = "run"
+    PREFILL = "prefill"
+    DECODE = "decode"
     COMPARE = "compare"
     MEASURE = "measure"
+
+    @classmethod
+    def of(cls, new_tokens: int) -> tuple[Stage, ...]:
+        """The stages of a cell that generates this many tokens; 0: of one forward pass."""
+        others = {cls.RUN} if new_tokens else {cls.PREFILL, cls.DECODE}
+        return tuple(stage for stage in cls if stage not in others)
 
 
 class Status(enum.StrEnum):

@@ -40,7 +40,7 @@ _LABEL: Final = 60
 _MARKING: Final = frozenset({"color", "fill", "stroke", "shape", "yOffset"})
 """Channels that distinguish columns."""
 _SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-_SETTINGS: Final = ("size", "batch", "sequence_length", "threads")
+_SETTINGS: Final = ("size", "batch", "sequence_length", "threads", "new_tokens")
 """The settings, besides the precision, that distinguish cells of one model on one target."""
 _Row = dict[str, Any]
 
@@ -177,7 +177,7 @@ def _scaling(timed: Sequence[CellRow]) -> Chart | None:
     for setting in ("batch", "sequence_length", "threads"):
         lines: dict[tuple[Any, ...], list[CellRow]] = {}
         for cell in timed:
-            others = tuple(getattr(cell, name) for name in ("batch", "sequence_length", "threads") if name != setting)
+            others = tuple(getattr(cell, name) for name in ("batch", "sequence_length", "threads", "new_tokens") if name != setting)
             lines.setdefault((cell.model, cell.size, cell.target, cell.dtype, cell.column_isolation, *others), []).append(cell)
         for line in lines.values():
             if len({getattr(cell, setting) for cell in line}) > 1:

@@ -82,11 +82,12 @@ class ComparedCell:
     device_peak_mb: float | None
     image_digest: str | None
     command: str | None
+    new_tokens: int = 0
 
     @property
     def identity(self) -> tuple[str, ...]:
         """What identifies the same cell in another run."""
-        settings = (self.dtype.value, str(self.batch), str(self.sequence_length), str(self.threads))
+        settings = (self.dtype.value, str(self.batch), str(self.sequence_length), str(self.threads), str(self.new_tokens))
         return (self.model, self.size.value, self.target, self.isolation.value, *settings)
 
 

@@ -113,13 +113,14 @@ class ModelEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SettingsEntry:
-    """What, besides model and target, makes two cells comparable."""
+    """What, besides model and target, makes two cells comparable. ``new_tokens`` are generated; 0: one forward pass."""
 
     size: Size
     dtype: Dtype
     batch: int
     sequence_length: int
     threads: int
+    new_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -182,6 +183,32 @@ class LatencyEntry:
     ci95: tuple[float, float] | None
     samples: int
     contended: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class GenerationEntry:
+    """The generation of ``new_tokens`` after a prompt of ``prompt_tokens`` (null for a prompt without text).
+
+    ``ttft_ms`` is the median time to the first token, ``tpot_ms`` that per output token after it, ``ttft_ci95`` and ``tpot_ci95`` their
+    95 % intervals; ``itl_ms`` are the median times from one token to the next, by position. ``prefill_tokens_s`` are the prompt's tokens
+    over ``ttft_ms``, ``decode_tokens_s`` the tokens per second after the first, of all samples of the batch. ``cache_mb`` is the size of
+    the cache at the end. If generation failed, ``component`` (prefill or decode), ``first_failing_step`` (0 is the prefill) and
+    ``prompt`` say where.
+    """
+
+    prompt_tokens: int | None
+    new_tokens: int
+    ttft_ms: float | None
+    ttft_ci95: tuple[float, float] | None
+    tpot_ms: float | None
+    tpot_ci95: tuple[float, float] | None
+    itl_ms: tuple[float, ...] | None
+    prefill_tokens_s: float | None
+    decode_tokens_s: float | None
+    cache_mb: float | None
+    first_failing_step: int | None
+    component: str | None
+    prompt: str | None
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -302,6 +329,7 @@ class CellEntry:
     prepare_ms: float | None
     first_ms: float | None
     latency: LatencyEntry | None
+    generation: GenerationEntry | None
     memory: MemoryEntry | None
     outputs: tuple[OutputEntry, ...]
     inputs: tuple[str, ...] | None

@@ -55,6 +55,7 @@ class ChangeEntry:
     batch: int
     sequence_length: int
     threads: int
+    new_tokens: int
     isolation: Isolation
     detail: str
     ratio: float | None

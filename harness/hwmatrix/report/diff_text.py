@@ -15,6 +15,7 @@ from hwmatrix.report.comparing import LEAST_CHANGE, NOISE_FACTOR, Change, Compar
 from hwmatrix.report.diff_contract import CellState, ChangeEntry, DiffDocument, PackageEntry, RunSide
 from hwmatrix.report.markdown import markdown_environment
 from hwmatrix.report.numbers import plural
+from hwmatrix.report.settings import short
 
 if TYPE_CHECKING:
     import jinja2
@@ -85,16 +86,11 @@ def document(diff: Diff) -> DiffDocument:
     )
 
 
-def settings(cell: ComparedCell) -> str:
-    """A cell's settings, short: ``tiny float32 b1 s16 t1``."""
-    return f"{cell.size.value} {cell.dtype.value} b{cell.batch} s{cell.sequence_length} t{cell.threads}"
-
-
 def _template_values(diff: Diff) -> dict[str, object]:
     return {
         "diff": diff,
         "groups": [(kind, TITLES[kind], SYMBOLS[kind], diff.of(kind)) for kind in diff.counts],
-        "settings": settings,
+        "settings": short,
         "least": f"{LEAST_CHANGE:.0%}",
         "factor": f"{NOISE_FACTOR:g}",
     }
@@ -118,6 +114,7 @@ def _change(change: Change) -> ChangeEntry:
         batch=cell.batch,
         sequence_length=cell.sequence_length,
         threads=cell.threads,
+        new_tokens=cell.new_tokens,
         isolation=cell.isolation,
         detail=change.detail,
         ratio=change.ratio,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.records import Status
 from hwmatrix.report.comparing import FAILING, Change, ComparedCell, Kind
+from hwmatrix.report.settings import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -144,9 +145,8 @@ def _holds(each: ExpectSpec, cell: ComparedCell) -> bool:
 
 
 def _cell_violation(rule: Rule, cell: ComparedCell, what: str, advice: str, line: int | None) -> Violation:
-    settings = f"{cell.size.value} {cell.dtype.value} b{cell.batch} s{cell.sequence_length} t{cell.threads}"
     return Violation(
-        rule=rule, model=cell.model, target=cell.target, settings=settings, what=what, advice=advice, line=line, command=cell.command
+        rule=rule, model=cell.model, target=cell.target, settings=short(cell), what=what, advice=advice, line=line, command=cell.command
     )
 
 

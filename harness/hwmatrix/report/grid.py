@@ -111,7 +111,7 @@ TEXT_PATH: Final = "†"
 """Marks a cell that ran only the text path of a model that takes more than text."""
 OLDER: Final = "‡"
 """Marks a cell from before the day of its target's newest run, which had other versions or another image; its date follows."""
-_Key = tuple[str, Size, int, int, int]
+_Key = tuple[str, Size, int, int, int, int]
 
 
 def label(cell: CellRow) -> str:
@@ -219,6 +219,7 @@ def describe(cell: CellRow, names: Iterable[str]) -> str:
         "dtype": cell.dtype.value,
         "batch": f"batch {cell.batch}",
         "sequence_length": f"{cell.sequence_length} tokens",
+        "new_tokens": f"generates {cell.new_tokens}" if cell.new_tokens else "one forward pass",
         "threads": "1 thread" if cell.threads == 1 else f"{cell.threads} threads",
     }
     return ", ".join(words[name] for name in names)
@@ -226,7 +227,8 @@ def describe(cell: CellRow, names: Iterable[str]) -> str:
 
 def _settings(cells: tuple[CellRow, ...]) -> tuple[str, tuple[str, ...]]:
     """The settings that all cells share, in words, and the names of the others."""
-    names = ("size", "dtype", "batch", "sequence_length", "threads")
+    generated = ("new_tokens",) if any(cell.new_tokens for cell in cells) else ()
+    names = ("size", "dtype", "batch", "sequence_length", *generated, "threads")
     varying = tuple(name for name in names if len({getattr(cell, name) for cell in cells}) > 1)
     shared = tuple(name for name in names if name not in varying)
     own = _default_dtype(cells)
@@ -237,7 +239,7 @@ def _settings(cells: tuple[CellRow, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _row_key(cell: CellRow) -> _Key:
-    return cell.model, cell.size, cell.batch, cell.sequence_length, cell.threads
+    return cell.model, cell.size, cell.batch, cell.sequence_length, cell.threads, cell.new_tokens
 
 
 def word(status: Status) -> str:

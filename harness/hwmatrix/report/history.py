@@ -70,12 +70,13 @@ class Moment:
     device_peak_mb: float | None
     image_digest: str | None
     versions: dict[str, str] | None
+    new_tokens: int = 0
 
     @property
     def cell(self) -> tuple[str, ...]:
         """What identifies the same cell in another run."""
-        settings = (self.size.value, self.dtype.value, str(self.batch), str(self.sequence_length), str(self.threads))
-        return (self.model, self.target, *settings, self.isolation.value)
+        numbers = (self.batch, self.sequence_length, self.threads, self.new_tokens)
+        return (self.model, self.target, self.size.value, self.dtype.value, *map(str, numbers), self.isolation.value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from hwmatrix.report.contract import (
     CellEntry,
     ErrorsDocument,
     Evidence,
+    GenerationEntry,
     HardwareEntry,
     LatencyEntry,
     MatrixDocument,
@@ -176,7 +177,12 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[Attemp
         level=cell.level,
         execution=cell.execution,
         settings=SettingsEntry(
-            size=cell.size, dtype=cell.dtype, batch=cell.batch, sequence_length=cell.sequence_length, threads=cell.threads
+            size=cell.size,
+            dtype=cell.dtype,
+            batch=cell.batch,
+            sequence_length=cell.sequence_length,
+            threads=cell.threads,
+            new_tokens=cell.new_tokens,
         ),
         placement=_placement(cell),
         precision=cell.precision,
@@ -186,6 +192,7 @@ def _cell(cell: CellRow, outputs: Iterable[OutputRow], attempts: Iterable[Attemp
         prepare_ms=cell.prepare_ms,
         first_ms=cell.first_ms,
         latency=_latency(cell),
+        generation=_generation(cell),
         memory=_memory(cell),
         outputs=tuple(OutputEntry(name=output.name, shape=output.shape, dtype=output.dtype) for output in outputs),
         inputs=cell.inputs,
@@ -233,13 +240,12 @@ def _parity(cell: CellRow) -> ParityEntry | None:
 def _quality(cell: CellRow) -> QualityEntry | None:
     if cell.quality_metric is None and cell.quality_detail is None:
         return None
-    low, high = cell.quality_low, cell.quality_high
     return QualityEntry(
         metric=cell.quality_metric,
         reference=cell.quality_reference,
         value=cell.quality,
         agreement=cell.quality_agreement,
-        interval=(low, high) if low is not None and high is not None else None,
+        interval=_interval(cell.quality_low, cell.quality_high),
         inputs=cell.quality_inputs,
         kl=cell.quality_kl,
         cosine=cell.quality_cosine,
@@ -248,12 +254,35 @@ def _quality(cell: CellRow) -> QualityEntry | None:
     )
 
 
+def _generation(cell: CellRow) -> GenerationEntry | None:
+    if not cell.new_tokens or cell.cell_id is None:
+        return None
+    return GenerationEntry(
+        prompt_tokens=cell.prompt_tokens,
+        new_tokens=cell.new_tokens,
+        ttft_ms=cell.ttft_ms,
+        ttft_ci95=_interval(cell.ttft_low_ms, cell.ttft_high_ms),
+        tpot_ms=cell.tpot_ms,
+        tpot_ci95=_interval(cell.tpot_low_ms, cell.tpot_high_ms),
+        itl_ms=cell.itl_ms,
+        prefill_tokens_s=cell.prefill_tokens_s,
+        decode_tokens_s=cell.decode_tokens_s,
+        cache_mb=cell.cache_mb,
+        first_failing_step=cell.failing_step,
+        component=cell.failing_component,
+        prompt=cell.failing_prompt,
+    )
+
+
+def _interval(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return (low, high) if low is not None and high is not None else None
+
+
 def _latency(cell: CellRow) -> LatencyEntry | None:
     measured = (cell.p50_ms, cell.p90_ms, cell.p99_ms, cell.mean_ms, cell.min_ms, cell.max_ms)
     p50, p90, p99, mean, shortest, longest = measured
     if p50 is None or p90 is None or p99 is None or mean is None or shortest is None or longest is None or cell.samples is None:
         return None
-    bounded = cell.ci_low_ms is not None and cell.ci_high_ms is not None
     return LatencyEntry(
         p50_ms=p50,
         p90_ms=p90,
@@ -261,7 +290,7 @@ def _latency(cell: CellRow) -> LatencyEntry | None:
         mean_ms=mean,
         min_ms=shortest,
         max_ms=longest,
-        ci95=(cell.ci_low_ms, cell.ci_high_ms) if bounded else None,  # type: ignore[arg-type]
+        ci95=_interval(cell.ci_low_ms, cell.ci_high_ms),
         samples=cell.samples,
         contended=cell.contended,
     )

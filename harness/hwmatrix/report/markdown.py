@@ -96,6 +96,7 @@ def matrix_md(rows: ReportRows) -> str:
         "matrix.md.j2",
         rows,
         timed=timed,
+        generated=[cell for cell in timed if cell.ttft_ms is not None],
         emulated=[cell for cell in measured if cell.execution is Execution.EMULATED],
         contended=sum(cell.contended is True for cell in timed),
         topics=topics(failures(rows)),

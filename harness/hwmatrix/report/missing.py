@@ -21,6 +21,7 @@ _ADDED: Final = {
     "5": "where wrong results begin",
     "6": "whose memory was measured, adaptations of failed cells",
     "8": "the quality of models on their tasks",
+    "9": "generation",
 }
 """What a version of the schema added, as docs/storage.md lists it."""
 

@@ -34,9 +34,19 @@ def entry(cell: CellRow) -> DivergenceEntry | None:
 
 def common(cell: CellRow) -> str | None:
     """What the cell has in common with others of the same cause: the first wrong operator, or the kind of origin. None: unknown."""
+    if cell.failing_step:
+        return "decoding with the cache; the prefill is right"
     if cell.origin is Origin.STEP and cell.diverges_operator is not None:
         return f"{cell.diverges_operator}, the first wrong step"
     return _COMMON.get(cell.origin) if cell.origin is not None else None
+
+
+def generation(cell: CellRow) -> str | None:
+    """Where generation first fails, in words; None if it does not, or was not tried."""
+    if cell.failing_component is None or cell.failing_step is None:
+        return None
+    step = "" if cell.failing_step == 0 else f" at step {cell.failing_step}"
+    return f"in the {cell.failing_component}{step}, after the {cell.failing_prompt} prompt"
 
 
 def sentence(cell: CellRow) -> str | None:

@@ -53,6 +53,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "batch": lambda cell: cell.batch,
     "sequence_length": lambda cell: cell.sequence_length,
     "threads": lambda cell: cell.threads,
+    "new_tokens": lambda cell: cell.new_tokens,
     "execution": lambda cell: cell.execution.value,
     "status": lambda cell: cell.status.value,
     "level": lambda cell: cell.level.value if cell.level else None,
@@ -74,6 +75,16 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "cosine": lambda cell: rounded(cell.cosine),
     "loss": lambda cell: rounded(cell.loss),
     "excess": lambda cell: rounded(cell.excess),
+    "ttft_ms": lambda cell: rounded(cell.ttft_ms),
+    "tpot_ms": lambda cell: rounded(cell.tpot_ms),
+    "ttft_interval": lambda cell: _interval(cell.ttft_low_ms, cell.ttft_high_ms),
+    "tpot_interval": lambda cell: _interval(cell.tpot_low_ms, cell.tpot_high_ms),
+    "itl_ms": lambda cell: None if cell.itl_ms is None else [rounded(value) for value in cell.itl_ms],
+    "prompt_tokens": lambda cell: cell.prompt_tokens,
+    "prefill_tokens_s": lambda cell: rounded(cell.prefill_tokens_s),
+    "decode_tokens_s": lambda cell: rounded(cell.decode_tokens_s),
+    "cache_mb": lambda cell: rounded(cell.cache_mb),
+    "fails_at": lambda cell: text(origins.generation(cell)),
     "task": lambda cell: name(cell.quality_metric.replace("_", " ")) if cell.quality_metric else None,
     "quality": lambda cell: rounded(cell.quality),
     "quality_low": lambda cell: rounded(cell.quality_low),
@@ -254,11 +265,15 @@ def _doubts(cells: Iterable[CellRow], doubts: Iterable[Mapping[str, Any]]) -> li
     return [text("\n".join(lines.get(cell.cell_key, ()))) for cell in cells]
 
 
+def _interval(low: float | None, high: float | None) -> list[float | int | None] | None:
+    return None if low is None or high is None else [rounded(low), rounded(high)]
+
+
 def _steps(cell: CellRow, stages: Mapping[str, Mapping[Stage, float]]) -> list[float | int | None] | None:
     """Milliseconds by stage, without an emulator's times for running and measuring."""
     if cell.stage is None or cell.cell_id is None or cell.cell_id not in stages:
         return None
-    silent = {Stage.RUN, Stage.MEASURE} if cell.execution is Execution.EMULATED else set()
+    silent = {Stage.RUN, Stage.PREFILL, Stage.DECODE, Stage.MEASURE} if cell.execution is Execution.EMULATED else set()
     entered = stages[cell.cell_id]
     return [None if stage in silent else rounded(entered.get(stage)) for stage in Stage]
 

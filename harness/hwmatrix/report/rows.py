@@ -157,6 +157,7 @@ class CellRow(Measured):
     image_digest: str | None
     versions: dict[str, str] | None
     host: str | None
+    new_tokens: int = 0
     adaptation: dict[str, Any] | None = None
     """The change, by setting, that made a failed cell pass: ``{"batch": 4}``."""
     matrix_line: int | None = None
@@ -165,6 +166,16 @@ class CellRow(Measured):
     """The run that planned it, and executed it if it was executed."""
     older_than: str | None = None
     """The newest run of its target, if this cell is from an earlier day and that run had other versions or another image."""
+
+    @property
+    def prefill_tokens_s(self) -> float | None:
+        """Tokens of the prompt per second until the first new token, of all samples of the batch."""
+        return self.batch * self.prompt_tokens / self.ttft_ms * 1000 if self.prompt_tokens and self.ttft_ms else None
+
+    @property
+    def decode_tokens_s(self) -> float | None:
+        """New tokens per second after the first, of all samples of the batch."""
+        return self.batch / self.tpot_ms * 1000 if self.tpot_ms else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -390,6 +401,7 @@ _PARSERS: dict[str, Any] = {
     "shape": tuple,
     "needs": tuple,
     "inputs": tuple,
+    "itl_ms": tuple,
     "versions": _parsed_json,
     "features": _parsed_json,
     "adaptation": _parsed_json,

@@ -107,9 +107,9 @@ def _answer(rows: ReportRows, cell: CellRow, stages: dict[Stage, float]) -> Answ
 
 
 def steps(cell: CellRow, stages: Mapping[Stage, float]) -> tuple[Step, ...]:
-    """Every stage in order, given the milliseconds in those that the cell entered."""
+    """Every stage of the cell in order, given the milliseconds in those that it entered."""
     end = ended(cell)
-    return tuple(Step(stage=stage, wall_ms=stages.get(stage), ended_here=stage is end) for stage in Stage)
+    return tuple(Step(stage=stage, wall_ms=stages.get(stage), ended_here=stage is end) for stage in Stage.of(cell.new_tokens))
 
 
 def ended(cell: CellRow) -> Stage | None:
@@ -144,6 +144,7 @@ def _setting_differences(asked: CellRow, cell: CellRow) -> str:
         ("precision", asked.dtype.value, cell.dtype.value),
         ("batch", asked.batch, cell.batch),
         ("tokens", asked.sequence_length, cell.sequence_length),
+        ("generated tokens", asked.new_tokens, cell.new_tokens),
         ("threads", asked.threads, cell.threads),
         ("isolation", asked.column_isolation.value, cell.column_isolation.value),
     )

@@ -8,40 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hwmatrix.basics.text import cut
-from hwmatrix.errors import CellFailure, FactoryError, TraceError, UnsupportedError
+from hwmatrix.errors import CellFailure, FactoryError, TraceError
 from hwmatrix.faults.catalogue import match
 from hwmatrix.measure import divergence, latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
-from hwmatrix.records import (
-    CellPlan,
-    Divergence,
-    Dtype,
-    Findings,
-    MeasureRule,
-    ModelPlan,
-    Origin,
-    Role,
-    Stage,
-    Status,
-    TargetPlan,
-    Tolerance,
-)
+from hwmatrix.records import Divergence, MeasureRule, Origin, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
-from hwmatrix.targets.protocol import DeviceUse, Target, target_class
+from hwmatrix.runner import generating
+from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, timed
+from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Send = Callable[[dict[str, Any]], None]
+    from hwmatrix.runner.job import Send
 
 _WRONG_NUMBERS: Final = frozenset({"mismatch", "non_finite_output", "missing_output"})
 """Error types whose origin between the model's inputs and outputs can be traced."""
@@ -50,78 +35,11 @@ _TRACEBACK_LIMIT: Final = 100_000
 """Characters. Exporters' tracebacks have up to 50,000; longer ones are exceptions that print whole graphs (one had 3 million)."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CellJob:
-    """Everything a cell's child needs. Without a ``rule`` nothing is timed, and the cell ends after the comparison.
-
-    ``tolerances`` are those of all precisions: which one applies may be known only once the runtime has chosen.
-    """
-
-    cell: CellPlan
-    model: ModelPlan
-    target: TargetPlan
-    bundle: Path
-    rule: MeasureRule | None
-    tolerances: dict[Dtype, Tolerance]
-    service: dict[str, Any] | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _End:
-    """The verdict of a cell that went through all its stages, and what tracing a mismatch needs."""
-
-    status: Status
-    error: dict[str, Any] | None
-    target: Target
-    bundle: bundles.Bundle
-    tolerance: Tolerance
-
-
-class _Progress:
-    """The stage of a cell and its findings so far. Each stage's message and the verdict send all of them to the parent."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._entered = time.perf_counter()
-        self.stage: Stage | None = None
-        self._stages: dict[Stage, float] = {}
-        self._found = Findings()
-
-    def found(self, **values: Any) -> None:
-        """Keep findings, named by the fields of ``Findings``."""
-        self._found = dataclasses.replace(self._found, **values)
-
-    def enter(self, stage: Stage) -> None:
-        """Begin a stage, which ends the previous one."""
-        self._end_stage()
-        self.stage = stage
-        self._send({"stage": stage, "facts": self._facts()})
-
-    def end(self, status: Status, *, error: dict[str, Any] | None = None) -> None:
-        """Send the verdict."""
-        self._end_stage()
-        self._send({"verdict": status, "facts": self._facts(), "error": error})
-
-    def diverges(self, where: Divergence) -> None:
-        """Send where the difference begins, after the verdict."""
-        self._send({"divergence": dataclasses.asdict(where)})
-
-    def _facts(self) -> dict[str, Any]:
-        found = dataclasses.asdict(self._found) | {"stages": dict(self._stages)}
-        return {name: value for name, value in found.items() if value is not None}
-
-    def _end_stage(self) -> None:
-        now = time.perf_counter()
-        if self.stage is not None:
-            self._stages[self.stage] = (now - self._entered) * 1000
-        self._entered = now
-
-
 def execute(job: CellJob, send: Send) -> None:
     """Run the cell and send its outcome. Whatever a model raises is caught and sent."""
-    progress = _Progress(send)
+    progress = Progress(send)
     try:
-        end = _run_stages(job, progress)
+        end = generating.run(job, progress) if job.cell.settings.new_tokens else _run_stages(job, progress)
     except FactoryError as failure:
         # The reference image built and loaded this bundle, so the target causes this failure.
         _end_failed(job, progress, failure.__cause__ or failure)
@@ -132,11 +50,12 @@ def execute(job: CellJob, send: Send) -> None:
         _end_failed(job, progress, failure)
     else:
         progress.end(end.status, error=end.error)
-        if end.error is not None and end.error["type"] in _WRONG_NUMBERS and job.model.role is Role.MODEL:
+        traceable = end.error is not None and end.error["type"] in _WRONG_NUMBERS and not job.cell.settings.new_tokens
+        if traceable and job.model.role is Role.MODEL:
             _locate(progress, end)
 
 
-def _locate(progress: _Progress, end: _End) -> None:
+def _locate(progress: Progress, end: End) -> None:
     """Send where the difference begins, or why that is unknown."""
     try:
         trace = end.target.trace(end.bundle)
@@ -154,7 +73,7 @@ def _free_frames(failure: BaseException | None) -> None:
         failure = failure.__cause__ or failure.__context__
 
 
-def _end_failed(job: CellJob, progress: _Progress, failure: BaseException) -> None:
+def _end_failed(job: CellJob, progress: Progress, failure: BaseException) -> None:
     status, error = recognized(failure, hardware=job.target.backend, stage=progress.stage)
     progress.end(status, error=error)
 
@@ -170,7 +89,7 @@ def recognized(failure: BaseException, *, hardware: str, stage: Stage | None) ->
     return status, _error_of(failure, found.type) | {"severity": found.severity}
 
 
-def _run_stages(job: CellJob, progress: _Progress) -> _End:
+def _run_stages(job: CellJob, progress: Progress) -> End:
     kind = target_class(job.target.backend)
     kind.preload([job.model.model_class])  # a forked child inherits this from its parent; a spawned one does not
     meter = memory.Meter((job.service or {}).get("process"))
@@ -179,21 +98,21 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
     target.check()
     bundle = bundles.verify(job.bundle)
     progress.found(bundle=bundle.digest, inputs=bundle.kinds, text_path=bundle.text_path)
-    parameters, load_ms = _timed(lambda: target.load(bundle))
+    parameters, load_ms = timed(lambda: target.load(bundle))
     progress.found(parameters=parameters, load_ms=load_ms)
 
     inputs = bundle.input_arrays()
     progress.enter(Stage.PREPARE)
-    method, prepare_ms = _timed(lambda: target.prepare(inputs))
+    method, prepare_ms = timed(lambda: target.prepare(inputs))
     reported = target.precision()
     progress.found(method=method, prepare_ms=prepare_ms, precision=reported)
-    dtype = _judged_in(job, reported)
+    dtype = judged_in(job, reported)
     meter.loaded()
 
     progress.enter(Stage.RUN)
-    result, first_ms = _timed(target.run)
+    result, first_ms = timed(target.run)
     use = target.device_use()
-    progress.found(first_ms=first_ms, **_memory(meter.ran(), use))  # before our own processing of the outputs
+    progress.found(first_ms=first_ms, **memory_found(meter.ran(), use))  # before our own processing of the outputs
     outputs = target.outputs(result)
     placement = target.placement()
     progress.found(on_target=placement.on_target, placement_detail=placement.detail)
@@ -218,26 +137,8 @@ def _run_stages(job: CellJob, progress: _Progress) -> _End:
         _time(target, job.rule, job.cell.settings.threads, progress)
     last = target.device_use()
     progress.found(device_processes=last.other_processes if last else None)
-    error = _error(judged.error_type, judged.message or "") if judged.error_type is not None else None
-    return _End(status=judged.status, error=error, target=target, bundle=bundle, tolerance=allowance.tolerance)
-
-
-def _judged_in(job: CellJob, reported: Dtype | None) -> Dtype:
-    """The precision by which a cell is judged: the one that its runtime reports, else the requested one.
-
-    Raises:
-        UnsupportedError: it is not the requested one, it is not reported, or matrix.yaml has no tolerance for it.
-    """
-    requested = job.cell.settings.dtype
-    if requested is Dtype.DEFAULT and reported is None:
-        why = "the runtime does not report the precision that it chooses by default"
-    elif requested not in {Dtype.DEFAULT, reported or requested}:
-        why = f"{requested.value} was requested, but the runtime computes in {reported} on this machine"
-    elif (reported or requested) not in job.tolerances:
-        why = f"the runtime computes in {reported or requested}, for which matrix.yaml has no tolerance"
-    else:
-        return reported or requested
-    raise UnsupportedError(why, needs=(requested.value,), error_type="unsupported_dtype")
+    problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
+    return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance)
 
 
 def _quality(target: Target, bundle: bundles.Bundle, most: int) -> tuple[quality.Quality | None, parity.Comparison | None]:
@@ -283,7 +184,7 @@ def _task_findings(found: quality.Quality | None, compared: parity.Comparison | 
     }
 
 
-def _time(target: Target, rule: MeasureRule, threads: int, progress: _Progress) -> None:
+def _time(target: Target, rule: MeasureRule, threads: int, progress: Progress) -> None:
     """Time the target, and the CPU before and after. CPU speed is not recorded for a device with its own clock."""
 
     def call() -> int | None:
@@ -301,30 +202,6 @@ def _time(target: Target, rule: MeasureRule, threads: int, progress: _Progress) 
         warmup_samples=timing.warmup_samples,
         converged=timing.converged,
     )
-
-
-def _memory(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
-    """The cell's host and device memory, as far as each is known, by the fields of ``Measured``."""
-    return {
-        "baseline_mb": host.baseline_mb,
-        "load_peak_mb": host.load_peak_mb,
-        "peak_mb": host.peak_mb,
-        "delta_mb": host.delta_mb,
-        "uss_mb": host.uss_mb,
-        "memory_detail": host.detail,
-        "device_peak_mb": use.peak_mb if use else None,
-        "device_reserved_mb": use.reserved_mb if use else None,
-    }
-
-
-def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.perf_counter()
-    result = call()
-    return result, (time.perf_counter() - start) * 1000
-
-
-def _error(error_type: str, message: str) -> dict[str, Any]:
-    return {"type": error_type, "message": message, "traceback": None}
 
 
 def _text(failure: BaseException) -> str:

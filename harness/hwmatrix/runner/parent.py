@@ -40,12 +40,13 @@ from hwmatrix.records import (
 )
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner.bundles import BundleEntry
-from hwmatrix.runner.cell import CellJob, execute
+from hwmatrix.runner.cell import execute
 from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.detecting import detections
 from hwmatrix.runner.events import emit
 from hwmatrix.runner.forked import End, run_forked
 from hwmatrix.runner.identity import shard_identity
+from hwmatrix.runner.job import CellJob
 from hwmatrix.runner.keeper import Keeper
 from hwmatrix.runner.results import error_record, not_executed, result_of
 from hwmatrix.runner.survey import classifications

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import CellResult
 
-SCHEMA_VERSION: Final = "8"
+SCHEMA_VERSION: Final = "9"
 READABLE: Final = tuple(str(version) for version in range(1, int(SCHEMA_VERSION) + 1))
 """The schema versions that can be read. Writing to an older database upgrades it; the columns that it lacked are NULL."""
 _MARKER: Final = "    -- MEASURED\n"
 """The line of schema.sql that the columns of ``Measured`` replace."""
-_OTHERS_SINCE: Final = {"adapted_from": 6, "adaptation": 6}
+_OTHERS_SINCE: Final = {"adapted_from": 6, "adaptation": 6, "new_tokens": 9}
 """Newer columns of ``cells`` that are not measurements, and the schema version that added them."""
 
 
@@ -73,6 +73,7 @@ def cell_row(result: CellResult, cell_id: str, shard_id: str, run_id: str, comma
         "batch": result.settings.batch,
         "sequence_length": result.settings.sequence_length,
         "threads": result.settings.threads,
+        "new_tokens": result.settings.new_tokens,
         "status": result.status.value,
         "stage": result.stage.value,
         "execution": result.execution.value,

@@ -48,8 +48,8 @@ _SORTED: Final = {"cells": "model, target, dtype, cell_id", "planned": "model, t
 """Sort orders that put similar rows together, so that they compress better. All other tables are sorted by all of their columns."""
 _SHOWN: Final = """
     SELECT
-        model, hub_id, size, target, dtype, batch, sequence_length, threads, column_isolation, run_id, status, level, started_at, p50_ms,
-        speed_up
+        model, hub_id, size, target, dtype, batch, sequence_length, threads, new_tokens, column_isolation, run_id, status, level,
+        started_at, p50_ms, speed_up
     FROM verdicts WHERE shown ORDER BY ALL
 """
 _HIDDEN_ADVICE: Final = "This is a bug of hwmatrix. The database is as it was before."

@@ -183,6 +183,7 @@ def _rows(plan: Plan) -> list[dict[str, Any]]:
                 "batch": cell.settings.batch,
                 "sequence_length": cell.settings.sequence_length,
                 "threads": cell.settings.threads,
+                "new_tokens": cell.settings.new_tokens,
                 "execution": target.execution.value,
                 "backend": target.backend,
                 "isolation": plan.isolation_of(target.name).value,

@@ -25,6 +25,8 @@ KEEPS_LATEST: Final = ("keeps", "the latest verdict of every cell")
 
 _ADDED_VIEWS: Final = ("noises", "spreads", "hardware_results")
 """Views that are added when an older database is read. All versions have the tables that they need, except timings."""
+_WITHOUT_GENERATION: Final = ("results", "matrix", "verdicts")
+"""Views of older databases that lack the number of generated tokens."""
 _ADVICE: Final = "Merge the shards of a run into a new file (hwmatrix merge --database FILE), or name another database."
 
 
@@ -101,6 +103,10 @@ def _add_views(connection: duckdb.DuckDBPyConnection) -> None:
     if not has_table(connection, "timings"):
         timings = sql("schema.sql").partition("CREATE TABLE timings ")[2].partition(");\n")[0]
         connection.execute(f"CREATE TEMP TABLE timings {timings})")
+    database = connection.execute("SELECT current_database()").fetchone()
+    assert database is not None  # noqa: S101 - a query without FROM has one row
+    for name in filter(functools.partial(has_view, connection), _WITHOUT_GENERATION):  # before schema 9, every cell is one forward pass
+        connection.execute(f'CREATE TEMP VIEW {name} AS SELECT *, 0 AS new_tokens FROM "{database[0]}".main.{name}')  # noqa: S608
     for name in _ADDED_VIEWS:
         text = sql("views.sql").partition(f"CREATE OR REPLACE VIEW {name} ")[2].partition(";\n")[0]
         connection.execute(f"CREATE TEMP VIEW {name} {text}")

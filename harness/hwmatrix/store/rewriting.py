@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql", 6: "upgrade_6_to_7.sql"}
+_STEPS: Final = {1: "upgrade_1_to_2.sql", 5: "upgrade_5_to_6.sql", 6: "upgrade_6_to_7.sql", 8: "upgrade_8_to_9.sql"}
 """Schema versions after which more than the measured columns changed, and the SQL of that change."""
 
 

@@ -31,6 +31,7 @@ CREATE TABLE planned (                      -- the cells of a run's plan; those 
     batch           INTEGER NOT NULL,
     sequence_length INTEGER NOT NULL,
     threads         INTEGER NOT NULL,
+    new_tokens      INTEGER DEFAULT 0,      -- generated after the prompt; 0: one forward pass
     execution       VARCHAR NOT NULL,
     backend         VARCHAR NOT NULL,
     isolation       VARCHAR,                -- of this target; NULL: the run's
@@ -85,6 +86,7 @@ CREATE TABLE cells (
     batch            INTEGER NOT NULL,
     sequence_length  INTEGER NOT NULL,
     threads          INTEGER NOT NULL,
+    new_tokens       INTEGER DEFAULT 0,
     status           VARCHAR NOT NULL,
     stage            VARCHAR NOT NULL,      -- the last stage that was entered
     execution        VARCHAR NOT NULL,

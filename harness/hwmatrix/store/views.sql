@@ -64,7 +64,7 @@ FROM (
         c.run_id, c.adapted_from AS cell_key, c.cell_key AS attempt_key, c.adaptation,
         CASE WHEN s.canary_ok IS TRUE OR c.status IN ('unavailable', 'fallback', 'factory_error', 'infra_error')
              THEN c.status ELSE 'infra_error' END AS status,
-        c.stage, c.dtype, c.batch, c.sequence_length, c.threads, c.execution, c.bundle, c.method, c.on_target, c.placement_detail,
+        c.stage, c.dtype, c.batch, c.sequence_length, c.threads, coalesce(c.new_tokens, 0) AS new_tokens, c.execution, c.bundle, c.method, c.on_target, c.placement_detail,
         c.relative_error, c.max_error, c.cosine, c.peak_mb, c.error_type, c.severity, c.message, c.started_at, c.wall_ms, c.command,
         s.isolation, s.image_digest, s.versions,
         row_number() OVER (PARTITION BY c.run_id, c.cell_key ORDER BY c.started_at DESC, c.cell_id) AS newest
@@ -86,7 +86,7 @@ WITH executed AS (
 ),
 measured AS (                               -- the measurements of trustworthy cells
     SELECT * EXCLUDE (
-        shard_id, run_id, cell_key, role, model, size, target, family, architecture, hub_id, dtype, batch, sequence_length, threads, execution,
+        shard_id, run_id, cell_key, role, model, size, target, family, architecture, hub_id, dtype, batch, sequence_length, threads, new_tokens, execution,
         status, error_type, severity, message, adapted_from, adaptation, started_at, wall_ms, command,
         isolation, image, image_digest, versions, host, canary_detail, believed, newest
     )
@@ -107,7 +107,7 @@ isolations AS (
 )
 SELECT
     p.run_id, p.cell_key, p.model, p.size, p.target, p.family, p.architecture, p.hub_id,
-    p.dtype, p.batch, p.sequence_length, p.threads, p.execution, p.backend, p.position, p.matrix_line,
+    p.dtype, p.batch, p.sequence_length, p.threads, coalesce(p.new_tokens, 0) AS new_tokens, p.execution, p.backend, p.position, p.matrix_line,
     e.cell_id,
     CASE
         WHEN p.unbuildable IS NOT NULL THEN 'factory_error'
@@ -171,7 +171,7 @@ WITH compared AS (
         arg_min(struct_pack(p50 := p50_ms, low := ci_low_ms, high := ci_high_ms, contended := contended), position)
             FILTER (WHERE backend = 'cpu' AND execution = 'hardware' AND status = 'pass' AND p50_ms IS NOT NULL)
             OVER (
-                PARTITION BY run_id, host, isolation, model, size, replace(dtype, 'default', 'float32'), batch, sequence_length, threads
+                PARTITION BY run_id, host, isolation, model, size, replace(dtype, 'default', 'float32'), batch, sequence_length, threads, new_tokens
             ) AS cpu
     FROM results
 )
@@ -211,7 +211,7 @@ ranked AS (
         first_value(versions) OVER cell AS last_versions
     FROM known
     WINDOW cell AS (
-        PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, column_isolation
+        PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, new_tokens, column_isolation
         ORDER BY level IS NULL, started_at DESC NULLS LAST, created_at DESC, run_id DESC
         ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
     )
@@ -220,11 +220,11 @@ judged AS (
     SELECT
         *,
         row_number() OVER (
-            PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, column_isolation
+            PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, new_tokens, column_isolation
             ORDER BY CASE WHEN last_status = 'pass' AND timed AND real AND versions IS NOT DISTINCT FROM last_versions THEN 0 ELSE nth END, nth
         ) = 1 AS shown,
         last_status = 'pass' AND timed AND row_number() OVER (
-            PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, column_isolation
+            PARTITION BY model, hub_id, size, target, backend, dtype, batch, sequence_length, threads, new_tokens, column_isolation
             ORDER BY NOT timed, nth
         ) = 1 AS best_timed
     FROM ranked

@@ -14,16 +14,18 @@ from hwmatrix.models.operator_tests import Value
 from hwmatrix.records.backends import descriptor_of, imported
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
-    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.models.operator_tests import OperatorTest
     from hwmatrix.records import Dtype, Placement, Settings
     from hwmatrix.records.traces import Trace
 
-    Arrays = Mapping[str, np.ndarray[Any, Any]]
+    Array = np.ndarray[Any, Any]
+    Arrays = Mapping[str, Array]
+    OnStep = Callable[[int, Callable[[], Array]], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,6 +130,34 @@ class Target(Protocol):
         Called last, and only if a cell's outputs differ. It may build what it needs again. Returns None if the backend cannot do this.
         Whatever it raises, and even if it kills the process, the verdict stands.
         """
+
+
+class Generating(Target, Protocol):
+    """A target that also generates text with a cache. Its descriptor says so (``generates``).
+
+    It is used in this order: ``check``, ``load_generator``, ``prepare_generator``, ``generate`` (many times), ``placement``.
+    """
+
+    def load_generator(self, bundle: Bundle) -> int:
+        """Load the weights for generation. Return the number of parameters."""
+
+    def prepare_generator(self, prompt: GenerationPrompt) -> str:
+        """Prepare prefill and decoding on the device; exports are made for this prompt. Return a description of how.
+
+        Raises:
+            UnsupportedError: the target cannot generate with this model; the message says why.
+        """
+
+    def generate(self, inputs: Arrays, tokens: Array, on_step: OnStep, *, forced: bool) -> None:
+        """Process a prompt, then decode with the cache until there are as many tokens as ``tokens`` (rows, steps) has.
+
+        ``on_step`` is called as soon as the token of a step is on the host, with the number of the step and a function that returns its
+        logits (rows, vocabulary; float32). The first step is the prefill. ``forced``: the next step gets the token of ``tokens``, else
+        the one with the largest logit. Every call begins with an empty cache.
+        """
+
+    def cache_mb(self) -> float | None:
+        """The size of the cache after the last :meth:`generate` in MiB; None: not known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

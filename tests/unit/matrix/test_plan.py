@@ -173,3 +173,60 @@ def test_the_runner_can_read_a_plan(matrix: LoadedMatrix) -> None:
     plan: Plan = make_plan(matrix, Selection(everything=True), FACTS)
     assert plan_from_json(to_json(plan), where="p") == plan
     assert (plan.run_id, plan.matrix_sha256, plan.commit) == ("r1", matrix.sha256, "abc")
+
+
+GENERATING = """
+version: 1
+sizes:
+  tiny: {new_tokens: 8}
+  full: {}
+tolerances:
+  float32: {relative_error: 1.0e-3, reason: a test}
+targets:
+  cpu: {backend: cpu, image: cpu}
+  qnn: {backend: qnn, image: qnn, dtypes: [float32]}
+models:
+  bert: {family: embedding, architecture: bert, class: BertForMaskedLM}
+  t5: {family: text_generation, architecture: t5, class: T5ForConditionalGeneration}
+  gpt2: {family: text_generation, architecture: gpt2, class: GPT2LMHeadModel}
+suites:
+  default: {models: all}
+  once: {models: all, generation: false}
+  full: {models: [gpt2], size: full}
+"""
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({}, ["t5/cpu/8", "gpt2/cpu/8"]),
+        ({"models": ("gpt2",)}, ["gpt2/cpu/8"]),
+        ({"generation": False}, []),
+        ({"suite": "once"}, []),
+        ({"suite": "once", "generation": True}, ["t5/cpu/8", "gpt2/cpu/8"]),
+        ({"suite": "full"}, []),  # its size asks for no tokens
+    ],
+)
+def test_models_that_generate_have_a_second_cell_where_the_target_can(
+    tmp_path: Path, selection: dict[str, Any], expected: list[str]
+) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(GENERATING, encoding="utf-8")
+    plan = make_plan(load(path), Selection(**selection), FACTS)
+    once = [cell for cell in plan.cells if not cell.settings.new_tokens]
+    generating = [cell for cell in plan.cells if cell.settings.new_tokens]
+    assert [f"{cell.model}/{cell.target}/{cell.settings.new_tokens}" for cell in generating] == expected
+    assert len({cell.key for cell in plan.cells}) == len(plan.cells)
+    for cell in generating:
+        (same,) = [other for other in once if (other.model, other.target) == (cell.model, cell.target)]
+        assert cell.key == f"{same.key}-n8"
+    asked = {model.name for model in plan.models if model.new_tokens}
+    assert asked == {name.partition("/")[0] for name in expected}
+
+
+def test_a_stale_run_keeps_generating(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(GENERATING, encoding="utf-8")
+    for generation in (True, False):
+        old = make_plan(load(path), Selection(generation=generation), FACTS)
+        assert replan(load(path), old).cells == old.cells

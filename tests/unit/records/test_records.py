@@ -143,4 +143,4 @@ def test_the_command_repeats_the_requested_batch() -> None:
 
 
 def test_stages_are_in_order() -> None:
-    assert [stage.value for stage in Stage] == ["build", "load", "prepare", "run", "compare", "measure"]
+    assert [stage.value for stage in Stage] == ["build", "load", "prepare", "run", "prefill", "decode", "compare", "measure"]

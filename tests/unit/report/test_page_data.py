@@ -106,7 +106,7 @@ def test_a_passing_cell_has_its_measurements(tmp_path: Path) -> None:
             database.insert("stages", {"cell_id": cell, "stage": stage, "wall_ms": ms})
     (found,) = cells(tmp_path / "m.duckdb")
     assert (found["status"], found["level"], found["label"], found["rank"]) == ("pass", "High", "High", 0)
-    assert found["steps"] == [None, 12, 1, 5, 2, 260]
+    assert found["steps"] == [None, 12, 1, 5, None, None, 2, 260]
     assert found["stage"] == "measure"
     assert found["ended"] is None
     assert len(found["quantiles"]) == 21
@@ -128,7 +128,7 @@ def test_an_emulated_cell_has_no_run_time(tmp_path: Path) -> None:
     assert found["label"] == "Medium · emulated"
     for name in ("p50_ms", "p90_ms", "mean_ms", "min_ms", "ci_low_ms", "first_ms", "samples", "speed_up", "quantiles", "contended"):
         assert found[name] is None, name
-    assert found["steps"] == [None, 12, None, None, None, None]
+    assert found["steps"] == [None, 12, None, None, None, None, None, None]
 
 
 def test_software_is_labeled(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ pytest.importorskip("duckdb")
 from hwmatrix.measure.memory import HostUse
 from hwmatrix.records import Dtype, NoiseFloor, Placement, Tolerance
 from hwmatrix.runner import cell
+from hwmatrix.runner.job import CellJob, memory_found
 from hwmatrix.targets.protocol import DeviceUse
 
 HOST = HostUse(baseline_mb=100.0, load_peak_mb=150.0, peak_mb=180.0, uss_mb=42.0)
@@ -31,7 +32,7 @@ NOTHING = HostUse(detail="not measured: this system keeps no high-water mark of 
 )
 def test_the_recorded_values(host: HostUse, use: DeviceUse | None, device: tuple[float | None, float | None]) -> None:
     wanted = TOLD if host is HOST else dict.fromkeys(TOLD) | {"memory_detail": NOTHING.detail}
-    assert cell._memory(host, use) == {**wanted, "device_peak_mb": device[0], "device_reserved_mb": device[1]}
+    assert memory_found(host, use) == {**wanted, "device_peak_mb": device[0], "device_reserved_mb": device[1]}
 
 
 class Target:
@@ -97,7 +98,7 @@ def executed(monkeypatch: pytest.MonkeyPatch, *, expected: float = 1.0) -> dict[
     monkeypatch.setattr(cell, "target_class", lambda _backend: Target)
     monkeypatch.setattr(cell.bundles, "verify", lambda _path: bundle)
     told: list[dict[str, Any]] = []
-    job = cell.CellJob(
+    job = CellJob(
         cell=cell_plan(),
         model=model_plan(),
         target=target_plan(),

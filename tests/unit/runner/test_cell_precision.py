@@ -12,14 +12,14 @@ pytest.importorskip("duckdb")
 
 from hwmatrix.errors import UnsupportedError
 from hwmatrix.records import Dtype, Tolerance
-from hwmatrix.runner import cell
+from hwmatrix.runner import job as jobs
 
 TOLERANCES = {dtype: Tolerance(relative_error=1e-3, reason="a test") for dtype in (Dtype.FLOAT32, Dtype.BFLOAT16)}
 
 
 def judged_in(requested: Dtype, reported: Dtype | None) -> Dtype:
     plan = cell_plan()
-    job = cell.CellJob(
+    job = jobs.CellJob(
         cell=dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, dtype=requested)),
         model=model_plan(),
         target=target_plan(),
@@ -27,7 +27,7 @@ def judged_in(requested: Dtype, reported: Dtype | None) -> Dtype:
         rule=None,
         tolerances=TOLERANCES,
     )
-    return cell._judged_in(job, reported)
+    return jobs.judged_in(job, reported)
 
 
 @pytest.mark.parametrize(

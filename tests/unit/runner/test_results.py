@@ -98,7 +98,15 @@ def test_a_pass_has_all_measurements() -> None:
     assert (found.key, found.model, found.target, found.role) == ("bert/tiny/cpu", "bert", "cpu", Role.MODEL)
 
 
-OF_TYPE: dict[str, Any] = {"VARCHAR": "a word", "DOUBLE": 0.5, "INTEGER": 3, "BIGINT": 4, "BOOLEAN": True, "VARCHAR[]": ["text"]}
+OF_TYPE: dict[str, Any] = {
+    "VARCHAR": "a word",
+    "DOUBLE": 0.5,
+    "INTEGER": 3,
+    "BIGINT": 4,
+    "BOOLEAN": True,
+    "VARCHAR[]": ["text"],
+    "DOUBLE[]": [0.5],
+}
 
 
 def test_no_measurement_of_a_child_is_lost() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.basics.files import sha256_of, write_atomically
 from hwmatrix.errors import StoreError
-from hwmatrix.records import Role, Status, to_json
+from hwmatrix.records import Role, Status, measured_columns, to_json
 from hwmatrix.store import confined
 from hwmatrix.store import merge as merging
 from hwmatrix.store.cell_columns import schema
@@ -188,8 +188,8 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken_sidecar": (lambda path: sidecar_path(path).write_text("{"), "its sidecar cannot be read"),
     "other_shard_version": (lambda path: edit_sidecar(path, schema="hwmatrix/shard/9"), "its version is 'hwmatrix/shard/9'"),
     "other_schema_version": (
-        lambda path: change(path, "UPDATE meta SET value = '9'"),
-        "its schema is version 9, this hwmatrix reads 8: run the target again",
+        lambda path: change(path, "UPDATE meta SET value = '99'"),
+        "its schema is version 99, this hwmatrix reads 9: run the target again",
     ),
     "no_schema_version": (lambda path: change(path, "DELETE FROM meta"), "its schema is version none"),
     "fewer_rows": (lambda path: change(path, "DELETE FROM samples"), "its table samples holds 0 rows, its sidecar says 80"),
@@ -316,10 +316,10 @@ def test_a_file_that_is_not_a_database_is_not_replaced(run: Path, database: Path
 
 def test_a_database_of_another_version_is_refused_with_advice(run: Path, database: Path) -> None:
     merge([run], database)
-    change_version = "UPDATE meta SET value = '9' WHERE key = 'schema_version'"
+    change_version = "UPDATE meta SET value = '99' WHERE key = 'schema_version'"
     with duckdb.connect(str(database)) as connection:
         connection.execute(change_version)
-    with pytest.raises(StoreError, match="schema version 9, this hwmatrix reads 8") as caught:
+    with pytest.raises(StoreError, match="schema version 99, this hwmatrix reads 9") as caught:
         merge([run], database)
     assert "Merge the shards into a new file" in caught.value.advice
 
@@ -335,7 +335,15 @@ DIVERGENCE = (
 )
 QUALITY = ("_metric", "", "_reference", "_low", "_high", "_agreement", "_kl", "_cosine", "_inputs", "_detail")
 SINCE_8 = ["loss", "excess", "approximate", *(f"quality{part}" for part in QUALITY)]
-WITHOUT_8 = "; ".join(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_8)
+SINCE_9 = [column.name for column in measured_columns() if column.since == 9]
+WITHOUT_9 = "; ".join(
+    f"ALTER TABLE {table} DROP COLUMN {column}"
+    for table, column in [
+        ("planned", "new_tokens"),
+        *(("cells", column) for column in ("new_tokens", *SINCE_9)),
+    ]
+)
+WITHOUT_8 = "; ".join([WITHOUT_9, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_8)])
 WITHOUT_7 = f"DROP TABLE timings; {WITHOUT_8}"
 SINCE_6 = ("memory_detail", "adapted_from", "adaptation")
 WITHOUT_6 = "; ".join([WITHOUT_7, *(f"ALTER TABLE cells DROP COLUMN {column}" for column in SINCE_6)])
@@ -350,6 +358,7 @@ OLDER = {
     "5": WITHOUT_6,
     "6": WITHOUT_7,
     "7": WITHOUT_8,
+    "8": WITHOUT_9,
 }
 """The columns and tables that a database of an older schema lacks."""
 
@@ -363,7 +372,7 @@ def test_a_database_of_an_older_schema_is_upgraded_and_keeps_its_rows(run: Path,
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [version])
     assert merge([run], database).merged == ()
     assert rows(database, "SELECT cell_id, status FROM cells ORDER BY cell_id") == before
-    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("8",)]
+    assert rows(database, "SELECT value FROM meta WHERE key = 'schema_version'") == [("9",)]
     with duckdb.connect() as fresh, duckdb.connect(str(database)) as upgraded:
         fresh.execute(schema())
         what = "table_name, column_name, data_type, is_nullable"

@@ -178,8 +178,8 @@ def test_a_database_with_the_older_view_can_be_queried_and_is_not_changed(tmp_pa
         assert records(connection, name) == now != []
     assert database.read_bytes() == before
     with duckdb.connect(str(database)) as connection:
-        connection.execute("DROP TABLE timings")
-        for column in ("memory_detail", "adapted_from", "adaptation"):
+        connection.execute("DROP TABLE timings; ALTER TABLE planned DROP COLUMN new_tokens")
+        for column in ("memory_detail", "adapted_from", "adaptation", "new_tokens"):
             connection.execute(f"ALTER TABLE cells DROP COLUMN {column}")
     merge([folder], database)  # the upgraded database has the new view
     assert {"weights", "cell_id"} <= set(columns_of(database, "hardware_results"))

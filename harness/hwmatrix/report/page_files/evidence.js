@@ -35,10 +35,10 @@ const Evidence = (() => {
   function draw(cell, number) {
     const close = el("button", {type: "button", "aria-label": "Close"}, "✕");
     close.addEventListener("click", () => dialog.close());
-    const settings = [cell.size, cell.dtype, `batch ${cell.batch}`, `${cell.sequence_length} tokens`, Text.plural(cell.threads, "thread"), cell.isolation];
+    const settings = [cell.size, cell.dtype, `batch ${cell.batch}`, `${cell.sequence_length} ${cell.new_tokens ? `+ ${cell.new_tokens} ` : ""}tokens`, Text.plural(cell.threads, "thread"), cell.isolation];
     dialog.replaceChildren(
       el("div", {class: "top"}, el("div", null, el("h2", {id: "evidence-title"}, `${cell.model} on ${cell.target}`), el("p", null, settings.join(", "))), close),
-      el("div", {class: "inner"}, verdict(cell, number), error(cell), stages(cell), placement(cell), task(cell), latency(cell), memory(cell), outputs(cell), origin(cell)));
+      el("div", {class: "inner"}, verdict(cell, number), error(cell), stages(cell), placement(cell), task(cell), generation(cell), latency(cell), memory(cell), outputs(cell), origin(cell)));
   }
 
   const part = (title, ...content) => [el("h3", null, title), ...content];
@@ -109,10 +109,27 @@ const Evidence = (() => {
     ]));
   }
 
+  function generation(cell) {
+    if (!cell.new_tokens || (cell.ttft_ms === null && cell.fails_at === null)) return null;
+    const rate = (value) => (value === null ? null : `${Text.number(value)} per second`);
+    return part("Generation", facts([
+      ["Fails", cell.fails_at],
+      ["Tokens of the prompt", cell.prompt_tokens],
+      ["Time to first token", Text.ms(cell.ttft_ms)],
+      ["95 % interval", cell.ttft_interval && Text.interval(...cell.ttft_interval)],
+      ["Time per output token", Text.ms(cell.tpot_ms)],
+      ["95 % interval ", cell.tpot_interval && Text.interval(...cell.tpot_interval)],
+      ["Between tokens, by position", cell.itl_ms && cell.itl_ms.map((value) => Text.number(value)).join(", ") + " ms"],
+      ["Tokens in prefill", rate(cell.prefill_tokens_s)],
+      ["Tokens in decoding", rate(cell.decode_tokens_s)],
+      ["Cache", cell.cache_mb === null ? null : Text.mib(cell.cache_mb)],
+    ]));
+  }
+
   function latency(cell) {
     if (cell.p50_ms === null) return null;
     const speed = cell.speed_up === null ? null : `${Text.times(cell.speed_up, cell.speed_contended)}${cell.speed_differs ? "" : " (the intervals overlap: the two cannot be told apart)"}`;
-    return part("Latency of one inference",
+    return part(cell.new_tokens ? `Latency of ${Text.plural(cell.new_tokens, "token")}` : "Latency of one inference",
       cell.quantiles && Distribution.draw(cell.quantiles),
       facts([
         ["p50", Text.ms(cell.p50_ms)],

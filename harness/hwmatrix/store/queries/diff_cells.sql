@@ -6,7 +6,7 @@ WITH chosen AS (
     SELECT CAST(NULL AS VARCHAR) AS yardstick, CAST(NULL AS DOUBLE) AS yardstick_ms, CAST(NULL AS VARCHAR) AS "precision" WHERE false
 )
 SELECT
-    c.cell_key, c.model, c.size, c.target, c.backend, c.family, c.architecture, c.dtype, c."precision", c.batch, c.sequence_length, c.threads,
+    c.cell_key, c.model, c.size, c.target, c.backend, c.family, c.architecture, c.dtype, c."precision", c.batch, c.sequence_length, c.threads, c.new_tokens,
     c.execution, c.column_isolation AS isolation, c.host, c.matrix_line,
     c.status, c.stage, c.level, c.error_type, c.message, c.on_target, c.placement_detail, c.method, c.bundle,
     c.p50_ms, n.p25_ms, c.samples, c.contended, n.noise_ms,

@@ -6,7 +6,7 @@ WITH newest AS (
     JOIN runs r USING (run_id)
     WHERE m.status <> 'not_run'
     QUALIFY row_number() OVER (
-        PARTITION BY m.model, m.hub_id, m.size, m.target, m.backend, m.dtype, m.batch, m.sequence_length, m.threads, m.isolation, m.host
+        PARTITION BY m.model, m.hub_id, m.size, m.target, m.backend, m.dtype, m.batch, m.sequence_length, m.threads, m.new_tokens, m.isolation, m.host
         ORDER BY r.created_at DESC, m.run_id DESC, m.cell_key
     ) = 1
 )

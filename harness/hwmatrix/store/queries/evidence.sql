@@ -6,7 +6,7 @@ SELECT
     m.parameters, m.error_type, m.message, m.isolation, m.host, m.run_id, m.started_at, m.command
 FROM matrix m
 JOIN runs r USING (run_id)
-WHERE m.status <> 'not_run'
+WHERE m.status <> 'not_run' AND m.new_tokens = 0
 QUALIFY row_number() OVER (
     PARTITION BY m.model, m.hub_id, m.size, m.target, m.backend, m.dtype, m.batch, m.sequence_length, m.threads, m.isolation, m.host
     ORDER BY r.created_at DESC, m.run_id DESC, m.cell_key

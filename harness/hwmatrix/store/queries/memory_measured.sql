@@ -9,5 +9,5 @@ SELECT
     r.started_at, r.load_peak_mb, r.peak_mb, r.device_peak_mb, r.parameters, CAST(d.plan AS VARCHAR) AS plan
 FROM results r
 LEFT JOIN described d USING (run_id, model, size)
-WHERE r.status IN ('pass', 'mismatch') AND coalesce(r.peak_mb, r.device_peak_mb) IS NOT NULL
+WHERE r.new_tokens = 0 AND r.status IN ('pass', 'mismatch') AND coalesce(r.peak_mb, r.device_peak_mb) IS NOT NULL
 ORDER BY r.started_at DESC, r.run_id, r.position;

@@ -12,5 +12,5 @@ SELECT
     CAST(d.plan AS VARCHAR) AS plan, m.ci_low_ms IS NOT NULL AS timed
 FROM matrix m
 LEFT JOIN described d ON d.run_id = m.run_id AND d.model = m.model AND d.size = m.size AND m.size = 'full'
-WHERE m.level IS NOT NULL
+WHERE m.level IS NOT NULL AND m.new_tokens = 0
 ORDER BY m.started_at DESC, m.run_id DESC, m.position, m.cell_key;

@@ -5,7 +5,7 @@ WITH timed AS (
     FROM report_cells
     WHERE status = 'pass' AND execution = 'hardware' AND p50_ms > 0
     QUALIFY row_number() OVER (
-        PARTITION BY family, backend, model, size, dtype, batch, sequence_length, threads, isolation, host ORDER BY p50_ms, position
+        PARTITION BY family, backend, model, size, dtype, batch, sequence_length, threads, new_tokens, isolation, host ORDER BY p50_ms, position
     ) = 1
 )
 SELECT
@@ -16,7 +16,7 @@ SELECT
     exp(avg(ln(other.p50_ms / this.p50_ms))) AS ratio,
     count(*) FILTER (WHERE coalesce(this.contended, false) OR coalesce(other.contended, false)) AS contended
 FROM timed this
-JOIN timed other USING (family, model, size, dtype, batch, sequence_length, threads, isolation, host)
+JOIN timed other USING (family, model, size, dtype, batch, sequence_length, threads, new_tokens, isolation, host)
 WHERE this.backend <> other.backend
 GROUP BY this.family, this.backend, other.backend
 ORDER BY min(this.position), hardware, other;

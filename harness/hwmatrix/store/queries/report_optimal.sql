@@ -6,16 +6,16 @@ WITH measured AS (
         *,
         first_value(coalesce(ci_high_ms, p50_ms)) OVER faster AS best_high_ms,
         row_number() OVER faster AS nth,
-        count(*) OVER (PARTITION BY model, size, dtype, batch, sequence_length, threads, isolation, host) AS rivals
+        count(*) OVER (PARTITION BY model, size, dtype, batch, sequence_length, threads, new_tokens, isolation, host) AS rivals
     FROM report_cells
     WHERE status = 'pass' AND execution = 'hardware' AND p50_ms IS NOT NULL
     WINDOW faster AS (
-        PARTITION BY model, size, dtype, batch, sequence_length, threads, isolation, host ORDER BY p50_ms, position
+        PARTITION BY model, size, dtype, batch, sequence_length, threads, new_tokens, isolation, host ORDER BY p50_ms, position
         ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
     )
 )
 SELECT
-    model, size, dtype, batch, sequence_length, threads, isolation,
+    model, size, dtype, batch, sequence_length, threads, new_tokens, isolation,
     arg_min(target, nth) AS target,
     min(p50_ms) AS p50_ms,
     max(CASE WHEN nth = 1 AND speed_differs AND backend <> 'cpu' THEN speed_up END) AS speed_up,
@@ -23,5 +23,5 @@ SELECT
     bool_or(coalesce(contended, false)) AS contended
 FROM measured
 WHERE rivals > 1
-GROUP BY model, size, dtype, batch, sequence_length, threads, isolation, host
+GROUP BY model, size, dtype, batch, sequence_length, threads, new_tokens, isolation, host
 ORDER BY min(position), host;

@@ -23,7 +23,7 @@ SELECT
     v.* EXCLUDE (position, nth, shown, best_timed),
     row_number() OVER (
         ORDER BY l.line NULLS LAST, v.model, v.size <> 'tiny', list_position($backends, v.backend), v.target, v.column_isolation,
-            v.batch, v.sequence_length, v.threads, list_position($dtypes, v.dtype), v.cell_key, v.hub_id
+            v.batch, v.sequence_length, v.threads, v.new_tokens, list_position($dtypes, v.dtype), v.cell_key, v.hub_id
     ) - 1 AS position,
     CASE
         WHEN v.level IS NOT NULL AND v.run_id <> n.last.run_id AND CAST(v.started_at AS DATE) < n.last.day

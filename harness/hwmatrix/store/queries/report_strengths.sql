@@ -7,7 +7,7 @@ WITH cells AS (
         CASE WHEN size = 'full' AND status = 'pass' AND execution = 'hardware' AND backend <> 'cpu' THEN speed_up END AS gain,
         peak_mb - arg_min(peak_mb, position)
             FILTER (WHERE backend = 'cpu' AND execution = 'hardware' AND status = 'pass' AND peak_mb IS NOT NULL)
-            OVER (PARTITION BY host, isolation, model, size, dtype, batch, sequence_length, threads) AS more_mb
+            OVER (PARTITION BY host, isolation, model, size, dtype, batch, sequence_length, threads, new_tokens) AS more_mb
     FROM report_cells c
 ),
 families AS (

@@ -22,6 +22,6 @@ SELECT
 FROM matrix m
 JOIN runs r USING (run_id)
 JOIN planned p ON p.run_id = m.run_id AND p.cell_key = m.cell_key
-WHERE m.target = $target AND m.status <> 'not_run'
+WHERE m.target = $target AND m.new_tokens = 0 AND m.status <> 'not_run'
   AND lower($model) IN (lower(m.model), lower(m.hub_id), lower(split_part(m.hub_id, '/', 2)))
 ORDER BY r.created_at DESC, m.run_id, m.position, m.cell_key;

@@ -26,6 +26,7 @@ CPU: Final = Descriptor(
     torch_device="cpu",
     fallback=(),
     script="torch",
+    generates=True,
 )
 CUDA: Final = Descriptor(
     name=Backend.CUDA.value,
@@ -47,6 +48,7 @@ CUDA: Final = Descriptor(
     memory=Memory.DEVICE,
     fallback=("openvino", "cpu"),
     script="torch",
+    generates=True,
 )
 ROCM: Final = Descriptor(
     name=Backend.ROCM.value,
@@ -68,6 +70,7 @@ ROCM: Final = Descriptor(
     memory=Memory.DEVICE,
     fallback=("openvino", "cpu"),  # as for CUDA, which it stands in for: OpenVINO's CPU device runs beside any GPU
     script="torch",
+    generates=True,
 )
 MPS: Final = Descriptor(
     name=Backend.MPS.value,
@@ -89,4 +92,5 @@ MPS: Final = Descriptor(
     memory=Memory.SHARED,
     fallback=("openvino", "cpu"),
     script="torch",
+    generates=True,
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from hwmatrix.errors import UnsupportedError
+from hwmatrix.models import generation
 from hwmatrix.models.build import load_model
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Placement
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays, DeviceUse
+    from hwmatrix.targets.protocol import Arrays, DeviceUse, OnStep
 
 
 _COMPILERS: Final = ("cc", "gcc", "clang")
@@ -44,6 +45,7 @@ class TorchDevice:
         self._call: Callable[..., Any] | None = None
         self._inputs: dict[str, Any] = {}
         self._result: dict[str, torch.Tensor] = {}
+        self._cache: Any = None
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
@@ -128,6 +130,39 @@ class TorchDevice:
     def device_use(self) -> DeviceUse | None:
         """Return None: the device uses the host's memory."""
         return None
+
+    def load_generator(self, bundle: Bundle) -> int:
+        """Load as :meth:`load` does, with the cache on."""
+        attention = self._options.get("attention")
+        self._model = load_model(bundle.model_dir, bundle.model_class, self._settings.dtype, attention=attention, cache=True)
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - nothing is exported
+        """Move the model to the device.
+
+        Raises:
+            UnsupportedError: the target compiles its models.
+        """
+        assert self._model is not None  # noqa: S101 - the order of the protocol
+        if self._options.get("compile"):
+            message = "hwmatrix does not generate with torch.compile: remove the option `compile` of this target"
+            raise UnsupportedError(message, needs=("torch.compile",), error_type="generation_unsupported")
+        self._model.to(self.device)
+        attention = getattr(self._model.config, "_attn_implementation", None)
+        return "transformers generate" + (f", {attention} attention" if attention else "")
+
+    def generate(self, inputs: Arrays, tokens: np.ndarray[Any, Any], on_step: OnStep, *, forced: bool) -> None:
+        """Call ``generate`` of transformers."""
+
+        def told(number: int, logits: torch.Tensor) -> None:
+            on_step(number, lambda: logits.float().cpu().numpy().copy())
+
+        self._cache = generation.generate(self._model, self._placed(inputs), torch.from_numpy(tokens), told, forced=forced)
+
+    def cache_mb(self) -> float | None:
+        """The size of the tensors in the cache."""
+        size = generation.cache_bytes(self._cache)
+        return size / 2**20 if size else None
 
     def trace(self, bundle: Bundle) -> Trace:
         """Compare the layers to the reference's. A compiled model runs uncompiled: if its layers are right, the compiled code is wrong."""

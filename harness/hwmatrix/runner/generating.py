@@ -1,0 +1,224 @@
+"""A cell that generates: prefill of several prompts, and decoding with the cache, step by step.
+
+The continuation of each prompt is forced (:mod:`hwmatrix.models.generation`), and the logits of every step are compared with the
+reference's. A trained model also continues examples of its task with its own tokens. Then the first prompt is timed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from hwmatrix.measure import latency, memory, parity, verdict, yardstick
+from hwmatrix.models import bundle as bundles
+from hwmatrix.models.learning import quality
+from hwmatrix.records import NoiseFloor, Stage, Status
+from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, timed
+from hwmatrix.targets.protocol import Generating, target_class
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hwmatrix.measure.parity import Comparison
+    from hwmatrix.models.bundle import Generation, GenerationPrompt
+    from hwmatrix.records import Dtype, MeasureRule
+
+    Array = np.ndarray[Any, Any]
+
+PREFILL: Final = "prefill"
+DECODE: Final = "decode"
+_AGAIN: Final = "repeated"
+"""The name of the first prompt when it comes once more, after all others: a state that is not reset would show."""
+_ANSWERS: Final = quality.Answers(kind="tokens", outputs=("logits",))
+
+
+def run(job: CellJob, progress: Progress) -> End:
+    """Generate, compare and time.
+
+    Raises:
+        CellFailure: an outcome that has a status of its own.
+    """
+    kind = target_class(job.target.backend)
+    kind.preload([job.model.model_class])  # a forked child inherits this from its parent; a spawned one does not
+    meter = memory.Meter((job.service or {}).get("process"))
+    progress.enter(Stage.LOAD)
+    target = cast("Generating", kind(settings=job.cell.settings, options=job.target.options, service=job.service))
+    target.check()
+    bundle = bundles.verify(job.bundle)
+    asked = bundle.generation()
+    progress.found(bundle=bundle.digest, inputs=bundle.kinds, text_path=bundle.text_path)
+    parameters, load_ms = timed(lambda: target.load_generator(bundle))
+    progress.found(parameters=parameters, load_ms=load_ms)
+
+    progress.enter(Stage.PREPARE)
+    method, prepare_ms = timed(lambda: target.prepare_generator(asked.forced[0]))
+    reported = target.precision()
+    progress.found(method=method, prepare_ms=prepare_ms, precision=reported)
+    dtype = judged_in(job, reported)
+    meter.loaded()
+
+    found = _Found(target, progress)
+    first = asked.forced[0]
+    found.force(first, first.name)
+    progress.found(first_ms=found.first_ms, **memory_found(meter.ran(), target.device_use()))
+    for prompt in asked.forced[1:]:
+        found.force(prompt, prompt.name)
+    found.force(first, _AGAIN)
+    task = found.continue_freely(asked.free)
+    placement = target.placement()
+    progress.found(on_target=placement.on_target, placement_detail=placement.detail, failing_component=None)
+
+    progress.enter(Stage.COMPARE)
+    compared = found.compared()
+    progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
+    allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=found.floor(asked, dtype))
+    judged = verdict.judge(compared, placement, allowance, task)
+    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
+    if judged.status not in {Status.PASS, Status.FALLBACK}:
+        progress.found(**found.first_failing(allowance))
+    elif job.rule is not None:
+        progress.enter(Stage.MEASURE)
+        _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
+    last = target.device_use()
+    progress.found(device_processes=last.other_processes if last else None)
+    problem = error(judged.error_type, judged.message or "") if judged.error_type is not None else None
+    return End(status=judged.status, error=problem, target=target, bundle=bundle, tolerance=allowance.tolerance)
+
+
+class _Found:
+    """The logits of every step, by prompt, and where generation is: if the process ends, its parent knows the step."""
+
+    def __init__(self, target: Generating, progress: Progress) -> None:
+        self._target = target
+        self._progress = progress
+        self._logits: dict[str, list[Array]] = {}
+        self._expected: dict[str, Array] = {}
+        self.first_ms: float | None = None
+
+    def force(self, prompt: GenerationPrompt, name: str) -> None:
+        """Generate with the prompt's continuation forced, and keep the logits."""
+        kept = self._logits.setdefault(name, [])
+        self._expected[name] = prompt.logits
+        self._generate(prompt, name, kept.append, forced=True)
+
+    def continue_freely(self, prompts: Sequence[GenerationPrompt]) -> quality.Quality | None:
+        """Let a trained model continue examples of its task; None if there are none."""
+        if not prompts:
+            return None
+        logits: list[Array] = []
+        for prompt in prompts:
+            steps: list[Array] = []
+            self._generate(prompt, prompt.name, steps.append, forced=False)
+            logits.append(np.stack(steps, axis=1))
+        expected = np.concatenate([prompt.logits.swapaxes(0, 1) for prompt in prompts])
+        labels = np.concatenate([prompt.tokens for prompt in prompts])
+        found = quality.quality(_ANSWERS, {"logits": np.concatenate(logits)}, {"logits": expected}, labels)
+        self._progress.found(
+            quality_metric=found.metric,
+            quality=found.value,
+            quality_reference=found.reference,
+            quality_low=found.low,
+            quality_high=found.high,
+            quality_agreement=found.agreement,
+            quality_kl=found.kl,
+            quality_cosine=found.cosine,
+            quality_inputs=found.inputs,
+            quality_detail=f"continues examples of its task freely, {labels.shape[1]} tokens each",
+        )
+        return found
+
+    def _generate(self, prompt: GenerationPrompt, name: str, keep: Callable[[Array], None], *, forced: bool) -> None:
+        begin = time.perf_counter()
+        self._enter(Stage.PREFILL, PREFILL, 0, name)
+
+        def on_step(number: int, logits: Callable[[], Array]) -> None:
+            if self.first_ms is None:
+                self.first_ms = (time.perf_counter() - begin) * 1000
+            keep(logits())
+            if number + 1 < prompt.tokens.shape[1]:
+                self._enter(Stage.DECODE, DECODE, number + 1, name)
+
+        self._target.generate(prompt.inputs, prompt.tokens, on_step, forced=forced)
+
+    def _enter(self, stage: Stage, component: str, step: int, name: str) -> None:
+        self._progress.found(failing_component=component, failing_step=step, failing_prompt=name)
+        self._progress.enter(stage)
+
+    def compared(self) -> Comparison:
+        """The logits of all steps compared with the reference's, each step as an output of its own."""
+        actual = {_output(name, number): logits for name, steps in self._logits.items() for number, logits in enumerate(steps)}
+        expected = {_output(name, number): logits for name, steps in self._expected.items() for number, logits in enumerate(steps)}
+        self._progress.found(failing_component=None, failing_step=None, failing_prompt=None)
+        return parity.compare(actual, expected)
+
+    def floor(self, asked: Generation, dtype: Dtype) -> NoiseFloor | None:
+        """The noise floor of every step: the largest over those of the first prompt."""
+        known = asked.floors.get(dtype)
+        if known is None or known.outputs is None:
+            return known
+        largest = max(known.outputs.values())
+        outputs = {_output(name, number): largest for name, steps in self._logits.items() for number in range(len(steps))}
+        return dataclasses.replace(known, outputs=outputs)
+
+    def first_failing(self, allowance: verdict.Allowance) -> dict[str, Any]:
+        """The prompt, the step and the component whose logits are the first that differ too much, by the fields of ``Measured``."""
+        for name, steps in self._logits.items():
+            for number, logits in enumerate(steps):
+                one = parity.compare({"": logits}, {"": self._expected[name][number]})
+                floor = allowance.floor and dataclasses.replace(allowance.floor, outputs={"": self._own_floor(allowance.floor)})
+                if verdict.differs(one, dataclasses.replace(allowance, floor=floor)):
+                    component = DECODE if number else PREFILL
+                    return {"failing_component": component, "failing_step": number, "failing_prompt": name}
+        return {}
+
+    @staticmethod
+    def _own_floor(floor: NoiseFloor) -> float:
+        return max((floor.outputs or {"": 0.0}).values())
+
+
+def _output(prompt: str, step: int) -> str:
+    """The name of a step's logits in messages."""
+    return f"the logits of step {step} after the {prompt} prompt"
+
+
+def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, threads: int, progress: Progress) -> None:
+    """Time a prompt and its continuation until the rule is met, and the CPU before and after."""
+    taken: list[tuple[int, ...]] = []
+
+    def call() -> None:
+        times = [time.perf_counter_ns()]
+        target.generate(prompt.inputs, prompt.tokens, lambda _number, _logits: times.append(time.perf_counter_ns()), forced=True)
+        taken.append(tuple(times))
+
+    before = yardstick.read(threads)
+    timing = latency.measure(call, rule)
+    machine = yardstick.between(before, yardstick.read(threads))
+    stamps = np.array(taken[timing.warmup_samples :], dtype=np.int64)
+    gaps = np.diff(stamps, axis=1) / 1e6
+    facts: dict[str, Any] = {"prompt_tokens": _tokens(prompt), "cache_mb": target.cache_mb()}
+    facts |= _median("ttft", gaps[:, 0])
+    if gaps.shape[1] > 1:
+        facts |= _median("tpot", gaps[:, 1:].mean(axis=1)) | {"itl_ms": tuple(float(value) for value in np.median(gaps[:, 1:], axis=0))}
+    progress.found(
+        samples_wall_ns=tuple(timing.wall_ns),
+        samples_cpu_ns=tuple(timing.cpu_ns),
+        warmup_samples=timing.warmup_samples,
+        converged=timing.converged,
+        yardstick=machine.name,
+        yardstick_ms=machine.ms,
+        **facts,
+    )
+
+
+def _median(name: str, values: Array) -> dict[str, float]:
+    ordered = sorted(float(value) for value in values)
+    interval = latency.median_interval(ordered)
+    found = {f"{name}_ms": latency.median(ordered)}
+    return found if interval is None else found | {f"{name}_low_ms": interval[0], f"{name}_high_ms": interval[1]}
+
+
+def _tokens(prompt: GenerationPrompt) -> int | None:
+    return int(prompt.inputs["input_ids"].shape[1]) if "input_ids" in prompt.inputs else None

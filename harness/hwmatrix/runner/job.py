@@ -1,0 +1,143 @@
+"""What every cell's child has: its job, its progress, which the parent follows, and what it hands on at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hwmatrix.errors import UnsupportedError
+from hwmatrix.models.bundle import Bundle
+from hwmatrix.records import (
+    CellPlan,
+    Divergence,
+    Dtype,
+    Findings,
+    MeasureRule,
+    ModelPlan,
+    Stage,
+    Status,
+    TargetPlan,
+    Tolerance,
+)
+from hwmatrix.targets.protocol import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hwmatrix.measure import memory
+    from hwmatrix.targets.protocol import DeviceUse
+
+    Send = Callable[[dict[str, Any]], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellJob:
+    """Everything a cell's child needs. Without a ``rule`` nothing is timed, and the cell ends after the comparison.
+
+    ``tolerances`` are those of all precisions: which one applies may be known only once the runtime has chosen.
+    """
+
+    cell: CellPlan
+    model: ModelPlan
+    target: TargetPlan
+    bundle: Path
+    rule: MeasureRule | None
+    tolerances: dict[Dtype, Tolerance]
+    service: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class End:
+    """The verdict of a cell that went through all its stages, and what tracing a mismatch needs."""
+
+    status: Status
+    error: dict[str, Any] | None
+    target: Target
+    bundle: Bundle
+    tolerance: Tolerance
+
+
+class Progress:
+    """The stage of a cell and its findings so far. Each stage's message and the verdict send all of them to the parent."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._entered = time.perf_counter()
+        self.stage: Stage | None = None
+        self._stages: dict[Stage, float] = {}
+        self._found = Findings()
+
+    def found(self, **values: Any) -> None:
+        """Keep findings, named by the fields of ``Findings``."""
+        self._found = dataclasses.replace(self._found, **values)
+
+    def enter(self, stage: Stage) -> None:
+        """Begin a stage, which ends the previous one."""
+        self._end_stage()
+        self.stage = stage
+        self._send({"stage": stage, "facts": self._facts()})
+
+    def end(self, status: Status, *, error: dict[str, Any] | None = None) -> None:
+        """Send the verdict."""
+        self._end_stage()
+        self._send({"verdict": status, "facts": self._facts(), "error": error})
+
+    def diverges(self, where: Divergence) -> None:
+        """Send where the difference begins, after the verdict."""
+        self._send({"divergence": dataclasses.asdict(where)})
+
+    def _facts(self) -> dict[str, Any]:
+        found = dataclasses.asdict(self._found) | {"stages": dict(self._stages)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _end_stage(self) -> None:
+        now = time.perf_counter()
+        if self.stage is not None:
+            self._stages[self.stage] = self._stages.get(self.stage, 0.0) + (now - self._entered) * 1000
+        self._entered = now
+
+
+def judged_in(job: CellJob, reported: Dtype | None) -> Dtype:
+    """The precision by which a cell is judged: the one that its runtime reports, else the requested one.
+
+    Raises:
+        UnsupportedError: it is not the requested one, it is not reported, or matrix.yaml has no tolerance for it.
+    """
+    requested = job.cell.settings.dtype
+    if requested is Dtype.DEFAULT and reported is None:
+        why = "the runtime does not report the precision that it chooses by default"
+    elif requested not in {Dtype.DEFAULT, reported or requested}:
+        why = f"{requested.value} was requested, but the runtime computes in {reported} on this machine"
+    elif (reported or requested) not in job.tolerances:
+        why = f"the runtime computes in {reported or requested}, for which matrix.yaml has no tolerance"
+    else:
+        return reported or requested
+    raise UnsupportedError(why, needs=(requested.value,), error_type="unsupported_dtype")
+
+
+def memory_found(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
+    """The cell's host and device memory, as far as each is known, by the fields of ``Measured``."""
+    return {
+        "baseline_mb": host.baseline_mb,
+        "load_peak_mb": host.load_peak_mb,
+        "peak_mb": host.peak_mb,
+        "delta_mb": host.delta_mb,
+        "uss_mb": host.uss_mb,
+        "memory_detail": host.detail,
+        "device_peak_mb": use.peak_mb if use else None,
+        "device_reserved_mb": use.reserved_mb if use else None,
+    }
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """The result of a call, and its milliseconds."""
+    start = time.perf_counter()
+    result = call()
+    return result, (time.perf_counter() - start) * 1000
+
+
+def error(error_type: str, message: str) -> dict[str, Any]:
+    """An error that no exception caused, as a message to the parent."""
+    return {"type": error_type, "message": message, "traceback": None}

@@ -1,0 +1,305 @@
+"""Cells that generate: prompts, forced continuations, and faults of the cache that are found at the right step and component."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from factory_plans import cell_plan, target_plan
+
+from hwmatrix.matrix.load import load
+from hwmatrix.matrix.plan import model_plan
+from hwmatrix.models import generation
+from hwmatrix.models.build import build_model, load_model
+from hwmatrix.models.bundle import find_or_build
+from hwmatrix.models.inputs import make_inputs
+from hwmatrix.models.learning.tasks import Copy
+from hwmatrix.records import Dtype, MeasureRule, Size, Tolerance
+from hwmatrix.runner import cell
+from hwmatrix.runner.job import CellJob
+from hwmatrix.targets.torch.cpu import TorchCpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.records import ModelPlan
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]
+
+SPEC = load(Path(__file__).parents[2] / "matrix.yaml").spec
+NEW = 6
+RULE = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.0, min_samples=6, max_s=1.0)
+TOLERANCES = {dtype: Tolerance(**dataclasses.asdict(found)) for dtype, found in SPEC.tolerances.items()}
+MODELS = ("gpt2", "llama", "mixtral", "mamba", "t5", "whisper", "llava")
+
+
+def random_model(name: str, **changes: Any) -> ModelPlan:
+    """A model of matrix.yaml with random weights that generates."""
+    return dataclasses.replace(model_plan(name, SPEC, Size.TINY), trained=False, new_tokens=NEW, **changes)
+
+
+@pytest.fixture
+def bundle_of(shared_cache: Path) -> Callable[[str], tuple[ModelPlan, Bundle]]:
+    """Builds or finds the bundle of such a model."""
+
+    def made(name: str) -> tuple[ModelPlan, Bundle]:
+        plan = random_model(name)
+        return plan, find_or_build(plan, shared_cache / "bundles")
+
+    return made
+
+
+def ended(plan: ModelPlan, bundle: Bundle, *, dtype: Dtype = Dtype.FLOAT32, rule: MeasureRule | None = None) -> dict[str, Any]:
+    """The last message of a cell that generates on the CPU."""
+    planned, told = cell_plan(), list[dict[str, Any]]()
+    settings = dataclasses.replace(planned.settings, dtype=dtype, new_tokens=plan.new_tokens)
+    job = CellJob(
+        cell=dataclasses.replace(planned, settings=settings),
+        model=plan,
+        target=target_plan(),
+        bundle=bundle.path,
+        rule=rule,
+        tolerances=TOLERANCES,
+    )
+    cell.execute(job, told.append)
+    return told[-1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_cached_generation_of_the_default_models_is_right(name: str, bundle_of: Any) -> None:
+    plan, bundle = bundle_of(name)
+    asked = bundle.generation()
+    texts = ["traced"] if name == "whisper" else ["traced", "shorter", "longer", "padded"]
+    assert [prompt.name for prompt in asked.forced] == texts
+    rows = {prompt.logits.shape[:2] for prompt in asked.forced}
+    assert rows == {(NEW, 1)}
+    found = ended(plan, bundle, rule=RULE)
+    facts = found["facts"]
+    assert found["verdict"] == "pass", found["error"]
+    assert facts["relative_error"] < 1e-5
+    assert {"load", "prepare", "prefill", "decode", "compare", "measure"} == set(facts["stages"])
+    assert len(facts["itl_ms"]) == NEW - 1
+    assert min(facts["ttft_ms"], facts["tpot_ms"], *facts["itl_ms"]) > 0
+    assert facts["cache_mb"] > 0
+    assert facts.get("prompt_tokens") == (None if name == "whisper" else 16)
+    assert "failing_step" not in facts
+
+
+def test_prompts_differ_in_length_and_none_has_special_tokens() -> None:
+    plan = random_model("gpt2")
+    model: Any = build_model(plan)
+    traced, shorter, longer, padded = generation.prompts(model, make_inputs(model, plan), steps=NEW, seed=0)
+    lengths = [prompt.inputs["input_ids"].shape[1] for prompt in (traced, shorter, longer, padded)]
+    assert lengths == [16, 8, 21, 11]
+    assert padded.inputs["attention_mask"].tolist() == [[0] * 3 + [1] * 8]
+    assert padded.inputs["input_ids"][:, 3:].equal(shorter.inputs["input_ids"])
+    assert longer.inputs["input_ids"][:, :16].equal(traced.inputs["input_ids"])
+    for prompt in (traced, shorter, longer):
+        assert prompt.inputs["attention_mask"].all()
+        assert prompt.tokens.shape == (1, NEW)
+        assert model.config.eos_token_id not in (*prompt.tokens.flatten().tolist(), *prompt.inputs["input_ids"].flatten().tolist())
+
+
+def test_the_padding_of_an_encoder_is_behind_its_text() -> None:
+    plan = random_model("t5")
+    model: Any = build_model(plan)
+    padded = generation.prompts(model, make_inputs(model, plan), steps=NEW, seed=0)[-1]
+    assert padded.inputs["attention_mask"].tolist() == [[1] * 8 + [0] * 3]
+
+
+def test_an_image_stays_whole_in_every_prompt() -> None:
+    plan = random_model("llava")
+    model: Any = build_model(plan)
+    for prompt in generation.prompts(model, make_inputs(model, plan), steps=NEW, seed=0):
+        assert int((prompt.inputs["input_ids"] == model.config.image_token_index).sum()) == 4
+        assert prompt.inputs["pixel_values"].shape == (1, 3, 28, 28)
+
+
+def test_an_example_ends_where_its_first_answer_is_due() -> None:
+    model: Any = build_model(random_model("llama"))
+    example = Copy(words=torch.arange(10, 26), length=16).draw(2, torch.Generator().manual_seed(0))
+    prompt = generation.answered(model, example, 5, 3)
+    assert prompt.name == "example3"
+    assert prompt.inputs["input_ids"].shape == (2, 9)  # eight tokens and the separator
+    assert prompt.tokens.equal(prompt.inputs["input_ids"][:, :5])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("bert", {}, "transformers cannot generate with BertForMaskedLM"),
+        (
+            "llama",
+            {"config": {"max_position_embeddings": 16}, "new_tokens": 12},
+            "too few positions: the longest prompt and its continuation take 19",
+        ),
+    ],
+)
+def test_what_cannot_generate_has_a_reason_and_its_forward_pass_is_tested(
+    name: str, changes: dict[str, Any], reason: str, shared_cache: Path
+) -> None:
+    plan = random_model(name)
+    plan = dataclasses.replace(plan, **(changes | {"config": {**plan.config, **changes.get("config", {})}}))
+    bundle = find_or_build(plan, shared_cache / "bundles")
+    found = ended(plan, bundle)
+    assert (found["verdict"], found["error"]["type"]) == ("factory_error", "no_generation")
+    assert reason in found["error"]["message"]
+    assert ended(dataclasses.replace(plan, new_tokens=0), bundle)["verdict"] == "pass"
+
+
+@contextlib.contextmanager
+def changed_layers(change: Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
+    """Every update of a layer of the cache goes through ``change(layer, keys, values)``, once there is a past."""
+    real = transformers.cache_utils.DynamicLayer.update
+
+    def update(layer: Any, keys: torch.Tensor, values: torch.Tensor, *more: Any, **named: Any) -> Any:
+        past = layer.keys.shape[-2] if layer.is_initialized and layer.keys is not None else 0
+        if past:
+            keys, values = change(layer, keys, values)
+        return real(layer, keys, values, *more, **named)
+
+    with mock.patch.object(transformers.cache_utils.DynamicLayer, "update", update):
+        yield
+
+
+def stale_slot() -> Any:
+    """The newest slot keeps what an earlier one had."""
+    return changed_layers(lambda layer, _, values: (layer.keys[..., -1:, :].clone(), values))
+
+
+def swapped() -> Any:
+    """Keys and values change places."""
+    return changed_layers(lambda _, keys, values: (values, keys))
+
+
+def late_nan() -> Any:
+    """The values are NaN from the fifth token of a text of 16 on."""
+    return changed_layers(lambda layer, keys, values: (keys, values * math.nan if layer.keys.shape[-2] >= 20 else values))
+
+
+@contextlib.contextmanager
+def patched_forward(change: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """The arguments of every forward pass with a past are changed first."""
+    real = TorchCpu.load_generator
+
+    def loaded(target: Any, bundle: Bundle) -> int:
+        parameters = real(target, bundle)
+        forward = target._model.forward
+
+        def call(*given: Any, **named: Any) -> Any:
+            cache = named.get("past_key_values")
+            if cache is not None and cache.get_seq_length():
+                change(named)
+            return forward(*given, **named)
+
+        target._model.forward = call
+        return parameters
+
+    with mock.patch.object(TorchCpu, "load_generator", loaded):
+        yield
+
+
+def shifted_position() -> Any:
+    """Positions while decoding are one too large."""
+
+    def change(named: dict[str, Any]) -> None:
+        named["position_ids"] = torch.tensor([[named["past_key_values"].get_seq_length() + 1]])
+
+    return patched_forward(change)
+
+
+def lost_mask() -> Any:
+    """The padding of the past is no longer masked."""
+    return patched_forward(lambda named: named.update(attention_mask=torch.ones_like(named["attention_mask"])))
+
+
+@contextlib.contextmanager
+def state_not_reset() -> Iterator[None]:
+    """Each prompt after the first finds the last token of the one before in its past."""
+    before: list[Any] = []
+    real = TorchCpu.generate
+
+    def generate(target: Any, inputs: Any, *more: Any, **named: Any) -> None:
+        ids = inputs["input_ids"]
+        longer = {name: np.concatenate([before[-1][name][:, -1:], array], axis=1) for name, array in inputs.items()} if before else inputs
+        before.append({"input_ids": ids, "attention_mask": np.ones_like(ids)})
+        real(target, longer, *more, **named)
+
+    with mock.patch.object(TorchCpu, "generate", generate):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("fault", "prompt", "component", "step"),
+    [
+        (stale_slot, "traced", "decode", 1),
+        (swapped, "traced", "decode", 1),
+        (shifted_position, "traced", "decode", 1),
+        (lost_mask, "padded", "decode", 1),
+        (late_nan, "traced", "decode", 5),
+        (state_not_reset, "shorter", "prefill", 0),
+    ],
+)
+def test_a_fault_of_the_cache_is_found_where_it_is(fault: Any, prompt: str, component: str, step: int, bundle_of: Any) -> None:
+    plan, bundle = bundle_of("llama")
+    with fault():
+        found = ended(plan, bundle)
+    facts = found["facts"]
+    assert found["verdict"] == "mismatch", found
+    assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == (prompt, component, step)
+    assert found["error"]["type"] == ("non_finite_output" if fault is late_nan else "mismatch")
+    assert "the logits of step" in found["error"]["message"]
+
+
+def test_an_error_in_a_step_names_the_step(bundle_of: Any) -> None:
+    plan, bundle = bundle_of("llama")
+
+    def fails(layer: Any, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if layer.keys.shape[-2] >= 18:
+            raise RuntimeError("no slot is left")
+        return keys, values
+
+    with changed_layers(fails):
+        found = ended(plan, bundle)
+    facts = found["facts"]
+    assert (found["verdict"], found["error"]["message"]) == ("error", "no slot is left")
+    assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == ("traced", "decode", 3)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT16, Dtype.BFLOAT16])
+def test_a_narrow_precision_is_judged_by_the_noise_floor_of_its_steps(dtype: Dtype, bundle_of: Any) -> None:
+    plan, bundle = bundle_of("llama")
+    floor = bundle.generation().floors[dtype].outputs
+    assert floor is not None
+    assert list(floor) == [str(step) for step in range(NEW)]
+    assert all(1e-5 < error < 0.1 for error in floor.values())
+    found = ended(plan, bundle, dtype=dtype)
+    assert found["verdict"] == "pass", found["error"]
+    assert 0 < found["facts"]["excess"] < 8
+    with stale_slot():
+        assert ended(plan, bundle, dtype=dtype)["verdict"] == "mismatch"
+
+
+def test_a_trained_model_continues_examples_of_its_task(tmp_path: Path) -> None:
+    plan = dataclasses.replace(random_model("gpt2"), trained=True)
+    bundle = find_or_build(plan, tmp_path)
+    asked = bundle.generation()
+    assert len(asked.free) == 8
+    facts = ended(plan, bundle)["facts"]
+    assert (facts["quality"], facts["quality_inputs"], facts["quality_metric"]) == (1.0, 8, "exact_match")
+    model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, cache=True)
+    first = asked.free[0]
+    chosen: list[int] = []
+    inputs = {name: torch.from_numpy(array) for name, array in first.inputs.items()}
+    tokens = torch.from_numpy(first.tokens)
+    generation.generate(model, inputs, tokens, lambda _, logits: chosen.append(int(logits.argmax())), forced=False)
+    assert chosen == first.tokens[0].tolist()  # of its own accord

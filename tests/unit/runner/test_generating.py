@@ -1,0 +1,87 @@
+"""The times of generation, on a clock that only the target moves."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hwmatrix.measure import yardstick
+from hwmatrix.models.bundle import GenerationPrompt
+from hwmatrix.records import MeasureRule
+from hwmatrix.runner import generating
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+MS = 1_000_000
+
+
+class Scripted:
+    """A target that takes these milliseconds for its tokens, and ten times as long when it warms up. ``now`` is the time in nanoseconds."""
+
+    def __init__(self, tokens_ms: tuple[int, ...]) -> None:
+        self.tokens_ms = tokens_ms
+        self.now = 0
+        self.calls = 0
+
+    def generate(self, _inputs: Any, _tokens: Any, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
+        """Move the clock, and call back after each token."""
+        assert forced
+        self.calls += 1
+        for number, ms in enumerate(self.tokens_ms):
+            self.now += ms * MS * (10 if self.calls == 1 else 1)
+            on_step(number, None)
+        self.now += MS // 2  # after the last token
+
+    def cache_mb(self) -> float:
+        """A size."""
+        return 0.25
+
+
+class Kept:
+    """Keeps what was found."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] = {}
+
+    def found(self, **facts: Any) -> None:
+        """Keep it."""
+        self.facts |= facts
+
+
+def times(monkeypatch: pytest.MonkeyPatch, target: Scripted, prompt: GenerationPrompt, rule: MeasureRule) -> dict[str, Any]:
+    """What is found when the target is timed on its own clock."""
+    kept = Kept()
+    monkeypatch.setattr(generating.yardstick, "read", lambda threads: yardstick.Yardstick(name=f"{threads} thread", ms=1.0))
+    monkeypatch.setattr(generating.yardstick, "between", lambda before, _after: before)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: target.now)
+    monkeypatch.setattr(time, "perf_counter", lambda: target.now / 1e9)
+    double: Any = target
+    progress: Any = kept
+    generating._time(double, prompt, rule, threads=1, progress=progress)
+    return kept.facts
+
+
+def test_the_times_are_those_of_the_field_s_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Scripted((8, 2, 3, 4))
+    prompt = GenerationPrompt(
+        name="traced", inputs={"input_ids": np.zeros((1, 5), np.int64)}, tokens=np.zeros((1, 4), np.int64), logits=np.zeros((4, 1, 7))
+    )
+    facts = times(monkeypatch, target, prompt, MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.1, min_samples=7, max_s=9.0))
+    assert (facts["ttft_ms"], facts["tpot_ms"], facts["itl_ms"]) == (8.0, 3.0, (2.0, 3.0, 4.0))
+    assert (facts["ttft_low_ms"], facts["ttft_high_ms"], facts["tpot_low_ms"], facts["tpot_high_ms"]) == (8.0, 8.0, 3.0, 3.0)
+    assert set(facts["samples_wall_ns"]) == {17 * MS + MS // 2}
+    assert (facts["warmup_samples"], facts["prompt_tokens"], facts["cache_mb"], facts["yardstick"]) == (1, 5, 0.25, "1 thread")
+    assert len(facts["samples_wall_ns"]) == target.calls - 1 >= 7
+
+
+def test_one_token_has_no_time_per_output_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = GenerationPrompt(name="traced", inputs={}, tokens=np.zeros((1, 1), np.int64), logits=np.zeros((1, 1, 7)))
+    rule = MeasureRule(warmup_s=0.0, warmup_iterations=1, min_s=0.1, min_samples=7, max_s=9.0)
+    facts = times(monkeypatch, Scripted((8,)), prompt, rule)
+    assert (facts["ttft_ms"], facts["prompt_tokens"]) == (8.0, None)
+    assert "tpot_ms" not in facts
