@@ -12,6 +12,13 @@ UNEXECUTED: Final = frozenset({"not_run", "unavailable", "factory_error", "infra
 NONE_ON_GPU: Final = 6
 
 
+def _name(cell: dict[str, Any]) -> str:
+    """The model and the precision, and how many tokens it generates."""
+    settings = cell["settings"]
+    generates = f" generating {settings['new_tokens']}" if settings["new_tokens"] else ""
+    return f"{cell['model']} {settings['dtype']}{generates}"
+
+
 def told(folder: Path, suite: str) -> tuple[list[str], int]:
     """Lines about one suite, and how many of its cells were executed on cuda."""
     file = folder / suite / "matrix.json"
@@ -24,7 +31,7 @@ def told(folder: Path, suite: str) -> tuple[list[str], int]:
     for cell in cells:
         if cell["status"] in UNEXECUTED:
             reason = (cell["error"] or {}).get("message") or "it was not reached"
-            alike[cell["target"], cell["status"], reason].append(f"{cell['model']} {cell['settings']['dtype']}")
+            alike[cell["target"], cell["status"], reason].append(_name(cell))
     for (target, status, reason), names in alike.items():
         lines.append(f"{suite}: not run on {target}, {status}: {', '.join(names)}: {reason}")
     return lines, sum(count for (target, _), count in executed.items() if target == "cuda")

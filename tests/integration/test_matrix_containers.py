@@ -244,7 +244,7 @@ def test_building_a_model_cannot_reach_anything_outside(main_run: MainRun, engin
 
 
 def test_an_interrupted_run_keeps_finished_cells_and_resumes_the_rest(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
-    arguments = ("--models", *MANY[:4], "--targets", *BOTH, *CONTAINERS, "--output-dir", str(tmp_path))
+    arguments = ("--models", *MANY[:4], "--targets", *BOTH, *CONTAINERS, "--no-generation", "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
         command.wait_for("[2/4]")  # some cells of the second target are left even if the engine stops slowly
         command.process.send_signal(signal.SIGINT)
@@ -265,7 +265,7 @@ def test_an_interrupted_run_keeps_finished_cells_and_resumes_the_rest(engine: En
 
 
 def test_resuming_a_killed_run_cleans_up_after_it(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
-    arguments = ("--models", *MANY, "--targets", "cpu", *CONTAINERS, "--output-dir", str(tmp_path))
+    arguments = ("--models", *MANY, "--targets", "cpu", *CONTAINERS, "--no-generation", "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
         command.wait_for("[1/10]")
         command.process.kill()
@@ -280,7 +280,7 @@ def test_resuming_a_killed_run_cleans_up_after_it(engine: Engine, cache: dict[st
 
 
 def test_a_killed_container_is_an_infra_error_of_only_its_target(engine: Engine, cache: dict[str, str], tmp_path: Path) -> None:
-    arguments = ("--models", *MANY[:3], "--targets", *BOTH, *CONTAINERS, "--output-dir", str(tmp_path))
+    arguments = ("--models", *MANY[:3], "--targets", *BOTH, *CONTAINERS, "--no-generation", "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
         command.wait_for("[1/3]")
         with contextlib.closing(engine.client()) as client:

@@ -106,7 +106,7 @@ def test_bundles_that_were_made_elsewhere_are_used_and_none_is_made(tmp_path: Pa
 def test_an_interrupted_run_ends_its_runner_and_resumes_the_rest(tmp_path: Path, cache: dict[str, str], how: signal.Signals) -> None:
     (tmp_path / "matrix.yaml").write_text(untrained(), encoding="utf-8")
     matrix_file = ("--matrix", str(tmp_path / "matrix.yaml"))
-    arguments = ("--models", *MANY, "--targets", "cpu", *NONE, *matrix_file, "--output-dir", str(tmp_path))
+    arguments = ("--models", *MANY, "--targets", "cpu", *NONE, "--no-generation", *matrix_file, "--output-dir", str(tmp_path))
     with Command(*arguments, environment=cache) as command:
         command.wait_for("[1/7]")
         runners = psutil.Process(command.process.pid).children(recursive=True)

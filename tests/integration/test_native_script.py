@@ -72,9 +72,10 @@ def test_a_suite_runs_without_network_from_a_read_only_checkout(tmp_path: Path, 
     assert {"smoke/matrix.duckdb", "smoke/matrix.md", "smoke/summary.md"} <= set(names)
     assert not [name for name in names if "/runs" in name]
     told = (tmp_path / "out" / "not-run.txt").read_text(encoding="utf-8")
-    assert "smoke: 6 pass on cpu" in told
+    assert "smoke: 9 pass on cpu" in told
     if code:
         assert "smoke: not run on cuda, unavailable: bert float32, bert float16, bert bfloat16, gpt2 float32" in told
+        assert ", gpt2 float32 generating 8, gpt2 float16" in told
 
 
 def test_suites_without_enough_time_are_listed(tmp_path: Path, wheels: Path) -> None:

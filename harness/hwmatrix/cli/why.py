@@ -96,7 +96,7 @@ def _lines(answer: Answer, database: Path) -> list[tuple[str, str]]:
         lines.append((f"  versions:   {plain(packages)}", "dim"))
     if cell.command:
         lines.append((f"  repeat it:  {plain(cell.command)}", "dim"))
-    if cell.status in TRIED_AND_FAILED - {Status.FACTORY_ERROR}:
+    if cell.status in TRIED_AND_FAILED - {Status.FACTORY_ERROR} and not cell.new_tokens:
         asked = ["hwmatrix", "generate", "--reproduce", cell.model, cell.target, "--dtype", cell.dtype.value, "--size", cell.size.value]
         lines.append((f"  as script:  {plain(shlex.join([*asked, '--database', str(database)]))}", "dim"))
     return lines

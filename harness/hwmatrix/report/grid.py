@@ -213,16 +213,16 @@ def _default_dtype(cells: tuple[CellRow, ...]) -> Dtype | None:
 
 
 def describe(cell: CellRow, names: Iterable[str]) -> str:
-    """Some settings of a cell in words: ``tiny, float32, batch 1, 16 tokens, 1 thread``."""
+    """Some settings of a cell in words: ``tiny, float32, batch 1, 16 tokens, 1 thread``, and ``generates 8`` if it does."""
     words = {
         "size": cell.size.value,
         "dtype": cell.dtype.value,
         "batch": f"batch {cell.batch}",
         "sequence_length": f"{cell.sequence_length} tokens",
-        "new_tokens": f"generates {cell.new_tokens}" if cell.new_tokens else "one forward pass",
+        "new_tokens": f"generates {cell.new_tokens}" if cell.new_tokens else "",
         "threads": "1 thread" if cell.threads == 1 else f"{cell.threads} threads",
     }
-    return ", ".join(words[name] for name in names)
+    return ", ".join(words[name] for name in names if words[name])
 
 
 def _settings(cells: tuple[CellRow, ...]) -> tuple[str, tuple[str, ...]]:

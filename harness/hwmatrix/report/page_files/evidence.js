@@ -170,7 +170,7 @@ const Evidence = (() => {
         ["Cell", el("code", null, cell.key)],
       ]),
       cell.command && [el("h4", null, "Repeat it"), el("pre", {class: "command", tabindex: 0, role: "region", "aria-label": "Command"}, cell.command), copying(cell.command)],
-      FAILED.has(cell.status) && [el("p", null, "Write a script that reproduces it without hwmatrix into the folder of this page:"),
+      FAILED.has(cell.status) && !cell.new_tokens && [el("p", null, "Write a script that reproduces it without hwmatrix into the folder of this page:"),
         el("pre", {tabindex: 0, role: "region", "aria-label": "Command of the script"}, `hwmatrix generate --reproduce ${cell.model} ${cell.target} --dtype ${cell.dtype} --size ${cell.size} --database matrix.duckdb`)],
       el("p", null, el("a", {href: Links.link({cell: cell.key})}, "Link to this cell")));
   }
