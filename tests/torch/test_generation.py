@@ -303,3 +303,10 @@ def test_a_trained_model_continues_examples_of_its_task(tmp_path: Path) -> None:
     tokens = torch.from_numpy(first.tokens)
     generation.generate(model, inputs, tokens, lambda _, logits: chosen.append(int(logits.argmax())), forced=False)
     assert chosen == first.tokens[0].tolist()  # of its own accord
+    with changed_layers(lambda _, keys, values: (keys, values * math.nan)):
+        broken = ended(plan, bundle)
+    assert (broken["verdict"], broken["error"]["type"]) == ("mismatch", "non_finite_output")
+    assert "quality" not in broken["facts"]
+    assert all(
+        math.isfinite(value) for value in broken["facts"].values() if isinstance(value, float)
+    )  # else its parent refuses the verdict

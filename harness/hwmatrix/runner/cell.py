@@ -22,7 +22,7 @@ from hwmatrix.models.learning import quality
 from hwmatrix.records import Divergence, MeasureRule, Origin, Role, Stage, Status
 from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import generating
-from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, timed
+from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, timed
 from hwmatrix.targets.protocol import Target, target_class
 
 if TYPE_CHECKING:
@@ -169,19 +169,8 @@ def _task_findings(found: quality.Quality | None, compared: parity.Comparison | 
     """The quality on the task, by the fields of ``Measured``; or why there is none."""
     if found is None:
         return {"quality_detail": "its outputs on held-out inputs cannot be compared" if compared else detail}
-    return {
-        "quality_metric": found.metric,
-        "quality": found.value,
-        "quality_reference": found.reference,
-        "quality_low": found.low,
-        "quality_high": found.high,
-        "quality_agreement": found.agreement,
-        "quality_kl": found.kl,
-        "quality_cosine": found.cosine,
-        "quality_error": compared.worst.relative_error if compared and compared.worst else None,
-        "quality_inputs": found.inputs,
-        "quality_detail": detail,
-    }
+    worst = compared.worst if compared else None
+    return quality_found(found, detail) | {"quality_error": worst.relative_error if worst else None}
 
 
 def _time(target: Target, rule: MeasureRule, threads: int, progress: Progress) -> None:

@@ -16,7 +16,7 @@ from hwmatrix.measure import latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
 from hwmatrix.models.learning import quality
 from hwmatrix.records import NoiseFloor, Stage, Status
-from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, timed
+from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, timed
 from hwmatrix.targets.protocol import Generating, target_class
 
 if TYPE_CHECKING:
@@ -68,8 +68,9 @@ def run(job: CellJob, progress: Progress) -> End:
         found.force(prompt, prompt.name)
     found.force(first, _AGAIN)
     task = found.continue_freely(asked.free)
+    progress.found(failing_component=None, failing_step=None, failing_prompt=None)
     placement = target.placement()
-    progress.found(on_target=placement.on_target, placement_detail=placement.detail, failing_component=None)
+    progress.found(on_target=placement.on_target, placement_detail=placement.detail)
 
     progress.enter(Stage.COMPARE)
     compared = found.compared()
@@ -78,7 +79,7 @@ def run(job: CellJob, progress: Progress) -> End:
     judged = verdict.judge(compared, placement, allowance, task)
     progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
     if judged.status not in {Status.PASS, Status.FALLBACK}:
-        progress.found(**found.first_failing(allowance))
+        progress.found(**found.first_failing(compared, allowance))
     elif job.rule is not None:
         progress.enter(Stage.MEASURE)
         _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
@@ -105,7 +106,7 @@ class _Found:
         self._generate(prompt, name, kept.append, forced=True)
 
     def continue_freely(self, prompts: Sequence[GenerationPrompt]) -> quality.Quality | None:
-        """Let a trained model continue examples of its task; None if there are none."""
+        """Let a trained model continue examples of its task; None if there are none, or if its logits cannot be compared."""
         if not prompts:
             return None
         logits: list[Array] = []
@@ -113,21 +114,14 @@ class _Found:
             steps: list[Array] = []
             self._generate(prompt, prompt.name, steps.append, forced=False)
             logits.append(np.stack(steps, axis=1))
-        expected = np.concatenate([prompt.logits.swapaxes(0, 1) for prompt in prompts])
+        actual = {"logits": np.concatenate(logits)}
+        expected = {"logits": np.concatenate([prompt.logits.swapaxes(0, 1) for prompt in prompts])}
+        if verdict.incomparable(parity.compare(actual, expected)) is not None:
+            self._progress.found(quality_detail="the logits of its own continuations cannot be compared")
+            return None
         labels = np.concatenate([prompt.tokens for prompt in prompts])
-        found = quality.quality(_ANSWERS, {"logits": np.concatenate(logits)}, {"logits": expected}, labels)
-        self._progress.found(
-            quality_metric=found.metric,
-            quality=found.value,
-            quality_reference=found.reference,
-            quality_low=found.low,
-            quality_high=found.high,
-            quality_agreement=found.agreement,
-            quality_kl=found.kl,
-            quality_cosine=found.cosine,
-            quality_inputs=found.inputs,
-            quality_detail=f"continues examples of its task freely, {labels.shape[1]} tokens each",
-        )
+        found = quality.quality(_ANSWERS, actual, expected, labels)
+        self._progress.found(**quality_found(found, f"continues examples of its task freely, {labels.shape[1]} tokens each"))
         return found
 
     def _generate(self, prompt: GenerationPrompt, name: str, keep: Callable[[Array], None], *, forced: bool) -> None:
@@ -151,7 +145,6 @@ class _Found:
         """The logits of all steps compared with the reference's, each step as an output of its own."""
         actual = {_output(name, number): logits for name, steps in self._logits.items() for number, logits in enumerate(steps)}
         expected = {_output(name, number): logits for name, steps in self._expected.items() for number, logits in enumerate(steps)}
-        self._progress.found(failing_component=None, failing_step=None, failing_prompt=None)
         return parity.compare(actual, expected)
 
     def floor(self, asked: Generation, dtype: Dtype) -> NoiseFloor | None:
@@ -163,20 +156,15 @@ class _Found:
         outputs = {_output(name, number): largest for name, steps in self._logits.items() for number in range(len(steps))}
         return dataclasses.replace(known, outputs=outputs)
 
-    def first_failing(self, allowance: verdict.Allowance) -> dict[str, Any]:
+    def first_failing(self, compared: Comparison, allowance: verdict.Allowance) -> dict[str, Any]:
         """The prompt, the step and the component whose logits are the first that differ too much, by the fields of ``Measured``."""
+        wrong = {output.name for output in compared.outputs if verdict.differs(output, allowance)}
         for name, steps in self._logits.items():
-            for number, logits in enumerate(steps):
-                one = parity.compare({"": logits}, {"": self._expected[name][number]})
-                floor = allowance.floor and dataclasses.replace(allowance.floor, outputs={"": self._own_floor(allowance.floor)})
-                if verdict.differs(one, dataclasses.replace(allowance, floor=floor)):
+            for number in range(len(steps)):
+                if _output(name, number) in wrong:
                     component = DECODE if number else PREFILL
                     return {"failing_component": component, "failing_step": number, "failing_prompt": name}
         return {}
-
-    @staticmethod
-    def _own_floor(floor: NoiseFloor) -> float:
-        return max((floor.outputs or {"": 0.0}).values())
 
 
 def _output(prompt: str, step: int) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hwmatrix.measure import memory
+    from hwmatrix.models.learning.quality import Quality
     from hwmatrix.targets.protocol import DeviceUse
 
     Send = Callable[[dict[str, Any]], None]
@@ -128,6 +129,22 @@ def memory_found(host: memory.HostUse, use: DeviceUse | None) -> dict[str, Any]:
         "memory_detail": host.detail,
         "device_peak_mb": use.peak_mb if use else None,
         "device_reserved_mb": use.reserved_mb if use else None,
+    }
+
+
+def quality_found(found: Quality, detail: str) -> dict[str, Any]:
+    """The quality on a task, by the fields of ``Measured``. ``detail`` says what was asked."""
+    return {
+        "quality_metric": found.metric,
+        "quality": found.value,
+        "quality_reference": found.reference,
+        "quality_low": found.low,
+        "quality_high": found.high,
+        "quality_agreement": found.agreement,
+        "quality_kl": found.kl,
+        "quality_cosine": found.cosine,
+        "quality_inputs": found.inputs,
+        "quality_detail": detail,
     }
 
 
