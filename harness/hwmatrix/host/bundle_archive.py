@@ -30,7 +30,7 @@ LIMITS: Final = Limits(file_bytes=32 * 2**30, total_bytes=128 * 2**30, files=200
 _KEY: Final = "[0-9a-f]{64}"
 _NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _BUNDLE_FILE: Final = re.compile(rf"(?P<key>{_KEY})(/{_NAME}){{1,8}}")
-_EXPORT_FILE: Final = re.compile(rf"{onnx_export.ONNX_DIR}/(?P<key>{_KEY})/(?P<exporter>{'|'.join(onnx_export.EXPORTERS)})/{_NAME}")
+_EXPORT_FILE: Final = re.compile(rf"{onnx_export.ONNX_DIR}/(?P<key>{_KEY})/(?P<exporter>{'|'.join(onnx_export.EXPORTS)})/{_NAME}")
 
 
 def pack(folder: RunFolder, cache: Path, archive: Path) -> int:
@@ -45,7 +45,7 @@ def pack(folder: RunFolder, cache: Path, archive: Path) -> int:
         if not (cache / key / folders.MANIFEST).is_file():
             raise StoreError(f"{cache}: it lacks the bundle {key}", advice="Make the bundles again, and let nothing prune the cache.")
         files |= _files_of(cache, cache / key)
-        for exporter in onnx_export.EXPORTERS:
+        for exporter in onnx_export.EXPORTS:
             files |= _files_of(cache, cache / onnx_export.ONNX_DIR / key / exporter)
     archives.write(archive, files)
     return len(keys)
@@ -157,10 +157,10 @@ def _check_model(archive: Path, found: bundles.Bundle, model: ModelPlan) -> None
 
 def _checked_exports(archive: Path, into: Path, found: dict[str, bundles.Bundle]) -> Iterator[tuple[str, str]]:
     for key, bundle in found.items():
-        for exporter in onnx_export.EXPORTERS:
+        for exporter in onnx_export.EXPORTS:
             if (into / onnx_export.ONNX_DIR / key / exporter).is_dir():
                 try:
-                    onnx_export.read_all(bundle, into, only=exporter)
+                    onnx_export.read_one(bundle, into, exporter)
                 except BundleError as error:
                     raise refused(archive, str(error)) from error
                 yield key, exporter

@@ -120,14 +120,10 @@ class Bundle:
         if task is None or "answers" not in task:
             return None
         arrays = _load_arrays(self.path / HELD_OUT)
-
-        def part(prefix: str) -> dict[str, _Array]:
-            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
         return HeldOut(
             answers=Answers(**{**task["answers"], "outputs": tuple(task["answers"]["outputs"])}),
-            inputs=part("input."),
-            expected=part("expected."),
+            inputs=_part(arrays, "input."),
+            expected=_part(arrays, "expected."),
             labels=arrays["labels"],
             weights=arrays.get("weights"),
         )
@@ -151,9 +147,11 @@ class Bundle:
         arrays = _load_arrays(self.path / GENERATION)
 
         def prompt(name: str) -> GenerationPrompt:
-            own = {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
-            inputs = {key.removeprefix("input."): array for key, array in own.items() if key.startswith("input.")}
-            return GenerationPrompt(name=name, inputs=inputs, tokens=own["tokens"], logits=own["logits"])
+            own = _part(arrays, f"{name}.")
+            inputs = _part(own, "input.")
+            steps = tuple(_part(own, f"step{number}.") for number in range(own["tokens"].shape[1]))
+            called = ({**inputs, **steps[0]}, *steps[1:]) if any(steps) else ()
+            return GenerationPrompt(name=name, inputs=inputs, tokens=own["tokens"], logits=own["logits"], steps=called)
 
         return Generation(
             forced=tuple(map(prompt, described["prompts"])),
@@ -184,13 +182,15 @@ class HeldOut:
 class GenerationPrompt:
     """A prompt with its continuation and the reference's logits (:class:`hwmatrix.models.generation.Prompt`).
 
-    ``tokens`` has the shape (rows, steps), ``logits`` (steps, rows, vocabulary).
+    ``tokens`` has the shape (rows, steps), ``logits`` (steps, rows, vocabulary). ``steps`` are the arguments of each forward pass, without
+    caches (:mod:`hwmatrix.models.generation_calls`); empty if transformers does not generate in such passes.
     """
 
     name: str
     inputs: dict[str, _Array]
     tokens: _Array
     logits: _Array
+    steps: tuple[dict[str, _Array], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -400,6 +400,11 @@ def _remove_leftovers(cache: Path, held: str) -> None:
                 continue
             _LOG.warning("removing the leftovers of an interrupted build: %s", partial)
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _part(arrays: Mapping[str, _Array], prefix: str) -> dict[str, _Array]:
+    """The arrays whose names have a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _load(file: Path) -> dict[str, torch.Tensor]:

@@ -29,6 +29,8 @@ _Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
 TRACED: Final = "traced"
 """The prompt whose length an exporter sees. No exporter sees those of the others."""
+UNCACHED: Final = "uncached"
+"""The traced prompt with all but the last token of its continuation, of which one step is asked: the same logits, without a cache."""
 _LONGER: Final = 5
 """Tokens that the longer prompt has more than the traced one: no multiple of it, and no power of two."""
 _PADDING: Final = 3
@@ -147,7 +149,7 @@ def _settings(own: Any, steps: int) -> Any:
 def prompts(model: Any, inputs: Mapping[str, _Tensor], *, steps: int, seed: int) -> tuple[Prompt, ...]:
     """Prompts made of the arguments of a forward pass: one that exporters see, a shorter and a longer one, and one with padding.
 
-    A prompt without text, such as speech, has one length.
+    For a decoder without an encoder, :data:`UNCACHED` follows. A prompt without text, such as speech, has one length.
 
     Raises:
         FactoryError: the model has fewer positions than a prompt and its continuation need (``no_generation``).
@@ -157,7 +159,8 @@ def prompts(model: Any, inputs: Mapping[str, _Tensor], *, steps: int, seed: int)
     generator = torch.Generator().manual_seed(seed)
     given = _for_generate(inputs)
     made = [(TRACED, given)] if "input_ids" not in given else _texts(model, given, steps, generator)
-    return tuple(Prompt(name=name, inputs=text, tokens=_plain(model, (_rows(text), steps), generator)) for name, text in made)
+    found = [Prompt(name=name, inputs=text, tokens=_plain(model, (_rows(text), steps), generator)) for name, text in made]
+    return tuple(found) if len(found) == 1 or model.config.is_encoder_decoder else (*found, _uncached(found[0]))
 
 
 def answered(model: Any, example: Examples, steps: int, number: int) -> Prompt:
@@ -196,6 +199,26 @@ def _texts(model: Any, given: _Tensors, steps: int, generator: torch.Generator) 
     found = [(name, _cut(whole, size)) for name, size in ((TRACED, traced), ("shorter", shorter), ("longer", traced + _LONGER))]
     padding = min(_PADDING, most - shorter)
     return [*found, ("padded", _padded(found[1][1], padding, model))] if padding > 0 else found
+
+
+def _uncached(prompt: Prompt) -> Prompt:
+    import torch
+
+    before, last = prompt.tokens[:, :-1], prompt.tokens[:, -1:]
+    ids, mask = prompt.inputs["input_ids"], prompt.inputs["attention_mask"]
+    longer = {"input_ids": torch.cat([ids, before], dim=1), "attention_mask": torch.cat([mask, torch.ones_like(before)], dim=1)}
+    return Prompt(name=UNCACHED, inputs={**_extended(prompt.inputs, before.shape[1]), **longer}, tokens=last)
+
+
+def _extended(inputs: _Tensors, more: int) -> _Tensors:
+    """The inputs with what there is for each token, such as its type, as for the last token for ``more`` tokens."""
+    import torch
+
+    shape = inputs["input_ids"].shape
+    return {
+        name: torch.cat([tensor, tensor[:, -1:].expand(-1, more)], dim=1) if tensor.shape == shape else tensor
+        for name, tensor in inputs.items()
+    }
 
 
 def _cut(whole: _Tensors, length: int) -> _Tensors:

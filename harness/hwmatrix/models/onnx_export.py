@@ -3,8 +3,9 @@
 There are two exporters, because neither exports every model: transformers' own, and ``torch.onnx.export``. The second is called if the
 first made no graph, and if a target chooses between graphs or rejected the first (``runner/exports``). Each result is stored under
 ``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` if the weights do not fit into one protobuf file)
-and ``manifest.json`` with the SHA-256 of every file; or a manifest with the failure. A failure is a result like a graph. A timeout is
-not: it is recorded for the cells of the same run, and the next run calls the exporter again.
+and ``manifest.json`` with the SHA-256 of every file; or a manifest with the failure. ``generation/`` holds the graphs of a cell that
+generates (:mod:`hwmatrix.models.generation_export`). A failure is a result like a graph. A timeout is not: it is recorded for the cells of
+the same run, and the next run calls the exporter again.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import folder, onnx_exporters
+from hwmatrix.models import folder, generation_export, onnx_exporters
 from hwmatrix.models.folder import MANIFEST
+from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ ONNX_SCHEMA: Final = "hwmatrix/onnx/2"
 ONNX_DIR: Final = "onnx"
 MODEL_FILE: Final = "model.onnx"
 EXPORTERS: Final = onnx_exporters.EXPORTERS
+GENERATION: Final = "generation"
+"""The export for cells that generate: prefill and decode, made by transformers' exporter. No other exporter makes them."""
+EXPORTS: Final = (*EXPORTERS, GENERATION)
+"""Every export that a bundle may have, by the name of its folder."""
 TIMED_OUT: Final = "ExporterTimedOut"
 """The ``error_type`` of an exporter that was killed because it ran out of time."""
 _PROCESS_DIED: Final = "ExporterDied"
@@ -112,11 +118,12 @@ def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, .
     Raises:
         BundleError: the cache cannot be written (``cache_not_writable``).
     """
-    return tuple(export_one(bundle, cache, exporter) for exporter in EXPORTERS)
+    found = (export_one(bundle, cache, exporter) for exporter in EXPORTERS)
+    return tuple(each for each in found if not isinstance(each, GenerationExport))
 
 
-def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
-    """The result of one exporter for a bundle. Call it in a child process, and :func:`keep_failure` if that dies.
+def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure:
+    """The result of one exporter for a bundle, or of :data:`GENERATION`. Call it in a child process, and :func:`keep_failure` if that dies.
 
     Running out of memory is raised and not recorded: with more memory, the same export may succeed. A recorded timeout is discarded.
 
@@ -174,13 +181,27 @@ def read_all(bundle: Bundle, cache: Path, *, only: str | None = None) -> tuple[O
             or is damaged (``bundle_broken``).
     """
     if only is not None:
-        return (_read(bundle, cache, only),)
+        return (_read_forward(bundle, cache, only),)
     found: list[OnnxExport | OnnxFailure] = []
     for exporter in EXPORTERS:
         made = any(isinstance(export, OnnxExport) for export in found)
         if not made or is_kept(bundle.key, cache, exporter):
-            found.append(_read(bundle, cache, exporter))
+            found.append(_read_forward(bundle, cache, exporter))
     return tuple(found)
+
+
+def read_generation(bundle: Bundle, cache: Path) -> GenerationExport:
+    """The graphs with which a bundle's model generates, every file verified. Does not need torch.
+
+    Raises:
+        BundleError: as :func:`read_all`.
+        CellFailure: there are none; the failure is that of :func:`no_graph`.
+    """
+    found = read_one(bundle, cache, GENERATION)
+    if isinstance(found, OnnxFailure):
+        raise no_graph([found])
+    assert isinstance(found, GenerationExport)  # noqa: S101 - by its name
+    return found
 
 
 def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
@@ -212,21 +233,34 @@ def _folder_of(bundle: Bundle, cache: Path, exporter: str) -> Path:
     return cache / ONNX_DIR / bundle.key / exporter
 
 
-def _cached(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure | None:
+def _cached(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure | None:
     """The result in the cache, if it is intact and made by the versions installed here."""
     try:
         manifest = _manifest(bundle, cache, exporter)
-        return _read(bundle, cache, exporter) if manifest["versions"] == _versions() else None
+        return read_one(bundle, cache, exporter) if manifest["versions"] == _versions() else None
     except BundleError:
         return None
 
 
-def _read(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
+def _read_forward(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
+    found = read_one(bundle, cache, exporter)
+    assert not isinstance(found, GenerationExport)  # noqa: S101 - by its name
+    return found
+
+
+def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure:
+    """One of a bundle's :data:`EXPORTS`, every file verified. Does not need torch.
+
+    Raises:
+        BundleError: as :func:`read_all`.
+    """
     path, manifest = _folder_of(bundle, cache, exporter), _manifest(bundle, cache, exporter)
     try:
         folder.check(path, manifest["files"])
         if manifest["failure"] is not None:
             return OnnxFailure(exporter=exporter, **manifest["failure"])
+        if exporter == GENERATION:
+            return generation_export.read(path, manifest)
         return OnnxExport(
             exporter=exporter,
             path=path / MODEL_FILE,
@@ -257,10 +291,14 @@ def _manifest(bundle: Bundle, cache: Path, exporter: str) -> dict[str, Any]:
     return manifest
 
 
-def _export_now(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | OnnxFailure:
+def _export_now(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure:
     """Export now. An exporter's error is recorded, not raised."""
+
+    def fill(path: Path) -> dict[str, Any]:
+        return generation_export.make(bundle, path) if exporter == GENERATION else EXPORTERS[exporter](bundle, path / MODEL_FILE)
+
     try:
-        _publish(bundle, cache, exporter, lambda path: EXPORTERS[exporter](bundle, path / MODEL_FILE))
+        _publish(bundle, cache, exporter, fill)
     except (BundleError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - exporters raise anything
@@ -271,7 +309,7 @@ def _export_now(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Onnx
             traceback=_UNDERLINES.sub("", "".join(traceback.format_exception(error))),
         )
         _publish(bundle, cache, exporter, lambda _: _failure_fields(failure))
-    return _read(bundle, cache, exporter)
+    return read_one(bundle, cache, exporter)
 
 
 def _publish(bundle: Bundle, cache: Path, exporter: str, fill: Callable[[Path], dict[str, Any]]) -> None:

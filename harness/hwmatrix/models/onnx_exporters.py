@@ -29,7 +29,7 @@ _INLINE_BYTES: Final = 3 * 2**29
 
 def _with_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
     """The exporter of transformers, which patches torch's exporter and names outputs as the reference does."""
-    model, inputs = _loaded(bundle)
+    model, inputs = loaded(bundle), bundle.load_inputs()
     try:
         program, prepared = _traced(model, inputs, fixed=())
     except Exception as error:
@@ -39,7 +39,7 @@ def _with_transformers(bundle: Bundle, file: Path) -> dict[str, Any]:
     else:
         return _saved(bundle, program, file, prepared=prepared)
     # Outside the handler, so that the first attempt's error does not become the cause of the second's.
-    model, inputs = _loaded(bundle)
+    model, inputs = loaded(bundle), bundle.load_inputs()
     program, prepared = _traced(model, inputs, fixed=fixed)
     return _saved(bundle, program, file, prepared=prepared, extents=fixed)
 
@@ -62,13 +62,27 @@ def _traced(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fixed: S
     return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(sample).items() if name not in inputs}
 
 
+def traced_with_any_shape(model: torch.nn.Module, sample: Mapping[str, Any]) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
+    """A graph (an ``onnx_ir.Model``) of a pass with these arguments, every axis dynamic, and what the exporter computed in advance."""
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_onnx import OnnxExporter
+    from transformers.exporters.utils import get_leaf_tensors
+
+    exporter: Any = OnnxExporter
+    given = dict(sample)
+    known = get_leaf_tensors(given).keys()
+    with _no_warnings():
+        program = exporter().export(model, given, OnnxConfig(dynamic=True)).program
+    return program, {name: tensor.numpy() for name, tensor in get_leaf_tensors(given).items() if name not in known}
+
+
 def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
     """``torch.onnx.export`` via ``torch.export`` with static shapes, of a module that returns the reference's outputs in order."""
     import torch
 
     from hwmatrix.models.outputs import call_options, flatten_outputs
 
-    model, inputs = _loaded(bundle)
+    model, inputs = loaded(bundle), bundle.load_inputs()
     options = call_options(model)
 
     class Flat(torch.nn.Module):
@@ -90,12 +104,8 @@ def _with_torch(bundle: Bundle, file: Path) -> dict[str, Any]:
 EXPORTERS: Final[dict[str, Callable[[Bundle, Path], dict[str, Any]]]] = {TRANSFORMERS: _with_transformers, TORCH: _with_torch}
 
 
-def _loaded(bundle: Bundle) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The model with eager attention, as in the reference, and its inputs.
-
-    Experts are computed as one batched product. The reference loops over the experts that were hit, and a graph cannot express a loop
-    whose length depends on the data.
-    """
+def loaded(bundle: Bundle, *, cache: bool = False) -> torch.nn.Module:
+    """The model with eager attention, as in the reference, and experts as one batched product."""
     import torch
     import transformers
 
@@ -104,11 +114,21 @@ def _loaded(bundle: Bundle) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     logging: Any = transformers.utils.logging
     logging.set_verbosity_error()
     torch.set_num_threads(1)
-    model: Any = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32)
+    model: Any = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, cache=cache)
+    with_batched_experts(model)
+    return model  # type: ignore[no-any-return]
+
+
+def with_batched_experts(model: torch.nn.Module) -> None:
+    """Compute experts as one batched product.
+
+    The reference loops over the experts that were hit, and a graph cannot express a loop whose length depends on the data.
+    """
+    import transformers
+
     for part in model.modules():  # a composite model does not say what its parts support
         if isinstance(part, transformers.PreTrainedModel) and part._can_set_experts_implementation():  # noqa: SLF001 - as in the exporter
             part.set_experts_implementation(_EXPERTS)
-    return model, bundle.load_inputs()
 
 
 @contextlib.contextmanager
@@ -127,14 +147,19 @@ def _saved(
     Raises:
         ValueError: the graph has an input that the bundle does not have, or lacks an output of the reference.
     """
-    import onnx_ir
-
     inputs = [described["name"] for described in bundle.manifest["inputs"]]
     expected = [described["name"] for described in bundle.manifest["expected"]]
     names = onnx_graph.fit(program, inputs=inputs, expected=expected, prepared=prepared)
+    save(program, file)
+    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": [*extents, *names.fixed], "opset": program.opset_imports[""]}
+
+
+def save(program: Any, file: Path) -> None:
+    """Write a graph (an ``onnx_ir.Model``), with its weights in a file of their own if they don't fit into one."""
+    import onnx_ir
+
     size = sum(value.const_value.nbytes for value in program.graph.initializers.values() if value.const_value is not None)
     onnx_ir.save(program, file, external_data=f"{file.name}.data" if size > _INLINE_BYTES else None)
-    return {"inputs": names.inputs, "outputs": names.outputs, "fixed": [*extents, *names.fixed], "opset": program.opset_imports[""]}
 
 
 def told_of(error: Exception) -> str:

@@ -85,7 +85,7 @@ def fit(program: Any, *, inputs: Collection[str], expected: Sequence[str], prepa
             _free_name(graph, own, value)
             value.name = own
         elif value.name not in inputs and value.name in prepared:
-            _make_constant(graph, value, prepared[value.name])
+            make_constant(graph, value, prepared[value.name])
             fixed.append(value.name)
     taken = tuple(str(value.name) for value in graph.inputs)
     unknown = sorted(set(taken) - set(inputs))
@@ -103,7 +103,7 @@ def _reference_name(name: str, expected: Sequence[str]) -> str | None:
     return next((known for known in (name, own) if known in expected), None)
 
 
-def _make_constant(graph: Any, value: Any, array: np.ndarray[Any, Any]) -> None:
+def make_constant(graph: Any, value: Any, array: np.ndarray[Any, Any]) -> None:
     """Turn an input into a constant."""
     import onnx_ir
 

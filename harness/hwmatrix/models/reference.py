@@ -16,6 +16,7 @@ from hwmatrix.models.factory.rules import digest, override
 from hwmatrix.models.factory.synthesis import synthesise
 from hwmatrix.models.floors import noise_floors
 from hwmatrix.models.folder import CALIBRATION, EXPECTED, GENERATION, HELD_OUT, INPUTS, MODEL_DIR
+from hwmatrix.models.generation_calls import recorded
 from hwmatrix.models.influence import without_influence
 from hwmatrix.models.inputs import make_inputs
 from hwmatrix.models.learning.quality import Answers
@@ -181,11 +182,14 @@ def _generation(plan: ModelPlan, folder: Path, inputs: _Tensors, learned: Sequen
             forced = generation.prompts(model, inputs, steps=plan.new_tokens, seed=plan.seed)
             free = [generation.answered(model, example, plan.new_tokens, number) for number, example in enumerate(learned)]
             for prompt in (*forced, *free):
-                logits = generation.logits_of(model, prompt).float()
+                logits, calls = recorded(model, prompt)
+                logits = logits.float()
                 if not bool(logits.isfinite().all()):
                     return {"reason": f"the reference's logits have NaN or infinity after the {prompt.name} prompt"}
-                made = {f"input.{name}": tensor for name, tensor in prompt.inputs.items()} | {"tokens": prompt.tokens, "logits": logits}
-                tensors |= {f"{prompt.name}.{name}": tensor for name, tensor in made.items()}
+                made = {"tokens": prompt.tokens, "logits": logits, **_prefixed("input", prompt.inputs)}
+                for number, call in enumerate(calls):
+                    made |= _prefixed(f"step{number}", _changed(call.given, {} if number else prompt.inputs))
+                tensors |= _prefixed(prompt.name, made)
             floors = generation.floors(model, forced[0])
     except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; it becomes data
         return {"reason": f"the reference fails to generate: {type(error).__name__}: {' '.join(str(error).split())[:500]}"}
@@ -193,13 +197,22 @@ def _generation(plan: ModelPlan, folder: Path, inputs: _Tensors, learned: Sequen
     return {"prompts": [prompt.name for prompt in forced], "free": [prompt.name for prompt in free], "floors": floors}
 
 
+def _prefixed(prefix: str, tensors: _Tensors) -> _Tensors:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _changed(tensors: _Tensors, known: _Tensors) -> _Tensors:
+    """The tensors that differ from known ones."""
+    return {name: tensor for name, tensor in tensors.items() if name not in known or not tensor.equal(known[name])}
+
+
 def _held_out_tensors(model: torch.nn.Module, task: _Task, plan: ModelPlan) -> _Tensors:
     """The examples in one file: ``input.*``, ``expected.*`` (the reference, one batch after the other), ``labels``, ``weights``."""
     outputs = [_run(model, example, plan) for example in task.examples]
     labels = task.labels or [own_labels(task.answers, made, example) for made, example in zip(outputs, task.examples, strict=True)]
     return {
-        **{f"input.{name}": tensor for name, tensor in _stacked(task.examples).items()},
-        **{f"expected.{name}": tensor for name, tensor in _stacked(outputs, task.answers.outputs).items()},
+        **_prefixed("input", _stacked(task.examples)),
+        **_prefixed("expected", _stacked(outputs, task.answers.outputs)),
         **_stacked([{"labels": tensor} for tensor in labels]),
         **(_stacked([{"weights": tensor} for tensor in task.weights]) if task.weights is not None else {}),
     }

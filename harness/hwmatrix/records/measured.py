@@ -62,8 +62,9 @@ class Measured:
 
     Of a cell that generates: ``prompt_tokens`` are the tokens of the timed prompt. ``ttft_ms`` is the median time to the first token,
     ``tpot_ms`` that per output token after the first, each with its 95 % interval; ``itl_ms`` are the median times between one token and
-    the next, by position (docs/measuring.md defines them). ``cache_mb`` is the size of the cache at the end. ``failing_component``
-    (``prefill`` or ``decode``), ``failing_step`` (0 is the prefill) and ``failing_prompt`` say where generation first fails.
+    the next, by position (docs/measuring.md defines them). ``cache_mb`` is the size of the cache at the end, and
+    ``cache_error`` the relative L2 error of its last logits against the target's own without a cache. ``failing_component`` (``prefill`` or
+    ``decode``), ``failing_step`` (0 is the prefill) and ``failing_prompt`` say where generation first fails.
     """
 
     bundle: str | None = None
@@ -124,6 +125,7 @@ class Measured:
     tpot_high_ms: Annotated[Milliseconds | None, Since(schema=9)] = None
     itl_ms: Annotated[tuple[Milliseconds, ...] | None, Since(schema=9)] = None
     cache_mb: Annotated[float | None, Since(schema=9)] = None
+    cache_error: Annotated[float | None, Since(schema=9)] = None
     failing_component: Annotated[str | None, Since(schema=9)] = None
     failing_step: Annotated[Count | None, Since(schema=9)] = None
     failing_prompt: Annotated[str | None, Since(schema=9)] = None

@@ -16,7 +16,7 @@ from hwmatrix.records.strict import STRICT
 from hwmatrix.records.vocabulary import Dtype, Execution, Family, Isolation, Role, Size
 
 PLAN_SCHEMA: Final = "hwmatrix/plan/1"
-BUNDLE_SCHEMA: Final = "hwmatrix/bundle/5"
+BUNDLE_SCHEMA: Final = "hwmatrix/bundle/6"
 _GENERATIVE: Final = re.compile(
     "(CausalLM|LMHeadModel|ConditionalGeneration|EncoderDecoderModel|GenerationDecoder|MTModel|SpeechToText|Text2Text)$"
 )

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 INDEX: Final = "bundles.json"
 INDEX_SCHEMA: Final = "hwmatrix/bundle-index/1"
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
-_TRIES: Final = 3
-"""Steps that each get a model's time limit in turn: its bundle, and each of two exporters."""
+_TRIES: Final = 4
+"""Steps that each get a model's time limit in turn: its bundle, each of two exporters, and the export of generation."""
 _UNFINISHED: Final = "bundle_unfinished"
 """The type of a failure that says nothing about the model: the machine was too busy, or the worker was lost."""
 
@@ -73,7 +73,7 @@ class BundleOrder:
 
 def all_cached(order: BundleOrder) -> bool:
     """Whether the cache has all bundles and exports of an order. Nothing is verified, so a damaged one counts, too."""
-    exported = exports.wanted(order.plan)
+    exported, generating = exports.wanted(order.plan), exports.generating(order.plan)
     every = order.every_exporter or exports.chosen_between(order.plan)
     for model in order.chosen:
         try:
@@ -82,7 +82,8 @@ def all_cached(order: BundleOrder) -> bool:
             return False
         if not (order.cache / key).is_dir():
             return False
-        if exports.needed(model, exported) and not exports.all_kept(key, order.cache, every=every):
+        generates = (model.name, model.size) in generating
+        if exports.needed(model, exported) and not exports.all_kept(key, order.cache, every=every, generates=generates):
             return False
     return True
 
@@ -134,7 +135,8 @@ def _build_and_export(order: BundleOrder, models: list[tuple[ModelPlan, Limits]]
     told: list[dict[str, Any]] = []
     if entry.key is not None and exports.needed(model, exports.wanted(order.plan)):
         every = order.every_exporter or exports.chosen_between(order.plan)
-        told = exports.export(entry.key, order.cache, limits, every=every, again=bool(again), closing=closing)
+        generates = (model.name, model.size) in exports.generating(order.plan)
+        told = exports.export(entry.key, order.cache, limits, every=every, generates=generates, again=bool(again), closing=closing)
     return {"entry": dataclasses.asdict(entry), "exports": told}
 
 

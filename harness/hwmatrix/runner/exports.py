@@ -29,6 +29,11 @@ def wanted(plan: Plan) -> set[tuple[str, Size]]:
     return {(cell.model, cell.size) for cell in plan.cells if cell.target in targets}
 
 
+def generating(plan: Plan) -> set[tuple[str, Size]]:
+    """Those of them that generate."""
+    return wanted(dataclasses.replace(plan, cells=tuple(cell for cell in plan.cells if cell.settings.new_tokens)))
+
+
 def chosen_between(plan: Plan) -> bool:
     """Whether some available target of the plan chooses the best of all exports."""
     return any(target.onnx_use is OnnxUse.BEST and target.unavailable is None for target in plan.targets)
@@ -39,8 +44,10 @@ def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:
     return bool(models) if model.role is not Role.MODEL else (model.name, model.size) in models
 
 
-def all_kept(key: str, cache: Path, *, every: bool) -> bool:
+def all_kept(key: str, cache: Path, *, every: bool, generates: bool) -> bool:
     """Whether :func:`export` would call no exporter, because the cache has what it needs."""
+    if generates and not onnx_export.is_kept(key, cache, onnx_export.GENERATION):
+        return False
     for exporter in onnx_export.EXPORTERS:
         if not onnx_export.is_kept(key, cache, exporter):
             return False
@@ -50,9 +57,9 @@ def all_kept(key: str, cache: Path, *, every: bool) -> bool:
 
 
 def export(
-    key: str, cache: Path, limits: Limits, *, every: bool, again: bool = False, closing: tuple[int, ...] = ()
+    key: str, cache: Path, limits: Limits, *, every: bool, generates: bool = False, again: bool = False, closing: tuple[int, ...] = ()
 ) -> list[dict[str, Any]]:
-    """Call exporters until one exports a bundle, or find earlier results; ``every``: call all of them.
+    """Call exporters until one exports a bundle, or find earlier results; ``every``: call all of them; ``generates``: export steps, too.
 
     An exporter with a kept result is called again, because that result may be out of date. Returns the outcome of each: ``exporter``,
     ``ok``, ``message``, and ``late`` if it timed out. Failures are kept. The message of a timeout says how busy the machine was and,
@@ -65,6 +72,9 @@ def export(
     for exporter in onnx_export.EXPORTERS:
         if every or not any(each["ok"] for each in outcomes) or onnx_export.is_kept(key, cache, exporter):
             outcomes.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, again=again, closing=closing)})
+    if generates:
+        outcome = _export_by(onnx_export.GENERATION, cache / key, cache, limits, again=again, closing=closing)
+        outcomes.append({"exporter": onnx_export.GENERATION, **outcome})
     return outcomes
 
 
@@ -88,8 +98,8 @@ def _make(exporter: str, bundle: Path, cache: Path, send: Callable[[dict[str, An
     """In the child: export or find the export, and send the outcome to the parent."""
     try:
         made = onnx_export.export_one(verify(bundle), cache, exporter)
-    except (CellFailure, MemoryError) as failure:
-        send({"ok": False, "message": str(failure) or type(failure).__name__})
+    except (CellFailure, MemoryError) as problem:
+        send({"ok": False, "message": str(problem) or type(problem).__name__})
     else:
-        ok = isinstance(made, onnx_export.OnnxExport)
-        send({"ok": ok, "message": None if isinstance(made, onnx_export.OnnxExport) else made.message})
+        failure = made if isinstance(made, onnx_export.OnnxFailure) else None
+        send({"ok": failure is None, "message": failure.message if failure else None})

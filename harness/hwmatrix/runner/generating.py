@@ -6,21 +6,25 @@ reference's. A trained model also continues examples of its task with its own to
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from hwmatrix.errors import CellFailure, UnsupportedError
 from hwmatrix.measure import latency, memory, parity, verdict, yardstick
 from hwmatrix.models import bundle as bundles
+from hwmatrix.models.generation import TRACED, UNCACHED
 from hwmatrix.models.learning import quality
 from hwmatrix.records import NoiseFloor, Stage, Status
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner.job import CellJob, End, Progress, error, judged_in, memory_found, quality_found, timed
 from hwmatrix.targets.protocol import Generating, target_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hwmatrix.measure.parity import Comparison
     from hwmatrix.models.bundle import Generation, GenerationPrompt
@@ -32,6 +36,10 @@ PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 _AGAIN: Final = "repeated"
 """The name of the first prompt when it comes once more, after all others: a state that is not reset would show."""
+SPECIALIZED: Final = "shape_specialized"
+"""The type of the error of an export that is right for prompts of the traced length only."""
+_NEARLY: Final = 0.1
+"""The relative L2 error up to which logits count as right in any precision, when only an exception is to be explained."""
 _ANSWERS: Final = quality.Answers(kind="tokens", outputs=("logits",))
 
 
@@ -64,8 +72,10 @@ def run(job: CellJob, progress: Progress) -> End:
     first = asked.forced[0]
     found.force(first, first.name)
     progress.found(first_ms=found.first_ms, **memory_found(meter.ran(), target.device_use()))
+    exported = bool(descriptor_of(job.target.backend).exports)
     for prompt in asked.forced[1:]:
-        found.force(prompt, prompt.name)
+        with _of_the_traced_length_only(found, prompt) if exported else contextlib.nullcontext():
+            found.force(prompt, prompt.name)
     found.force(first, _AGAIN)
     task = found.continue_freely(asked.free)
     progress.found(failing_component=None, failing_step=None, failing_prompt=None)
@@ -77,9 +87,11 @@ def run(job: CellJob, progress: Progress) -> End:
     progress.found(**(dataclasses.asdict(compared.worst) if compared.worst else {}))
     allowance = verdict.Allowance(dtype=dtype, tolerance=job.tolerances[dtype], floor=found.floor(asked, dtype))
     judged = verdict.judge(compared, placement, allowance, task)
-    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate)
+    progress.found(loss=judged.loss, excess=judged.excess, approximate=judged.approximate, cache_error=found.cache_error())
     if judged.status not in {Status.PASS, Status.FALLBACK}:
         progress.found(**found.first_failing(compared, allowance))
+        if judged.error_type == "mismatch":
+            judged = found.explained(judged, compared, allowance, exported=exported)
     elif job.rule is not None:
         progress.enter(Stage.MEASURE)
         _time(target, first, job.rule, threads=job.cell.settings.threads, progress=progress)
@@ -135,7 +147,7 @@ class _Found:
             if number + 1 < prompt.tokens.shape[1]:
                 self._enter(Stage.DECODE, DECODE, number + 1, name)
 
-        self._target.generate(prompt.inputs, prompt.tokens, on_step, forced=forced)
+        self._target.generate(prompt, on_step, forced=forced)
 
     def _enter(self, stage: Stage, component: str, step: int, name: str) -> None:
         self._progress.found(failing_component=component, failing_step=step, failing_prompt=name)
@@ -158,13 +170,67 @@ class _Found:
 
     def first_failing(self, compared: Comparison, allowance: verdict.Allowance) -> dict[str, Any]:
         """The prompt, the step and the component whose logits are the first that differ too much, by the fields of ``Measured``."""
-        wrong = {output.name for output in compared.outputs if verdict.differs(output, allowance)}
-        for name, steps in self._logits.items():
-            for number in range(len(steps)):
-                if _output(name, number) in wrong:
-                    component = DECODE if number else PREFILL
-                    return {"failing_component": component, "failing_step": number, "failing_prompt": name}
+        for name, number in self._wrong(compared, allowance):
+            component = DECODE if number else PREFILL
+            return {"failing_component": component, "failing_step": number, "failing_prompt": name}
         return {}
+
+    def _wrong(self, compared: Comparison, allowance: verdict.Allowance) -> list[tuple[str, int]]:
+        """The prompts and steps whose logits differ too much, in the order in which they were computed."""
+        wrong = {output.name for output in compared.outputs if verdict.differs(output, allowance)}
+        return [(name, number) for name, steps in self._logits.items() for number in range(len(steps)) if _output(name, number) in wrong]
+
+    def right_so_far(self, allowance: float) -> bool:
+        """Whether all logits of the traced prompt are within this relative L2 error of the reference's."""
+        actual, expected = self._logits[TRACED], self._expected[TRACED]
+        return all(_relative_error(logits, expected[number]) <= allowance for number, logits in enumerate(actual))
+
+    def cache_error(self) -> float | None:
+        """The relative L2 error of the traced prompt's last logits against those of the same tokens without a cache; None: not known."""
+        without = self._logits.get(UNCACHED)
+        if not without or not np.isfinite(without[0]).all() or not np.isfinite(self._logits[TRACED][-1]).all():
+            return None
+        return _relative_error(self._logits[TRACED][-1], without[0])
+
+    def explained(
+        self, judged: verdict.Judgement, compared: Comparison, allowance: verdict.Allowance, *, exported: bool
+    ) -> verdict.Judgement:
+        """A mismatch with its kind, where the prompts tell it: a fault of the cache, or an export for one length."""
+        wrong = self._wrong(compared, allowance)
+        names = {name for name, _ in wrong}
+        last = (TRACED, len(self._logits[TRACED]) - 1)
+        if last in wrong and UNCACHED in self._logits and UNCACHED not in names:
+            kind, why = "cache_mismatch", "without its cache the target computes the same step right"
+        elif UNCACHED in names and (UNCACHED, 0) in wrong and last in wrong:
+            kind, why = "mismatch", "without its cache the target is as wrong: the cache is not the cause"
+        elif exported and wrong and names.isdisjoint({TRACED, _AGAIN}) and names & {"shorter", "longer", UNCACHED}:
+            kind, why = SPECIALIZED, "the traced prompt is right, prompts of other lengths are wrong"
+        else:
+            return judged
+        return dataclasses.replace(judged, error_type=kind, message=f"{judged.message}; {why}")
+
+
+@contextlib.contextmanager
+def _of_the_traced_length_only(found: _Found, prompt: GenerationPrompt) -> Iterator[None]:
+    """An error after a prompt of another length than the traced one, which was right, is a fault of the export.
+
+    Raises:
+        UnsupportedError: such an error (``shape_specialized``).
+    """
+    try:
+        yield
+    except (CellFailure, MemoryError):
+        raise
+    except Exception as error:
+        if not found.right_so_far(_NEARLY):
+            raise
+        message = f"the export is right for the traced prompt, and fails on the {prompt.name} one: {type(error).__name__}: {error}"
+        raise UnsupportedError(message, needs=("dynamic axes",), error_type=SPECIALIZED) from error
+
+
+def _relative_error(actual: Array, expected: Array) -> float:
+    size = float(np.linalg.norm(expected))
+    return float(np.linalg.norm(actual - expected)) / size if size else float(np.linalg.norm(actual))
 
 
 def _output(prompt: str, step: int) -> str:
@@ -178,7 +244,7 @@ def _time(target: Generating, prompt: GenerationPrompt, rule: MeasureRule, *, th
 
     def call() -> None:
         times = [time.perf_counter_ns()]
-        target.generate(prompt.inputs, prompt.tokens, lambda _number, _logits: times.append(time.perf_counter_ns()), forced=True)
+        target.generate(prompt, lambda _number, _logits: times.append(time.perf_counter_ns()), forced=True)
         taken.append(tuple(times))
 
     before = yardstick.read(threads)

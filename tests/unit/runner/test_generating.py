@@ -28,7 +28,7 @@ class Scripted:
         self.now = 0
         self.calls = 0
 
-    def generate(self, _inputs: Any, _tokens: Any, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
+    def generate(self, _prompt: GenerationPrompt, on_step: Callable[[int, Any], None], *, forced: bool) -> None:
         """Move the clock, and call back after each token."""
         assert forced
         self.calls += 1

@@ -18,7 +18,7 @@ from hwmatrix.host.base_image import MADE_TAG
 from hwmatrix.host.run_folder import OPERATORS, RUNS, SURVEYS, RunFolder, worker
 from hwmatrix.host.venvs import MARKER
 from hwmatrix.models.folder import MANIFEST
-from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
+from hwmatrix.models.onnx_export import EXPORTS, ONNX_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ def bundles(cache: Path) -> list[Item]:
 def exports(cache: Path) -> list[Item]:
     """List the ONNX exports: one folder per exporter, in the folder of their bundle."""
     root = cache / BUNDLES / ONNX_DIR
-    folders = [folder for above in _folders(root) if _KEY.fullmatch(above.name) for folder in _folders(above) if folder.name in EXPORTERS]
+    folders = [folder for above in _folders(root) if _KEY.fullmatch(above.name) for folder in _folders(above) if folder.name in EXPORTS]
     return [_item(Kind.EXPORT, f"{folder.parent.name}/{folder.name}", folder, _newest(folder)) for folder in folders]
 
 

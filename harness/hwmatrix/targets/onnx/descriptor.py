@@ -21,4 +21,5 @@ ONNXRUNTIME: Final = Descriptor(
     onnx=OnnxUse.FIRST,
     exports=EXPORTERS,
     script="onnxruntime",
+    generates=True,
 )

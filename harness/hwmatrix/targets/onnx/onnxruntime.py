@@ -11,18 +11,20 @@ import numpy as np
 
 from hwmatrix.errors import CellFailure, UnsupportedError
 from hwmatrix.hardware import onnxruntime as hardware
-from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all
+from hwmatrix.models.onnx_export import GENERATION, OnnxExport, OnnxFailure, no_graph, read_all, read_one
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
+from hwmatrix.targets.onnx.generator import OnnxGenerator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.models.bundle import Bundle, GenerationPrompt
+    from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays
+    from hwmatrix.targets.protocol import Arrays, OnStep
 
 _LOG_ERRORS: Final = 3
 """ONNX Runtime's log severity for errors and worse."""
@@ -43,6 +45,8 @@ class OnnxRuntime:
         self._failures: tuple[OnnxFailure, ...] = ()
         self._taken: OnnxExport | None = None
         self._session: Any = None
+        self._graphs: OnnxExport | GenerationExport | OnnxFailure | None = None
+        self._generator: OnnxGenerator | None = None
         self._feed: dict[str, np.ndarray[Any, Any]] = {}
         self._wanted: dict[str, str] = {}
 
@@ -101,11 +105,7 @@ class OnnxRuntime:
             names = [output.name for output in self._session.get_outputs()]
             self._wanted = {own: name for own, name in zip(names, export.outputs, strict=True) if name is not None}
             return f"{export.exporter} ONNX export, opset {export.opset}"
-        told = "; ".join(f"{type(failure).__name__}: {failure}" for failure in failures)
-        refusal = ort_graph.refusal(str(failures[0]))
-        if refusal is not None:
-            raise UnsupportedError(told, needs=refusal.needs, error_type=refusal.error_type) from failures[0]
-        raise CellFailure(f"ONNX Runtime takes no export of this model: {told}", error_type="onnxruntime_graph_failed") from failures[0]
+        raise _refused(failures) from failures[0]
 
     def precision(self) -> None:
         """Return None: the graph fixes the precision."""
@@ -130,13 +130,49 @@ class OnnxRuntime:
 
     def placement(self) -> Placement:
         """The session's own record of which execution provider got which nodes."""
-        nodes = Counter(str(part.ep_name) for part in self._session.get_provider_graph_assignment_info() for _ in part.get_nodes())
+        sessions = self._generator.sessions if self._generator is not None else (self._session,)
+        parts = (part for session in sessions for part in session.get_provider_graph_assignment_info())
+        nodes = Counter(str(part.ep_name) for part in parts for _ in part.get_nodes())
         own = nodes[hardware.PROVIDER]
         share = own / nodes.total() if nodes else 0.0
         return Placement(on_target=share, detail=f"{own} of {nodes.total()} nodes assigned to {hardware.PROVIDER}")
 
     def device_use(self) -> None:
         """Return None: the CPU uses the host's memory."""
+
+    def load_generator(self, bundle: Bundle) -> int:
+        """Read and verify the graphs of prefill and decoding. Return the model's number of parameters."""
+        self._graphs = read_one(bundle, bundle.path.parent, GENERATION)
+        return bundle.parameters
+
+    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
+        """Create a session for each graph.
+
+        Raises:
+            UnsupportedError: the exporter cannot express an operator, or the runtime has no kernel for one.
+            CellFailure: there are no graphs, or the runtime does not accept them.
+        """
+        if isinstance(self._graphs, OnnxFailure):
+            raise no_graph([self._graphs])
+        assert self._graphs is not None  # noqa: S101 - the order of the protocol
+        assert not isinstance(self._graphs, OnnxExport)  # noqa: S101 - by its name
+        try:
+            self._generator = OnnxGenerator(self._graphs, self._session_of)
+        except MemoryError:
+            raise
+        except Exception as failure:
+            raise _refused([failure]) from failure
+        made = "decode" if self._graphs.prefill is None else "prefill and decode"
+        return f"transformers ONNX export of {made}, opset {self._graphs.opset}"
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
+        """Run the graphs step by step."""
+        assert self._generator is not None  # noqa: S101 - the order of the protocol
+        self._generator.generate(prompt, on_step, forced=forced)
+
+    def cache_mb(self) -> float | None:
+        """The size of the cache, which is in the runtime's memory."""
+        return self._generator.cache_mb() if self._generator is not None else None
 
     def trace(self, bundle: Bundle) -> Trace:  # noqa: ARG002 - the graph and its inputs are already here
         """Compare all values of the graph with the usual optimizations to those without any.
@@ -158,3 +194,12 @@ class OnnxRuntime:
         options.intra_op_num_threads = self._settings.threads
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         return onnxruntime.InferenceSession(path, options, providers=[hardware.PROVIDER])
+
+
+def _refused(failures: Sequence[Exception]) -> CellFailure:
+    """The failure of a cell whose graphs the runtime refused, for reasons of its own."""
+    told = "; ".join(f"{type(failure).__name__}: {failure}" for failure in failures)
+    refusal = ort_graph.refusal(str(failures[0]))
+    if refusal is not None:
+        return UnsupportedError(told, needs=refusal.needs, error_type=refusal.error_type)
+    return CellFailure(f"ONNX Runtime takes no export of this model: {told}", error_type="onnxruntime_graph_failed")

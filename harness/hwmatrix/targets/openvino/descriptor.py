@@ -29,4 +29,5 @@ OPENVINO: Final = Descriptor(
     converter="openvino.",
     wide_weights=True,
     script="openvino",
+    generates=True,
 )

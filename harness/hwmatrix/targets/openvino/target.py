@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,32 +10,21 @@ import torch
 
 from hwmatrix.errors import UnavailableError, UnsupportedError
 from hwmatrix.models.build import load_model
-from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
-from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.records import Dtype, Placement
-from hwmatrix.targets.openvino.descriptor import TRACE
+from hwmatrix.targets.openvino import generator
+from hwmatrix.targets.openvino.conversion import Converted, convert, input_names, missing_operators, tensor
+from hwmatrix.targets.openvino.generator import OpenVinoGenerator
 from hwmatrix.targets.torch.device import preload_torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hwmatrix.models.bundle import Bundle
+    from hwmatrix.models.bundle import Bundle, GenerationPrompt
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
-    from hwmatrix.targets.protocol import Arrays
+    from hwmatrix.targets.protocol import Arrays, OnStep
 
 PRECISION_HINTS: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
-_MISSING: Final = re.compile(r"(?:No conversion rule found for operations|Conversion is failed for): *(.+)")
-"""Matches the summary of OpenVINO's conversion failures: names such as ``aten::linalg_inv_ex``, separated by commas."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Converted:
-    """An OpenVINO model, the reference's name of each of its outputs (None: not compared), and how it was made."""
-
-    program: Any
-    output_names: tuple[str | None, ...]
-    method: str
 
 
 class OpenVino:
@@ -55,6 +42,7 @@ class OpenVino:
         self._compiled: Any = None
         self._request: Any = None
         self._output_names: tuple[str | None, ...] = ()
+        self._generator: OpenVinoGenerator | None = None
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
@@ -112,17 +100,17 @@ class OpenVino:
 
     def feed(self, inputs: Arrays) -> None:
         """Set other inputs in the request."""
-        taken = _input_names(self._compiled)
+        taken = input_names(self._compiled)
         for name, array in inputs.items():
             if name in taken:
-                self._request.set_tensor(name, _tensor(array, self._compiled.input(name)))
+                self._request.set_tensor(name, tensor(array, self._compiled.input(name)))
 
     def _convert(self, inputs: Arrays) -> Converted:
         """Convert the loaded model to a graph with the shapes of the inputs, and release the model."""
         assert self._model is not None  # noqa: S101 - the order of the protocol
         converted = convert(self._model, {name: torch.from_numpy(array) for name, array in inputs.items()}, only=self._export)
         self._model = None
-        taken = _input_names(converted.program)
+        taken = input_names(converted.program)
         converted.program.reshape({name: list(array.shape) for name, array in inputs.items() if name in taken})
         return converted
 
@@ -162,6 +150,39 @@ class OpenVino:
         share = len(matching) / len(devices) if devices else 0.0
         return Placement(on_target=share, detail=f"EXECUTION_DEVICES {devices}, {nodes} nodes in the compiled graph")
 
+    def load_generator(self, bundle: Bundle) -> int:
+        """Load the PyTorch model for the conversion. Return its number of parameters."""
+        self._model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=self._attention, cache=True)
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def prepare_generator(self, prompt: GenerationPrompt) -> str:
+        """Convert prefill and decoding, or one graph for both, and compile.
+
+        Raises:
+            UnsupportedError: OpenVINO has no conversion for an operator of the model.
+        """
+        assert self._model is not None  # noqa: S101 - the order of the protocol
+        try:
+            programs = generator.convert(self._model, prompt)
+        except Exception as failure:
+            operators = missing_operators(failure)
+            if not operators:
+                raise
+            raise UnsupportedError(f"OpenVINO has no conversion for {', '.join(operators)}", needs=operators) from failure
+        self._model = None
+        self._generator = OpenVinoGenerator(programs, lambda program: self._core.compile_model(program, self._device, self._config()))
+        self._compiled = self._generator.decoding
+        return f"transformers OpenVINO exporter: {programs.described}"
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
+        """Run the graphs step by step."""
+        assert self._generator is not None  # noqa: S101 - the order of the protocol
+        self._generator.generate(prompt, on_step, forced=forced)
+
+    def cache_mb(self) -> float | None:
+        """The size of the states, which hold the cache."""
+        return self._generator.cache_mb() if self._generator is not None else None
+
     def device_use(self) -> None:
         """Return None: OpenVINO does not report what its plugins allocate."""
 
@@ -173,133 +194,3 @@ class OpenVino:
         inputs = bundle.input_arrays()
         converted = self._convert(inputs)
         return trace_graph(self._core, self._device, self._config(), converted.program, converted.output_names, inputs)
-
-
-def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: str | None = None) -> Converted:
-    """Convert by transformers' exporter, or by tracing if that fails. The second failure's message includes the first.
-
-    ``only`` selects one of the two: ``transformers`` or ``trace``.
-
-    Raises:
-        UnsupportedError: both failed, and OpenVINO named the operators that it lacks.
-    """
-    if only == TRACE:
-        return _trace(model, inputs, because="")
-    if only is not None:
-        return _export(model, inputs)
-    try:
-        return _export(model, inputs)
-    except MemoryError:  # tracing needs just as much memory, and would hide the cause behind an error of its own
-        raise
-    except Exception as first:  # noqa: BLE001 - whatever an exporter raises, tracing is tried
-        because = f"{type(first).__name__}: {_first_line(first)}"
-        try:
-            return _trace(model, inputs, because=f" (exporter failed: {because})")
-        except Exception as second:
-            second.add_note(f"transformers' exporter had failed before: {type(first).__name__}: {first}")
-            operators = _missing_operators(second) or _missing_operators(first)
-            if operators:
-                told = f"OpenVINO has no conversion for {', '.join(operators)}"
-                if _missing_operators(second) and not _missing_operators(first):
-                    told += f" in a trace; transformers' exporter had failed: {because}"
-                raise UnsupportedError(told, needs=operators) from second
-            raise
-
-
-def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converted:
-    from transformers.exporters.configs import OpenVINOConfig
-    from transformers.exporters.exporter_openvino import OpenVINOExporter
-    from transformers.exporters.utils import get_leaf_tensors
-
-    _without_cache(model)
-    exporter: Any = OpenVINOExporter
-    sample = dict(inputs)  # the exporter adds to it what it computes in advance
-    program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
-    _fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
-    names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
-    outputs = tuple(name.removeprefix(OUTPUT_PREFIX) if name is not None else None for name in names)
-    return Converted(program=program, output_names=outputs, method="transformers OpenVINO exporter")
-
-
-def _fit_inputs(program: Any, inputs: Mapping[str, torch.Tensor], prepared: Mapping[str, torch.Tensor]) -> None:
-    """Give inputs the bundle's names, and replace values that the exporter prepared by constants: an unset input holds arbitrary data.
-
-    Raises:
-        ValueError: an input is not in the bundle and was not prepared.
-    """
-    from openvino import opset13
-
-    for parameter in program.get_parameters():
-        port = parameter.output(0)
-        names = port.get_names()
-        own = {name.removeprefix(INPUT_PREFIX) for name in names} & inputs.keys()
-        if names & inputs.keys():
-            continue
-        if own:
-            port.get_tensor().set_names(own)
-        elif found := names & prepared.keys():
-            value = prepared[found.pop()].numpy().astype(port.get_element_type().to_dtype(), copy=False)
-            port.replace(opset13.constant(value).output(0))
-            program.remove_parameter(parameter)
-        elif not port.get_target_inputs():  # a plain number, which the trace has inlined already
-            program.remove_parameter(parameter)
-        else:
-            raise ValueError(f"the exported graph has inputs that the model does not have: {', '.join(sorted(names))}")
-
-
-def _without_cache(model: torch.nn.Module) -> None:
-    """Disable the cache for a next token, as in the reference. The exporter reads this from the configurations."""
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "use_cache"):
-            config.use_cache = False
-
-
-def _trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, because: str) -> Converted:
-    """Convert with OpenVINO's own converter on a TorchScript trace. The outputs are a flat tuple in the order of the reference's names."""
-    import openvino
-
-    names: list[str] = []
-    options = call_options(model)
-
-    class Flat(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-
-        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            outputs = flatten_outputs(self.inner(**dict(zip(inputs, tensors, strict=True)), **options))
-            names[:] = list(outputs)
-            return tuple(outputs.values())
-
-    with torch.no_grad():
-        program = openvino.convert_model(Flat().eval(), example_input=tuple(inputs.values()))
-    for port, name in zip(program.inputs, inputs, strict=True):
-        port.get_tensor().set_names({name})
-    return Converted(program=program, output_names=tuple(names), method=f"openvino.convert_model{because}")
-
-
-def _input_names(program: Any) -> set[str]:
-    return {name for port in program.inputs for name in port.get_names()}
-
-
-def _tensor(array: np.ndarray[Any, Any], port: Any) -> Any:
-    import openvino
-
-    return openvino.Tensor(np.ascontiguousarray(array.astype(port.get_element_type().to_dtype(), copy=False)))
-
-
-def _missing_operators(error: BaseException) -> tuple[str, ...]:
-    """Return the operators named by OpenVINO's own conversion failure; none for any other kind of exception.
-
-    Only the first list counts: operators without a rule come before those whose conversion failed, often as a consequence.
-    """
-    if not any(kind.__name__ == "OpConversionFailure" for kind in type(error).__mro__):
-        return ()
-    found = _MISSING.search(str(error))
-    return tuple(sorted(set(re.split(r",\s*", found[1].strip())))) if found else ()
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else "no message"

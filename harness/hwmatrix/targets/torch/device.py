@@ -151,13 +151,13 @@ class TorchDevice:
         attention = getattr(self._model.config, "_attn_implementation", None)
         return "transformers generate" + (f", {attention} attention" if attention else "")
 
-    def generate(self, inputs: Arrays, tokens: np.ndarray[Any, Any], on_step: OnStep, *, forced: bool) -> None:
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """Call ``generate`` of transformers."""
 
         def told(number: int, logits: torch.Tensor) -> None:
             on_step(number, lambda: logits.float().cpu().numpy().copy())
 
-        self._cache = generation.generate(self._model, self._placed(inputs), torch.from_numpy(tokens), told, forced=forced)
+        self._cache = generation.generate(self._model, self._placed(prompt.inputs), torch.from_numpy(prompt.tokens), told, forced=forced)
 
     def cache_mb(self) -> float | None:
         """The size of the tensors in the cache."""

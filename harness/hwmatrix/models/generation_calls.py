@@ -1,0 +1,164 @@
+"""The forward passes that ``generate`` of transformers makes: one for the prompt (prefill), then one for each token (decode).
+
+An exported graph is called as the model is: with the same arguments, prepared by transformers. So the arguments of every step are recorded
+with the reference, and the graphs of a runtime get them. Only what a step takes from the step before is the runtime's own: the cache, what
+an encoder made of the prompt, and in free generation the token.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from hwmatrix.errors import FactoryError
+from hwmatrix.models.generation import Prompt, generate
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import torch
+
+_Tensor: TypeAlias = "torch.Tensor"
+_Tensors: TypeAlias = "dict[str, torch.Tensor]"
+
+_MASK: Final = "attention_mask"
+_TEXT: Final = "input_ids"
+_TRACED_PASS: Final = 2
+"""The pass that decoding is traced with: at the one before, a decoder with an encoder has one token in its cache, an axis of size 1."""
+_PASSES: Final = _TRACED_PASS + 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """The arguments of one forward pass by name.
+
+    ``given`` are tensors that ``generate`` prepared. ``state`` holds more than a tensor, and comes from the pass before: the cache, or the
+    outputs of an encoder. ``options`` are constants.
+    """
+
+    given: _Tensors
+    state: dict[str, Any]
+    options: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Samples:
+    """The arguments that the graphs of a model are traced with, two rows each.
+
+    No dynamic axis may have the size 1 or 0 in a trace: it would become a constant. ``prefill`` None: one graph, ``decode``, processes
+    prompts too, with an empty cache.
+    """
+
+    prefill: dict[str, Any] | None
+    decode: dict[str, Any]
+
+
+def recorded(model: Any, prompt: Prompt, *, keep_state: Collection[int] = ()) -> tuple[_Tensor, tuple[Call, ...]]:
+    """Force a prompt's continuation. Return the logits of every step (steps, rows, vocabulary; on the CPU), and every forward pass.
+
+    What other parts of the model make of the prompt before the first pass (an encoder, a vision tower) is not among its arguments: it gets
+    the prompt itself, so that these parts belong to it. ``keep_state`` are the numbers of the passes whose state is copied. There are no
+    passes if ``generate`` makes more or fewer of them than tokens.
+    """
+    import torch
+
+    logits: list[_Tensor] = []
+    calls: list[Call] = []
+
+    def before(_module: Any, _positional: Any, named: dict[str, Any]) -> None:
+        number = len(calls)
+        known = {name: value for name, value in named.items() if value is not None}
+        given = {name: value.clone() for name, value in known.items() if isinstance(value, torch.Tensor)}
+        options = {name: value for name, value in known.items() if isinstance(value, (bool, int, float, str))}
+        held = known.keys() - given.keys() - options.keys() if number in keep_state else ()
+        state = {name: copy.deepcopy(known[name]) for name in held}
+        calls.append(Call(given=_mask_kept(model, prompt, given, number), state=state, options=options))
+
+    hook = model.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        generate(model, prompt.inputs, prompt.tokens, lambda _, step: logits.append(step.cpu().clone()))
+    finally:
+        hook.remove()
+    if len(calls) != len(logits):
+        return torch.stack(logits), ()
+    calls[0] = _prefill(prompt, calls[0])
+    return torch.stack(logits), tuple(calls)
+
+
+def samples(model: Any, prompt: Prompt) -> Samples:
+    """What to trace a model with, made of a prompt.
+
+    Raises:
+        FactoryError: ``generate`` does not call the model once for each token (``no_generation``).
+    """
+    import torch
+
+    inputs = {name: torch.cat([tensor, tensor]) for name, tensor in prompt.inputs.items()}
+    if _MASK in inputs and not model.config.is_encoder_decoder:
+        inputs[_MASK][-1, -1] = 0  # a mask of ones would be dropped, and be no input of the graph
+    tokens = prompt.tokens.repeat(2, _PASSES)[:, :_PASSES]
+    _, calls = recorded(model, dataclasses.replace(prompt, inputs=inputs, tokens=tokens), keep_state={0, _TRACED_PASS})
+    if not calls:
+        message = f"generate does not call {type(model).__name__} once for each token, so there is no graph of a step"
+        raise FactoryError(message, error_type="no_generation")
+    decode = calls[_TRACED_PASS]
+    both = _two_tokens(decode, calls[_TRACED_PASS + 1]) if _is_text(prompt) and _only_attends(decode) else None
+    if both is not None and not model.config.is_encoder_decoder:
+        return Samples(prefill=None, decode=_arguments(both))
+    return Samples(prefill=_arguments(calls[0]), decode=_arguments(decode))
+
+
+def token_argument(model: Any) -> str:
+    """The argument of a forward pass that holds the next token."""
+    return "decoder_input_ids" if model.config.is_encoder_decoder else _TEXT
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    return {**call.given, **call.state, **call.options}
+
+
+def _is_text(prompt: Prompt) -> bool:
+    return prompt.inputs.keys() <= {_TEXT, _MASK}
+
+
+def _only_attends(call: Call) -> bool:
+    """Whether the cache holds keys and values alone. Other states (convolutions, recurrences) are not updated as they are first made."""
+    from transformers.exporters.utils import get_leaf_tensors
+
+    leaves = get_leaf_tensors(call.state)
+    return bool(leaves) and all(name.endswith((".keys", ".values")) for name in leaves)
+
+
+def _two_tokens(one: Call, next_one: Call) -> Call | None:
+    """Two passes of one token each as one pass of two; None if an argument is of neither known kind."""
+    import torch
+
+    given: _Tensors = {}
+    for name, tensor in one.given.items():
+        following = next_one.given.get(name)
+        if following is None:
+            return None
+        if name == _MASK:
+            given[name] = following
+        elif tensor.shape == following.shape and tensor.shape[-1] == 1:
+            given[name] = torch.cat([tensor, following], dim=-1)
+        else:
+            return None
+    return dataclasses.replace(one, given=given)
+
+
+def _prefill(prompt: Prompt, first: Call) -> Call:
+    """The first pass with the prompt in place of what encoders made of it."""
+    state = {name: value for name, value in first.state.items() if not name.endswith("encoder_outputs")}
+    return Call(given={**prompt.inputs, **first.given}, state=state, options=first.options)
+
+
+def _mask_kept(model: Any, prompt: Prompt, given: _Tensors, number: int) -> _Tensors:
+    """The tensors of a pass, with the attention mask that ``generate`` drops if nothing is padded: a graph has it as an input."""
+    import torch
+
+    if _MASK in given or _MASK not in prompt.inputs or _TEXT not in prompt.inputs or model.config.is_encoder_decoder:
+        return given
+    rows, length = prompt.inputs[_TEXT].shape
+    return {**given, _MASK: torch.ones(rows, length + number, dtype=torch.int64)}

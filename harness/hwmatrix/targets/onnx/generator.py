@@ -1,0 +1,66 @@
+"""Text generation with the exported graphs of prefill and decoding in ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hwmatrix.models.generation_export import LOGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from hwmatrix.models.bundle import GenerationPrompt
+    from hwmatrix.models.generation_export import GenerationExport, Graph
+    from hwmatrix.targets.protocol import Arrays, OnStep
+
+_ENCODER: Final = "encoder_outputs."
+_MIB: Final = 2**20
+
+
+class OnnxGenerator:
+    """Runs a prompt step by step. The cache of a step stays in the runtime's memory, and is the input of the next."""
+
+    def __init__(self, export: GenerationExport, session_of: Callable[[Path], Any]) -> None:
+        self._export = export
+        self._sessions = {graph.component: session_of(graph.path) for graph in export.graphs if graph.path is not None}
+        self._needed = {each.own for each in export.decode.inputs if each.state}
+        self._state: dict[str, Any] = {}
+
+    @property
+    def sessions(self) -> tuple[Any, ...]:
+        """The sessions, one per graph."""
+        return tuple(self._sessions.values())
+
+    def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
+        """As in :class:`hwmatrix.targets.protocol.Generating`."""
+        self._state = _values(self._export.first_state(prompt.tokens.shape[0]))
+        token: np.ndarray[Any, Any] | None = None
+        for number, given in enumerate(prompt.steps):
+            own = {} if forced or token is None else {self._export.token: token[:, None]}
+            logits = self._step(self._export.graph_of(number), {**given, **own})
+            token = logits.argmax(axis=-1)
+            on_step(number, lambda logits=logits: logits.astype(np.float32))  # type: ignore[misc]
+
+    def cache_mb(self) -> float:
+        """The size of the cache after the last step."""
+        sizes = (value.tensor_size_in_bytes() for name, value in self._state.items() if not name.startswith(_ENCODER))
+        return float(sum(sizes)) / _MIB
+
+    def _step(self, graph: Graph, given: Arrays) -> np.ndarray[Any, Any]:
+        """Run a graph on the arguments of a step and the state. Keep the new state, and return the last logits of each row."""
+        feed = _values(graph.feed(given)) | {each.name: self._state[each.own] for each in graph.inputs if each.state}
+        wanted = {name: own for name, own in graph.outputs.items() if own == LOGITS or own in self._needed}
+        found = self._sessions[graph.component].run_with_ort_values(list(wanted), feed)
+        by_name = dict(zip(wanted.values(), found, strict=True))
+        logits: np.ndarray[Any, Any] = by_name.pop(LOGITS).numpy()[:, -1]
+        self._state |= by_name
+        return logits
+
+
+def _values(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+    import onnxruntime
+
+    return {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
