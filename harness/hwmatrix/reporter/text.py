@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
 from hwmatrix.basics.templates import environment
 from hwmatrix.faults.grouping import by_advice
-from hwmatrix.records import Basis, Severity
-from hwmatrix.reporter.document import ReportEntry
+from hwmatrix.records import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     import jinja2
@@ -21,36 +18,15 @@ if TYPE_CHECKING:
     from hwmatrix.reporter.document import ErrorReport
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Alike:
-    """Errors with the same message, traceback, hardware and component. ``entry`` is the first of them."""
-
-    entry: ReportEntry
-    models: tuple[str, ...]
-    occurrences: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Group:
-    """Errors of one type with the same recommendations. ``hardware`` lists where they occurred, if on specific hardware."""
-
-    type: str
-    hardware: tuple[str, ...]
-    severity: Severity
-    summary: str
-    recommendations: tuple[str, ...]
-    count: int
-    alike: tuple[Alike, ...]
-
-
 def report_markdown(report: ErrorReport, database: Path | None, measured: OnRecord) -> str:
     """The whole report. Messages and tracebacks are complete, in blocks of their own.
 
     ``database`` is the source of its records, ``measured`` that of its matrix.
     """
     matrix = matrix_markdown(report, measured, level=2) if report.matrix is not None else ""
+    groups = by_advice(report.errors, lambda entry: entry, lambda entry: entry.hardware_type or "any")
     source = str(database) if "database" in report.collected else ""
-    return render("report.md.j2", report=report, groups=groups(report.errors), source=source, matrix=matrix)
+    return render("report.md.j2", report=report, groups=groups, source=source, matrix=matrix)
 
 
 def matrix_markdown(report: ErrorReport, measured: OnRecord, *, level: int = 1) -> str:
@@ -65,36 +41,6 @@ def matrix_markdown(report: ErrorReport, measured: OnRecord, *, level: int = 1) 
         cells=len(cells),
         measured=sum(cell.basis is Basis.MEASURED for cell in cells),
         sources=measured.sources,
-    )
-
-
-def groups(entries: Iterable[ReportEntry]) -> tuple[Group, ...]:
-    """Entries grouped by type, severity and advice, in the order of the first entry of each group."""
-    return tuple(
-        Group(
-            type=group.type,
-            hardware=tuple(dict.fromkeys(entry.hardware_type for entry in group.members if entry.hardware_type is not None)),
-            severity=group.severity,
-            summary=group.summary,
-            recommendations=group.recommendations,
-            count=len(group.members),
-            alike=_alike(group.members),
-        )
-        for group in by_advice(entries, lambda entry: entry, lambda entry: entry.hardware_type or "any")
-    )
-
-
-def _alike(entries: Iterable[ReportEntry]) -> tuple[Alike, ...]:
-    found: dict[tuple[str | None, ...], list[ReportEntry]] = {}
-    for entry in entries:
-        found.setdefault((entry.hardware_type, entry.component, entry.message, entry.traceback), []).append(entry)
-    return tuple(
-        Alike(
-            entry=same[0],
-            models=tuple(dict.fromkeys(entry.model_name for entry in same if entry.model_name is not None)),
-            occurrences=sum(entry.occurrences for entry in same),
-        )
-        for same in found.values()
     )
 
 
