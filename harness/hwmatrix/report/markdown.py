@@ -221,12 +221,8 @@ def _escaped(text: str) -> Markup:
 
 @functools.cache
 def markdown_environment() -> jinja2.Environment:
-    """Everything printed is escaped for Markdown (``finalize``); ``autoescape`` tracks what is already escaped."""
+    """The environment of the report's Markdown templates."""
     filters = {
-        "code": escape.code,
-        "fence": escape.fence,
-        "html": escape.html,
-        "short": escape.short,
         "facts": facts_of,
         "begins": origins.sentence,
         "word": grid.word,
@@ -239,4 +235,4 @@ def markdown_environment() -> jinja2.Environment:
         "scientific": numbers.scientific,
     }
     functions = {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe, "changed": adapted.tried}
-    return templates.environment("hwmatrix.report", autoescape=True, filters=filters, functions=functions, finalize=escape.finalize)
+    return templates.markdown("hwmatrix.report", filters=filters, functions=functions)
