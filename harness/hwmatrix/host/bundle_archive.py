@@ -173,8 +173,5 @@ def _move(folder: Path, place: Path) -> None:
     """
     manifest = place / folders.MANIFEST
     if not manifest.is_file() or manifest.read_bytes() != (folder / folders.MANIFEST).read_bytes():
-        folders.settle(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
-        folders.discard(place)
-        folder.rename(place)
-        folders.sync_folder(place.parent)
+        folders.put(folder, place)
