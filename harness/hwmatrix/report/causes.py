@@ -39,7 +39,7 @@ def grouped(found: Iterable[Failure]) -> tuple[AdviceGroup[Failure], ...]:
 
 
 def causes(found: Iterable[Failure]) -> tuple[Cause, ...]:
-    """The causes of errors, in their order."""
+    """The causes of these errors, in the order of the errors."""
     return tuple(Cause(errors=group, occurrences=_occurrences(group.members)) for group in grouped(found))
 
 
