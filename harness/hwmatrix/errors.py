@@ -1,6 +1,4 @@
-"""The exception tree.
-
-Two trees, because they mean two different things:
+"""The two exception trees, which mean different things.
 
 * :class:`HwmatrixError` ends the program. Each class has its own exit code, and only ``cli.main`` exits.
 * :class:`CellFailure` ends a cell. A failing model is data: the runner turns it into a status, and goes on.
@@ -13,9 +11,9 @@ from typing import ClassVar
 
 
 class HwmatrixError(Exception):
-    """Something that ends the program: what went wrong, and how to mend it.
+    """Something that ends the program: what went wrong, and how to fix it.
 
-    ``exit_code`` is unique to each class (1 is kept for bugs of ours).
+    ``exit_code`` is unique to each class; 1 is reserved for bugs of hwmatrix.
     """
 
     exit_code: ClassVar[int] = 1
@@ -31,7 +29,7 @@ class HwmatrixError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One mistake in a configuration: where, what, and what would have been right."""
+    """One mistake in a configuration: where it is, what is wrong, and how to fix it."""
 
     where: str
     what: str
@@ -53,7 +51,7 @@ class ConfigError(HwmatrixError):
 
 
 class NothingSelectedError(HwmatrixError):
-    """The arguments are right, and no cell matches them."""
+    """The arguments are valid, but no cell matches them."""
 
     exit_code = 3
 
@@ -94,7 +92,7 @@ class NoTargetAvailableError(HwmatrixError):
 
 
 class StoreError(HwmatrixError):
-    """A shard, a database or another file of ours is broken, foreign or of another version."""
+    """A shard, a database or another file of hwmatrix is broken, does not belong here, or has another version."""
 
     exit_code = 7
 
@@ -116,7 +114,7 @@ class CellFailure(Exception):  # noqa: N818 - not an error of the program: an ou
 
 
 class UnsupportedError(CellFailure):
-    """The target cannot express something that the model needs: an operator or a feature, which is named."""
+    """The target lacks something that the model needs: ``needs`` names the operators or features."""
 
     status = "unsupported"
 
@@ -132,17 +130,17 @@ class UnavailableError(CellFailure):
 
 
 class FactoryError(CellFailure):
-    """We could not make the model or its reference: never counted against the hardware."""
+    """The model or its reference could not be made, which is never counted against the hardware."""
 
     status = "factory_error"
 
 
 class RefusedError(FactoryError):
-    """The model could only be loaded by trusting code of strangers (remote code, pickles). We never do."""
+    """Loading the model would execute untrusted code (remote code, pickles), which hwmatrix never does."""
 
 
 class UnmakableError(CellFailure):
-    """What a cell needs of the reference could not be made, although its model could: never counted against the hardware."""
+    """The model was made, but something that its cell needs from the reference could not be. Never counted against the hardware."""
 
     status = "factory_error"
 
@@ -154,7 +152,10 @@ class BundleError(CellFailure):
 
 
 class TraceError(Exception):
-    """The values of a run's steps cannot be had: too many, or the runtime refuses. It is asked behind a verdict, and changes none."""
+    """The intermediate values of a run are not available: they are too large, or the runtime refuses to return them.
+
+    They are requested after the verdict, which this error does not change.
+    """
 
 
 class OutOfMemoryError(CellFailure):
@@ -170,6 +171,6 @@ class TimedOutError(CellFailure):
 
 
 class CrashedError(CellFailure):
-    """A process that worked for the cell, such as a browser, ended in the middle of it."""
+    """A process that the cell needs, such as a browser, ended while the cell ran."""
 
     status = "crash"

@@ -27,7 +27,7 @@ from sections import put  # noqa: E402 - as above
 from starting import start  # noqa: E402 - as above
 
 from hwmatrix.hardware.cpu import cpuinfo  # noqa: E402 - after the path
-from hwmatrix.report.page import chart_library  # noqa: E402 - as above
+from hwmatrix.report.drawing import chart_library  # noqa: E402 - as above
 from hwmatrix.report.plots import plots  # noqa: E402 - as above
 from hwmatrix.report.write import rendered, write_reports  # noqa: E402 - as above
 
@@ -83,7 +83,7 @@ class Rendering:
 
 def rendered_in(database: Path, folder: Path) -> Rendering:
     """Write the reports into a folder, and return how long their parts take."""
-    library = _seconds(chart_library)
+    library = _seconds(lambda: chart_library(None))
     first, *texts = (_seconds(lambda: rendered(database, folder)) for _ in range(RENDERED))
     _, drawn = rendered(database, folder)
     pictures = _seconds(lambda: plots(drawn))

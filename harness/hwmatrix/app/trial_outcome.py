@@ -49,8 +49,10 @@ def document_of(outcome: Outcome, *, kept: Path | None) -> ModelTestDocument:
     )
 
 
-def keep(outcome: Outcome, document: ModelTestDocument, output: Path) -> list[Path]:
+def keep(outcome: Outcome, document: ModelTestDocument, output: Path, cache: Path) -> list[Path]:
     """Write the test's JSON, and the reports of the run with most targets, beside the database; return the files.
+
+    ``cache`` is the cache folder.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -59,7 +61,7 @@ def keep(outcome: Outcome, document: ModelTestDocument, output: Path) -> list[Pa
     if not outcome.ended.folders:
         return written
     widest = max(outcome.ended.folders, key=lambda folder: (len(folder.plan().targets), folder.path.name))
-    return [*written, *write_reports(output / DATABASE, output, run_id=widest.path.name), output / DATABASE]
+    return [*written, *write_reports(output / DATABASE, output, run_id=widest.path.name, cache=cache), output / DATABASE]
 
 
 def _trial_document(trial: Trial, outcome: Outcome) -> TrialDocument:

@@ -14,10 +14,11 @@ from hwmatrix.app.environment import Environment
 from hwmatrix.app.execution import PlannedRun, facts_of, merge_shards, order_of
 from hwmatrix.app.selecting import fetch_weights
 from hwmatrix.errors import HwmatrixError, NoTargetAvailableError
+from hwmatrix.faults.catalogue import MEMORY
 from hwmatrix.host.execution import run
 from hwmatrix.host.executors import Executor, Workshop
 from hwmatrix.host.run_folder import RunFolder, claim, release
-from hwmatrix.knowledge.adapting import MEMORY, short_of_memory
+from hwmatrix.knowledge.adapting import short_of_memory
 from hwmatrix.knowledge.fallback import Attempt, AttemptPlan, Tried, next_attempt
 from hwmatrix.matrix.load import LoadedMatrix
 from hwmatrix.matrix.plan import Selection, make_plan

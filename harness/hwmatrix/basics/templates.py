@@ -1,8 +1,8 @@
-"""The Jinja2 environment of every template: an undefined variable is an error, and block tags leave no blank lines."""
+"""The Jinja2 environments of all templates: an undefined variable is an error, and block tags leave no blank lines."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import ConfigError, Problem
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import jinja2
+
+HINT: Final = "pip install 'hwmatrix[host]'"
 
 
 def environment(
@@ -21,7 +23,7 @@ def environment(
     also: Path | None = None,
     filters: Mapping[str, Any] | None = None,
     functions: Mapping[str, Any] | None = None,
-    hint: str = "pip install 'hwmatrix[host]'",
+    hint: str = HINT,
     **options: Any,
 ) -> jinja2.Environment:
     """Return an environment for the templates in a package's folder (None: no folder, only strings), and in the folder ``also``.
@@ -43,4 +45,27 @@ def environment(
     made = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=autoescape, **{**settings, **options})  # noqa: S701 - who calls decides
     made.filters |= filters or {}
     made.globals |= functions or {}
+    return made
+
+
+def markdown(
+    package: str,
+    *,
+    filters: Mapping[str, Any] | None = None,
+    functions: Mapping[str, Any] | None = None,
+    hint: str = HINT,
+) -> jinja2.Environment:
+    """Return an environment for a package's Markdown templates: everything that they print is escaped (``basics/escape``).
+
+    ``autoescape`` tracks what is escaped already. Templates have the filters ``code``, ``fence``, ``html`` and ``short``.
+
+    Raises:
+        ConfigError: jinja2 is not installed. ``hint`` says what to do.
+    """
+    made = environment(package, autoescape=True, functions=functions, hint=hint)
+
+    from hwmatrix.basics import escape  # needs a package that comes with jinja2
+
+    made.finalize = escape.finalize
+    made.filters |= {"code": escape.code, "fence": escape.fence, "html": escape.html, "short": escape.short, **(filters or {})}
     return made

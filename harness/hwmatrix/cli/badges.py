@@ -24,7 +24,7 @@ def badges_command(
     run: RunId = None,
     output_dir: Output = DEFAULT_OUTPUT,
 ) -> None:
-    """Write a badge for each model, target and family into badges/: an SVG, and JSON for badge services.
+    """Write a badge for each model, target and family into badges/, as JSON for the endpoint badges of shields.io.
 
     For example:
 

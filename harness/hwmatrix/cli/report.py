@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hwmatrix.basics.cache_folder import cache_folder
 from hwmatrix.cli.options import DEFAULT_OUTPUT, Output, RunId
 from hwmatrix.errors import ConfigError, Problem
 from hwmatrix.knowledge.on_record import PUBLISHED
@@ -70,7 +72,7 @@ def report_command(
 
 def write_all(database: Path, output_dir: Path, *, run: str | None = None, history: Path | None = None, beside: bool = True) -> None:
     """Write all reports, and print their names. ``beside``: the page shows the history beside the folder, if there is one."""
-    reports = write_reports(database, output_dir, run_id=run, history=history, beside=beside)
+    reports = write_reports(database, output_dir, run_id=run, history=history, beside=beside, cache=cache_folder(os.environ))
     for path in [*reports, *write_operators(database, output_dir)]:
         typer.echo(f"wrote {path}")
     if (reason := undrawn()) is not None:

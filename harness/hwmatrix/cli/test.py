@@ -127,7 +127,7 @@ def trial_command(
         outcome = Outcome(model=plan, isolation=executor.isolation, trials=trials, ended=ended, evidence=evidence, like=like, why=why)
         document = document_of(outcome, kept=site.database if save else None)
         if save:
-            for path in keep(outcome, document, site.output):
+            for path in keep(outcome, document, site.output, workshop.cache_dir):
                 view.say(f"wrote {path}")
     _print(document, output)
     _raise_if_nothing_ran(trials, ended)

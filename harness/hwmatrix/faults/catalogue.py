@@ -19,6 +19,8 @@ from hwmatrix.records import Dtype, Severity, Stage, Status
 from hwmatrix.records.backends import descriptor_of, names
 
 UNMATCHED: Final = "unmatched"
+MEMORY: Final = "memory_pressure"
+"""The type of an allocation that failed."""
 
 _STRICT = pydantic.ConfigDict(extra="forbid")
 
@@ -108,6 +110,11 @@ class Match:
 
     type: str
     severity: Severity
+
+    @property
+    def status(self) -> Status:
+        """How a cell ends that raises this error: ``oom`` if memory was short, otherwise ``error``."""
+        return Status.OOM if self.type == MEMORY else Status.ERROR
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

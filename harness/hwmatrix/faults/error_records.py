@@ -112,17 +112,31 @@ def recognized(
     *,
     component: str,
     hardware: str | None = None,
+    error_type: str | None = None,
+    severity: Severity | None = None,
     status: Status | None = None,
     stage: Stage | None = None,
     exception: type[BaseException] | BaseException | str | None = None,
     **details: Any,
 ) -> ReportedError:
-    """An error record whose type is looked up in the catalogue; ``unmatched`` if no entry matches the message.
+    """An error record whose type, unless given, is looked up in the catalogue; ``unmatched`` if no entry matches the message.
 
     ``details`` are the other fields of the record, as for :func:`of_type`.
     """
-    found = match(message, hardware=hardware or _ANY, status=status, stage=stage, exception=exception)
-    return of_type(found.type, message, component=component, hardware=hardware, **details)
+    if error_type is None:
+        found = match(message, hardware=hardware or _ANY, status=status, stage=stage, exception=exception)
+        error_type, severity = found.type, severity or found.severity
+    return of_type(error_type, message, component=component, hardware=hardware, severity=severity, **details)
+
+
+def of_cell(message: str, *, status: Status, stage: Stage | None, **details: Any) -> ReportedError:
+    """The error record of a recorded cell. Its component is the stage, or ``plan`` without one, or ``canary`` for a failed canary.
+
+    ``details`` are the arguments of :func:`recognized`; ``error_type`` is None if the run did not record one.
+    """
+    component = stage.value if stage is not None else "plan"
+    record = recognized(message, component=component, status=status, stage=stage, **details)
+    return dataclasses.replace(record, component="canary") if record.error_type == "canary_failed" else record
 
 
 def from_dict(record: Mapping[str, Any]) -> ReportedError:

@@ -1,4 +1,4 @@
-"""Archives that travel between machines: tar files with the checksums of their contents, extracted only if all of it is as expected.
+"""Archives that are moved between machines: tar files with checksums, extracted only if all of their contents are as expected.
 
 An archive may come from a machine that ran untrusted models, so it is not extracted as a whole. Only regular files with expected names are
 accepted, within limits of size and number, and with matching checksums. If anything else is in an archive, all of it is rejected.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PLAN: Final = "plan.json"
 SUMS: Final = "SHA256SUMS"
 SMALL: Final = 16 * 2**20
-"""The size limit in bytes of plans, indexes, sidecars and checksum files, which are text of some kilobytes."""
+"""The size limit in bytes of plans, indexes, sidecars and checksum files, which are a few kilobytes of text."""
 _SUM: Final = re.compile(r"([0-9a-f]{64}) {2}(\S+)")
 _ADVICE: Final = "Make it again on its machine, and upload what hwmatrix wrote, unchanged."
 
@@ -79,7 +79,7 @@ def write(archive: Path, files: Mapping[str, Path]) -> tuple[str, ...]:
 def extract(archive: Path, into: Path, plan: Plan, limits: Limits, *, large: Callable[[str], bool | None]) -> frozenset[str]:
     """Write the files of an archive of this plan's run into an empty folder, and check them. Return their names without the checksums'.
 
-    ``large`` says of a name whether its file may be large; None if the name does not belong into the archive.
+    ``large`` says for each name whether its file may be large; None: the archive must not contain that name.
 
     Raises:
         StoreError: the archive cannot be read, has another file or exceeds a limit, has wrong checksums, or is from another run. The
@@ -95,7 +95,7 @@ def extract(archive: Path, into: Path, plan: Plan, limits: Limits, *, large: Cal
 
 
 def refused(archive: Path, why: str) -> StoreError:
-    """The error for an archive that is not taken."""
+    """The error for a rejected archive."""
     return StoreError(f"{archive}: refused: {why}", advice=_ADVICE)
 
 

@@ -54,8 +54,8 @@ def pack(folder: RunFolder, cache: Path, archive: Path) -> int:
 def unpack(archive: Path, folder: RunFolder, plan: Plan, cache: Path, *, limits: Limits = LIMITS) -> frozenset[tuple[str, Size]]:
     """Check an archive, and put its bundles and exports into the cache. Return the models of the plan that now have a bundle.
 
-    All or nothing: of a rejected archive nothing reaches the cache. Other bundles of the same models in the cache are replaced. The index
-    of the run's folder then lists what the archive brought; models whose bundle could not be built elsewhere are left out.
+    Nothing of a rejected archive is put into the cache. Other bundles of the same models in the cache are replaced. The index
+    of the run's folder then lists the bundles of the archive; models whose bundle could not be built elsewhere are left out.
 
     Raises:
         StoreError: the archive is not an archive, contains anything but what :func:`pack` writes, exceeds a limit, has wrong checksums, is
@@ -173,8 +173,5 @@ def _move(folder: Path, place: Path) -> None:
     """
     manifest = place / folders.MANIFEST
     if not manifest.is_file() or manifest.read_bytes() != (folder / folders.MANIFEST).read_bytes():
-        folders.settle(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
-        folders.discard(place)
-        folder.rename(place)
-        folders.sync_folder(place.parent)
+        folders.put(folder, place)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.faults.catalogue import match
+from hwmatrix.faults.catalogue import MEMORY, match
 from hwmatrix.knowledge.measured_cell import PRECISION_LOSS
 from hwmatrix.records import Change, Dtype, Status
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from hwmatrix.records import AdaptRule
 
-MEMORY: Final = "memory_pressure"
-"""The catalogue's type for running out of memory."""
 _BITS: Final = {Dtype.FLOAT32: 32, Dtype.FLOAT16: 16, Dtype.BFLOAT16: 16, Dtype.A16W8: 8, Dtype.A8W8: 8, Dtype.DEFAULT: 32}
 """Bits of a weight: only a precision with fewer saves memory."""
 _UNSUPPORTED_DTYPE: Final = "unsupported_dtype"

@@ -192,7 +192,7 @@ def _cells(
 
 
 def _generating(models: tuple[ModelPlan, ...], spec: MatrixSpec) -> tuple[ModelPlan, ...]:
-    """The models, of which those that can are asked for as many tokens as their size says."""
+    """The models; those that can generate text get their size's number of new tokens."""
     return tuple(
         dataclasses.replace(model, new_tokens=spec.sizes[model.size].new_tokens) if model.generative else model for model in models
     )
@@ -264,7 +264,7 @@ def _timing(matrix: LoadedMatrix, selection: Selection) -> bool:
 
 
 def _generation(matrix: LoadedMatrix, selection: Selection) -> bool:
-    """Whether models that can also generate: as requested, or else as the suite says."""
+    """Whether models that can generate text also do so: as requested, or else as the suite says."""
     if selection.generation is not None:
         return selection.generation
     suite = matrix.spec.suites.get(_timed_as(matrix, selection) or "")
@@ -337,7 +337,7 @@ def _selected_models(matrix: LoadedMatrix, selection: Selection) -> list[tuple[s
 
 
 def _sizes_asked_for(matrix: LoadedMatrix, selection: Selection) -> list[tuple[str, Size]]:
-    """Return the names of the selected models with the sizes that are asked for."""
+    """Return the names of the selected models, each with its requested sizes."""
     spec = matrix.spec
     if selection.everything:
         return [(name, size) for name in spec.models for size in ((selection.size,) if selection.size else tuple(Size))]

@@ -26,7 +26,7 @@ Count = Annotated[int, Field(gt=0)]
 
 
 class Expectation(enum.StrEnum):
-    """What a document says of a family on some hardware: a level, or the kind of implementation."""
+    """What a document expects of a family on some hardware: a level, or a kind of implementation."""
 
     HIGH = "High"
     MEDIUM = "Medium"

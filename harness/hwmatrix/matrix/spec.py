@@ -30,7 +30,7 @@ HOSTED_PATTERN: Final = r"^(ubuntu|macos|windows)-[a-z0-9.-]+$"
 
 
 class _OfTheTable:
-    """A name in the table of backends: of this package, or of another installed package."""
+    """The name of a backend, of this package or of another installed one."""
 
     @staticmethod
     def known(name: str) -> str:
@@ -50,7 +50,7 @@ BackendName = Annotated[str, pydantic.AfterValidator(_OfTheTable.known), _OfTheT
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SizeSpec:
-    """Settings and limits of every cell of one size. ``new_tokens`` are what a model that generates text is asked for; 0: nothing."""
+    """Settings and limits of every cell of one size. ``new_tokens`` is how many tokens a model generates, if it can; 0: none."""
 
     batch: Positive = 1
     sequence_length: Positive = 16
@@ -120,7 +120,7 @@ class TargetSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PartialMeasureSpec:
-    """What a suite has in place of keys of the matrix's ``measure``, whose limits hold here too. None: as there."""
+    """The keys of the matrix's ``measure`` that a suite overrides, with the same limits. None: as in the matrix."""
 
     warmup_s: Annotated[float, Field(ge=0)] | None = None
     warmup_iterations: Annotated[int, Field(ge=0)] | None = None
@@ -139,9 +139,9 @@ class PartialMeasureSpec:
 class SuiteSpec:
     """A named selection of models, in one size.
 
-    ``models: all`` means every model that is listed; ``models: types`` these and, for each model type of the installed transformers that
-    none of them is, a tiny model made from the type alone. ``timing: false`` asks whether models work, and not how fast; ``generation:
-    false`` runs one forward pass alone; ``measure`` is laid over the matrix's.
+    ``models: all`` means every model that is listed; ``models: types`` adds a tiny model for every other model type of the installed
+    transformers, made from the type alone. ``timing: false`` tests only whether models work, not how fast they are; ``generation: false``
+    runs only one forward pass; ``measure`` overrides keys of the matrix's.
     """
 
     size: Size = Size.TINY
@@ -154,12 +154,11 @@ class SuiteSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ExpectSpec:
-    """A known problem: cells that are expected to end otherwise than in ``pass``, why, and where to read about it.
+    """A known problem: cells that are expected not to pass, how they end, why, and where to read about it.
 
-    It speaks of the cells of these models on these targets, in all precisions and sizes unless it names some; ``type:gemma3`` is the model
-    that is made from the type gemma3 alone, whose name in a run is ``gemma3`` unless a model is called so. Gates hold runs to it
-    both ways: such a cell may fail like this, and an expectation that no longer holds fails too. With ``strict: false`` the cell may also
-    pass, as with pytest's xfail.
+    It applies to the cells of these models on these targets, in all precisions and sizes unless it names some. ``type:gemma3`` is the model
+    that is made from the type gemma3 alone; in a run its name is ``gemma3``, unless matrix.yaml has a model of that name. A gate accepts
+    that such a cell fails as expected, and fails if it ends otherwise. With ``strict: false`` the cell may also pass, as pytest's xfail.
     """
 
     models: Literal["all"] | Annotated[tuple[NameOrType, ...], Field(min_length=1)]
@@ -184,7 +183,7 @@ class ExpectSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ToleranceSpec:
-    """What outputs may differ by, and why these numbers.
+    """How far outputs may be from the reference's, and why.
 
     ``excess`` and ``bound`` are multiples of the model's noise floor; without ``excess``, ``relative_error`` decides alone.
     """
@@ -209,9 +208,9 @@ class ImagesSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class GithubSpec:
-    """How GitHub Actions runs the matrix: the hosted runner's labels, how long a target may wait for a runner and then take, and when.
+    """How GitHub Actions runs the matrix: the hosted runner's labels, a target's limits for waiting and running, and the schedule.
 
-    A job of a hosted runner ends after six hours: the one that collects waits for a runner and then for the target.
+    A job on a hosted runner ends after six hours, and the job that collects results waits for both.
     """
 
     runs_on: tuple[Annotated[str, Field(max_length=100, pattern=HOSTED_PATTERN)]] = ("ubuntu-24.04",)
@@ -228,7 +227,7 @@ def _adapt(said: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MatrixSpec:
-    """The whole of matrix.yaml. ``adapt`` says what is tried where a cell fails; None (``false``): nothing."""
+    """The whole of matrix.yaml. ``adapt`` says what is tried if a cell fails; None (``false``): nothing."""
 
     version: Literal[1]
     images: ImagesSpec = Field(default_factory=ImagesSpec)

@@ -321,23 +321,10 @@ def _build(plan: ModelPlan, key: str, cache: Path) -> Bundle:
     """Build in a temporary folder, then rename, so that an interrupted build leaves nothing under the key. Needs the lock."""
     from hwmatrix.models.reference import fill
 
-    partial = cache / _partial(key)
-    try:
-        _remove_leftovers(cache, key)
-        partial.mkdir()
+    _remove_leftovers(cache, key)
+    with folder.replacing(cache / key, f"the bundle of {plan.name}", partial=_partial(key)) as partial:
         described = fill(plan, partial)
-        manifest = {"schema": BUNDLE_SCHEMA, "key": key, "identity": _identity(plan), **described, "files": folder.listing(partial)}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        folder.settle(partial)
-        folder.discard(cache / key)
-        partial.rename(cache / key)
-        folder.sync_folder(cache)
-    except OSError as error:
-        message = f"cannot write the bundle of {plan.name} under {cache}: {error}; free space there, or name another cache"
-        raise BundleError(message, error_type="cache_not_writable") from error
-    finally:
-        if partial.exists():
-            shutil.rmtree(partial, ignore_errors=True)
+        folder.describe(partial, {"schema": BUNDLE_SCHEMA, "key": key, "identity": _identity(plan), **described})
     return verify(cache / key)
 
 

@@ -1,13 +1,14 @@
 """Self-verifying folders: every file listed with its size and SHA-256, written to a temporary folder, then renamed.
 
-To make one, write its files, then a manifest with their :func:`listing`, then call :func:`settle` and rename the folder. To read one,
-call :func:`check` with the listing of its manifest.
+:func:`replacing` makes one; its last file is the manifest (:func:`describe`). To read one, call :func:`check` with the listing of its
+manifest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,34 @@ def listing(path: Path) -> dict[str, dict[str, Any]]:
     """Size in bytes and SHA-256 of every file of a folder, by its path within the folder."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     return {str(file.relative_to(path)): {"size": file.stat().st_size, "sha256": sha256_of(file)} for file in files}
+
+
+@contextlib.contextmanager
+def replacing(place: Path, what: str, *, partial: str | None = None) -> Iterator[Path]:
+    """A new folder to fill, manifest included, which then replaces ``place``. A failure to fill it changes nothing.
+
+    ``what`` says what is written, for the error; ``partial`` is the temporary folder's name, beside ``place``.
+
+    Raises:
+        BundleError: a file cannot be written (``cache_not_writable``).
+    """
+    filled = place.with_name(partial or f".partial-{place.name}")
+    try:
+        shutil.rmtree(filled, ignore_errors=True)
+        filled.mkdir(parents=True)
+        yield filled
+        put(filled, place)
+    except OSError as error:
+        message = f"cannot write {what} under {place.parent}: {error}; free space there, or name another cache"
+        raise BundleError(message, error_type="cache_not_writable") from error
+    finally:
+        shutil.rmtree(filled, ignore_errors=True)
+
+
+def describe(path: Path, facts: dict[str, Any]) -> None:
+    """Write a folder's manifest: these facts, and the listing of its other files."""
+    manifest = facts | {"files": listing(path)}
+    (path / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def check(path: Path, files: dict[str, dict[str, Any]]) -> None:
@@ -83,7 +112,15 @@ def discard(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def settle(path: Path) -> None:
+def put(filled: Path, place: Path) -> None:
+    """Sync a complete folder to disk, and rename it to ``place``, whose earlier content is discarded."""
+    _settle(filled)
+    discard(place)
+    filled.rename(place)
+    _sync_folder(place.parent)
+
+
+def _settle(path: Path) -> None:
     """Sync every file of a folder to disk and make it readable for the users of all containers, before it is put in place."""
     for file in path.rglob("*"):
         file.chmod(0o755 if file.is_dir() else 0o644)  # safetensors files are readable by their owner alone
@@ -91,10 +128,10 @@ def settle(path: Path) -> None:
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
     path.chmod(0o755)
-    sync_folder(path)
+    _sync_folder(path)
 
 
-def sync_folder(path: Path) -> None:
+def _sync_folder(path: Path) -> None:
     """Sync a folder's own entries to disk, so that a rename into it is durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

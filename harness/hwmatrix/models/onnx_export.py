@@ -16,7 +16,6 @@ import importlib
 import importlib.metadata
 import json
 import re
-import shutil
 import time
 import traceback
 from pathlib import Path
@@ -314,33 +313,18 @@ def _export_now(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Gene
 
 def _publish(bundle: Bundle, cache: Path, exporter: str, fill: Callable[[Path], dict[str, Any]]) -> None:
     """Fill a temporary folder, write its manifest and rename it into place. Needs the lock."""
-    place = _folder_of(bundle, cache, exporter)
-    partial = place.with_name(f".partial-{exporter}")
     begin = time.perf_counter()
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with folder.replacing(_folder_of(bundle, cache, exporter), "the ONNX export") as partial:
         filled = fill(partial)
-        manifest = {
+        facts = {
             "schema": ONNX_SCHEMA,
             "bundle": bundle.digest,
             "exporter": exporter,
             "versions": _versions(),
             "failure": None,
             "seconds": time.perf_counter() - begin,
-            **filled,
-            "files": folder.listing(partial),
         }
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        folder.settle(partial)
-        folder.discard(place)
-        partial.rename(place)
-        folder.sync_folder(place.parent)
-    except OSError as error:
-        message = f"cannot write the ONNX export under {place.parent}: {error}; free space there, or name another cache"
-        raise BundleError(message, error_type="cache_not_writable") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        folder.describe(partial, facts | filled)
 
 
 def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:

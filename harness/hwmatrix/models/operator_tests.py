@@ -11,7 +11,6 @@ import dataclasses
 import json
 import math
 import re
-import shutil
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
@@ -170,25 +169,12 @@ def _tensor(value: dict[str, Any], data: bytes) -> Tensor:
 
 
 def _write(place: Path, version: str) -> None:
-    partial = place.with_name(f".partial-{version}")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with folder.replacing(place, "the operator tests") as partial:
         blob = bytearray()
         entries = _collect_tests(blob)
         (partial / _DATA).write_bytes(blob)
         (partial / _INDEX).write_text(json.dumps(entries) + "\n", encoding="utf-8")
-        manifest = {"schema": TESTS_SCHEMA, "onnx": version, "files": folder.listing(partial)}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        folder.settle(partial)
-        folder.discard(place)
-        partial.rename(place)
-        folder.sync_folder(place.parent)
-    except OSError as error:
-        message = f"cannot write the operator tests under {place.parent}: {error}; free space there, or name another cache"
-        raise BundleError(message, error_type="cache_not_writable") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        folder.describe(partial, {"schema": TESTS_SCHEMA, "onnx": version})
 
 
 def _collect_tests(blob: bytearray) -> list[dict[str, Any]]:

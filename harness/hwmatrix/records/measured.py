@@ -38,7 +38,7 @@ class Measured:
     ``bundle`` is the digest of the bundle's manifest, ``method`` how the model was prepared (which exporter). ``inputs`` are the kinds of
     input that the model was given (text, image, video, audio); ``text_path``: the model accepts more than text but was given only text.
 
-    ``precision`` is the precision that the runtime reports to compute in; NULL: it reports none, and computes in the requested one.
+    ``precision`` is the precision that the runtime says it computes in; NULL: it says nothing, and computes in the requested one.
 
     ``on_target`` is the share of the work on the target (0 to 1), ``placement_detail`` how that is known. ``relative_error`` is the
     relative L2 error of the worst output against the reference, ``max_error`` the largest absolute error, ``top1`` the agreement of the

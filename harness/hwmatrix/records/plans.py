@@ -20,17 +20,17 @@ BUNDLE_SCHEMA: Final = "hwmatrix/bundle/6"
 _GENERATIVE: Final = re.compile(
     "(CausalLM|LMHeadModel|ConditionalGeneration|EncoderDecoderModel|GenerationDecoder|MTModel|SpeechToText|Text2Text)$"
 )
-"""How the classes of transformers (5.23) that generate text are named."""
+"""Matches the names of the transformers classes (5.23) that generate text."""
 TYPE_PREFIX: Final = "type:"
 """The prefix of a transformers model type whose name could also be another model's. Names in matrix.yaml have no colon."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What, besides model and target, makes two cells comparable.
+    """The settings of a cell: cells are comparable only if these are equal.
 
-    ``sequence_length`` counts tokens (text inputs only); ``threads`` are intra-op threads on the host. ``new_tokens`` are generated after
-    them; 0: one forward pass.
+    ``sequence_length`` counts tokens (text inputs only); ``threads`` are intra-op threads on the host. ``new_tokens`` is how many are
+    generated after the input; 0: one forward pass.
     """
 
     dtype: Dtype
@@ -42,7 +42,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When a cell is ended: wall-clock seconds, and MiB of address space above what the process had at its start."""
+    """The limits of a cell: wall-clock seconds, and MiB of address space above what the process had at its start."""
 
     timeout_s: float
     memory_mb: int
@@ -62,10 +62,10 @@ class MeasureRule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """What outputs in a precision may differ by, and why these numbers (:mod:`hwmatrix.measure.verdict`).
+    """How far outputs in a precision may be from the reference's, and why (:mod:`hwmatrix.measure.verdict`).
 
     ``excess`` and ``bound`` are multiples of a model's noise floor: up to ``excess`` its numbers are right, above ``bound`` they are wrong
-    whatever its task says. ``relative_error`` is the largest relative L2 error where the floor is not known, or ``excess`` is None.
+    whatever its task says. ``relative_error`` is the largest relative L2 error if the floor is not known, or ``excess`` is None.
     """
 
     relative_error: float
@@ -86,7 +86,7 @@ class ModelPlan:
     ``weights`` is ``recipe`` (random weights from ``seed``), ``factory`` (the same, with a configuration made from the type
     ``architecture`` alone), ``hub`` (``hub_id`` at ``revision``) or a local folder's path. ``selector`` is the value of ``--models``
     that selects it again. ``unbuildable`` states why the model cannot be built; then nothing is tried. ``batch_asked`` says that the
-    user set ``batch``, and matrix.yaml has another. ``new_tokens`` are what its bundle is made to generate; 0: it has no prompts.
+    user set ``batch``, and matrix.yaml has another. ``new_tokens`` is how many its bundle's prompts generate; 0: no prompts.
     """
 
     name: str
@@ -111,7 +111,7 @@ class ModelPlan:
 
     @property
     def generative(self) -> bool:
-        """Whether its class generates text, by its name: whoever plans need not have transformers."""
+        """Whether its class generates text, judged by its name: a plan is made without transformers."""
         return _GENERATIVE.search(self.model_class) is not None
 
 
@@ -161,7 +161,7 @@ class CellPlan:
 @STRICT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything a run is to do: the runner needs no other file of the project.
+    """All that a run must do: the runner needs no other file of the project.
 
     ``timing`` False: only compatibility is tested, no speed is measured. ``types_of`` is the version of transformers whose model types
     are all in the plan; None: it has none or only some. ``measure_of`` is the suite that defines the rule ``measure``; None: the matrix

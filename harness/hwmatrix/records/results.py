@@ -14,7 +14,7 @@ from hwmatrix.records.vocabulary import Execution, Family, Origin, Role, Severit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a model really ran: ``on_target`` is the share (0 to 1) on the requested device; ``detail`` how we know."""
+    """Where a model really ran: ``on_target`` is the share (0 to 1) on the requested device; ``detail`` says how that is known."""
 
     on_target: float
     detail: str

@@ -44,7 +44,7 @@ class Size(enum.StrEnum):
 class Dtype(enum.StrEnum):
     """The precision a cell computes in. ``a16w8`` and ``a8w8`` are quantized: 16 or 8 bits for activations, 8 for weights.
 
-    ``default`` leaves it to the runtime, which then says what it chose on this machine: one of the others.
+    ``default`` leaves the choice to the runtime, which then says which of the others it chose on this machine.
     """
 
     FLOAT32 = "float32"

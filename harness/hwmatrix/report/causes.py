@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import TYPE_CHECKING
 
-from hwmatrix.faults.grouping import AdviceGroup, by_advice
-from hwmatrix.records import Severity
+from hwmatrix.faults.grouping import AdviceGroup, alike, by_advice
+from hwmatrix.report.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hwmatrix.report.failures import Failure
+_entry_of = operator.attrgetter("entry")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,45 +27,30 @@ class Occurrence:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cause:
-    """All errors of one type with the same advice."""
+    """All errors of one type with the same advice, and where they occurred: the message of most cells first."""
 
-    type: str
-    severity: Severity
-    summary: str
-    recommendations: tuple[str, ...]
-    count: int
+    errors: AdviceGroup[Failure]
     occurrences: tuple[Occurrence, ...]
 
 
 def grouped(found: Iterable[Failure]) -> tuple[AdviceGroup[Failure], ...]:
     """The errors of a run, grouped by advice."""
-    return by_advice(found, lambda failure: failure.entry, lambda failure: failure.cell.backend if failure.cell else "any")
+    return by_advice(found, _entry_of, lambda failure: failure.cell.backend if failure.cell else "any")
 
 
 def causes(found: Iterable[Failure]) -> tuple[Cause, ...]:
-    """The causes of errors, in their order; within a cause, the message of most cells comes first."""
-    return tuple(
-        Cause(
-            type=group.type,
-            severity=group.severity,
-            summary=group.summary,
-            recommendations=group.recommendations,
-            count=len(group.members),
-            occurrences=_occurrences(group.members),
-        )
-        for group in grouped(found)
-    )
+    """The causes of these errors, in the order of the errors."""
+    return tuple(Cause(errors=group, occurrences=_occurrences(group.members)) for group in grouped(found))
 
 
-def _occurrences(group: Iterable[Failure]) -> tuple[Occurrence, ...]:
-    same: dict[tuple[str | None, str, str], list[str]] = {}
-    for failure in group:
-        entry = failure.entry
-        cells = same.setdefault((entry.hardware_type, entry.component, entry.message), [])
-        if failure.cell is not None:
-            cells.append(failure.cell.cell_key)
+def _occurrences(found: Iterable[Failure]) -> tuple[Occurrence, ...]:
     made = [
-        Occurrence(target=target, component=component, message=message, cells=tuple(cells))
-        for (target, component, message), cells in same.items()
+        Occurrence(
+            target=group.members[0].entry.hardware_type,
+            component=group.members[0].entry.component,
+            message=group.members[0].entry.message,
+            cells=tuple(failure.cell.cell_key for failure in group.members if failure.cell is not None),
+        )
+        for group in alike(found, _entry_of, by_traceback=False)
     ]
     return tuple(sorted(made, key=lambda each: -len(each.cells)))

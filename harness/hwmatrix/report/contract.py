@@ -113,7 +113,7 @@ class ModelEntry:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class SettingsEntry:
-    """What, besides model and target, makes two cells comparable. ``new_tokens`` are generated; 0: one forward pass."""
+    """The settings of a cell. ``new_tokens`` is how many tokens are generated; 0: one forward pass."""
 
     size: Size
     dtype: Dtype
@@ -307,7 +307,7 @@ class CellEntry:
 
     ``inputs`` are the kinds of input that the model was given (text, image, video, audio; empty: another kind); ``text_path`` says that
     it accepts more than text but was given only text. Both are null if not recorded. ``divergence`` is null if the outputs agree, or if
-    it was not searched for. ``precision`` is what the runtime reports to compute in, null if it reports nothing. ``attempts`` are retries
+    it was not searched for. ``precision`` is the one that the runtime says it uses, null if it says nothing. ``attempts`` are retries
     after the cell failed, each with one change; ``adaptation`` is the change that made it pass, and then its level is Low: status, error
     and evidence stay those of the cell as it was planned.
     """

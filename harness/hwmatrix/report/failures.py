@@ -6,15 +6,15 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Final
 
-from hwmatrix.faults.catalogue import advice_for, match, severity_of
-from hwmatrix.records import Severity, Status
+from hwmatrix.faults.error_records import RANK, of_cell, of_type
+from hwmatrix.records import Status
 from hwmatrix.report.contract import CellError, ErrorEntry
 from hwmatrix.report.rows import CellRow
 
 if TYPE_CHECKING:
+    from hwmatrix.faults.error_records import ReportedError
     from hwmatrix.report.rows import RejectedRow, ReportRows
 
-_RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
 _NO_ERROR: Final = frozenset({Status.PASS, Status.NOT_RUN})
 
 
@@ -27,61 +27,43 @@ class Failure:
 
 
 def cell_error(cell: CellRow) -> CellError | None:
-    """Why a cell did not pass; None for one that passed or was not run.
-
-    If the run did not record a type, the catalogue finds it, or returns ``unmatched``.
-    """
-    if cell.status in _NO_ERROR:
+    """Why a cell did not pass; None for one that passed or was not run."""
+    record = _record(cell)
+    if record is None:
         return None
-    message = cell.message or ""
-    if cell.error_type is not None:
-        kind, severity = cell.error_type, cell.severity or severity_of(cell.error_type, cell.backend)
-    else:
-        found = match(message, hardware=cell.backend, status=cell.status, stage=cell.stage)
-        kind, severity = found.type, cell.severity or found.severity
-    return CellError(
-        type=kind, severity=severity, message=message, recommendations=advice_for(kind, cell.backend, dtype=cell.dtype, batch=cell.batch)
-    )
+    return CellError(type=record.error_type, severity=record.severity, message=record.message, recommendations=record.recommendations)
 
 
 @functools.lru_cache(maxsize=1)
 def failures(rows: ReportRows) -> tuple[Failure, ...]:
     """All errors of a run, most severe first, then by type and in the order of matrix.yaml."""
     found = [_rejection(row) for row in rows.rejected]
-    for cell in rows.cells:
-        error = cell_error(cell)
-        if error is not None:
-            found.append(_cell_failure(cell, error))
-    return tuple(sorted(found, key=lambda failure: (_RANK[failure.entry.severity], failure.entry.error_type)))
+    found += [_cell_failure(cell, record) for cell in rows.cells if (record := _record(cell)) is not None]
+    return tuple(sorted(found, key=lambda failure: (RANK[failure.entry.severity], failure.entry.error_type)))
 
 
-def _cell_failure(cell: CellRow, error: CellError) -> Failure:
-    stage = cell.stage.value if cell.stage is not None else "plan"
-    entry = ErrorEntry(
-        hardware_type=cell.target,
-        error_type=error.type,
-        severity=error.severity,
-        message=error.message,
-        component="canary" if error.type == "canary_failed" else stage,
-        timestamp=cell.started_at,
+def _record(cell: CellRow) -> ReportedError | None:
+    """The error of a cell; None for one that passed or was not run."""
+    if cell.status in _NO_ERROR:
+        return None
+    return of_cell(
+        cell.message or "",
+        hardware=cell.backend,
+        error_type=cell.error_type,
+        severity=cell.severity,
+        status=cell.status,
+        stage=cell.stage,
         model_name=cell.model,
-        recommendations=error.recommendations,
         traceback=cell.traceback,
+        dtype=cell.dtype,
+        batch=cell.batch,
     )
-    return Failure(entry=entry, cell=cell)
+
+
+def _cell_failure(cell: CellRow, record: ReportedError) -> Failure:
+    return Failure(entry=ErrorEntry(**vars(record) | {"hardware_type": cell.target, "timestamp": cell.started_at}), cell=cell)
 
 
 def _rejection(row: RejectedRow) -> Failure:
-    kind = "shard_rejected"
-    entry = ErrorEntry(
-        hardware_type=None,
-        error_type=kind,
-        severity=severity_of(kind, "any"),
-        message=f"{row.file}: {row.reason}",
-        component="merge",
-        timestamp=row.rejected_at,
-        model_name=None,
-        recommendations=advice_for(kind, "any"),
-        traceback=None,
-    )
-    return Failure(entry=entry, cell=None)
+    record = of_type("shard_rejected", f"{row.file}: {row.reason}", component="merge")
+    return Failure(entry=ErrorEntry(**vars(record) | {"timestamp": row.rejected_at}), cell=None)

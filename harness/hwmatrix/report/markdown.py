@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 
 from hwmatrix.basics import escape, templates
-from hwmatrix.records import Execution, Severity, Status
+from hwmatrix.records import Execution, Status
 from hwmatrix.report import adapted, choosing, grid, numbers, origins
 from hwmatrix.report.causes import grouped
-from hwmatrix.report.contract import ErrorEntry
-from hwmatrix.report.failures import Failure, failures
+from hwmatrix.report.failures import failures
 from hwmatrix.report.groups import blocked_of, groups_of
 from hwmatrix.report.packing import LONGEST_TEXT, fitting
 from hwmatrix.report.rows import CellRow, DetectionRow, TargetRow
 from hwmatrix.report.totals import totals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     import jinja2
     from markupsafe import Markup
@@ -42,27 +41,6 @@ stays below half a megabyte: beyond that, GitHub shows Markdown as plain text.""
 _CROWDED: Final = 600
 """Errors above which errors.md omits their commands, and has a third of the space for texts."""
 NOT_TIMED: Final = "No cell was timed: there is no latency, and nothing is said about speed."
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Alike:
-    """Errors with the same message and traceback, in the same stage on the same target. ``entry`` is the first of them."""
-
-    entry: ErrorEntry
-    models: tuple[str, ...]
-    cell: CellRow | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Topic:
-    """All errors of one type on the same kind of hardware, with what the catalogue says about it."""
-
-    type: str
-    severity: Severity
-    summary: str
-    recommendations: tuple[str, ...]
-    count: int
-    alike: tuple[Alike, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +77,7 @@ def matrix_md(rows: ReportRows) -> str:
         generated=[cell for cell in timed if cell.ttft_ms is not None],
         emulated=[cell for cell in measured if cell.execution is Execution.EMULATED],
         contended=sum(cell.contended is True for cell in timed),
-        topics=topics(failures(rows)),
+        topics=grouped(failures(rows)),
         example=next((cell for cell in rows.cells if cell.command), None),
         attempts=adapted.paired(rows),
     )
@@ -120,8 +98,8 @@ def summary_md(rows: ReportRows, pictures: Mapping[str, Chart] | None = None) ->
 def errors_md(rows: ReportRows) -> str:
     """The text of errors.md: messages and tracebacks, complete or, if they are too long together, shortened in the middle."""
     found = failures(rows)
-    found_topics = topics(found)
-    entries = [alike.entry for topic in found_topics for alike in topic.alike]
+    topics = grouped(found)
+    entries = [alike.members[0].entry for topic in topics for alike in topic.alike]
     tracebacks, messages = [entry.traceback for entry in entries], [entry.message for entry in entries]
     crowded = len(entries) > _CROWDED
     share = 3 if crowded else 1
@@ -132,42 +110,12 @@ def errors_md(rows: ReportRows) -> str:
     return _render(
         "errors.md.j2",
         rows,
-        topics=found_topics,
+        topics=topics,
         count=len(found),
         traceback_of=shown,
         message_of=said,
         cut_short=cut_short,
         crowded=crowded,
-    )
-
-
-def topics(found: Iterable[Failure]) -> tuple[Topic, ...]:
-    """Errors grouped by type and advice, in their order."""
-    return tuple(
-        Topic(
-            type=group.type,
-            severity=group.severity,
-            summary=group.summary,
-            recommendations=group.recommendations,
-            count=len(group.members),
-            alike=_alike(group.members),
-        )
-        for group in grouped(found)
-    )
-
-
-def _alike(group: Iterable[Failure]) -> tuple[Alike, ...]:
-    same: defaultdict[tuple[Any, ...], list[Failure]] = defaultdict(list)
-    for failure in group:
-        entry = failure.entry
-        same[entry.hardware_type, entry.component, entry.message, entry.traceback].append(failure)
-    return tuple(
-        Alike(
-            entry=members[0].entry,
-            models=tuple(dict.fromkeys(member.entry.model_name for member in members if member.entry.model_name is not None)),
-            cell=members[0].cell,
-        )
-        for members in same.values()
     )
 
 
@@ -273,12 +221,8 @@ def _escaped(text: str) -> Markup:
 
 @functools.cache
 def markdown_environment() -> jinja2.Environment:
-    """Everything printed is escaped for Markdown (``finalize``); ``autoescape`` tracks what is already escaped."""
+    """The environment of the report's Markdown templates."""
     filters = {
-        "code": escape.code,
-        "fence": escape.fence,
-        "html": escape.html,
-        "short": escape.short,
         "facts": facts_of,
         "begins": origins.sentence,
         "word": grid.word,
@@ -291,4 +235,4 @@ def markdown_environment() -> jinja2.Environment:
         "scientific": numbers.scientific,
     }
     functions = {"plural": numbers.plural, "interval": numbers.interval, "describe": grid.describe, "changed": adapted.tried}
-    return templates.environment("hwmatrix.report", autoescape=True, filters=filters, functions=functions, finalize=escape.finalize)
+    return templates.markdown("hwmatrix.report", filters=filters, functions=functions)

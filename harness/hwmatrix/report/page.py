@@ -17,10 +17,10 @@ from markupsafe import Markup
 
 from hwmatrix.basics.escape import plain, short
 from hwmatrix.basics.templates import environment
-from hwmatrix.errors import StoreError
 from hwmatrix.records import Level, Severity, Status
 from hwmatrix.report import grid, numbers
 from hwmatrix.report.causes import causes
+from hwmatrix.report.drawing import chart_library
 from hwmatrix.report.expected import expected_document
 from hwmatrix.report.failures import failures
 from hwmatrix.report.groups import Scope, blocked_of, groups_of
@@ -28,11 +28,11 @@ from hwmatrix.report.markdown import NOT_TIMED, facts_of, findings_of, machines_
 from hwmatrix.report.missing import missing
 from hwmatrix.report.packing import digest, listed, script_json, script_text
 from hwmatrix.report.page_data import APPROXIMATE, OLDER, TEXT_PATH, key_of, name, page_data, word_of
-from hwmatrix.report.plots import VEGA_LITE_VERSION, converter
 from hwmatrix.report.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     import jinja2
 
@@ -61,17 +61,15 @@ VIEWS: Final = {
     "history": ("History", "History"),
 }
 """The page's views: name in links, tab label, and title."""
-_SNIPPET: Final = "window.hwmatrixDraw = vegaEmbed;"
-_CHARTS: Final = "(() => {\n%s\n})();"
 
 
-def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], history: PageHistory) -> str:
-    """The text of index.html.
+def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], history: PageHistory, cache: Path | None) -> str:
+    """The text of index.html. ``cache`` is the cache folder; None: the drawing library is not cached.
 
     Raises:
         StoreError: the drawing library cannot be bundled.
     """
-    early, main, drawing = _concatenated(EARLY), _concatenated(SCRIPTS), chart_library()
+    early, main, drawing = _concatenated(EARLY), _concatenated(SCRIPTS), chart_library(cache)
     drawn = {chart.name: chart for chart in (*charts, *history.charts)}
     text = (
         _environment()
@@ -91,20 +89,6 @@ def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], 
         )
     )
     return text.strip() + "\n"
-
-
-@functools.cache
-def chart_library() -> str:
-    """The drawing library as one script: Vega, Vega-Lite and Vega-Embed in the version that also draws the pictures.
-
-    Raises:
-        StoreError: vl-convert is not installed, or cannot bundle it.
-    """
-    try:
-        bundle: str = converter().javascript_bundle(_SNIPPET, vl_version=VEGA_LITE_VERSION)
-    except ValueError as error:
-        raise StoreError(f"the drawing library cannot be bundled: {error}", advice="This is a bug of hwmatrix.") from error
-    return script_text(_CHARTS % bundle)
 
 
 def _template_values(rows: ReportRows, details: PageRows) -> dict[str, Any]:

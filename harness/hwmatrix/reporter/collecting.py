@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.classifier.classifier import HardwareAwareModelClassifier
-from hwmatrix.faults.error_records import of_type, recognized
+from hwmatrix.faults.error_records import of_cell, of_type
 from hwmatrix.records import Basis, Dtype, Severity, Stage, Status
 from hwmatrix.store.reading import reading, records
 
@@ -22,9 +22,7 @@ _MERGE = "merge"
 
 
 def errors_in(database: Path) -> tuple[ReportedError, ...]:
-    """The error of every cell's newest execution, and every shard that the merge refused.
-
-    If the run did not record an error's type, the catalogue finds it. The database is not changed.
+    """The error of every cell's newest execution, and every shard that the merge refused. The database is not changed.
 
     Raises:
         StoreError: it is missing, not a merged database, or of an unsupported version.
@@ -40,21 +38,19 @@ def errors_in(database: Path) -> tuple[ReportedError, ...]:
 
 
 def _cell_error(row: Mapping[str, Any]) -> ReportedError:
-    stage = Stage(row["stage"]) if row["stage"] is not None else None
-    known: dict[str, Any] = {
-        "component": stage.value if stage is not None else "plan",
-        "hardware": row["backend"],
-        "timestamp": _stamp(row["started_at"]),
-        "model_name": row["model"],
-        "traceback": row["traceback"],
-        "dtype": Dtype(row["dtype"]),
-        "batch": row["batch"],
-        "severity": Severity(row["severity"]) if row["severity"] is not None else None,
-    }
-    message = row["message"] or f"the cell ended as {row['status']} without a message"
-    if row["error_type"] is not None:
-        return of_type(row["error_type"], message, **known)
-    return recognized(message, status=Status(row["status"]), stage=stage, **known)
+    return of_cell(
+        row["message"] or f"the cell ended as {row['status']} without a message",
+        hardware=row["backend"],
+        error_type=row["error_type"],
+        severity=Severity(row["severity"]) if row["severity"] is not None else None,
+        status=Status(row["status"]),
+        stage=Stage(row["stage"]) if row["stage"] is not None else None,
+        timestamp=_stamp(row["started_at"]),
+        model_name=row["model"],
+        traceback=row["traceback"],
+        dtype=Dtype(row["dtype"]),
+        batch=row["batch"],
+    )
 
 
 def _stamp(value: Any) -> str | None:

@@ -79,14 +79,14 @@ def _end_failed(job: CellJob, progress: Progress, failure: BaseException) -> Non
 
 
 def recognized(failure: BaseException, *, hardware: str, stage: Stage | None) -> tuple[Status, dict[str, Any]]:
-    """Classify a failure of any type with the catalogue: ``oom`` if memory was short, else ``error``; and its message.
+    """Classify an exception that has no type of ours: the status, and the error as a message to the parent.
 
     Frameworks report a failed allocation as a RuntimeError, which the catalogue recognizes by its text. The child asks the catalogue,
-    because the parent gets neither the full text nor the exception's base classes.
+    because the parent gets neither the full text nor the exception's base classes; the parent asks it only about a child that ended
+    without a verdict.
     """
     found = match(_text(failure), hardware=hardware, stage=stage, exception=failure)
-    status = Status.OOM if found.type == "memory_pressure" else Status.ERROR
-    return status, _error_of(failure, found.type) | {"severity": found.severity}
+    return found.status, _error_of(failure, found.type) | {"severity": found.severity}
 
 
 def _run_stages(job: CellJob, progress: Progress) -> End:
@@ -197,7 +197,7 @@ def _text(failure: BaseException) -> str:
     return str(failure).strip() or type(failure).__name__
 
 
-def _error_of(failure: BaseException, error_type: str | None) -> dict[str, Any]:
+def _error_of(failure: BaseException, error_type: str) -> dict[str, Any]:
     message = _text(failure)
     return {
         "type": error_type,

@@ -60,10 +60,10 @@ class Facts(Findings):
 @_CHECKED
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a cell did not pass, as the child reported it. The catalogue fills in a missing ``type`` and ``severity``."""
+    """Why a cell did not pass, as the child reported it. Without a ``severity``, the catalogue's for the ``type`` applies."""
 
     message: _Message
-    type: _ErrorType | None = None
+    type: _ErrorType
     severity: Severity | None = None
     traceback: str | None = None
     needs: tuple[_Message, ...] = ()

@@ -261,8 +261,8 @@ def _failure(failure: Exception, target: TargetPlan) -> dict[str, Any]:
     if isinstance(failure, CellFailure):
         status, kind, needs = failure.status, failure.error_type, list(getattr(failure, "needs", ()))
     else:
-        kind, needs = match(text, hardware=target.backend, exception=failure).type, []
-        status = Status.OOM.value if kind == "memory_pressure" else Status.ERROR.value
+        found = match(text, hardware=target.backend, exception=failure)
+        status, kind, needs = found.status.value, found.type, []
     message = text if isinstance(failure, CellFailure) else f"{type(failure).__name__}: {text}"
     return {"status": status, "on_target": None, "max_error": None, "error_type": kind, "message": message, "needs": needs}
 

@@ -319,7 +319,7 @@ class _Cells:
         traceback: str | None = None,
     ) -> CellResult:
         target = self._order.target
-        error = error_record(message, hardware=target.backend, status=status, stage=stage, error_type=kind, traceback=traceback)
+        error = error_record(kind, message, hardware=target.backend, traceback=traceback)
         return not_executed(cell=cell, model=model, target=target, started_at=started_at, status=status, stage=stage, error=error)
 
 

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.faults.catalogue import match, severity_of
-from hwmatrix.records import CellResult, Divergence, ErrorRecord, Findings, Origin, Role, Severity, Stage, Status
+from hwmatrix.records import CellResult, Divergence, ErrorRecord, Findings, Origin, Role, Stage, Status
 from hwmatrix.runner.messages import CellTold, Failure, cell_told
 
 if TYPE_CHECKING:
@@ -46,27 +46,9 @@ def not_executed(
     return CellResult(**_identity(cell, model, target), status=status, stage=stage, started_at=started_at, wall_ms=0.0, error=error)
 
 
-def error_record(  # noqa: D417 - the other arguments are the record's own fields
-    message: str,
-    *,
-    hardware: str,
-    status: Status,
-    stage: Stage | None,
-    error_type: str | None = None,
-    severity: Severity | None = None,
-    **details: Any,
-) -> ErrorRecord:
-    """An error with its type and severity from the catalogue.
-
-    Args:
-        message: the error's own text.
-        error_type: None if unknown: the catalogue then recognizes it by message, status and stage.
-        severity: None for the catalogue's severity of ``error_type``.
-    """
-    if error_type is not None:
-        return ErrorRecord(type=error_type, severity=severity or severity_of(error_type, hardware), message=message, **details)
-    found = match(message, hardware=hardware, status=status, stage=stage)
-    return ErrorRecord(type=found.type, severity=found.severity, message=message, **details)
+def error_record(error_type: str, message: str, *, hardware: str, **details: Any) -> ErrorRecord:
+    """An error of a known type, with the catalogue's severity for it. ``details`` are the record's other fields."""
+    return ErrorRecord(type=error_type, severity=severity_of(error_type, hardware), message=message, **details)
 
 
 def _identity(cell: CellPlan, model: ModelPlan, target: TargetPlan) -> dict[str, Any]:
@@ -89,28 +71,19 @@ def _status_and_error(end: End, told: CellTold, cell: CellPlan, target: TargetPl
     """The verdict: the child's own if it sent one, otherwise from how it ended."""
     hardware = target.backend
     if told.problem is not None:
-        text, status = f"the process sent an invalid message: {told.problem}", Status.CRASH
-        kind, log = "bad_message", end.log or None
-        return status, error_record(text, hardware=hardware, status=status, stage=told.stage, error_type=kind, traceback=log)
+        text = f"the process sent an invalid message: {told.problem}"
+        return Status.CRASH, error_record("bad_message", text, hardware=hardware, traceback=end.log or None)
     if told.verdict is not None:
-        return told.verdict, _error(told.error, hardware, told.verdict, told.stage)
+        return told.verdict, _told_error(told.error, hardware) if told.error is not None else None
     status, text = _end_without_verdict(end, cell)
-    return status, error_record(text, hardware=hardware, status=status, stage=told.stage, traceback=end.log or None)
+    found = match(text, hardware=hardware, status=status, stage=told.stage)
+    return status, ErrorRecord(type=found.type, severity=found.severity, message=text, traceback=end.log or None)
 
 
-def _error(failure: Failure | None, hardware: str, status: Status, stage: Stage) -> ErrorRecord | None:
-    if failure is None:
-        return None
-    return error_record(
-        failure.message,
-        hardware=hardware,
-        status=status,
-        stage=stage,
-        error_type=failure.type,
-        severity=failure.severity,
-        traceback=failure.traceback,
-        needs=failure.needs,
-    )
+def _told_error(failure: Failure, hardware: str) -> ErrorRecord:
+    """The error that the child reported, with the severity that it sent or else the catalogue's for its type."""
+    severity = failure.severity or severity_of(failure.type, hardware)
+    return ErrorRecord(type=failure.type, severity=severity, message=failure.message, traceback=failure.traceback, needs=failure.needs)
 
 
 def _origin_of_difference(end: End, told: CellTold) -> Divergence | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwmatrix.basics.clock import utc_now
 from hwmatrix.errors import StoreError
+from hwmatrix.store.attached import attached
 from hwmatrix.store.merge import COPIED
 from hwmatrix.store.planned import check_visible, hidden, plan_in, put, united
 from hwmatrix.store.reading import keeps_latest, reading
@@ -58,10 +59,7 @@ def _add(
     connection: duckdb.DuckDBPyConnection, database: Path, release: str | None, history: str, before: frozenset[tuple[str, str]]
 ) -> Added:
     """Add one database. ``before``: cells that no view of the database itself shows, so that they are not reported as lost here."""
-    quoted = str(database).replace("'", "''")
-    connection.execute(f"ATTACH '{quoted}' AS other (READ_ONLY)")
-    try:
-        _refuse_other_content(connection, database)
+    with attached(connection, database, holder="the history") as columns:
         asked = connection.execute("SELECT run_id FROM other.runs ORDER BY created_at, run_id")
         listed = [run_id for (run_id,) in asked.fetchall()]
         before |= frozenset(hidden(connection, listed))
@@ -70,22 +68,19 @@ def _add(
         shards = connection.execute(
             "SELECT count(*), count(*) FILTER (shard_id IN (SELECT shard_id FROM shards)) FROM other.shards"
         ).fetchone()
-        _copy(connection)
+        _copy(connection, columns)
         _unite_plans(connection, [run_id for run_id in listed if run_id in here], str(database), history)
         check_visible(connection, listed, where=history, before=before)
         if release is not None:
             _name_release(connection, listed, release)
-        if "releases" in _shared_columns(connection):
+        if "releases" in columns:
             connection.execute("INSERT INTO releases SELECT * FROM other.releases ON CONFLICT DO NOTHING")
-    finally:
-        connection.execute("DETACH other")
     total, known = shards or (0, 0)
     return Added(database=database, runs=new, shards=total - known, known=known)
 
 
-def _copy(connection: duckdb.DuckDBPyConnection) -> None:
-    """Copy the rows of new runs and new shards, in one transaction."""
-    found = _shared_columns(connection)
+def _copy(connection: duckdb.DuckDBPyConnection, columns: dict[str, list[str]]) -> None:
+    """Copy the rows of new runs and new shards, in one transaction. ``columns`` are those to copy, by table."""
     connection.execute("BEGIN")
     connection.execute(
         "CREATE TEMP TABLE new_shards AS SELECT shard_id FROM other.shards WHERE shard_id NOT IN (SELECT shard_id FROM shards)"
@@ -93,10 +88,10 @@ def _copy(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("CREATE TEMP TABLE new_runs AS SELECT run_id FROM other.runs WHERE run_id NOT IN (SELECT run_id FROM runs)")
     try:
         for table in (*_OF_RUN, *COPIED):
-            if table not in found:  # an older database lacks the tables of later versions
+            if table not in columns:  # an older database lacks the tables of later versions
                 continue
-            columns = ", ".join(found[table])
-            connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM other.{table} o WHERE {_new_rows(table)}")  # noqa: S608
+            named = ", ".join(columns[table])
+            connection.execute(f"INSERT INTO {table} ({named}) SELECT {named} FROM other.{table} o WHERE {_new_rows(table)}")  # noqa: S608
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
@@ -125,30 +120,6 @@ def _new_rows(table: str) -> str:
     if table in _OF_CELL:
         return "cell_id IN (SELECT cell_id FROM other.cells WHERE shard_id IN (SELECT shard_id FROM new_shards))"
     return "shard_id IN (SELECT shard_id FROM new_shards)"
-
-
-def _shared_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The other database's tables, each with the columns that this database has too."""
-    rows = connection.execute(
-        "SELECT o.table_name, o.column_name FROM duckdb_columns() o "
-        "JOIN duckdb_columns() h ON h.table_name = o.table_name AND h.column_name = o.column_name "
-        "WHERE o.database_name = 'other' AND h.database_name = current_database() ORDER BY o.table_name, o.column_index"
-    ).fetchall()
-    found: dict[str, list[str]] = {}
-    for table, column in rows:
-        found.setdefault(table, []).append(column)
-    return found
-
-
-def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
-    row = connection.execute(
-        "SELECT o.shard_id FROM other.shards o JOIN shards s USING (shard_id) WHERE o.sha256 IS DISTINCT FROM s.sha256 LIMIT 1"
-    ).fetchone()
-    if row is not None:
-        raise StoreError(
-            f"{database}: its shard {row[0]} differs from the one with the same id in the history",
-            advice="One of the two was changed after it was merged: find out which, and merge its shards again.",
-        )
 
 
 def _name_release(connection: duckdb.DuckDBPyConnection, runs: list[str], release: str) -> None:

@@ -16,6 +16,7 @@ import duckdb
 from hwmatrix.basics.files import sha256_of
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Plan, Role
+from hwmatrix.store.attached import attached
 from hwmatrix.store.cell_columns import SCHEMA_VERSION, schema, sql
 from hwmatrix.store.confined import confine
 from hwmatrix.store.merge import COPIED, MergeReport, merge
@@ -168,21 +169,18 @@ def _by_content(databases: Sequence[Path]) -> list[Path]:
 
 def _add_database(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     """Add the rows of a database that are not here yet."""
-    quoted = str(database).replace("'", "''")
     try:
-        connection.execute(f"ATTACH '{quoted}' AS other (READ_ONLY)")
-        try:
-            _refuse_other_content(connection, database)
+        with attached(connection, database, holder="another of these databases") as columns:
             connection.execute("BEGIN")
             plans = _united_plans(connection, database)
-            for table, columns in _shared_columns(connection).items():
-                _add_rows(connection, table, columns)
+            for table in sorted(
+                columns.keys() & set(_TABLES), key=lambda table: (_KNOWN[table][0] == table, table)
+            ):  # dependent rows first
+                _add_rows(connection, table, columns[table])
             for plan in plans:
                 put(connection, plan)
                 connection.execute("UPDATE runs SET command = ? WHERE run_id = ?", [plan.command, plan.run_id])
             connection.execute("COMMIT")
-        finally:
-            connection.execute("DETACH other")
     except duckdb.Error as error:
         raise StoreError(
             f"{database}: cannot be read as a merged database: {error}", advice="It is damaged: merge its runs again."
@@ -195,29 +193,6 @@ def _add_rows(connection: duckdb.DuckDBPyConnection, table: str, columns: list[s
     named = ", ".join(columns)
     known = f"EXISTS (SELECT 1 FROM main.{place} h WHERE {same})"  # noqa: S608 - names of the schema
     connection.execute(f"INSERT INTO {table} ({named}) SELECT {named} FROM other.{table} o WHERE NOT {known}")  # noqa: S608
-
-
-def _shared_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The other database's tables, each with the columns that this database has too: an older schema has fewer."""
-    rows = connection.execute(
-        "SELECT o.table_name, list(o.column_name ORDER BY o.column_index) FROM duckdb_columns() o "
-        "JOIN duckdb_columns() h ON h.table_name = o.table_name AND h.column_name = o.column_name "
-        "WHERE o.database_name = 'other' AND h.database_name = current_database() GROUP BY o.table_name"
-    ).fetchall()
-    found = dict(rows)
-    ordered = sorted(found.keys() & set(_TABLES), key=lambda table: (_KNOWN[table][0] == table, table))  # dependent rows first
-    return {table: found[table] for table in ordered}
-
-
-def _refuse_other_content(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
-    row = connection.execute(
-        "SELECT o.shard_id FROM other.shards o JOIN shards s USING (shard_id) WHERE o.sha256 IS DISTINCT FROM s.sha256 LIMIT 1"
-    ).fetchone()
-    if row is not None:
-        raise StoreError(
-            f"{database}: its shard {row[0]} differs from the one with the same id in another of these databases",
-            advice="One of the two was changed after it was merged: find out which, and merge its shards again.",
-        )
 
 
 def _united_plans(connection: duckdb.DuckDBPyConnection, database: Path) -> list[Plan]:

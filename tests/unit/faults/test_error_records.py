@@ -122,3 +122,14 @@ def test_advice_for_a_recorded_cell_does_not_repeat_its_settings(tmp_path: Path,
     for told in (record.recommendations, failure.entry.recommendations):
         assert {word for word in ("float16", "batch") if any(word in line for line in told)} == advised
         assert told
+
+
+def test_a_failed_canary_is_its_own_component(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.duckdb") as database:
+        database.run()
+        database.shard("s-cpu", "cpu")
+        database.cell(database.plan("bert", "cpu"), "s-cpu", **unmeasured("infra_error") | {"error_type": "canary_failed"})
+        database.cell(database.plan("vit", "cpu"), "s-cpu", **unmeasured("crash") | {"stage": "run", "error_type": None})
+    components = {"canary_failed": "canary", "segmentation_fault": "run"}
+    assert {record.error_type: record.component for record in errors_in(tmp_path / "m.duckdb")} == components
+    assert {failure.entry.error_type: failure.entry.component for failure in failures(read(tmp_path / "m.duckdb"))} == components

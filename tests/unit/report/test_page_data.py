@@ -211,9 +211,9 @@ def test_errors_are_grouped_by_cause_then_by_message(tmp_path: Path) -> None:
             database.cell(database.plan(f"m{number}", "cpu"), "s-cpu", **(unmeasured("oom") | {"message": message}))
         database.cell(database.plan("vit", "cpu"), "s-cpu", **unmeasured("crash"))
     found = causes(failures(read(tmp_path / "m.duckdb")))
-    assert [(cause.type, cause.count) for cause in found] == [("segmentation_fault", 1), ("memory_pressure", 3)]
+    assert [(cause.errors.type, len(cause.errors.members)) for cause in found] == [("segmentation_fault", 1), ("memory_pressure", 3)]
     assert [(each.message, each.cells) for each in found[1].occurrences] == [("second", ("m1/cpu", "m2/cpu")), ("first", ("m0/cpu",))]
-    assert found[1].recommendations
+    assert found[1].errors.recommendations
 
 
 def test_a_complete_run_lacks_nothing(tmp_path: Path) -> None:

@@ -35,10 +35,17 @@ def test_the_catalogue_determines_status_type_and_severity(
     assert len(error["message"]) < len(LONG)
 
 
-def test_the_stage_matters() -> None:
+@pytest.mark.parametrize(
+    ("hardware", "stage", "error_type"),
+    [
+        ("openvino", Stage.PREPARE, "compile_failed"),
+        ("openvino", Stage.RUN, "inference_failed"),
+        ("cpu", Stage.PREPARE, "unmatched"),  # only OpenVINO has this message
+    ],
+)
+def test_the_hardware_and_the_stage_matter(hardware: str, stage: Stage, error_type: str) -> None:
     failure = RuntimeError("Exception from src/plugins")
-    types = [recognized(failure, hardware="openvino", stage=stage)[1]["type"] for stage in (Stage.PREPARE, Stage.RUN)]
-    assert types == ["compile_failed", "inference_failed"]
+    assert recognized(failure, hardware=hardware, stage=stage)[1]["type"] == error_type
 
 
 def test_a_failure_without_a_text_has_the_name_of_its_class() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOAD = {"stage": "load", "facts": {"stages": {}}}
 RUN = {"stage": "run", "facts": {"stages": {"load": 1.5}, "load_ms": 1.5, "parameters": 7}}
 PASS: dict[str, Any] = {"verdict": "pass", "facts": {"stages": {"load": 1.5}, "load_ms": 1.5}, "error": None}
-ERROR = {"type": None, "message": "a message", "traceback": None, "severity": None}
+ERROR = {"type": "mismatch", "message": "a message", "traceback": None, "severity": None}
 PLAN = make.plan()
 
 
@@ -62,7 +62,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "status of what never ran": (lines(PASS | {"verdict": "not_run", "error": ERROR}), "cannot report not_run"),
     "failure without a reason": (lines(PASS | {"verdict": "crash"}), "crash without an error"),
     "pass with an error": (lines(PASS | {"error": ERROR}), "pass with an error"),
-    "error without a message": (lines(PASS | {"verdict": "error", "error": {}}), r"error\.message"),
+    "error without a message": (lines(PASS | {"verdict": "error", "error": {"type": "mismatch"}}), r"error\.message"),
+    "error without a type": (lines(PASS | {"verdict": "error", "error": ERROR | {"type": None}}), r"error\.type"),
     "error type that is none": (lines(PASS | {"verdict": "error", "error": ERROR | {"type": "<b>"}}), r"error\.type"),
     "unknown fact": (lines(passing(weather="fine")), r"facts\.weather"),
     "text for a number": (lines(passing(load_ms="1.5")), r"facts\.load_ms"),

@@ -76,7 +76,7 @@ def verdict(status: str, error: dict[str, Any] | None = None, **facts: Any) -> d
 
 
 def told(**changes: Any) -> dict[str, Any]:
-    return {"type": None, "message": "a message", "traceback": "Traceback"} | changes
+    return {"type": "mismatch", "message": "a message", "traceback": "Traceback"} | changes
 
 
 def result(ended: End, target: str = "cpu", **cell: Any) -> CellResult:
@@ -179,41 +179,10 @@ def test_a_process_that_dies_after_another_verdict_than_mismatch_has_no_divergen
     assert result(killed(signal.SIGSEGV, stage("measure"), verdict("pass"))).origin is None
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (told(type="missing_package", message="No module named 'x'"), "missing_package"),
-        (told(message="DefaultCPUAllocator: can't allocate memory"), "memory_pressure"),
-        (told(message="nobody has ever seen this"), "unmatched"),
-    ],
-)
-def test_errors_get_their_types_from_the_catalogue(error: dict[str, Any], expected: str) -> None:
-    found = result(end(stage("run"), verdict("error", error)))
-    assert found.error is not None
-    assert found.error.type == expected
-    assert found.error.type in TYPES
-
-
-@pytest.mark.parametrize(
-    ("target", "at", "status", "expected"),
-    [
-        ("openvino", "prepare", "error", "compile_failed"),
-        ("openvino", "run", "error", "inference_failed"),
-        ("cpu", "prepare", "error", "unmatched"),  # only OpenVINO has this message
-        ("cpu", "compare", "mismatch", "mismatch"),
-    ],
-)
-def test_the_catalogue_lookup_uses_hardware_stage_and_status(target: str, at: str, status: str, expected: str) -> None:
-    found = result(end(stage(at), verdict(status, told(message="Exception from src/plugins"))), target)
-    assert found.error is not None
-    assert found.error.type == expected
-
-
 @pytest.mark.parametrize(("target", "severity"), [("cpu", Severity.ERROR), ("cuda", Severity.CRITICAL)])
 def test_the_severity_of_an_error_depends_on_the_hardware(target: str, severity: Severity) -> None:
-    typed, found = told(type="memory_pressure"), told(message="CUDA error: out of memory")
-    ends = [end(verdict("oom", typed)), end(verdict("oom", found)), end(exit_code=1, log="CUDA error: out of memory\nMemoryError")]
-    errors = [result(ended, target).error for ended in ends]
+    ends = [end(verdict("oom", told(type="memory_pressure"))), end(exit_code=1, log="CUDA error: out of memory\nMemoryError")]
+    errors = [*(result(ended, target).error for ended in ends), error_record("memory_pressure", "no room", hardware=target)]
     assert [(error.type, error.severity) for error in errors if error is not None] == [("memory_pressure", severity)] * 3
 
 
@@ -329,8 +298,7 @@ def test_every_crash_has_a_type_of_the_catalogue() -> None:
 
 
 def test_a_cell_that_was_not_tried() -> None:
-    error = error_record("no bundle", hardware="cpu", status=Status.FACTORY_ERROR, stage=Stage.BUILD, error_type="factory_failed")
-    assert error.severity in set(Severity)
+    error = error_record("factory_failed", "no bundle", hardware="cpu")
     found = not_executed(
         cell=make.cell_plan(),
         model=make.model_plan(),

@@ -28,35 +28,41 @@ _PACKED: Final = frozenset({"int4", "uint4"})
 """Types that numpy lacks and that ONNX Runtime Web takes as packed bytes."""
 
 
-class WebGpuOperators:
-    """Executes operator tests on WebGPU, with the options of :class:`WebGpu`."""
+class _BrowserOperators:
+    """One page, into which the runtime is loaded once."""
 
-    packages: tuple[str, ...] = WEBGPU.packages
     precision = Dtype.FLOAT32
     keeps_state = False
     reserves_address_space = False
-
-    def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
-        self._target = WebGpu(settings=_SETTINGS, options=options, service=service)
+    _target: WebGpu | WebNn
 
     @staticmethod
     def preload() -> None:
         """Import nothing beyond this module's own imports."""
 
-    @staticmethod
-    def service(options: Mapping[str, Any]) -> Chromium:
-        """Return one browser for all pages."""
-        return WebGpu.service(options)
-
     def check(self) -> str:
-        """Open a page, request an adapter and load the runtime.
+        """Open a page, request an adapter or a context, and load the runtime.
 
         Raises:
-            UnavailableError: there is no adapter, or the browser hangs.
+            UnavailableError: the browser or this platform does not have it, or the browser hangs.
         """
         device, page = self._target.check(), self._target.page
         page.load_runtime()
         return f"{device}, ONNX Runtime Web {page.runtime_version}, {page.product}"
+
+
+class WebGpuOperators(_BrowserOperators):
+    """Executes operator tests on WebGPU, with the options of :class:`WebGpu`."""
+
+    packages: tuple[str, ...] = WEBGPU.packages
+
+    def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        self._target: WebGpu = WebGpu(settings=_SETTINGS, options=options, service=service)
+
+    @staticmethod
+    def service(options: Mapping[str, Any]) -> Chromium:
+        """Return one browser for all pages."""
+        return WebGpu.service(options)
 
     def execute(self, test: OperatorTest) -> Executed:
         """Run one session once.
@@ -70,36 +76,19 @@ class WebGpuOperators:
         return Executed(outputs=_outputs(answer), on_target=placement.on_target)
 
 
-class WebNnOperators:
+class WebNnOperators(_BrowserOperators):
     """Executes operator tests on WebNN, with the options of :class:`WebNn`."""
 
     packages: tuple[str, ...] = WEBNN.packages
-    precision = Dtype.FLOAT32
-    keeps_state = False
-    reserves_address_space = False
 
     def __init__(self, *, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
-        self._target = WebNn(settings=_SETTINGS, options=options, service=service)
+        self._target: WebNn = WebNn(settings=_SETTINGS, options=options, service=service)
         self._device = str(options.get("device", "cpu"))
-
-    @staticmethod
-    def preload() -> None:
-        """Import nothing beyond this module's own imports."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
         """Return a browser for each page."""
         return WebNn.service(options)
-
-    def check(self) -> str:
-        """Open a page, request a context and load the runtime.
-
-        Raises:
-            UnavailableError: the browser or this platform has no WebNN, or the browser hangs.
-        """
-        device, page = self._target.check(), self._target.page
-        page.load_runtime()
-        return f"{device}, ONNX Runtime Web {page.runtime_version}, {page.product}"
 
     def execute(self, test: OperatorTest) -> Executed:
         """Run one session once.

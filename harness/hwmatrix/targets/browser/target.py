@@ -33,24 +33,71 @@ _ADAPTER_FLAGS: Final = {
 _WEBNN_FLAGS: Final = ("--enable-features=WebMachineLearningNeuralNetwork",)
 
 
-class WebGpu:
-    """WebGPU. ``options["adapter"]`` is ``software`` (the default, available on every machine) or ``hardware``."""
+class _OnnxRuntimeWeb:
+    """One page, in which ONNX Runtime Web executes the export with the best placement."""
 
     reserves_address_space = False
 
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
         self._settings = settings
-        self._wanted = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
         self._installed = _installed(options)
         self._export = options.get("export")
         self.page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
-        self._adapter: dict[str, Any] = {}
         self._made: Made | None = None
         self._elapsed_ms = 0.0
 
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
         """Import nothing beyond this module's own imports."""
+
+    def load(self, bundle: Bundle) -> int:
+        """Load the runtime and the model into the page. Return the number of parameters."""
+        self.page.load(bundle, only=self._export)
+        return bundle.parameters
+
+    def precision(self) -> None:
+        """Return None: the graph fixes the precision."""
+
+    def feed(self, inputs: Arrays) -> None:
+        """Send other inputs to the page."""
+        self.page.feed(inputs)
+
+    def run(self) -> None:
+        """Run one inference and read back its outputs, which waits for the device."""
+        self._elapsed_ms = self.page.run()
+
+    def elapsed_ns(self) -> int | None:
+        """The time by the page's clock (performance.now, resolution 5 us in an isolated page), without the DevTools round trip."""
+        return round(self._elapsed_ms * 1e6)
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - the result stays in the page
+        """Return the outputs of the last run."""
+        return self.page.outputs()
+
+    def device_use(self) -> None:
+        """Return None: a browser does not report it."""
+
+    def trace(self, bundle: Bundle) -> Trace:
+        """Run the chosen graph in the same page with all its values as outputs, and compare with ONNX Runtime on the CPU.
+
+        Raises:
+            CellFailure: the values take too much memory, or the page does not accept that graph.
+        """
+        return browser_trace.trace(self.page, self._prepared, bundle)
+
+    @property
+    def _prepared(self) -> Made:
+        assert self._made is not None  # noqa: S101 - the order of the protocol
+        return self._made
+
+
+class WebGpu(_OnnxRuntimeWeb):
+    """WebGPU. ``options["adapter"]`` is ``software`` (the default, available on every machine) or ``hardware``."""
+
+    def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
+        super().__init__(settings=settings, options=options, service=service)
+        self._wanted = _choice(options, "adapter", tuple(_ADAPTER_FLAGS))
+        self._adapter: dict[str, Any] = {}
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
@@ -72,11 +119,6 @@ class WebGpu:
         self._adapter = adapter
         return _adapter_in_words(adapter)
 
-    def load(self, bundle: Bundle) -> int:
-        """Load the runtime and the model into the page. Return the number of parameters."""
-        self.page.load(bundle, only=self._export)
-        return bundle.parameters
-
     def prepare(self, inputs: Arrays) -> str:
         """Create the session with the best placement. The first run compiles its shaders.
 
@@ -91,29 +133,9 @@ class WebGpu:
             raise CrashedError(f"the adapter of this page is gone: {failure}", error_type="webgpu_device_lost") from failure
         return _method(self._made, self.page)
 
-    def precision(self) -> None:
-        """Return None: the graph fixes the precision."""
-
-    def feed(self, inputs: Arrays) -> None:
-        """Send other inputs to the page."""
-        self.page.feed(inputs)
-
-    def run(self) -> None:
-        """Run one inference and read back its outputs, which waits for the device."""
-        self._elapsed_ms = self.page.run()
-
-    def elapsed_ns(self) -> int | None:
-        """The time by the page's clock (performance.now, resolution 5 us in an isolated page), without the DevTools round trip."""
-        return round(self._elapsed_ms * 1e6)
-
-    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - the result stays in the page
-        """Return the outputs of the last run."""
-        return self.page.outputs()
-
     def placement(self) -> Placement:
         """The placement from the runtime's log: 0 if a software adapter was used although hardware was requested."""
-        assert self._made is not None  # noqa: S101 - the order of the protocol
-        return self.placed(self._made.nodes, self._made.device)
+        return self.placed(self._prepared.nodes, self._prepared.device)
 
     def placed(self, nodes: Nodes, device: Mapping[str, Any] | None) -> Placement:
         """The placement of nodes. ``device`` is the adapter information of the session, as far as it is known."""
@@ -124,36 +146,13 @@ class WebGpu:
             return Placement(on_target=0.0, detail=detail)
         return nodes.placement("WebGpu", about=_adapter_in_words({**self._adapter, **used}))
 
-    def device_use(self) -> None:
-        """Return None: a browser does not report it."""
 
-    def trace(self, bundle: Bundle) -> Trace:
-        """Run the chosen graph in the same page with all its values as outputs, and compare with ONNX Runtime on the CPU.
-
-        Raises:
-            CellFailure: the values take too much memory, or the page does not accept that graph.
-        """
-        assert self._made is not None  # noqa: S101 - the order of the protocol
-        return browser_trace.trace(self.page, self._made, bundle)
-
-
-class WebNn:
+class WebNn(_OnnxRuntimeWeb):
     """WebNN. ``options``: ``device`` is ``cpu``, ``gpu`` or ``npu``; ``browser`` is ``debian`` or ``sparticuz``."""
 
-    reserves_address_space = False
-
     def __init__(self, *, settings: Settings, options: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> None:
-        self._settings = settings
+        super().__init__(settings=settings, options=options, service=service)
         self._device = _choice(options, "device", ("cpu", "gpu", "npu"))
-        self._installed = _installed(options)
-        self._export = options.get("export")
-        self.page = CellPage(service, assets=self._installed.assets, threads=settings.threads)
-        self._made: Made | None = None
-        self._elapsed_ms = 0.0
-
-    @staticmethod
-    def preload(model_classes: Sequence[str]) -> None:
-        """Import nothing beyond this module's own imports."""
 
     @staticmethod
     def service(options: Mapping[str, Any]) -> Chromium:
@@ -174,11 +173,6 @@ class WebNn:
             raise UnavailableError("the browser has no navigator.ml", error_type="webnn_unavailable")
         return f"WebNN context for {self._device}"
 
-    def load(self, bundle: Bundle) -> int:
-        """Load the runtime and the model into the page. Return the number of parameters."""
-        self.page.load(bundle, only=self._export)
-        return bundle.parameters
-
     def prepare(self, inputs: Arrays) -> str:
         """Create the session with the best placement.
 
@@ -189,29 +183,9 @@ class WebNn:
         self._made = self.page.prepare({"name": "webnn", "deviceType": self._device}, "WebNN", inputs)
         return _method(self._made, self.page)
 
-    def precision(self) -> None:
-        """Return None: the graph fixes the precision."""
-
-    def feed(self, inputs: Arrays) -> None:
-        """Send other inputs to the page."""
-        self.page.feed(inputs)
-
-    def run(self) -> None:
-        """Run one inference and read back its outputs."""
-        self._elapsed_ms = self.page.run()
-
-    def elapsed_ns(self) -> int | None:
-        """The time by the page's clock, as for WebGPU."""
-        return round(self._elapsed_ms * 1e6)
-
-    def outputs(self, result: Any) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - the result stays in the page
-        """Return the outputs of the last run."""
-        return self.page.outputs()
-
     def placement(self) -> Placement:
         """The placement by the runtime's log and the graphs' devices: a GPU context may be granted although only the CPU computes."""
-        assert self._made is not None  # noqa: S101 - the order of the protocol
-        return self.placed(self._made.nodes, self._made.graphs)
+        return self.placed(self._prepared.nodes, self._prepared.graphs)
 
     def placed(self, nodes: Nodes, graphs: Sequence[Sequence[str]]) -> Placement:
         """The placement of nodes. ``graphs`` has the devices of each WebNN graph that the runtime built."""
@@ -220,18 +194,6 @@ class WebNn:
         placement = nodes.placement("WebNN", about=about)
         elsewhere = bool(devices) and self._device not in devices
         return dataclasses.replace(placement, on_target=0.0) if elsewhere else placement
-
-    def device_use(self) -> None:
-        """Return None: a browser does not report it."""
-
-    def trace(self, bundle: Bundle) -> Trace:
-        """Run the chosen graph in the same page with all its values as outputs, and compare with ONNX Runtime on the CPU.
-
-        Raises:
-            CellFailure: the values take too much memory, or the page does not accept that graph.
-        """
-        assert self._made is not None  # noqa: S101 - the order of the protocol
-        return browser_trace.trace(self.page, self._made, bundle)
 
 
 def _installed(options: Mapping[str, Any]) -> Installed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import re
@@ -13,6 +14,8 @@ from hwmatrix.errors import UnsupportedError
 from hwmatrix.models.operator_tests import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hwmatrix.models.operator_tests import OperatorTest, Value
 
 _TYPES: Final = {
@@ -72,6 +75,18 @@ def refusal(text: str) -> UnsupportedError | None:
     if found:
         return UnsupportedError(text, needs=(f"opset {found[1]}",), error_type="unsupported_opset")
     return None
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Raise the typed failure for an exception in a ``with`` block that names what ONNX Runtime does not support."""
+    try:
+        yield
+    except Exception as error:
+        refused = refusal(str(error))
+        if refused is None:
+            raise
+        raise refused from error
 
 
 def _arrays_of(value: Value) -> Any:

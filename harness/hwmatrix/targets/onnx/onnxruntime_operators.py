@@ -60,14 +60,9 @@ class OnnxRuntimeOperators:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        try:
+        with ort_graph.refusing():
             session = onnxruntime.InferenceSession(test.model, options, providers=[hardware.PROVIDER])
             outputs = ort_graph.run(session, test)
-        except Exception as error:
-            refusal = ort_graph.refusal(str(error))
-            if refusal is None:
-                raise
-            raise refusal from error
         nodes = [part.ep_name for part in session.get_provider_graph_assignment_info() for _ in part.get_nodes()]
         # Some graphs have no nodes left, because this provider computed them all when the session was created.
         return Executed(outputs=outputs, on_target=nodes.count(hardware.PROVIDER) / len(nodes) if nodes else 1.0)

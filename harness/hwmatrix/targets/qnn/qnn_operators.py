@@ -51,14 +51,9 @@ class QnnOperators:
         Raises:
             UnsupportedError: neither QNN nor the CPU has an operator for these types, or this version of ONNX is not supported.
         """
-        try:
+        with ort_graph.refusing():
             session = self._target.session(test.model)
             outputs = ort_graph.run(session, test)
-        except Exception as error:
-            refusal = ort_graph.refusal(str(error))
-            if refusal is None:
-                raise
-            raise refusal from error
         nodes = nodes_of(session)
         total = sum(kinds.total() for kinds in nodes.values())
         taken = nodes[hardware.PROVIDER].total() if hardware.PROVIDER in nodes else 0
