@@ -81,8 +81,10 @@ def test_cached_generation_of_the_default_models_is_right(name: str, bundle_of: 
     lengths = ["traced", "shorter", "longer", "padded"]
     texts = {"whisper": lengths[:1], "t5": lengths}.get(name, [*lengths, "uncached"])
     assert [prompt.name for prompt in asked.forced] == texts
-    rows = {prompt.logits.shape[:2] for prompt in asked.forced}
-    assert rows == {(NEW, 1)}
+    steps = {prompt.name: prompt.logits.shape[:2] for prompt in asked.forced}
+    assert steps == {text: (1 if text == "uncached" else NEW, 1) for text in texts}
+    for prompt in asked.forced:
+        assert len(prompt.steps) == steps[prompt.name][0]
     found = ended(plan, bundle, rule=RULE)
     facts = found["facts"]
     assert found["verdict"] == "pass", found["error"]
@@ -92,18 +94,24 @@ def test_cached_generation_of_the_default_models_is_right(name: str, bundle_of: 
     assert min(facts["ttft_ms"], facts["tpot_ms"], *facts["itl_ms"]) > 0
     assert facts["cache_mb"] > 0
     assert facts.get("prompt_tokens") == (None if name == "whisper" else 16)
+    assert ("cache_error" in facts) == ("uncached" in texts)
+    assert facts.get("cache_error", 0.0) < 1e-5
     assert "failing_step" not in facts
 
 
 def test_prompts_differ_in_length_and_none_has_special_tokens() -> None:
     plan = random_model("gpt2")
     model: Any = build_model(plan)
-    traced, shorter, longer, padded = generation.prompts(model, make_inputs(model, plan), steps=NEW, seed=0)
+    traced, shorter, longer, padded, uncached = generation.prompts(model, make_inputs(model, plan), steps=NEW, seed=0)
     lengths = [prompt.inputs["input_ids"].shape[1] for prompt in (traced, shorter, longer, padded)]
     assert lengths == [16, 8, 21, 11]
     assert padded.inputs["attention_mask"].tolist() == [[0] * 3 + [1] * 8]
     assert padded.inputs["input_ids"][:, 3:].equal(shorter.inputs["input_ids"])
     assert longer.inputs["input_ids"][:, :16].equal(traced.inputs["input_ids"])
+    whole = torch.cat([traced.inputs["input_ids"], traced.tokens], dim=1)
+    assert uncached.inputs["input_ids"].equal(whole[:, :-1])
+    assert uncached.tokens.equal(whole[:, -1:])
+    assert uncached.inputs["attention_mask"].shape == uncached.inputs["input_ids"].shape
     for prompt in (traced, shorter, longer):
         assert prompt.inputs["attention_mask"].all()
         assert prompt.tokens.shape == (1, NEW)
@@ -229,35 +237,35 @@ def state_not_reset() -> Iterator[None]:
     before: list[Any] = []
     real = TorchCpu.generate
 
-    def generate(target: Any, inputs: Any, *more: Any, **named: Any) -> None:
-        ids = inputs["input_ids"]
+    def generate(target: Any, prompt: Any, *more: Any, **named: Any) -> None:
+        inputs, ids = prompt.inputs, prompt.inputs["input_ids"]
         longer = {name: np.concatenate([before[-1][name][:, -1:], array], axis=1) for name, array in inputs.items()} if before else inputs
         before.append({"input_ids": ids, "attention_mask": np.ones_like(ids)})
-        real(target, longer, *more, **named)
+        real(target, dataclasses.replace(prompt, inputs=longer), *more, **named)
 
     with mock.patch.object(TorchCpu, "generate", generate):
         yield
 
 
 @pytest.mark.parametrize(
-    ("fault", "prompt", "component", "step"),
+    ("fault", "kind", "where"),
     [
-        (stale_slot, "traced", "decode", 1),
-        (swapped, "traced", "decode", 1),
-        (shifted_position, "traced", "decode", 1),
-        (lost_mask, "padded", "decode", 1),
-        (late_nan, "traced", "decode", 5),
-        (state_not_reset, "shorter", "prefill", 0),
+        (stale_slot, "cache_mismatch", ("traced", "decode", 1)),
+        (swapped, "cache_mismatch", ("traced", "decode", 1)),
+        (shifted_position, "cache_mismatch", ("traced", "decode", 1)),
+        (lost_mask, "mismatch", ("padded", "decode", 1)),
+        (late_nan, "non_finite_output", ("traced", "decode", 5)),
+        (state_not_reset, "mismatch", ("shorter", "prefill", 0)),
     ],
 )
-def test_a_fault_of_the_cache_is_found_where_it_is(fault: Any, prompt: str, component: str, step: int, bundle_of: Any) -> None:
+def test_a_fault_of_the_cache_is_found_where_it_is(fault: Any, kind: str, where: tuple[str, str, int], bundle_of: Any) -> None:
     plan, bundle = bundle_of("llama")
     with fault():
         found = ended(plan, bundle)
     facts = found["facts"]
     assert found["verdict"] == "mismatch", found
-    assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == (prompt, component, step)
-    assert found["error"]["type"] == ("non_finite_output" if fault is late_nan else "mismatch")
+    assert (facts["failing_prompt"], facts["failing_component"], facts["failing_step"]) == where
+    assert found["error"]["type"] == kind
     assert "the logits of step" in found["error"]["message"]
 
 

@@ -36,7 +36,7 @@ class OnnxGenerator:
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """As in :class:`hwmatrix.targets.protocol.Generating`."""
-        self._state = _values(self._export.first_state(prompt.tokens.shape[0]))
+        self._begin(prompt.tokens.shape[0])
         token: np.ndarray[Any, Any] | None = None
         for number, given in enumerate(prompt.steps):
             own = {} if forced or token is None else {self._export.token: token[:, None]}
@@ -48,6 +48,10 @@ class OnnxGenerator:
         """The size of the cache after the last step."""
         sizes = (value.tensor_size_in_bytes() for name, value in self._state.items() if not name.startswith(_ENCODER))
         return float(sum(sizes)) / _MIB
+
+    def _begin(self, rows: int) -> None:
+        """Start with an empty cache."""
+        self._state = _values(self._export.first_state(rows))
 
     def _step(self, graph: Graph, given: Arrays) -> np.ndarray[Any, Any]:
         """Run a graph on the arguments of a step and the state. Keep the new state, and return the last logits of each row."""

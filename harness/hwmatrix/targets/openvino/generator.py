@@ -66,8 +66,7 @@ class OpenVinoGenerator:
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """As in :class:`hwmatrix.targets.protocol.Generating`."""
-        self._requests[DECODE].reset_state()
-        self._state = {}
+        self._begin()
         beams = {_BEAMS: np.arange(prompt.tokens.shape[0], dtype=np.int32)}
         token: np.ndarray[Any, Any] | None = None
         for number, given in enumerate(prompt.steps):
@@ -82,6 +81,11 @@ class OpenVinoGenerator:
         states = sum(state.state.byte_size for state in self._requests[DECODE].query_state())
         between = sum(value.nbytes for name, value in self._state.items() if not name.startswith(_ENCODER))
         return float(states + between) / _MIB
+
+    def _begin(self) -> None:
+        """Start with an empty cache."""
+        self._requests[DECODE].reset_state()
+        self._state = {}
 
     def _step(self, graph: Graph, given: Arrays) -> np.ndarray[Any, Any]:
         """Run a graph on the arguments of a step and the state. Keep the new state, and return the last logits of each row.
