@@ -18,6 +18,7 @@ from hwmatrix.models import onnx_export
 from hwmatrix.models.bundle import find_or_build
 from hwmatrix.models.generation_export import GenerationExport, Graph
 from hwmatrix.records import MeasureRule, Size, Tolerance
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import cell
 from hwmatrix.runner.job import CellJob
 
@@ -37,40 +38,23 @@ RUNTIMES = ("onnxruntime", "openvino")
 
 
 @pytest.fixture
-def exported(shared_cache: Path) -> Callable[[str], tuple[ModelPlan, Bundle]]:
-    """Builds or finds the bundle of a model with random weights, and its ONNX export for generation."""
+def exported(shared_cache: Path) -> Callable[[str, str], tuple[ModelPlan, Bundle]]:
+    """Builds or finds the bundle of a model with random weights, and its export for a runtime to generate with."""
 
-    def made(name: str) -> tuple[ModelPlan, Bundle]:
+    def made(name: str, runtime: str) -> tuple[ModelPlan, Bundle]:
         plan = dataclasses.replace(model_plan(name, SPEC, Size.TINY), trained=False, new_tokens=NEW)
         bundle = find_or_build(plan, shared_cache / "bundles")
-        assert isinstance(onnx_export.export_one(bundle, shared_cache / "bundles", onnx_export.GENERATION), GenerationExport)
+        pytest.importorskip(runtime)
+        export = descriptor_of(runtime).generation_export
+        assert export is not None
+        assert isinstance(onnx_export.export_one(bundle, shared_cache / "bundles", export), GenerationExport)
         return plan, bundle
 
     return made
 
 
-@pytest.fixture(scope="module", autouse=True)
-def converted_once() -> Iterator[None]:
-    """OpenVINO converts each model once: a test of the cache needs no conversion of its own."""
-    pytest.importorskip("openvino")
-    from hwmatrix.targets.openvino import generator
-
-    real, kept = generator.convert, dict[str, Any]()
-
-    def convert(model: Any, prompt: Any) -> Any:
-        kind = type(model).__name__
-        if kind not in kept:
-            kept[kind] = real(model, prompt)
-            kept[f"{kind}, its weights"] = model
-        return kept[kind]
-
-    with mock.patch.object(generator, "convert", convert):
-        yield
-
-
 def ended(plan: ModelPlan, bundle: Bundle, runtime: str) -> dict[str, Any]:
     """The last message of a cell that generates on a runtime."""
-    pytest.importorskip(runtime)
     planned, told = cell_plan(), list[dict[str, Any]]()
     settings = dataclasses.replace(planned.settings, new_tokens=plan.new_tokens)
     job = CellJob(
@@ -91,7 +75,7 @@ def ended(plan: ModelPlan, bundle: Bundle, runtime: str) -> dict[str, Any]:
     [("llama", "decode"), ("t5", "prefill and decode")],
 )
 def test_prompts_of_every_length_are_continued_with_the_cache(name: str, graphs: str, runtime: str, exported: Any) -> None:
-    plan, bundle = exported(name)
+    plan, bundle = exported(name, runtime)
     found = ended(plan, bundle, runtime)
     facts = found["facts"]
     assert found["verdict"] == "pass", found["error"]
@@ -207,7 +191,7 @@ def state_not_reset() -> Iterator[None]:
     ],
 )
 def test_a_fault_of_the_cache_is_found_where_it_is(fault: Any, kind: str, where: tuple[str, str, int], runtime: str, exported: Any) -> None:
-    plan, bundle = exported("llama")
+    plan, bundle = exported("llama", runtime)
     with fault():
         found = ended(plan, bundle, runtime)
     facts = found["facts"]
@@ -219,7 +203,7 @@ def test_a_fault_of_the_cache_is_found_where_it_is(fault: Any, kind: str, where:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_state_that_is_not_reset_is_no_pass(runtime: str, exported: Any) -> None:
-    plan, bundle = exported("llama")
+    plan, bundle = exported("llama", runtime)
     with state_not_reset():
         found = ended(plan, bundle, runtime)
     assert found["verdict"] in {"mismatch", "error", "unsupported"}, found

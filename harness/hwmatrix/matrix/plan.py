@@ -385,6 +385,7 @@ def _target_plan(name: str, target: TargetSpec, matrix: LoadedMatrix, facts: Run
         name=name,
         backend=target.backend,
         onnx=descriptor_of(target.backend).onnx,
+        generation_export=descriptor_of(target.backend).generation_export,
         execution=target.execution,
         image=target.image,
         isolation=facts.isolation_of(target),

@@ -53,6 +53,10 @@ class Samples:
     prefill: dict[str, Any] | None
     decode: dict[str, Any]
 
+    def by_component(self) -> tuple[tuple[str, dict[str, Any] | None], ...]:
+        """Both, with their names."""
+        return ("prefill", self.prefill), ("decode", self.decode)
+
 
 def recorded(model: Any, prompt: Prompt, *, keep_state: Collection[int] = ()) -> tuple[_Tensor, tuple[Call, ...]]:
     """Force a prompt's continuation. Return the logits of every step (steps, rows, vocabulary; on the CPU), and every forward pass.

@@ -1,4 +1,6 @@
-"""The ONNX graphs of a model that generates: one for the prompt (prefill) and one for each further token (decode), or one for both.
+"""The graphs of a model that generates: one for the prompt (prefill) and one for each further token (decode), or one for both.
+
+They are made in two formats by the exporters of transformers, ONNX and OpenVINO, since an OpenVINO graph keeps its cache as a state.
 
 A step's logits and cache are outputs of a graph, and its cache is an input of the next: names link them. All lengths and the batch are
 dynamic axes. An axis that tracing turned into a constant is recorded, since a prompt of another length then cannot be processed.
@@ -11,21 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.models import onnx_graph
+from hwmatrix.models import onnx_exporters, onnx_graph, openvino_graph
 from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
+from hwmatrix.records import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import numpy as np
 
     from hwmatrix.models.bundle import Bundle
+    from hwmatrix.models.generation_calls import Samples
 
     Array = np.ndarray[Any, Any]
 
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 LOGITS: Final = "logits"
+BEAMS: Final = "beam_idx"
+"""The input that transformers' exporter adds to a stateful OpenVINO graph, for beam search: which row of the state each row continues."""
 _ENCODED: Final = ("encoder_last_hidden_state", "encoder_outputs.last_hidden_state")
 """What an encoder made, as prefill returns it, and as decoding takes it."""
 _SOME: Final = 5
@@ -47,12 +53,12 @@ class GraphInput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Graph:
-    """A graph: its inputs, the own name of each output by the graph's name (``logits`` is one of them), and its file, if it is in one."""
+    """A graph: its file, its inputs, and the own name of each output by the graph's name; ``logits`` is one of them."""
 
     component: str
+    path: Path
     inputs: tuple[GraphInput, ...]
     outputs: dict[str, str]
-    path: Path | None = None
 
     def feed(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """The arguments of a step by the names of the graph's inputs, without its state.
@@ -82,19 +88,24 @@ class Graph:
 class GenerationExport:
     """The verified graphs of a model. ``prefill`` None: ``decode`` processes prompts, too, with an empty state.
 
-    ``token`` is the argument that holds the next token.
+    ``token`` is the argument that holds the next token. ``method`` says how the graphs were made.
     """
 
     prefill: Graph | None
     decode: Graph
     token: str
-    opset: int
+    method: str
     seconds: float
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
         """Its graphs, in the order of the first steps."""
         return (self.decode,) if self.prefill is None else (self.prefill, self.decode)
+
+    @property
+    def states(self) -> frozenset[str]:
+        """The own names of what decoding takes from the step before."""
+        return frozenset(each.own for each in self.decode.inputs if each.state)
 
     def graph_of(self, step: int) -> Graph:
         """The graph that computes a step."""
@@ -110,32 +121,91 @@ class GenerationExport:
         return {each.own: np.zeros(shapes[each.own], dtype=each.dtype) for each in self.decode.inputs if each.state}
 
 
-def make(bundle: Bundle, folder: Path) -> dict[str, Any]:
-    """Export the graphs of a bundle into a folder. Returns their fields for a manifest. Whatever an exporter raises is passed on.
+def make_onnx(bundle: Bundle, folder: Path) -> dict[str, Any]:
+    """Export the ONNX graphs of a bundle into a folder. Returns their fields for a manifest. Whatever an exporter raises is passed on.
 
     Raises:
-        FactoryError: the bundle asks for no generation, or the reference's passes are no steps of a graph (``no_generation``).
+        FactoryError: the reference's passes are no steps of a graph (``no_generation``).
+        UnmakableError: the bundle has nothing to generate (``no_generation``).
         ValueError: a graph has an input that nothing gives.
     """
+    model = onnx_exporters.loaded(bundle, cache=True)
+    opsets: list[int] = []
+
+    def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
+        program, prepared = onnx_exporters.traced_with_any_shape(model, sample)
+        described = _described_onnx(program, sample, prepared)
+        file = f"{component}.onnx"
+        onnx_exporters.save(program, folder / file)
+        opsets.append(int(program.opset_imports[""]))
+        return {"file": file, **described}
+
+    samples = _samples(model, bundle)
+    graphs = _graphs(samples, export)
+    return _fields(model, graphs, f"transformers ONNX export of {' and '.join(graphs)}, opset {max(opsets)}")
+
+
+def make_openvino(bundle: Bundle, folder: Path) -> dict[str, Any]:
+    """Export the OpenVINO graphs of a bundle, as :func:`make_onnx` does. A graph that processes prompts, too, is stateful."""
     import torch
 
-    from hwmatrix.models import generation_calls, onnx_exporters
+    from hwmatrix.models.build import load_model
+
+    torch.set_num_threads(1)
+    model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=None, cache=True)
+    onnx_exporters.with_batched_experts(model)
+    samples = _samples(model, bundle)
+
+    def export(sample: Mapping[str, Any], component: str) -> dict[str, Any]:
+        import openvino
+        from transformers.exporters.configs import OpenVINOConfig
+        from transformers.exporters.exporter_openvino import OpenVINOExporter
+        from transformers.exporters.utils import get_leaf_tensors
+
+        exporter: Any = OpenVINOExporter
+        given = dict(sample)  # the exporter adds to it what it computes in advance
+        known = get_leaf_tensors(given)
+        program = exporter().export(model, given, OpenVINOConfig(dynamic=True, stateful=samples.prefill is None)).program
+        prepared = {name: value for name, value in get_leaf_tensors(given).items() if name not in known}
+        states = {name for name in known if name not in sample}
+        own = {name: value for name, value in known.items() if name not in states}
+        openvino_graph.fit_inputs(program, {**own, BEAMS: torch.zeros(1)}, prepared, states)
+        file = f"{component}.xml"
+        openvino.save_model(program, folder / file, compress_to_fp16=False)
+        outputs = [next(iter(port.get_names())) for port in program.outputs]
+        inputs = [_described_port(port, states) for port in program.inputs]
+        return {"file": file, "inputs": inputs, "outputs": {name: _own_output(name) for name in outputs}}
+
+    graphs = _graphs(samples, export)
+    how = "stateful" if samples.prefill is None else "the cache as inputs and outputs"
+    return _fields(model, graphs, f"transformers OpenVINO export of {' and '.join(graphs)}, {how}")
+
+
+def _samples(model: Any, bundle: Bundle) -> Samples:
+    import torch
+
+    from hwmatrix.models import generation_calls
     from hwmatrix.models.generation import Prompt
 
     asked = bundle.generation().forced[0]
-    model = onnx_exporters.loaded(bundle, cache=True)
     inputs = {name: torch.from_numpy(array) for name, array in asked.inputs.items()}
-    found = generation_calls.samples(model, Prompt(name=asked.name, inputs=inputs, tokens=torch.from_numpy(asked.tokens)))
-    made: dict[str, dict[str, Any]] = {}
-    opset = 0
-    for component, sample in ((PREFILL, found.prefill), (DECODE, found.decode)):
-        if sample is not None:
-            program, prepared = onnx_exporters.traced_with_any_shape(model, sample)
-            made[component] = _described(program, sample, prepared)
-            onnx_exporters.save(program, folder / file_of(component))
-            opset = int(program.opset_imports[""])
-    _check_linked(made)
-    return {"graphs": made, "token": generation_calls.token_argument(model), "opset": opset}
+    return generation_calls.samples(model, Prompt(name=asked.name, inputs=inputs, tokens=torch.from_numpy(asked.tokens)))
+
+
+def _graphs(samples: Samples, export: Callable[[Mapping[str, Any], str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Export each graph; check that each state that decoding takes is an output of prefill, or of decoding if that processes prompts."""
+    found = {component: export(sample, component) for component, sample in samples.by_component() if sample is not None}
+    needed = {each["own"] for each in found[DECODE]["inputs"] if each["state"]}
+    lacking = sorted(needed - set(found.get(PREFILL, found[DECODE])["outputs"].values()))
+    if lacking:
+        raise ValueError(f"no step gives the state that the exported decode takes: {', '.join(lacking[:_SOME])}")
+    return found
+
+
+def _fields(model: Any, graphs: Mapping[str, Any], method: str) -> dict[str, Any]:
+    from hwmatrix.models import generation_calls
+
+    return {"graphs": graphs, "token": generation_calls.token_argument(model), "method": method}
 
 
 def read(folder: Path, manifest: Mapping[str, Any]) -> GenerationExport:
@@ -150,22 +220,17 @@ def read(folder: Path, manifest: Mapping[str, Any]) -> GenerationExport:
         if described is None:
             return None
         inputs = tuple(GraphInput(**{**each, "shape": tuple(each["shape"])}) for each in described["inputs"])
-        return Graph(component=component, path=folder / file_of(component), inputs=inputs, outputs=dict(described["outputs"]))
+        return Graph(component=component, path=folder / described["file"], inputs=inputs, outputs=dict(described["outputs"]))
 
     decode = graph(DECODE)
     if decode is None:
         raise KeyError(DECODE)
     return GenerationExport(
-        prefill=graph(PREFILL), decode=decode, token=manifest["token"], opset=manifest["opset"], seconds=manifest["seconds"]
+        prefill=graph(PREFILL), decode=decode, token=manifest["token"], method=manifest["method"], seconds=manifest["seconds"]
     )
 
 
-def file_of(component: str) -> str:
-    """The name of a graph's file."""
-    return f"{component}.onnx"
-
-
-def _described(program: Any, sample: Mapping[str, Any], prepared: Mapping[str, Array]) -> dict[str, Any]:
+def _described_onnx(program: Any, sample: Mapping[str, Any], prepared: Mapping[str, Array]) -> dict[str, Any]:
     """The inputs and outputs of an ``onnx_ir.Model``. Its inputs that the exporter computed from others become constants.
 
     Raises:
@@ -186,22 +251,20 @@ def _described(program: Any, sample: Mapping[str, Any], prepared: Mapping[str, A
             continue
         shape = [size if isinstance(size, int) else None for size in value.shape]
         inputs.append({"name": value.name, "own": own, "shape": shape, "dtype": value.dtype.numpy().name, "state": own in states})
-    outputs = {str(value.name): own_output(str(value.name)) for value in program.graph.outputs}
+    outputs = {str(value.name): _own_output(str(value.name)) for value in program.graph.outputs}
     if LOGITS not in outputs.values():
         raise ValueError(f"the exported graph has no logits: {', '.join(outputs)}")
     return {"inputs": inputs, "outputs": outputs}
 
 
-def own_output(name: str) -> str:
+def _own_output(name: str) -> str:
     """The own name of a graph's output: of a state, the name that the next step has for it."""
     own = name.removeprefix(OUTPUT_PREFIX)
     return _ENCODED[1] if own == _ENCODED[0] else own
 
 
-def _check_linked(made: Mapping[str, Any]) -> None:
-    """Check that each state that decoding takes is an output of prefill, or of decoding if that processes prompts."""
-    needed = {each["own"] for each in made[DECODE]["inputs"] if each["state"]}
-    lacking = sorted(needed - set(made.get(PREFILL, made[DECODE])["outputs"].values()))
-    if lacking:
-        some = ", ".join(lacking[:_SOME])
-        raise ValueError(f"no step gives the state that the exported decode takes: {some}")
+def _described_port(port: Any, states: Collection[str]) -> dict[str, Any]:
+    shape = [None if axis.is_dynamic else int(axis.get_length()) for axis in port.get_partial_shape()]
+    name = next(iter(port.get_names()))
+    own = name.removeprefix(INPUT_PREFIX)
+    return {"name": name, "own": own, "shape": shape, "dtype": port.get_element_type().to_dtype().name, "state": own in states}

@@ -3,9 +3,9 @@
 There are two exporters, because neither exports every model: transformers' own, and ``torch.onnx.export``. The second is called if the
 first made no graph, and if a target chooses between graphs or rejected the first (``runner/exports``). Each result is stored under
 ``<cache>/onnx/<bundle key>/<exporter>/``: ``model.onnx`` (and ``model.onnx.data`` if the weights do not fit into one protobuf file)
-and ``manifest.json`` with the SHA-256 of every file; or a manifest with the failure. ``generation/`` holds the graphs of a cell that
-generates (:mod:`hwmatrix.models.generation_export`). A failure is a result like a graph. A timeout is not: it is recorded for the cells of
-the same run, and the next run calls the exporter again.
+and ``manifest.json`` with the SHA-256 of every file; or a manifest with the failure. ``generation/`` and ``generation-openvino/`` hold the
+graphs of a cell that generates (:mod:`hwmatrix.models.generation_export`). A failure is a result like a graph. A timeout is not: it is
+recorded for the cells of the same run, and the next run calls the exporter again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwmatrix.errors import BundleError, CellFailure, TimedOutError, UnsupportedError
-from hwmatrix.models import folder, generation_export, onnx_exporters
+from hwmatrix.models import folder, generation_export, onnx_exporters, openvino_graph
 from hwmatrix.models.folder import MANIFEST
 from hwmatrix.models.generation_export import GenerationExport
 from hwmatrix.models.onnx_exporters import DATA_DEPENDENT, told_of
@@ -36,9 +36,9 @@ ONNX_SCHEMA: Final = "hwmatrix/onnx/2"
 ONNX_DIR: Final = "onnx"
 MODEL_FILE: Final = "model.onnx"
 EXPORTERS: Final = onnx_exporters.EXPORTERS
-GENERATION: Final = "generation"
-"""The export for cells that generate: prefill and decode, made by transformers' exporter. No other exporter makes them."""
-EXPORTS: Final = (*EXPORTERS, GENERATION)
+GENERATION: Final = {"generation": generation_export.make_onnx, "generation-openvino": generation_export.make_openvino}
+"""The exports for cells that generate: prefill and decode, made by transformers' exporters, in ONNX and for OpenVINO."""
+EXPORTS: Final = (*EXPORTERS, *GENERATION)
 """Every export that a bundle may have, by the name of its folder."""
 TIMED_OUT: Final = "ExporterTimedOut"
 """The ``error_type`` of an exporter that was killed because it ran out of time."""
@@ -47,6 +47,9 @@ _TIMED_OUT_BEFORE: Final = "no end within "
 """How caches of hwmatrix 0.1 record a timeout: as a process that died, with this beginning of the message."""
 _PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript")
 """The packages that determine a graph besides the model: another version makes another export."""
+_OPENVINO: Final = "openvino"
+_PACKAGES_OF: Final = {"generation-openvino": ("torch", "transformers", "openvino")}
+"""Those of an export that is no ONNX graph."""
 _MODULES: Final = (
     "networkx",
     "onnx.checker",
@@ -122,7 +125,7 @@ def export_all(bundle: Bundle, cache: Path) -> tuple[OnnxExport | OnnxFailure, .
 
 
 def export_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | GenerationExport | OnnxFailure:
-    """The result of one exporter for a bundle, or of :data:`GENERATION`. Call it in a child process, and :func:`keep_failure` if that dies.
+    """The result of one of :data:`EXPORTS` for a bundle. Call it in a child process, and :func:`keep_failure` if that dies.
 
     Running out of memory is raised and not recorded: with more memory, the same export may succeed. A recorded timeout is discarded.
 
@@ -189,14 +192,14 @@ def read_all(bundle: Bundle, cache: Path, *, only: str | None = None) -> tuple[O
     return tuple(found)
 
 
-def read_generation(bundle: Bundle, cache: Path) -> GenerationExport:
-    """The graphs with which a bundle's model generates, every file verified. Does not need torch.
+def read_generation(bundle: Bundle, cache: Path, export: str) -> GenerationExport:
+    """One of :data:`GENERATION`, every file verified. Does not need torch.
 
     Raises:
         BundleError: as :func:`read_all`.
-        CellFailure: there are none; the failure is that of :func:`no_graph`.
+        CellFailure: there are no graphs; the failure is that of :func:`no_graph`.
     """
-    found = read_one(bundle, cache, GENERATION)
+    found = read_one(bundle, cache, export)
     if isinstance(found, OnnxFailure):
         raise no_graph([found])
     assert isinstance(found, GenerationExport)  # noqa: S101 - by its name
@@ -204,7 +207,7 @@ def read_generation(bundle: Bundle, cache: Path) -> GenerationExport:
 
 
 def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
-    """The failure of a cell if no exporter made a graph: unsupported if the exporters name operators that ONNX lacks.
+    """The failure of a cell if no exporter made a graph: unsupported if the exporters name operators that they cannot convert.
 
     The types are ``unsupported_operator``, ``data_dependent_export`` and ``export_failed``; ``export_timeout`` if any exporter ran out of
     time, since it might have made a graph. The exporters' tracebacks are added as notes, in order: they name the line of the model that
@@ -219,13 +222,24 @@ def no_graph(failures: Sequence[OnnxFailure]) -> CellFailure:
 
 def _combined_failure(failures: Sequence[OnnxFailure]) -> CellFailure:
     told = "; ".join(f"{failure.exporter}: {failure.error_type}: {failure.message}" for failure in failures)
+    kind = "an OpenVINO" if any(_OPENVINO in failure.exporter for failure in failures) else "an ONNX"
     if any(failure.timed_out for failure in failures):
-        return TimedOutError(f"an ONNX export ran out of time, which says nothing about the model: {told}", error_type="export_timeout")
-    operators = tuple(dict.fromkeys(name for failure in failures for name in _NO_CONVERSION.findall(failure.message)))
-    if operators and all(_NO_CONVERSION.search(failure.message) for failure in failures):
-        return UnsupportedError(f"no exporter has an ONNX conversion for {', '.join(operators)}: {told}", needs=operators)
+        return TimedOutError(f"{kind} export ran out of time, which says nothing about the model: {told}", error_type="export_timeout")
+    named = [_without_conversion(failure) for failure in failures]
+    operators = tuple(dict.fromkeys(name for names in named for name in names))
+    if operators and all(named):
+        return UnsupportedError(f"no exporter has {kind} conversion for {', '.join(operators)}: {told}", needs=operators)
     error_type = "data_dependent_export" if all(DATA_DEPENDENT in failure.message for failure in failures) else "export_failed"
-    return CellFailure(f"no exporter made an ONNX graph of this model: {told}", error_type=error_type)
+    return CellFailure(f"no exporter made {kind} graph of this model: {told}", error_type=error_type)
+
+
+def _without_conversion(failure: OnnxFailure) -> list[str]:
+    """The operators that an exporter says it cannot convert."""
+    found = _NO_CONVERSION.findall(failure.message)
+    if found or _OPENVINO not in failure.exporter:
+        return found
+    listed = openvino_graph.MISSING.search(failure.message)
+    return sorted(set(re.split(r",\s*", listed[1].strip()))) if listed else []
 
 
 def _folder_of(bundle: Bundle, cache: Path, exporter: str) -> Path:
@@ -236,7 +250,7 @@ def _cached(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generati
     """The result in the cache, if it is intact and made by the versions installed here."""
     try:
         manifest = _manifest(bundle, cache, exporter)
-        return read_one(bundle, cache, exporter) if manifest["versions"] == _versions() else None
+        return read_one(bundle, cache, exporter) if manifest["versions"] == _versions(exporter) else None
     except BundleError:
         return None
 
@@ -258,7 +272,7 @@ def read_one(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Generat
         folder.check(path, manifest["files"])
         if manifest["failure"] is not None:
             return OnnxFailure(exporter=exporter, **manifest["failure"])
-        if exporter == GENERATION:
+        if exporter in GENERATION:
             return generation_export.read(path, manifest)
         return OnnxExport(
             exporter=exporter,
@@ -294,7 +308,7 @@ def _export_now(bundle: Bundle, cache: Path, exporter: str) -> OnnxExport | Gene
     """Export now. An exporter's error is recorded, not raised."""
 
     def fill(path: Path) -> dict[str, Any]:
-        return generation_export.make(bundle, path) if exporter == GENERATION else EXPORTERS[exporter](bundle, path / MODEL_FILE)
+        return GENERATION[exporter](bundle, path) if exporter in GENERATION else EXPORTERS[exporter](bundle, path / MODEL_FILE)
 
     try:
         _publish(bundle, cache, exporter, fill)
@@ -320,7 +334,7 @@ def _publish(bundle: Bundle, cache: Path, exporter: str, fill: Callable[[Path], 
             "schema": ONNX_SCHEMA,
             "bundle": bundle.digest,
             "exporter": exporter,
-            "versions": _versions(),
+            "versions": _versions(exporter),
             "failure": None,
             "seconds": time.perf_counter() - begin,
         }
@@ -331,6 +345,6 @@ def _failure_fields(failure: OnnxFailure) -> dict[str, Any]:
     return {"failure": {"error_type": failure.error_type, "message": failure.message, "traceback": failure.traceback}}
 
 
-def _versions() -> dict[str, str]:
+def _versions(exporter: str) -> dict[str, str]:
     """The installed versions of the packages that determine a graph."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {name: importlib.metadata.version(name) for name in _PACKAGES_OF.get(exporter, _PACKAGES)}

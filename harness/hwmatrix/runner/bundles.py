@@ -16,7 +16,7 @@ from hwmatrix.basics.files import write_atomically
 from hwmatrix.errors import CellFailure
 from hwmatrix.models.bundle import bundle_key, find_or_build
 from hwmatrix.models.canary import canary_plans
-from hwmatrix.records import Limits, ModelPlan, Plan, Size
+from hwmatrix.records import Limits, ModelPlan, Plan, Role, Size
 from hwmatrix.runner import exports
 from hwmatrix.runner.crew import Crew, Done, at_once
 from hwmatrix.runner.endings import describe, load
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 INDEX: Final = "bundles.json"
 INDEX_SCHEMA: Final = "hwmatrix/bundle-index/1"
 _CANARY_LIMITS: Final = Limits(timeout_s=120.0, memory_mb=4096)
-_TRIES: Final = 4
-"""Steps that each get a model's time limit in turn: its bundle, each of two exporters, and the export of generation."""
+_TRIES: Final = 5
+"""Steps that each get a model's time limit in turn: its bundle, each of two exporters, and each of two exports that generate."""
 _UNFINISHED: Final = "bundle_unfinished"
 """The type of a failure that says nothing about the model: the machine was too busy, or the worker was lost."""
 
@@ -73,8 +73,7 @@ class BundleOrder:
 
 def all_cached(order: BundleOrder) -> bool:
     """Whether the cache has all bundles and exports of an order. Nothing is verified, so a damaged one counts, too."""
-    exported, generating = exports.wanted(order.plan), exports.generating(order.plan)
-    every = order.every_exporter or exports.chosen_between(order.plan)
+    wanted = _exports_of(order)
     for model in order.chosen:
         try:
             key = bundle_key(model)
@@ -82,10 +81,21 @@ def all_cached(order: BundleOrder) -> bool:
             return False
         if not (order.cache / key).is_dir():
             return False
-        generates = (model.name, model.size) in generating
-        if exports.needed(model, exported) and not exports.all_kept(key, order.cache, every=every, generates=generates):
+        if not exports.all_kept(key, order.cache, wanted(model)):
             return False
     return True
+
+
+def _exports_of(order: BundleOrder) -> Callable[[ModelPlan], exports.Wanted]:
+    """Which exports each model needs. Reads the plan once."""
+    forward, generation = exports.wanted(order.plan), exports.wanted_to_generate(order.plan)
+    every = order.every_exporter or exports.chosen_between(order.plan)
+
+    def of(model: ModelPlan) -> exports.Wanted:
+        names = generation.get((model.name, model.size), ()) if model.role is Role.MODEL else ()
+        return exports.Wanted(forward=exports.needed(model, forward), every=every, generation=names)
+
+    return of
 
 
 def build_all(order: BundleOrder) -> list[BundleEntry]:
@@ -98,7 +108,8 @@ def build_all(order: BundleOrder) -> list[BundleEntry]:
     limits = {(cell.model, cell.size): cell.limits for cell in plan.cells}
     models = order.chosen
     found: dict[int, BundleEntry] = {}
-    work = functools.partial(_build_and_export, order, [(model, _limit_of(model, limits)) for model in models])
+    wanted = _exports_of(order)
+    work = functools.partial(_build_and_export, order.cache, [(model, _limit_of(model, limits), wanted(model)) for model in models])
     size = min(at_once(order.at_once, 1), len(models))
     unfinished: list[int] = []
 
@@ -126,17 +137,17 @@ def _limit_of(model: ModelPlan, limits: dict[tuple[str, Size], Limits]) -> Limit
     return limits.get((model.name, model.size), _CANARY_LIMITS)
 
 
-def _build_and_export(order: BundleOrder, models: list[tuple[ModelPlan, Limits]], number: int, closing: tuple[int, ...]) -> dict[str, Any]:
+def _build_and_export(
+    cache: Path, models: list[tuple[ModelPlan, Limits, exports.Wanted]], number: int, closing: tuple[int, ...]
+) -> dict[str, Any]:
     """Build one bundle and its exports, each in a child process; return their outcome. Numbers past the last model are retries."""
     again, index = divmod(number, len(models))
-    model, limits = models[index]
-    end = run_forked(functools.partial(_build, model, order.cache), limits=limits, closing=closing)
+    model, limits, wanted = models[index]
+    end = run_forked(functools.partial(_build, model, cache), limits=limits, closing=closing)
     entry = _entry_of_end(model, end, limits, again=bool(again))
     told: list[dict[str, Any]] = []
-    if entry.key is not None and exports.needed(model, exports.wanted(order.plan)):
-        every = order.every_exporter or exports.chosen_between(order.plan)
-        generates = (model.name, model.size) in exports.generating(order.plan)
-        told = exports.export(entry.key, order.cache, limits, every=every, generates=generates, again=bool(again), closing=closing)
+    if entry.key is not None:
+        told = exports.export(entry.key, cache, limits, wanted, again=bool(again), closing=closing)
     return {"entry": dataclasses.asdict(entry), "exports": told}
 
 

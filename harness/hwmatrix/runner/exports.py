@@ -29,9 +29,15 @@ def wanted(plan: Plan) -> set[tuple[str, Size]]:
     return {(cell.model, cell.size) for cell in plan.cells if cell.target in targets}
 
 
-def generating(plan: Plan) -> set[tuple[str, Size]]:
-    """Those of them that generate."""
-    return wanted(dataclasses.replace(plan, cells=tuple(cell for cell in plan.cells if cell.settings.new_tokens)))
+def wanted_to_generate(plan: Plan) -> dict[tuple[str, Size], tuple[str, ...]]:
+    """The exports with which the plan's available targets generate, by model."""
+    exports = {target.name: target.generation_export for target in plan.targets if target.unavailable is None}
+    found: dict[tuple[str, Size], dict[str, None]] = {}
+    for cell in plan.cells:
+        export = exports.get(cell.target)
+        if export is not None and cell.settings.new_tokens:
+            found.setdefault((cell.model, cell.size), {})[export] = None
+    return {model: tuple(names) for model, names in found.items()}
 
 
 def chosen_between(plan: Plan) -> bool:
@@ -44,22 +50,31 @@ def needed(model: ModelPlan, models: set[tuple[str, Size]]) -> bool:
     return bool(models) if model.role is not Role.MODEL else (model.name, model.size) in models
 
 
-def all_kept(key: str, cache: Path, *, every: bool, generates: bool) -> bool:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The exports of a bundle: ``forward`` its ONNX graph, by ``every`` exporter or the first that makes one, and those that generate."""
+
+    forward: bool
+    every: bool = False
+    generation: tuple[str, ...] = ()
+
+
+def all_kept(key: str, cache: Path, wanted: Wanted) -> bool:
     """Whether :func:`export` would call no exporter, because the cache has what it needs."""
-    if generates and not onnx_export.is_kept(key, cache, onnx_export.GENERATION):
+    if not all(onnx_export.is_kept(key, cache, export) for export in wanted.generation):
         return False
-    for exporter in onnx_export.EXPORTERS:
+    for exporter in onnx_export.EXPORTERS if wanted.forward else ():
         if not onnx_export.is_kept(key, cache, exporter):
             return False
-        if not every and onnx_export.is_kept(key, cache, exporter, graph=True):
+        if not wanted.every and onnx_export.is_kept(key, cache, exporter, graph=True):
             return True
     return True
 
 
 def export(
-    key: str, cache: Path, limits: Limits, *, every: bool, generates: bool = False, again: bool = False, closing: tuple[int, ...] = ()
+    key: str, cache: Path, limits: Limits, wanted: Wanted, *, again: bool = False, closing: tuple[int, ...] = ()
 ) -> list[dict[str, Any]]:
-    """Call exporters until one exports a bundle, or find earlier results; ``every``: call all of them; ``generates``: export steps, too.
+    """Call exporters until one exports a bundle, or find earlier results; then those that generate.
 
     An exporter with a kept result is called again, because that result may be out of date. Returns the outcome of each: ``exporter``,
     ``ok``, ``message``, and ``late`` if it timed out. Failures are kept. The message of a timeout says how busy the machine was and,
@@ -69,12 +84,15 @@ def export(
         BundleError: the bundle is broken, or the cache cannot be written.
     """
     outcomes: list[dict[str, Any]] = []
-    for exporter in onnx_export.EXPORTERS:
-        if every or not any(each["ok"] for each in outcomes) or onnx_export.is_kept(key, cache, exporter):
-            outcomes.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, again=again, closing=closing)})
-    if generates:
-        outcome = _export_by(onnx_export.GENERATION, cache / key, cache, limits, again=again, closing=closing)
-        outcomes.append({"exporter": onnx_export.GENERATION, **outcome})
+
+    def call(exporter: str) -> None:
+        outcomes.append({"exporter": exporter, **_export_by(exporter, cache / key, cache, limits, again=again, closing=closing)})
+
+    for exporter in onnx_export.EXPORTERS if wanted.forward else ():
+        if wanted.every or not any(each["ok"] for each in outcomes) or onnx_export.is_kept(key, cache, exporter):
+            call(exporter)
+    for exporter in wanted.generation:
+        call(exporter)
     return outcomes
 
 

@@ -11,6 +11,7 @@ import pytest
 from hwmatrix.models.canary import canary_plans
 from hwmatrix.models.onnx_export import EXPORTERS, ONNX_DIR
 from hwmatrix.records import Size
+from hwmatrix.records.backends import descriptor_of
 from hwmatrix.runner import exports
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ FAILS: set[str] = set()
 
 
 def export(tmp_path: Path, *, every: bool = False) -> list[dict[str, Any]]:
-    return exports.export("key", tmp_path, make.LIMITS, every=every)
+    return exports.export("key", tmp_path, make.LIMITS, exports.Wanted(forward=True, every=every))
 
 
 def test_the_second_exporter_is_not_called_after_a_success(called: list[str], tmp_path: Path) -> None:
@@ -64,6 +65,23 @@ def test_an_exporter_with_an_outdated_result_is_called_again(called: list[str], 
     assert called == [FIRST, SECOND]
 
 
+def test_exports_that_generate_are_made_besides_and_only_where_asked(called: list[str], tmp_path: Path) -> None:
+    wanted = exports.Wanted(forward=False, generation=("generation", "generation-openvino"))
+    FAILS.add("generation")
+    assert [told["ok"] for told in exports.export("key", tmp_path, make.LIMITS, wanted)] == [False, True]
+    assert called == ["generation", "generation-openvino"]
+
+
+def test_everything_is_kept_once_each_wanted_export_has_a_result(tmp_path: Path) -> None:
+    wanted = exports.Wanted(forward=True, generation=("generation",))
+    assert exports.all_kept("key", tmp_path, exports.Wanted(forward=False))
+    for missing, name in ((True, FIRST), (True, "generation"), (False, None)):
+        assert exports.all_kept("key", tmp_path, wanted) != missing
+        if name is not None:
+            (tmp_path / ONNX_DIR / "key" / name).mkdir(parents=True)
+            (tmp_path / ONNX_DIR / "key" / name / "manifest.json").write_text('{"failure": null}', encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("targets", "wanted", "chosen"),
     [(("cpu", "openvino"), False, False), (("cpu", "onnxruntime"), True, False), (("cpu", "onnxruntime", "qnn"), True, True)],
@@ -83,3 +101,14 @@ def test_an_unavailable_target_needs_no_exports() -> None:
     plan = dataclasses.replace(plan, targets=missing)
     assert exports.wanted(plan) == set()
     assert not exports.chosen_between(plan)
+
+
+def test_available_targets_whose_cells_generate_need_their_exports() -> None:
+    plan = make.plan(models=("gpt2",), targets=("cpu", "onnxruntime", "openvino", "qnn"))
+    assert exports.wanted_to_generate(plan) == {}
+    cells = tuple(dataclasses.replace(cell, settings=dataclasses.replace(cell.settings, new_tokens=8)) for cell in plan.cells)
+    targets = tuple(dataclasses.replace(each, generation_export=descriptor_of(each.backend).generation_export) for each in plan.targets)
+    plan = dataclasses.replace(plan, cells=cells, targets=targets)
+    assert exports.wanted_to_generate(plan) == {("gpt2", Size.TINY): ("generation", "generation-openvino")}
+    gone = tuple(dataclasses.replace(each, unavailable="gone" if each.backend == "openvino" else None) for each in targets)
+    assert exports.wanted_to_generate(dataclasses.replace(plan, targets=gone)) == {("gpt2", Size.TINY): ("generation",)}

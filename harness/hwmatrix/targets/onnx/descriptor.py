@@ -22,4 +22,5 @@ ONNXRUNTIME: Final = Descriptor(
     exports=EXPORTERS,
     script="onnxruntime",
     generates=True,
+    generation_export="generation",
 )

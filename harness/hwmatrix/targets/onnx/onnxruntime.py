@@ -11,7 +11,7 @@ import numpy as np
 
 from hwmatrix.errors import CellFailure, UnsupportedError
 from hwmatrix.hardware import onnxruntime as hardware
-from hwmatrix.models.onnx_export import GENERATION, OnnxExport, OnnxFailure, no_graph, read_all, read_one
+from hwmatrix.models.onnx_export import OnnxExport, OnnxFailure, no_graph, read_all, read_generation
 from hwmatrix.records import Dtype, Placement
 from hwmatrix.targets.onnx import graph as ort_graph
 from hwmatrix.targets.onnx import trace as onnx_trace
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hwmatrix.models.bundle import Bundle, GenerationPrompt
-    from hwmatrix.models.generation_export import GenerationExport
     from hwmatrix.records import Settings
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, OnStep
 
+_GENERATION: Final = "generation"
 _LOG_ERRORS: Final = 3
 """ONNX Runtime's log severity for errors and worse."""
 
@@ -45,7 +45,7 @@ class OnnxRuntime:
         self._failures: tuple[OnnxFailure, ...] = ()
         self._taken: OnnxExport | None = None
         self._session: Any = None
-        self._graphs: OnnxExport | GenerationExport | OnnxFailure | None = None
+        self._bundle: Bundle | None = None
         self._generator: OnnxGenerator | None = None
         self._feed: dict[str, np.ndarray[Any, Any]] = {}
         self._wanted: dict[str, str] = {}
@@ -141,29 +141,26 @@ class OnnxRuntime:
         """Return None: the CPU uses the host's memory."""
 
     def load_generator(self, bundle: Bundle) -> int:
-        """Read and verify the graphs of prefill and decoding. Return the model's number of parameters."""
-        self._graphs = read_one(bundle, bundle.path.parent, GENERATION)
+        """Return the model's number of parameters. The graphs hold the weights."""
+        self._bundle = bundle
         return bundle.parameters
 
     def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
-        """Create a session for each graph.
+        """Read and verify the graphs of prefill and decoding, and create a session for each.
 
         Raises:
             UnsupportedError: the exporter cannot express an operator, or the runtime has no kernel for one.
             CellFailure: there are no graphs, or the runtime does not accept them.
         """
-        if isinstance(self._graphs, OnnxFailure):
-            raise no_graph([self._graphs])
-        assert self._graphs is not None  # noqa: S101 - the order of the protocol
-        assert not isinstance(self._graphs, OnnxExport)  # noqa: S101 - by its name
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        graphs = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
         try:
-            self._generator = OnnxGenerator(self._graphs, self._session_of)
+            self._generator = OnnxGenerator(graphs, self._session_of)
         except MemoryError:
             raise
         except Exception as failure:
             raise _refused([failure]) from failure
-        made = "decode" if self._graphs.prefill is None else "prefill and decode"
-        return f"transformers ONNX export of {made}, opset {self._graphs.opset}"
+        return graphs.method
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """Run the graphs step by step."""

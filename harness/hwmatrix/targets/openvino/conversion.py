@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 
 from hwmatrix.errors import UnsupportedError
-from hwmatrix.models.onnx_graph import INPUT_PREFIX, OUTPUT_PREFIX
+from hwmatrix.models import openvino_graph
+from hwmatrix.models.onnx_graph import OUTPUT_PREFIX
 from hwmatrix.models.outputs import call_options, flatten_outputs
 from hwmatrix.targets.openvino.descriptor import TRACE
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-_MISSING: Final = re.compile(r"(?:No conversion rule found for operations|Conversion is failed for): *(.+)")
-"""Matches the summary of OpenVINO's conversion failures: names such as ``aten::linalg_inv_ex``, separated by commas."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,40 +65,10 @@ def _export(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Converte
     exporter: Any = OpenVINOExporter
     sample = dict(inputs)  # the exporter adds to it what it computes in advance
     program = exporter().export(model, sample, OpenVINOConfig(stateful=False)).program
-    fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
+    openvino_graph.fit_inputs(program, inputs, {name: tensor for name, tensor in get_leaf_tensors(sample).items() if name not in inputs})
     names = tuple(next(iter(port.get_names()), None) for port in program.outputs)
     outputs = tuple(name.removeprefix(OUTPUT_PREFIX) if name is not None else None for name in names)
     return Converted(program=program, output_names=outputs, method="transformers OpenVINO exporter")
-
-
-def fit_inputs(
-    program: Any, inputs: Mapping[str, torch.Tensor], prepared: Mapping[str, torch.Tensor], states: Collection[str] = ()
-) -> None:
-    """Give inputs the bundle's names, and replace values that the exporter prepared by constants: an unset input holds arbitrary data.
-
-    ``states`` are further inputs, which keep their names.
-
-    Raises:
-        ValueError: an input is not in the bundle and was not prepared.
-    """
-    from openvino import opset13
-
-    for parameter in program.get_parameters():
-        port = parameter.output(0)
-        names = port.get_names()
-        own = {name.removeprefix(INPUT_PREFIX) for name in names} & inputs.keys()
-        if names & inputs.keys() or any(name.removeprefix(INPUT_PREFIX) in states for name in names):
-            continue
-        if own:
-            port.get_tensor().set_names(own)
-        elif found := names & prepared.keys():
-            value = prepared[found.pop()].numpy().astype(port.get_element_type().to_dtype(), copy=False)
-            port.replace(opset13.constant(value).output(0))
-            program.remove_parameter(parameter)
-        elif not port.get_target_inputs():  # a plain number, which the trace has inlined already
-            program.remove_parameter(parameter)
-        else:
-            raise ValueError(f"the exported graph has inputs that the model does not have: {', '.join(sorted(names))}")
 
 
 def _without_cache(model: torch.nn.Module) -> None:
@@ -157,7 +122,7 @@ def missing_operators(error: BaseException) -> tuple[str, ...]:
     """
     if not any(kind.__name__ == "OpConversionFailure" for kind in type(error).__mro__):
         return ()
-    found = _MISSING.search(str(error))
+    found = openvino_graph.MISSING.search(str(error))
     return tuple(sorted(set(re.split(r",\s*", found[1].strip())))) if found else ()
 
 

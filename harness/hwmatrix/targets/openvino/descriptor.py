@@ -30,4 +30,5 @@ OPENVINO: Final = Descriptor(
     wide_weights=True,
     script="openvino",
     generates=True,
+    generation_export="generation-openvino",
 )

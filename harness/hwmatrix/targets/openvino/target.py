@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from hwmatrix.errors import UnavailableError, UnsupportedError
+from hwmatrix.errors import UnavailableError
 from hwmatrix.models.build import load_model
+from hwmatrix.models.onnx_export import read_generation
 from hwmatrix.records import Dtype, Placement
-from hwmatrix.targets.openvino import generator
-from hwmatrix.targets.openvino.conversion import Converted, convert, input_names, missing_operators, tensor
+from hwmatrix.targets.openvino.conversion import Converted, convert, input_names, tensor
 from hwmatrix.targets.openvino.generator import OpenVinoGenerator
 from hwmatrix.targets.torch.device import preload_torch
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hwmatrix.records.traces import Trace
     from hwmatrix.targets.protocol import Arrays, OnStep
 
+_GENERATION: Final = "generation-openvino"
 PRECISION_HINTS: Final = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16", Dtype.BFLOAT16: "bf16"}
 
 
@@ -42,6 +43,7 @@ class OpenVino:
         self._compiled: Any = None
         self._request: Any = None
         self._output_names: tuple[str | None, ...] = ()
+        self._bundle: Bundle | None = None
         self._generator: OpenVinoGenerator | None = None
 
     @staticmethod
@@ -151,28 +153,22 @@ class OpenVino:
         return Placement(on_target=share, detail=f"EXECUTION_DEVICES {devices}, {nodes} nodes in the compiled graph")
 
     def load_generator(self, bundle: Bundle) -> int:
-        """Load the PyTorch model for the conversion. Return its number of parameters."""
-        self._model = load_model(bundle.model_dir, bundle.model_class, Dtype.FLOAT32, attention=self._attention, cache=True)
-        return sum(parameter.numel() for parameter in self._model.parameters())
+        """Return the model's number of parameters. The graphs hold the weights."""
+        self._bundle = bundle
+        return bundle.parameters
 
-    def prepare_generator(self, prompt: GenerationPrompt) -> str:
-        """Convert prefill and decoding, or one graph for both, and compile.
+    def prepare_generator(self, prompt: GenerationPrompt) -> str:  # noqa: ARG002 - the graphs were exported for this prompt
+        """Read and verify the graphs of prefill and decoding, and compile them.
 
         Raises:
             UnsupportedError: OpenVINO has no conversion for an operator of the model.
+            CellFailure: there are no graphs.
         """
-        assert self._model is not None  # noqa: S101 - the order of the protocol
-        try:
-            programs = generator.convert(self._model, prompt)
-        except Exception as failure:
-            operators = missing_operators(failure)
-            if not operators:
-                raise
-            raise UnsupportedError(f"OpenVINO has no conversion for {', '.join(operators)}", needs=operators) from failure
-        self._model = None
-        self._generator = OpenVinoGenerator(programs, lambda program: self._core.compile_model(program, self._device, self._config()))
+        assert self._bundle is not None  # noqa: S101 - the order of the protocol
+        graphs = read_generation(self._bundle, self._bundle.path.parent, _GENERATION)
+        self._generator = OpenVinoGenerator(graphs, lambda path: self._core.compile_model(path, self._device, self._config()))
         self._compiled = self._generator.decoding
-        return f"transformers OpenVINO exporter: {programs.described}"
+        return graphs.method
 
     def generate(self, prompt: GenerationPrompt, on_step: OnStep, *, forced: bool) -> None:
         """Run the graphs step by step."""

@@ -1,0 +1,46 @@
+"""Adapts a graph of transformers' OpenVINO exporter to the arguments of its model, as :mod:`hwmatrix.models.onnx_graph` does for ONNX."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hwmatrix.models.onnx_graph import INPUT_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import torch
+
+MISSING: Final = re.compile(r"(?:No conversion rule found for operations|Conversion is failed for): *(.+)")
+"""Matches the summary of OpenVINO's conversion failures: names such as ``aten::linalg_inv_ex``, separated by commas."""
+
+
+def fit_inputs(
+    program: Any, inputs: Mapping[str, torch.Tensor], prepared: Mapping[str, torch.Tensor], states: Collection[str] = ()
+) -> None:
+    """Give inputs the bundle's names, and replace values that the exporter prepared by constants: an unset input holds arbitrary data.
+
+    ``states`` are further inputs, which keep their names.
+
+    Raises:
+        ValueError: an input is not in the bundle and was not prepared.
+    """
+    from openvino import opset13
+
+    for parameter in program.get_parameters():
+        port = parameter.output(0)
+        names = port.get_names()
+        own = {name.removeprefix(INPUT_PREFIX) for name in names} & inputs.keys()
+        if names & inputs.keys() or any(name.removeprefix(INPUT_PREFIX) in states for name in names):
+            continue
+        if own:
+            port.get_tensor().set_names(own)
+        elif found := names & prepared.keys():
+            value = prepared[found.pop()].numpy().astype(port.get_element_type().to_dtype(), copy=False)
+            port.replace(opset13.constant(value).output(0))
+            program.remove_parameter(parameter)
+        elif not port.get_target_inputs():  # a plain number, which the trace has inlined already
+            program.remove_parameter(parameter)
+        else:
+            raise ValueError(f"the exported graph has inputs that the model does not have: {', '.join(sorted(names))}")
