@@ -42,7 +42,7 @@ class Exporters:
 def exporters(monkeypatch: pytest.MonkeyPatch) -> Exporters:
     made = Exporters()
     monkeypatch.setattr(onnx_export, "EXPORTERS", {name: made.named(name) for name in ("transformers", "torch")})
-    monkeypatch.setattr(onnx_export, "_versions", lambda: {"torch": "1"})
+    monkeypatch.setattr(onnx_export, "_versions", lambda _: {"torch": "1"})
     return made
 
 
@@ -159,7 +159,7 @@ def test_beside_a_timeout_no_operator_is_reported_as_missing() -> None:
 
 def test_other_versions_repeat_the_export(exporters: Exporters, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_one(bundle, tmp_path, "torch")
-    monkeypatch.setattr(onnx_export, "_versions", lambda: {"torch": "2"})
+    monkeypatch.setattr(onnx_export, "_versions", lambda _: {"torch": "2"})
     export_one(bundle, tmp_path, "torch")
     assert exporters.calls == ["torch", "torch"]
     assert json.loads((place(bundle) / "manifest.json").read_text())["versions"] == {"torch": "2"}
