@@ -192,8 +192,8 @@ class GenerationEntry:
     ``ttft_ms`` is the median time to the first token, ``tpot_ms`` that per output token after it, ``ttft_ci95`` and ``tpot_ci95`` their
     95 % intervals; ``itl_ms`` are the median times from one token to the next, by position. ``prefill_tokens_s`` are the prompt's tokens
     over ``ttft_ms``, ``decode_tokens_s`` the tokens per second after the first, of all samples of the batch. ``cache_mb`` is the size of
-    the cache at the end. If generation failed, ``component`` (prefill or decode), ``first_failing_step`` (0 is the prefill) and
-    ``prompt`` say where.
+    the cache at the end, ``cache_error`` the relative L2 error of the last logits against those without a cache. If generation failed,
+    ``component`` (prefill or decode), ``first_failing_step`` (0 is the prefill) and ``prompt`` say where.
     """
 
     prompt_tokens: int | None
@@ -206,6 +206,7 @@ class GenerationEntry:
     prefill_tokens_s: float | None
     decode_tokens_s: float | None
     cache_mb: float | None
+    cache_error: float | None
     first_failing_step: int | None
     component: str | None
     prompt: str | None

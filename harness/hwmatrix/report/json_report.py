@@ -268,6 +268,7 @@ def _generation(cell: CellRow) -> GenerationEntry | None:
         prefill_tokens_s=cell.prefill_tokens_s,
         decode_tokens_s=cell.decode_tokens_s,
         cache_mb=cell.cache_mb,
+        cache_error=cell.cache_error,
         first_failing_step=cell.failing_step,
         component=cell.failing_component,
         prompt=cell.failing_prompt,

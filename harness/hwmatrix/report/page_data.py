@@ -84,6 +84,7 @@ _SHOWN: Final[dict[str, Callable[[CellRow], Any]]] = {
     "prefill_tokens_s": lambda cell: rounded(cell.prefill_tokens_s),
     "decode_tokens_s": lambda cell: rounded(cell.decode_tokens_s),
     "cache_mb": lambda cell: rounded(cell.cache_mb),
+    "cache_error": lambda cell: rounded(cell.cache_error),
     "fails_at": lambda cell: text(origins.generation(cell)),
     "task": lambda cell: name(cell.quality_metric.replace("_", " ")) if cell.quality_metric else None,
     "quality": lambda cell: rounded(cell.quality),

@@ -29,6 +29,7 @@ MEASURED = {
     "tpot_high_ms": 2.1,
     "itl_ms": [1.9, 2.0, 2.1],
     "cache_mb": 0.5,
+    "cache_error": 3e-7,
 }
 FAILED = {"failing_component": "decode", "failing_step": 2, "failing_prompt": "padded"}
 
@@ -80,6 +81,7 @@ def test_the_json_has_every_value_and_where_it_fails(rows: ReportRows) -> None:
         "prefill_tokens_s": 4000.0,
         "decode_tokens_s": 500.0,
         "cache_mb": 0.5,
+        "cache_error": 3e-7,
         "first_failing_step": None,
         "component": None,
         "prompt": None,

@@ -123,6 +123,7 @@ const Evidence = (() => {
       ["Tokens in prefill", rate(cell.prefill_tokens_s)],
       ["Tokens in decoding", rate(cell.decode_tokens_s)],
       ["Cache", cell.cache_mb === null ? null : Text.mib(cell.cache_mb)],
+      ["Error against itself without a cache", cell.cache_error === null ? null : Text.number(cell.cache_error)],
     ]));
   }
 
