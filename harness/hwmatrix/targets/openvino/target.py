@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,6 +60,7 @@ class OpenVino:
     @staticmethod
     def preload(model_classes: Sequence[str]) -> None:
         """Import only the Python modules: a Core starts threads, so it belongs into the child."""
+        _without_telemetry()
         import openvino  # noqa: F401
         from transformers.exporters import exporter_openvino  # noqa: F401
 
@@ -74,6 +76,7 @@ class OpenVino:
         Raises:
             UnavailableError: the runtime does not list it.
         """
+        _without_telemetry()
         import openvino
 
         torch.set_num_threads(self._settings.threads)
@@ -173,6 +176,14 @@ class OpenVino:
         inputs = bundle.input_arrays()
         converted = self._convert(inputs)
         return trace_graph(self._core, self._device, self._config(), converted.program, converted.output_names, inputs)
+
+
+def _without_telemetry() -> None:
+    """Make the package openvino_telemetry unavailable, which OpenVINO can do without.
+
+    It reports every conversion to its makers, from processes that it forks: that takes as long as converting a tiny model.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type] # None refuses the import
 
 
 def convert(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, only: str | None = None) -> Converted:
