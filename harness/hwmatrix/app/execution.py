@@ -189,19 +189,19 @@ def run_and_report(order: RunOrder, output: Path, view: View) -> None:
             outcome = run(order, view)
         except (KeyboardInterrupt, NoTargetAvailableError):
             order.folder.salvage()
-            merge_and_report(order.folder, output, view)
+            merge_and_report(order.folder, output, view, cache=order.cache.parent)
             raise
-        merge_and_report(order.folder, output, view)
+        merge_and_report(order.folder, output, view, cache=order.cache.parent)
     finally:
         release(order.folder)
     outcome.raise_first()
 
 
-def merge_and_report(folder: RunFolder, output: Path, view: View) -> None:
-    """Merge a run's shards into the output folder's database, and write the reports beside it."""
+def merge_and_report(folder: RunFolder, output: Path, view: View, *, cache: Path) -> None:
+    """Merge a run's shards into the output folder's database, and write the reports beside it. ``cache`` is the project's cache folder."""
     operators = sorted((output / OPERATORS / RUNS).glob("*/plan.json"))[-1:]  # the latest: its results apply to this run's models
     merge_shards([folder.path, *(plan.parent for plan in operators)], output / DATABASE, view, fresh=True)
-    written = [*write_reports(output / DATABASE, output), *write_operators(output / DATABASE, output)]
+    written = [*write_reports(output / DATABASE, output, cache=cache), *write_operators(output / DATABASE, output)]
     counts = json.loads((output / "matrix.json").read_text(encoding="utf-8"))["run"]["counts"]
     view.say(f"{sum(counts.values())} cells: {', '.join(f'{count} {status}' for status, count in counts.items())}")
     names = ", ".join([*(path.name for path in written), DATABASE])

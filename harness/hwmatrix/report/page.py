@@ -7,7 +7,9 @@ of each script, so that no other script can run.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import importlib.resources
 import json
 from collections import Counter, defaultdict
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from markupsafe import Markup
 
 from hwmatrix.basics.escape import plain, short
+from hwmatrix.basics.files import write_atomically
 from hwmatrix.basics.templates import environment
 from hwmatrix.errors import StoreError
 from hwmatrix.records import Level, Severity, Status
@@ -33,6 +36,7 @@ from hwmatrix.report.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     import jinja2
 
@@ -65,13 +69,13 @@ _SNIPPET: Final = "window.hwmatrixDraw = vegaEmbed;"
 _CHARTS: Final = "(() => {\n%s\n})();"
 
 
-def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], history: PageHistory) -> str:
-    """The text of index.html.
+def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], history: PageHistory, cache: Path | None = None) -> str:
+    """The text of index.html. ``cache``: see :func:`chart_library`.
 
     Raises:
         StoreError: the drawing library cannot be bundled.
     """
-    early, main, drawing = _concatenated(EARLY), _concatenated(SCRIPTS), chart_library()
+    early, main, drawing = _concatenated(EARLY), _concatenated(SCRIPTS), chart_library(cache)
     drawn = {chart.name: chart for chart in (*charts, *history.charts)}
     text = (
         _environment()
@@ -94,16 +98,27 @@ def index_html(rows: ReportRows, details: PageRows, *, charts: Sequence[Chart], 
 
 
 @functools.cache
-def chart_library() -> str:
+def chart_library(cache: Path | None = None) -> str:
     """The drawing library as one script: Vega, Vega-Lite and Vega-Embed in the version that also draws the pictures.
+
+    Bundling it takes more than a second, so it is kept in the folder ``cache``, if one is given and can be written.
 
     Raises:
         StoreError: vl-convert is not installed, or cannot bundle it.
     """
+    convert = converter()
+    made_of = f"{convert.__version__}\n{VEGA_LITE_VERSION}\n{_SNIPPET}"
+    kept = cache / f"vega-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.js" if cache is not None else None
+    if kept is not None and kept.is_file():
+        return script_text(_CHARTS % kept.read_text(encoding="utf-8"))
     try:
-        bundle: str = converter().javascript_bundle(_SNIPPET, vl_version=VEGA_LITE_VERSION)
+        bundle: str = convert.javascript_bundle(_SNIPPET, vl_version=VEGA_LITE_VERSION)
     except ValueError as error:
         raise StoreError(f"the drawing library cannot be bundled: {error}", advice="This is a bug of hwmatrix.") from error
+    if kept is not None:
+        with contextlib.suppress(OSError):  # the next report bundles it once more
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(kept, bundle)
     return script_text(_CHARTS % bundle)
 
 

@@ -27,14 +27,20 @@ if TYPE_CHECKING:
 
 
 def write_reports(
-    database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None, beside: bool = True
+    database: Path,
+    output_dir: Path,
+    *,
+    run_id: str | None = None,
+    history: Path | None = None,
+    beside: bool = True,
+    cache: Path | None = None,
 ) -> list[Path]:
     """Write ``index.html``, ``plots/*.svg``, and ``summary``, ``matrix``, ``errors``, ``expected`` (Markdown, the last three also JSON).
 
     The same database gives the same bytes. The latest run is reported unless ``run_id`` names another. ``history`` is the
     database of earlier runs for the page; by default history.duckdb beside the folder, if it exists and ``beside`` is true. Plots that
     only an earlier run has are removed. If :func:`hwmatrix.report.plots.undrawn` gives a reason, index.html and plots are left out, and
-    those of an earlier run are removed.
+    those of an earlier run are removed. The folder ``cache`` keeps the page's drawing library.
 
     Returns:
         The files, plots last.
@@ -42,7 +48,7 @@ def write_reports(
     Raises:
         StoreError: the database or the given history cannot be read, the run does not exist, or the folder cannot be written.
     """
-    texts, drawn = rendered(database, output_dir, run_id=run_id, history=history, beside=beside)
+    texts, drawn = rendered(database, output_dir, run_id=run_id, history=history, beside=beside, cache=cache)
     pictures = {f"{PLOTS}/{name}": text for name, text in plots(drawn).items()}
     written = replace(output_dir, texts | pictures)
     for path in [*(output_dir / PLOTS).glob("*.svg"), output_dir / _PAGE]:
@@ -68,7 +74,13 @@ def _without_garbage_collector() -> Iterator[None]:
 
 @_without_garbage_collector()
 def rendered(
-    database: Path, output_dir: Path, *, run_id: str | None = None, history: Path | None = None, beside: bool = True
+    database: Path,
+    output_dir: Path,
+    *,
+    run_id: str | None = None,
+    history: Path | None = None,
+    beside: bool = True,
+    cache: Path | None = None,
 ) -> tuple[dict[str, str], tuple[Chart, ...]]:
     """The texts of the reports by file name, and the charts to draw beside them. Nothing is written.
 
@@ -80,9 +92,8 @@ def rendered(
     page = {}
     if undrawn() is None:
         details = read_page_rows(database, run_id)
-        page[_PAGE] = index_html(
-            rows, details, charts=drawn, history=page_history(history, output_dir.absolute().parent if beside else None)
-        )
+        earlier = page_history(history, output_dir.absolute().parent if beside else None)
+        page[_PAGE] = index_html(rows, details, charts=drawn, history=earlier, cache=cache)
     texts = page | {
         "summary.md": summary_md(rows, {chart.name: chart for chart in drawn}),
         "matrix.md": matrix_md(rows),

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import vl_convert
 from factory_rows import RUN, Database, example, steady
 from hostile_rows import ATTACKS, hostile_rows
 from repeated_rows import COMMAND, repeated_rows
@@ -158,6 +159,21 @@ def test_the_same_database_gives_the_same_page(tmp_path: Path) -> None:
     write_reports(database, tmp_path / "one")
     write_reports(database, tmp_path / "two")
     assert (tmp_path / "one" / "index.html").read_bytes() == (tmp_path / "two" / "index.html").read_bytes()
+
+
+def test_the_drawing_library_is_kept_and_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundled = page.chart_library(tmp_path / "cache")
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert kept.stat().st_size > 100_000
+    page.chart_library.cache_clear()
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda *_, **__: pytest.fail("it was bundled again"))
+    assert page.chart_library(tmp_path / "cache") == bundled
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda *_, **__: "bundled")
+    assert "bundled" in page.chart_library(tmp_path / "file" / "cache")
 
 
 def test_injections_stay_text(hostile: Path) -> None:
